@@ -138,6 +138,30 @@ impl Schema {
         }
     }
 
+    /// A keyword that is about values of another kind than `kind`, and would never be looked at where all values are of this one. Where the
+    /// schema names types itself, it was refused for that when it was read.
+    pub fn overlooked(&self, kind: Kind) -> Option<&'static str> {
+        let Node::Rules(rules) = &self.root else { return None };
+        if rules.kinds.is_some() {
+            return None;
+        }
+        let said = [
+            ("properties", Kind::Object, !rules.properties.is_empty()),
+            ("required", Kind::Object, !rules.required.is_empty()),
+            ("additionalProperties", Kind::Object, rules.additional.is_some()),
+            ("items", Kind::Array, rules.items.is_some()),
+            ("prefixItems", Kind::Array, !rules.first.is_empty()),
+            ("minItems", Kind::Array, rules.fewest.is_some()),
+            ("maxItems", Kind::Array, rules.maximal.is_some()),
+            ("a least number", Kind::Number, rules.least.is_some()),
+            ("a greatest number", Kind::Number, rules.most.is_some()),
+            ("minLength", Kind::String, rules.shortest.is_some()),
+            ("maxLength", Kind::String, rules.longest.is_some()),
+            ("pattern", Kind::String, rules.pattern.is_some()),
+        ];
+        said.into_iter().find(|(_, about, is_said)| *is_said && *about != kind).map(|(keyword, ..)| keyword)
+    }
+
     /// At most so many places where `value`, which stands at `pointer`, does not fit. What is said of them are words of
     /// the schema, never the value. The work is bounded: who would need more than [`SCHEMA_STEPS_MAX`] does not fit.
     pub fn flaws(&self, value: &Json<'_>, pointer: &str, most: usize) -> Vec<Flaw> {

@@ -52,12 +52,24 @@ impl Bulk {
             before: cursor(&members)?,
         };
         let Some(filter) = members.get("", "filter") else { return Ok(bulk) };
+        let mut has_states = false;
         for (name, value) in filter.members()?.iter("/filter") {
             if value.is_null() {
                 continue;
             }
             match name {
-                "state" | "states" => bulk.states = states(value)?,
+                // Two lists, or one of none, must not mean more than either says.
+                "state" | "states" if has_states => {
+                    return Err(value.refuse("is said twice, as state and as states; send one of them"));
+                }
+                "state" | "states" => {
+                    (bulk.states, has_states) = (states(value)?, true);
+                    if bulk.states.is_empty() {
+                        return Err(
+                            value.refuse("names no state; name at least one, or leave it out for all")
+                        );
+                    }
+                }
                 "queue" => bulk.queue = Some(QueueName::parse(&value.string()?, &value.pointer())?),
                 "type" => bulk.job_type = Some(JobType::parse(&value.string()?, &value.pointer())?),
                 // As with `only`.
@@ -120,6 +132,11 @@ pub fn purge(text: &str) -> Result<Purge, Invalid> {
     let members = Members::read(text, "")?;
     only(&members, &["states", "cursor", "confirm"])?;
     let before = cursor(&members)?;
+    if let Some(value) = members.get("", "confirm").filter(|value| !value.is_null())
+        && !value.flag()?
+    {
+        return Err(value.refuse("is false, and nothing is done; send true, or leave it out"));
+    }
     let Some(value) = members.get("", "states") else { return Ok(Purge { states: default, before }) };
     let states = states(value)?;
     if states.is_empty() || states.contains(State::Active) || states.intersects(StateSet::FINISHED) {

@@ -201,7 +201,7 @@ fn task_text(members: &Members<'_>, template: &Template, context: &str) -> Resul
                 "namespace" | "name" | "version" | "context" | "idempotency_key" | "unique" | "priority"
                 | "tags" => {}
                 "options" => object.raw(name, value.text()),
-                _ if is_attribute(name) || matches!(name, "id" | "type" | "args" | "meta") => {
+                _ if is_attribute(name) || matches!(name, "id" | "type" | "args" | "meta" | "unique_key") => {
                     wrong.get_or_insert(value.refuse("is not a member of a task; its template says this"));
                 }
                 _ => object.raw(name, value.text()),

@@ -225,6 +225,10 @@ mod tests {
             (r#""schema":{"properties":{"a":{"format":"email"}}}"#, "/schema/properties/a/format"),
             (r#""schema":{"type":"object"}"#, "/schema/type"),
             (r#""schema":{"type":"array"},"steps":[{"name":"a","handler":"a"}]"#, "/schema/type"),
+            // Rules that would never be looked at.
+            (r#""schema":{"required":["to"],"properties":{"to":{"type":"string"}}}"#, "/schema"),
+            (r#""schema":{"prefixItems":[{"type":"object"}],"minLength":1}"#, "/schema"),
+            (r#""schema":{"minItems":1},"steps":[{"name":"a","handler":"a"}]"#, "/schema"),
             (r#""version":"""#, "/version"),
         ] {
             assert_eq!(pointers(&with(more)), [pointer], "{more}");

@@ -195,14 +195,17 @@ impl Heartbeat {
             },
             None => None,
         };
-        let listed = ["active_jobs", "active_job_ids"]
+        let lists = ["active_jobs", "active_job_ids"]
             .into_iter()
             .filter_map(|name| members.get("", name))
-            .find(|value| !value.is_number());
+            .filter(|value| !value.is_number());
+        let mut is_listed = false;
         let mut jobs: Vec<(JobId, Bearer)> = Vec::new();
         // One that is listed twice is spoken for once.
         let mut places = HashMap::new();
-        if let Some(value) = listed {
+        // Clients send both, and not always the same.
+        for value in lists {
+            is_listed = true;
             let base = value.pointer();
             let items = value.items()?;
             few_enough(items.len(), &base)?;
@@ -214,6 +217,7 @@ impl Heartbeat {
                     jobs.push((id, Bearer { lease: None, worker: worker.clone() }));
                 }
             }
+            few_enough(jobs.len(), &base)?;
         }
         let single = members.get("", "job_id");
         if single.is_some() {
@@ -249,7 +253,7 @@ impl Heartbeat {
         }
         Ok(Self {
             worker: worker.unwrap_or_else(|| Arc::from("")),
-            count: count.or_else(|| listed.or(single).map(|_| jobs.len() as u64)),
+            count: count.or_else(|| (is_listed || single.is_some()).then_some(jobs.len() as u64)),
             is_draining,
             jobs,
             visibility_ms: read_visibility(&members)?,
@@ -293,12 +297,12 @@ pub fn reason(text: &str) -> Result<Option<String>, Invalid> {
 /// The job that the path names, else the body; both must not name two.
 fn named(path: Option<JobId>, members: &Members<'_>) -> Result<JobId, Invalid> {
     let Some(id) = path else { return read_job(members) };
-    match members.get("", "job_id") {
-        Some(value) if *value.string()? != *id.to_string() => {
-            Err(value.refuse("names another job than the path; send it once"))
+    for value in ["job_id", "id"].into_iter().filter_map(|name| members.get("", name)) {
+        if *value.string()? != *id.to_string() {
+            return Err(value.refuse("names another job than the path; send it once"));
         }
-        _ => Ok(id),
     }
+    Ok(id)
 }
 
 pub(crate) fn read_job(members: &Members<'_>) -> Result<JobId, Invalid> {

@@ -40,21 +40,24 @@ pub fn parse<'t>(text: &str, terms: impl Into<Terms<'t>>) -> Result<Plan, Invali
         .any(|raw| Members::read(raw.get(), "").is_ok_and(|members| members.raw("depends_on").is_some()));
     let mut reader = Reader { steps: Vec::new(), terms: terms.into(), defaults: Defaults::default() };
     reader.defaults.enter(&members, "")?;
+    if kind.as_deref() != Some("batch") {
+        refuse_callbacks(&members, "")?;
+    }
     let form = match kind.as_deref() {
-        _ if depends => reader.graph(member, &items)?,
         Some("chain") => {
             reader.chain(member, &items, &[], &[], 1)?;
             Form::Chain
-        }
-        None | Some("group") => {
-            reader.group(member, &items, &[], &[], 1)?;
-            Form::Group
         }
         Some("batch") => {
             reader.batch(member, &items, &members, "", (&[], &[]), 1)?;
             Form::Batch
         }
         Some("graph" | "dag") => reader.graph(member, &items)?,
+        None if depends => reader.graph(member, &items)?,
+        None | Some("group") => {
+            reader.group(member, &items, &[], &[], 1)?;
+            Form::Group
+        }
         Some(_) => {
             return Err(Invalid::request(
                 "/type",
@@ -84,6 +87,10 @@ fn items<'a>(members: &Members<'a>, base: &str) -> Result<(&'static str, Vec<&'a
                 serde_json::from_str(raw.get()).map_err(|_| refuse("is not an array; send a JSON array"))?;
             if items.is_empty() {
                 return Err(refuse("is empty; send at least one"));
+            }
+            if member == "steps" && members.raw("jobs").is_some_and(|raw| raw.get() != "null") {
+                let pointer = format!("{base}/jobs");
+                return Err(Invalid::request(pointer, "stands beside steps; send one list of them"));
             }
             return Ok((member, items));
         }
@@ -195,6 +202,9 @@ impl Reader<'_> {
         let (member, items) = items(&members, pointer)?;
         let place = format!("{}/{member}", trim(pointer));
         let kind = members.get(pointer, "type").map(|value| value.string()).transpose()?;
+        if kind.as_deref() != Some("batch") {
+            refuse_callbacks(&members, pointer)?;
+        }
         self.defaults.enter(&members, pointer)?;
         let exits = match kind.as_deref() {
             Some("chain") => self.chain(&place, &items, after, results, depth + 1)?,
@@ -301,6 +311,16 @@ impl Reader<'_> {
 }
 
 /// What a step of a chain, a group or a batch waits for is said by its place in it.
+/// They would never be called.
+fn refuse_callbacks(members: &Members<'_>, pointer: &str) -> Result<(), Invalid> {
+    match members.get(pointer, "callbacks").filter(|value| !value.is_null()) {
+        Some(value) if value.members()?.iter("").next().is_some() => {
+            Err(value.refuse("are called by a batch alone; send type: batch, or leave them out"))
+        }
+        _ => Ok(()),
+    }
+}
+
 fn refuse_depends_on(members: &Members<'_>, pointer: &str) -> Result<(), Invalid> {
     match members.get(pointer, "depends_on") {
         Some(value) if !value.items()?.is_empty() => Err(value.refuse(

@@ -77,6 +77,12 @@ impl<'m> Parts<'m> {
                         }
                         parts.slots.put(attribute, value)?;
                     }
+                    // It may be meant for `options`, and would admit what is there already.
+                    None if name == "unique_key" && !value.is_null() && !is_shown_key(value)? => {
+                        return Err(value.refuse(
+                            "is what a server shows of a job's key, 64 hexadecimal digits; send a key of your own in options, as options.unique_key",
+                        ));
+                    }
                     None if is_system(name) => {}
                     None => {
                         if name == "version" {
@@ -248,4 +254,10 @@ fn checked_meta(value: Value<'_>) -> Result<Value<'_>, Invalid> {
     }
     check_meta_bytes(value.text())?;
     Ok(value)
+}
+
+/// Whether it is what a server shows of a key.
+fn is_shown_key(value: Value<'_>) -> Result<bool, Invalid> {
+    let text = value.string()?;
+    Ok(text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }

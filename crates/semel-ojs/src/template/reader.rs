@@ -133,13 +133,25 @@ impl Reader {
                 return None;
             }
         };
-        let (kind, what) = if is_task {
-            (Kind::Object, "fits no object, and a task's context is one")
+        let (kind, what, instead) = if is_task {
+            (Kind::Object, "fits no object, and a task's context is one", "a task's context is an object")
         } else {
-            (Kind::Array, "fits no array, and args are one: say in prefixItems what their first element is")
+            (
+                Kind::Array,
+                "fits no array, and args are one: say in prefixItems what their first element is",
+                "args are an array: say in prefixItems what their first element is",
+            )
         };
         if !schema.takes(kind) {
             self.0.push(Invalid::request(format!("{place}/type"), what));
+        } else if let Some(keyword) = schema.overlooked(kind) {
+            self.0.push(Invalid::request(
+                &place,
+                format!(
+                    "says {keyword}, which is about no {}, and would never be looked at; {instead}",
+                    kind.name()
+                ),
+            ));
         }
         Some(schema)
     }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on stops here")]
 
+mod bulk;
 mod crons;
 mod enqueue;
 mod events;

@@ -181,8 +181,13 @@ fn a_unique_key_is_a_policy_in_short() {
     let skip = read(r#"{"unique_key":"evt_1","unique":"skip"}"#);
     assert_eq!(skip.policy(), short.policy());
     // What a server shows of a job is no request for a key.
-    let shown = r#"{"type":"a.b","args":[],"unique_key":"00"}"#;
-    assert!(crate::read(shown).policy().is_none());
+    let shown = format!(r#"{{"type":"a.b","args":[],"unique_key":"{}"}}"#, "0a".repeat(32));
+    assert!(crate::read(&shown).policy().is_none());
+    assert!(crate::read(r#"{"type":"a.b","args":[],"unique_key":null}"#).policy().is_none());
     let blank = r#"{"type":"a.b","args":[],"options":{"unique_key":" "}}"#;
-    all_refused(&[(blank, "/options/unique_key")]);
+    // One that no server shows was meant for one: passed over it would run twice.
+    let own = r#"{"type":"a.b","args":[],"unique_key":"evt_1"}"#;
+    let number = r#"{"type":"a.b","args":[],"unique_key":7}"#;
+    all_refused(&[(blank, "/options/unique_key"), (own, "/unique_key"), (number, "/unique_key")]);
+    assert!(crate::refused(own).message.contains("options.unique_key"));
 }

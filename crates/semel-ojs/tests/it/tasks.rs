@@ -35,6 +35,22 @@ fn a_context_is_bounded_by_what_all_steps_make_of_it() {
     assert!(invalid.message.contains("20 steps"), "{}", invalid.message);
 }
 
+/// It would be kept as something that the task's author says of it, and two requests would be two tasks.
+#[test]
+fn a_key_that_a_task_cannot_have_is_refused() {
+    let templates = templates(&[
+        json!({ "namespace": "a", "name": "b", "version": "1.0.0", "steps": [{ "name": "s", "handler": "a.b" }] }),
+    ]);
+    let create = |more: Value| {
+        let mut request = json!({ "namespace": "a", "name": "b", "context": {} });
+        request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        Create::parse(&request.to_string(), true, &templates)
+    };
+    assert!(create(json!({})).is_ok());
+    let Err(Refused::Invalid(invalid)) = create(json!({ "unique_key": "evt_1" })) else { panic!() };
+    assert_eq!(invalid.pointer, "/unique_key");
+}
+
 /// What asks for no identity gets one as soon as a request brings a key; its author is to hear of a fault before.
 #[test]
 fn what_stands_beside_no_identity_is_checked_as_well() {

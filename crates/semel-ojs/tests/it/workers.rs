@@ -1,4 +1,5 @@
 use semel_core::error::InvalidKind;
+use semel_core::ident::JobId;
 use semel_core::lease::LeaseToken;
 use semel_core::limits::JSON_DEPTH_MAX;
 use semel_ojs::batch::Batch;
@@ -109,6 +110,11 @@ fn heartbeats_name_their_jobs_in_any_shape() {
     let other = beat(r#"{"active_jobs":["019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e10"],"job_id":"ID"}"#);
     assert_eq!((other.jobs.len(), other.count), (2, Some(2)));
     assert_eq!(beat(r#"{"active_jobs":["ID"],"job_id":null}"#).jobs.len(), 1);
+    // Two lists are one: a job that only the second names goes on as well.
+    assert_eq!(beat(r#"{"active_jobs":[],"active_job_ids":["ID"]}"#).jobs.len(), 1);
+    let both =
+        beat(r#"{"active_jobs":["ID","019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e10"],"active_job_ids":["ID"]}"#);
+    assert_eq!((both.jobs.len(), both.count), (2, Some(2)));
     for (text, pointer) in [
         (r#"{"active_jobs":["x"]}"#, "/active_jobs/0"),
         (r#"{"job_id":"x"}"#, "/job_id"),
@@ -116,6 +122,17 @@ fn heartbeats_name_their_jobs_in_any_shape() {
         (r#"{"leases":{"x":"l1-1"}}"#, "/leases/x"),
     ] {
         assert_eq!(Heartbeat::parse(text).unwrap_err().pointer, pointer, "{text}");
+    }
+}
+
+/// In a path and in a body, by either name.
+#[test]
+fn a_report_speaks_of_one_job() {
+    let other = "019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e10";
+    let ack = |body: String| Ack::parse_for(Some(JobId::parse(ID, "").unwrap()), &body);
+    for name in ["job_id", "id"] {
+        assert!(ack(format!(r#"{{"{name}":"{ID}"}}"#)).is_ok());
+        assert_eq!(ack(format!(r#"{{"{name}":"{other}"}}"#)).unwrap_err().pointer, format!("/{name}"));
     }
 }
 

@@ -6,6 +6,7 @@ use semel_core::body::Body;
 use semel_core::enqueue::{Start, When};
 use semel_core::error::{Invalid, InvalidKind};
 use semel_core::limits::{WORKFLOW_OPTIONS_BYTES_MAX, WORKFLOW_STEPS_MAX};
+use semel_core::workflow::Form;
 use semel_ojs::workflow;
 
 fn refused(text: &str) -> Invalid {
@@ -99,6 +100,43 @@ fn depends_on_inside_of_a_nested_workflow_is_refused() {
     let empty = r#"{"type":"a.b","args":[],"depends_on":[]}"#;
     let text = format!(r#"{{"type":"chain","steps":[{{"type":"group","jobs":[{empty}]}}]}}"#);
     assert_eq!(workflow::parse(&text, true).unwrap().steps.len(), 1);
+}
+
+/// It says either what its type says, or what its steps say.
+#[test]
+fn the_type_of_a_workflow_is_what_it_is() {
+    let step =
+        |more: &str| format!(r#"{{"id":"s{more_id}","type":"a.b","args":[]{more}}}"#, more_id = more.len());
+    let (plain, empty, waits) = (step(""), step(r#","depends_on":[]"#), step(r#","depends_on":["s0"]"#));
+    for (text, pointer) in [
+        (format!(r#"{{"type":"chain","steps":[{plain},{waits}]}}"#), "/steps/1/depends_on"),
+        (format!(r#"{{"type":"group","jobs":[{plain},{waits}]}}"#), "/jobs/1/depends_on"),
+        (format!(r#"{{"type":"bogus","steps":[{plain},{waits}]}}"#), "/type"),
+        (
+            format!(r#"{{"type":"chain","steps":[{plain}],"callbacks":{{"on_failure":{plain}}}}}"#),
+            "/callbacks",
+        ),
+        (format!(r#"{{"steps":[{plain},{waits}],"callbacks":{{"on_failure":{plain}}}}}"#), "/callbacks"),
+        (
+            format!(
+                r#"{{"type":"chain","steps":[{{"type":"group","jobs":[{plain}],"callbacks":{{"on_failure":{plain}}}}}]}}"#
+            ),
+            "/steps/0/callbacks",
+        ),
+        (format!(r#"{{"type":"chain","steps":[{plain}],"jobs":[{empty}]}}"#), "/jobs"),
+    ] {
+        let refused = refused(&text);
+        assert_eq!((refused.kind, refused.pointer.as_str()), (InvalidKind::Request, pointer), "{text}");
+    }
+    let form = |text: &str| workflow::parse(text, true).unwrap().form;
+    assert_eq!(
+        form(&format!(r#"{{"type":"chain","steps":[{empty},{plain}],"callbacks":{{}}}}"#)),
+        Form::Chain
+    );
+    assert_eq!(form(&format!(r#"{{"type":"dag","steps":[{plain},{empty}]}}"#)), Form::Graph);
+    let batch =
+        format!(r#"{{"type":"batch","jobs":[{empty}],"steps":null,"callbacks":{{"on_failure":{plain}}}}}"#);
+    assert_eq!((form(&batch), workflow::parse(&batch, true).unwrap().steps.len()), (Form::Batch, 2));
 }
 
 /// As it always did: steps of one list name each other.
