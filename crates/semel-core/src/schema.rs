@@ -146,20 +146,23 @@ impl Schema {
             return None;
         }
         let said = [
-            ("properties", Kind::Object, !rules.properties.is_empty()),
-            ("required", Kind::Object, !rules.required.is_empty()),
-            ("additionalProperties", Kind::Object, rules.additional.is_some()),
-            ("items", Kind::Array, rules.items.is_some()),
-            ("prefixItems", Kind::Array, !rules.first.is_empty()),
-            ("minItems", Kind::Array, rules.fewest.is_some()),
-            ("maxItems", Kind::Array, rules.maximal.is_some()),
-            ("a least number", Kind::Number, rules.least.is_some()),
-            ("a greatest number", Kind::Number, rules.most.is_some()),
-            ("minLength", Kind::String, rules.shortest.is_some()),
-            ("maxLength", Kind::String, rules.longest.is_some()),
-            ("pattern", Kind::String, rules.pattern.is_some()),
+            ("properties", !rules.properties.is_empty()),
+            ("required", !rules.required.is_empty()),
+            ("additionalProperties", rules.additional.is_some()),
+            ("items", rules.items.is_some()),
+            ("prefixItems", !rules.first.is_empty()),
+            ("minItems", rules.fewest.is_some()),
+            ("maxItems", rules.maximal.is_some()),
+            ("minimum", rules.least.is_some()),
+            ("maximum", rules.most.is_some()),
+            ("minLength", rules.shortest.is_some()),
+            ("maxLength", rules.longest.is_some()),
+            ("pattern", rules.pattern.is_some()),
         ];
-        said.into_iter().find(|(_, about, is_said)| *is_said && *about != kind).map(|(keyword, ..)| keyword)
+        let is_overlooked = |keyword: &str| read::kind_of(keyword).is_some_and(|about| about != kind);
+        said.into_iter()
+            .find(|(keyword, is_said)| *is_said && is_overlooked(keyword))
+            .map(|(keyword, _)| keyword)
     }
 
     /// At most so many places where `value`, which stands at `pointer`, does not fit. What is said of them are words of

@@ -132,7 +132,7 @@ pub fn purge(text: &str) -> Result<Purge, Invalid> {
     let members = Members::read(text, "")?;
     only(&members, &["states", "cursor", "confirm"])?;
     let before = cursor(&members)?;
-    if let Some(value) = members.get("", "confirm").filter(|value| !value.is_null())
+    if let Some(value) = members.get("", "confirm")
         && !value.flag()?
     {
         return Err(value.refuse("is false, and nothing is done; send true, or leave it out"));

@@ -310,10 +310,9 @@ impl Reader<'_> {
     }
 }
 
-/// What a step of a chain, a group or a batch waits for is said by its place in it.
 /// They would never be called.
 fn refuse_callbacks(members: &Members<'_>, pointer: &str) -> Result<(), Invalid> {
-    match members.get(pointer, "callbacks").filter(|value| !value.is_null()) {
+    match members.get(pointer, "callbacks") {
         Some(value) if value.members()?.iter("").next().is_some() => {
             Err(value.refuse("are called by a batch alone; send type: batch, or leave them out"))
         }
@@ -321,6 +320,7 @@ fn refuse_callbacks(members: &Members<'_>, pointer: &str) -> Result<(), Invalid>
     }
 }
 
+/// What a step of a chain, a group or a batch waits for is said by its place in it.
 fn refuse_depends_on(members: &Members<'_>, pointer: &str) -> Result<(), Invalid> {
     match members.get(pointer, "depends_on") {
         Some(value) if !value.items()?.is_empty() => Err(value.refuse(

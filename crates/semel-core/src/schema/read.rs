@@ -40,6 +40,11 @@ const KEYWORDS: [(&str, Option<Kind>); 18] = [
 /// Keywords for people, which say nothing about values.
 const REMARKS: [&str; 5] = ["$comment", "title", "description", "default", "examples"];
 
+/// The kind of value that a keyword is about; none for one about all.
+pub(super) fn kind_of(keyword: &str) -> Option<Kind> {
+    KEYWORDS.iter().find(|(its, _)| *its == keyword).and_then(|(_, kind)| *kind)
+}
+
 impl Schema {
     /// Reads a schema. All that is wrong is said at once, each with its JSON pointer below the schema.
     ///
@@ -201,8 +206,7 @@ impl Reader {
         }
         let Some(kinds) = &rules.kinds else { return };
         for (name, _) in members {
-            let about = KEYWORDS.iter().find(|(its, _)| its == name).and_then(|(_, kind)| *kind);
-            let is_moot = about.is_some_and(|about| {
+            let is_moot = kind_of(name).is_some_and(|about| {
                 let is_it = |kind: &Kind| *kind == about || (about == Kind::Number && *kind == Kind::Integer);
                 !kinds.iter().any(is_it)
             });

@@ -147,8 +147,9 @@ local function why_not(id, h)
     return nil
 end
 
--- Reads the heads of candidates and their keys, those that are not known yet. Answers their ids.
+-- The key of each candidate that has one.
 local key_names = {}
+-- Reads the heads of candidates and their keys, those that are not known yet. Answers their ids.
 local function fetch(members)
     local all, ids, wanted = {}, {}, {}
     for i = 1, #members do
