@@ -197,46 +197,56 @@ impl Engine {
     ///
     /// # Errors
     /// When the store cannot commit; the job was not admitted then, as far as is [known](Store::decide).
-    pub async fn enqueue(&self, offer: Offer, source: &str) -> Result<Outcome, StoreError> {
+    pub fn enqueue<'a>(
+        &'a self,
+        offer: Offer,
+        source: &'a str,
+    ) -> impl Future<Output = Result<Outcome, StoreError>> + Send + use<'a> {
+        // Its own before the future is made, so that it is in there once and not twice.
         let mut offer = self.space.stored_offer(offer);
-        offer.bounded = self.is_bounded(&offer.queue).await?;
-        let mut reads = Reads::default();
-        offer.reads(&mut reads);
-        let label = Label::of(&offer);
-        let observed = self.samples().look(&offer);
-        let keyless = is_planted(Bug::FailOpen).then(|| Offer { unique: None, ..offer.clone() });
-        let may_be_silent = offer.may_be_silent();
-        let decide = move |draft: &mut Draft| Ok((enqueue(draft, &offer)?, draft.now()));
-        let decided = self.admit(reads, may_be_silent, decide).await;
-        let ((outcome, now), is_at_once) = match (decided, keyless) {
-            (Err(StoreError::Unavailable(_)), Some(offer)) => {
-                let decide = move |draft: &mut Draft| Ok((enqueue(draft, &offer)?, draft.now()));
-                self.admit(Reads::default(), false, decide).await?
+        async move {
+            offer.bounded = self.is_bounded(&offer.queue).await?;
+            let mut reads = Reads::default();
+            offer.reads(&mut reads);
+            let label = Label::of(&offer);
+            let observed = self.samples().look(&offer).map(Box::new);
+            let keyless =
+                is_planted(Bug::FailOpen).then(|| Box::new(Offer { unique: None, ..offer.clone() }));
+            let may_be_silent = offer.may_be_silent();
+            let mut decide = move |draft: &mut Draft| Ok((enqueue(draft, &offer)?, draft.now()));
+            let store = &self.shared.store;
+            let at_once = self.decide_at_once(&reads, may_be_silent, &mut decide);
+            let is_at_once = at_once.is_some();
+            let decided = match at_once {
+                Some(decided) => Ok(decided),
+                None => store.decide(reads, decide).await,
+            };
+            let (outcome, now) = match (decided, keyless) {
+                (Err(StoreError::Unavailable(_)), Some(offer)) => {
+                    let decide = move |draft: &mut Draft| Ok((enqueue(draft, &offer)?, draft.now()));
+                    store.decide(Reads::default(), decide).await?
+                }
+                (decided, _) => decided?,
+            };
+            self.tell(&label, &outcome, now, source);
+            self.samples().take(self.tenant(), &label.job_type, observed.map(|seen| *seen), &outcome);
+            if is_at_once {
+                let_others_go_on().await;
             }
-            (decided, _) => decided?,
-        };
-        self.tell(&label, &outcome, now, source);
-        self.samples().take(self.tenant(), &label.job_type, observed, &outcome);
-        if is_at_once {
-            let_others_go_on().await;
+            Ok(self.space.shown(outcome))
         }
-        Ok(self.space.shown(outcome))
     }
 
-    /// Takes the decision on what is offered: at once where all of it are duplicates of what is there and durable, else with
-    /// others'. Says whether it was at once, for then it has waited for nobody: a caller with many duplicates is to let others
-    /// go on before he has his answer.
-    async fn admit<T: Send + 'static>(
+    /// The decision on what is offered, at once, where all of it are duplicates of what is there and durable: else it is to be taken
+    /// with others'. Who gets it so has waited for nobody: a caller with many duplicates is to let others go on before he has his
+    /// answer.
+    fn decide_at_once<T>(
         &self,
-        reads: Reads,
+        reads: &Reads,
         may_be_silent: bool,
-        mut decide: impl FnMut(&mut Draft) -> Result<T, Missing> + Send + 'static,
-    ) -> Result<(T, bool), StoreError> {
-        let store = &self.shared.store;
-        if may_be_silent && let Some(decided) = store.decide_silently(&reads, &mut decide) {
-            return Ok((decided, true));
-        }
-        Ok((store.decide(reads, decide).await?, false))
+        decide: impl FnMut(&mut Draft) -> Result<T, Missing>,
+    ) -> Option<T> {
+        if may_be_silent { self.shared.store.decide_silently(reads, decide) } else { None }
     }
 
     /// Admits a batch.
@@ -258,8 +268,13 @@ impl Engine {
         let labels: Vec<_> = offers.iter().map(Label::of).collect();
         let observed = self.look_at(&offers);
         let may_be_silent = offers.iter().all(Offer::may_be_silent);
-        let decide = move |draft: &mut Draft| Ok((enqueue_batch(draft, &offers, mode)?, draft.now()));
-        let ((batch, now), is_at_once) = self.admit(reads, may_be_silent, decide).await?;
+        let mut decide = move |draft: &mut Draft| Ok((enqueue_batch(draft, &offers, mode)?, draft.now()));
+        let at_once = self.decide_at_once(&reads, may_be_silent, &mut decide);
+        let is_at_once = at_once.is_some();
+        let (batch, now) = match at_once {
+            Some(decided) => decided,
+            None => self.shared.store.decide(reads, decide).await?,
+        };
         self.count_batch(&batch, &labels, now, source);
         self.take_batch(observed, labels.iter().map(|label| &label.job_type), &batch);
         if is_at_once {

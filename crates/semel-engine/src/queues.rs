@@ -17,7 +17,8 @@ impl Bounded {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(known);
         match known {
             Some(is_bounded) => Ok(is_bounded),
-            None => Ok(self.look(store).await?.contains(queue)),
+            // Once, or after an operator's change: nobody else makes room for it.
+            None => Ok(Box::pin(self.look(store)).await?.contains(queue)),
         }
     }
 

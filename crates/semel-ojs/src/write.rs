@@ -41,8 +41,10 @@ impl<'o> Object<'o> {
     /// A string that is nobody's to escape: a name, an id, a time.
     pub fn plain(&mut self, name: &str, value: impl Display) {
         let out = self.member(name);
+        out.push('"');
         // Writing to a string cannot fail.
-        let _ = write!(out, "\"{value}\"");
+        let _ = write!(out, "{value}");
+        out.push('"');
     }
 
     /// A list of such strings.

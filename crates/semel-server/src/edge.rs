@@ -327,9 +327,19 @@ fn request_id(headers: &HeaderMap) -> HeaderValue {
         Some(id) => id.clone(),
         None => {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
-            HeaderValue::try_from(format!("req_{:016x}{number:08x}", *PROCESS))
-                .unwrap_or(HeaderValue::from_static("req_unknown"))
+            let mut text = *b"req_0000000000000000000000000000";
+            put_hex(&mut text[4..20], *PROCESS);
+            put_hex(&mut text[20..], number);
+            HeaderValue::from_bytes(&text).unwrap_or(HeaderValue::from_static("req_unknown"))
         }
+    }
+}
+
+/// Writes the number's last digits, as many as there is room for.
+fn put_hex(room: &mut [u8], mut number: u64) {
+    for digit in room.iter_mut().rev() {
+        *digit = b"0123456789abcdef"[(number & 0xf) as usize];
+        number >>= 4;
     }
 }
 

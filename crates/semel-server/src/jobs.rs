@@ -39,7 +39,8 @@ const RATE_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remainin
 const PAGE_DEFAULT: u64 = 50;
 const PAGE_MAX: u64 = 200;
 
-/// `POST /jobs`.
+/// `POST /jobs`. What is seldom waited for is boxed: whatever a handler may wait for is room that each request takes, and is copied
+/// with it from layer to layer.
 pub(crate) async fn create(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
     let (parts, text) = extract::text(request, app.config.body_bytes_max).await?;
     let templates = app.templates();
@@ -49,7 +50,7 @@ pub(crate) async fn create(Scope(app): Scope, caller: Caller, request: Request) 
         Ok(request) => request,
         Err(invalid) => {
             let sent = key.and_then(|key| once(&text, key).ok());
-            return replayed(&app, &caller, &parts, sent, invalid.into()).await;
+            return Box::pin(replayed(&app, &caller, &parts, sent, invalid.into())).await;
         }
     };
     let request = match key {
@@ -58,7 +59,7 @@ pub(crate) async fn create(Scope(app): Scope, caller: Caller, request: Request) 
     };
     let (offer, body) = request.into_parts();
     if let Err(problem) = caller.check_queue(offer.queue.name()) {
-        return replayed(&app, &caller, &parts, offer.once, problem).await;
+        return Box::pin(replayed(&app, &caller, &parts, offer.once, problem)).await;
     }
     let limit = offer.limit.as_ref().map(|limit| limit.key.clone());
     let queue = offer.queue.clone();
@@ -66,7 +67,7 @@ pub(crate) async fn create(Scope(app): Scope, caller: Caller, request: Request) 
     let mut answer = admitted(&app, &caller, &outcome, &body).await?;
     // What is stored is told: a header that cannot be had is left out.
     if let Some(key) = limit
-        && let Ok(Some(seen)) = app.engine.limit(&key).await
+        && let Ok(Some(seen)) = Box::pin(app.engine.limit(&key)).await
     {
         answer = with_limit(&seen, answer);
     }
@@ -111,11 +112,12 @@ async fn admitted(app: &App, caller: &Caller, outcome: &Outcome, body: &Body) ->
             Answer::created(head.id, answer::enqueued(&JobView::fresh(head, body), how))
         }
         Admitted::Repeated => {
-            let text = show_job(&app.engine, caller, head, |view| answer::enqueued(view, how)).await;
-            Answer::created(head.id, text).replayed()
+            let shown = show_job(&app.engine, caller, head, |view| answer::enqueued(view, how));
+            Answer::created(head.id, Box::pin(shown).await).replayed()
         }
         Admitted::Amended | Admitted::Existing => {
-            Answer::ok(show_job(&app.engine, caller, head, |view| answer::enqueued(view, how)).await)
+            let shown = show_job(&app.engine, caller, head, |view| answer::enqueued(view, how));
+            Answer::ok(Box::pin(shown).await)
         }
     })
 }

@@ -67,7 +67,9 @@ impl IntoResponse for Answer {
         {
             response.headers_mut().insert(LOCATION, value);
         }
-        response.headers_mut().extend(self.headers);
+        if !self.headers.is_empty() {
+            response.headers_mut().extend(self.headers);
+        }
         if self.is_replay {
             response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
         }

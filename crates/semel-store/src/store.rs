@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use semel_core::draft::{Draft, Missing, QueueRow, Reads, Snapshot};
 use semel_core::slot::Due;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{OwnedRwLockReadGuard, RwLock, mpsc, oneshot, watch};
 
 use crate::answers::Answers;
@@ -121,12 +122,16 @@ impl Store {
     /// # Errors
     /// When the store cannot commit it. Then nothing was written, unless the error is [`StoreError::Unknown`],
     /// [`StoreError::Poisoned`] or [`StoreError::Closed`]: then that is unknown.
-    pub async fn decide<T, D>(&self, reads: Reads, decide: D) -> Result<T, StoreError>
+    pub fn decide<T, D>(
+        &self,
+        reads: Reads,
+        decide: D,
+    ) -> impl Future<Output = Result<T, StoreError>> + Send + use<'_, T, D>
     where
         T: Send + 'static,
         D: FnMut(&mut Draft) -> Result<T, Missing> + Send + 'static,
     {
-        self.decide_within(WAIT_MAX, reads, decide).await
+        self.decide_within(WAIT_MAX, reads, decide)
     }
 
     /// The same, for who would rather do something else than wait for somebody else's transaction: where that holds a record
@@ -134,17 +139,17 @@ impl Store {
     ///
     /// # Errors
     /// As [`decide`](Self::decide).
-    pub async fn decide_within<T, D>(
+    pub fn decide_within<T, D>(
         &self,
         patience: Duration,
         reads: Reads,
         decide: D,
-    ) -> Result<T, StoreError>
+    ) -> impl Future<Output = Result<T, StoreError>> + Send + use<'_, T, D>
     where
         T: Send + 'static,
         D: FnMut(&mut Draft) -> Result<T, Missing> + Send + 'static,
     {
-        self.decide_keeping(patience, reads, decide, identity).await
+        self.decide_keeping(patience, reads, decide, identity)
     }
 
     /// The same, for what must not be lost on its way: once it is committed `keep` makes of the outcome what the caller gets, also
@@ -152,13 +157,13 @@ impl Store {
     ///
     /// # Errors
     /// As [`decide_within`](Self::decide_within).
-    pub async fn decide_keeping<T, U, D, K>(
+    pub fn decide_keeping<T, U, D, K>(
         &self,
         patience: Duration,
         reads: Reads,
         decide: D,
         keep: K,
-    ) -> Result<U, StoreError>
+    ) -> impl Future<Output = Result<U, StoreError>> + Send + use<'_, T, U, D, K>
     where
         T: Send + 'static,
         U: Send + 'static,
@@ -166,11 +171,10 @@ impl Store {
         K: FnOnce(T) -> U + Send + 'static,
     {
         let patience = patience.min(WAIT_MAX);
-        self.ask(|reply| {
+        self.ask(move |reply| {
             let waiting = Waiting { keep, reply };
             Request::Decide(Box::new(Decision { reads, decide, patience, outcome: None, waiting }))
         })
-        .await
     }
 
     /// Has a decision taken for somebody who is gone: it waits for nothing, so it may be asked for where things are dropped, and
@@ -206,8 +210,8 @@ impl Store {
     ///
     /// # Errors
     /// When the store cannot commit it.
-    pub async fn claim(&self, claim: Claim) -> Result<Claimed, StoreError> {
-        self.claim_keeping(claim, identity).await
+    pub fn claim(&self, claim: Claim) -> impl Future<Output = Result<Claimed, StoreError>> + Send + use<'_> {
+        self.claim_keeping(claim, identity)
     }
 
     /// The same, with what `keep` makes of them once they are taken: also where the caller is gone by then, so that what it makes
@@ -215,12 +219,16 @@ impl Store {
     ///
     /// # Errors
     /// As [`claim`](Self::claim).
-    pub async fn claim_keeping<U, K>(&self, claim: Claim, keep: K) -> Result<U, StoreError>
+    pub fn claim_keeping<U, K>(
+        &self,
+        claim: Claim,
+        keep: K,
+    ) -> impl Future<Output = Result<U, StoreError>> + Send + use<'_, U, K>
     where
         U: Send + 'static,
         K: FnOnce(Claimed) -> U + Send + 'static,
     {
-        self.ask(|reply| Request::Claim(claim, Box::new(Waiting { keep, reply }))).await
+        self.ask(|reply| Request::Claim(claim, Box::new(Waiting { keep, reply })))
     }
 
     /// Ids that are due, at most `limit`.
@@ -382,12 +390,25 @@ impl Store {
         drop(self.busy.write().await);
     }
 
-    async fn ask<T>(
+    /// The request is made before the future is, which then has no more in it than where to send it and where its answer comes:
+    /// what each layer of futures were to carry through it would be copied at each.
+    fn ask<T: Send + 'static, F: FnOnce(oneshot::Sender<Result<T, StoreError>>) -> Request>(
         &self,
-        request: impl FnOnce(oneshot::Sender<Result<T, StoreError>>) -> Request,
-    ) -> Result<T, StoreError> {
+        request: F,
+    ) -> impl Future<Output = Result<T, StoreError>> + Send + use<'_, T, F> {
         let (reply, answer) = oneshot::channel();
-        self.requests.send(request(reply)).await.map_err(|_| StoreError::Closed)?;
-        answer.await.map_err(|_| StoreError::Closed)?
+        // Nothing is sent unless somebody polls.
+        let request = request(reply);
+        async move {
+            // Nearly always there is room.
+            match self.requests.try_send(request) {
+                Ok(()) => {}
+                Err(TrySendError::Full(request)) => {
+                    Box::pin(self.requests.send(request)).await.map_err(|_| StoreError::Closed)?;
+                }
+                Err(TrySendError::Closed(_)) => return Err(StoreError::Closed),
+            }
+            answer.await.map_err(|_| StoreError::Closed)?
+        }
     }
 }

@@ -66,7 +66,8 @@ impl Engine {
         if !self.is_bounded(&stored).await? {
             return Ok(None);
         }
-        let (settings, waiting) = self.queue_settings(name).await?;
+        // Few queues have a bound: who asks for another makes no room for this.
+        let (settings, waiting) = Box::pin(self.queue_settings(name)).await?;
         Ok(settings.backpressure.map(|bound| (bound, waiting)))
     }
 
