@@ -67,7 +67,18 @@ pub async fn run(options: &Options, progress: impl Fn(&str)) -> Result<Report, B
     figures.push(limit);
 
     let engine = Engine::start(Arc::new(Sqlite::open(folder.join("bench.db"))?))?;
-    let mut report = measure(&engine, options, figures, Some(writes_per_second), &progress).await?;
+    let facts = engine.facts();
+    let mut run = Run { options, progress: &progress, writes_per_second: Some(writes_per_second), from: 0 };
+    figures.extend(run.cases(&engine, 0).await?);
+    engine.close().await;
+    if options.waiting > 0 {
+        // A store of its own: what the cases before have left to be filed is none of its jobs.
+        let engine = Engine::start(Arc::new(Sqlite::open(folder.join("waiting.db"))?))?;
+        run.fill(&engine).await?;
+        figures.extend(run.cases(&engine, options.waiting).await?);
+        engine.close().await;
+    }
+    let mut report = Report::of(&facts, options, figures);
     if options.connections > 0 && options.wants(http::NAME) {
         report.figures.extend(http::measure(options, &progress).await?);
     }
@@ -96,45 +107,63 @@ pub async fn run_on_redis(
         };
         let writes_per_second = limit.as_ref().map(|limit| limit.per_second);
         let engine = Engine::start(store)?;
-        let figures = limit.into_iter().collect();
-        let report = measure(&engine, options, figures, writes_per_second, progress).await;
+        let mut run = Run { options, progress: &progress, writes_per_second, from: 0 };
+        let mut figures: Vec<Figure> = limit.into_iter().collect();
+        figures.extend(run.cases(&engine, 0).await?);
+        if options.waiting > 0 {
+            progress("emptying");
+            load::drain(&engine, &load::Work::new(options.args_bytes, true)?).await?;
+            run.fill(&engine).await?;
+            figures.extend(run.cases(&engine, options.waiting).await?);
+        }
+        let report = Report::of(&engine.facts(), options, figures);
         engine.close().await;
-        report
+        Ok(report)
     };
     let report = measured.await;
     semel_redis::Redis::remove(address).await?;
     report
 }
 
-async fn measure(
-    engine: &Engine,
-    options: &Options,
-    mut figures: Vec<Figure>,
+/// What is measured, one round after the other; no two jobs of it are the same.
+struct Run<'a, P> {
+    options: &'a Options,
+    progress: &'a P,
     writes_per_second: Option<f64>,
-    progress: impl Fn(&str),
-) -> Result<Report, BenchError> {
-    let Options { callers, args_bytes, duration, waiting, .. } = options;
-    let work = load::Work::new(*args_bytes, true)?;
-    let wanted = |name: &str| {
-        let wanted = options.wants(name);
-        if wanted {
-            progress(name);
-        }
-        wanted
-    };
-    let mut from = 0;
-    let rounds = if *waiting == 0 { vec![0] } else { vec![0, *waiting] };
-    for round in rounds {
+    from: u64,
+}
+
+impl<P: Fn(&str)> Run<'_, P> {
+    fn work(&self) -> Result<load::Work, BenchError> {
+        load::Work::new(self.options.args_bytes, true)
+    }
+
+    /// Has as many jobs wait as are to, and the store do what it has put off meanwhile: a queue is long for longer than that takes.
+    async fn fill(&mut self, engine: &Engine) -> Result<(), BenchError> {
+        let waiting = self.options.waiting;
+        (self.progress)("filling");
+        load::fill(engine, &self.work()?, self.from, waiting).await?;
+        self.from += waiting;
+        (self.progress)("settling");
+        while engine.store().maintain().await? {}
+        Ok(())
+    }
+
+    /// All cases that are wanted, beside so many jobs that wait.
+    async fn cases(&mut self, engine: &Engine, waiting: u64) -> Result<Vec<Figure>, BenchError> {
+        let Options { callers, duration, .. } = self.options;
+        let (work, mut figures) = (self.work()?, Vec::new());
         let label = |case: &str| {
-            if round == 0 { format!("{case}, empty") } else { format!("{case}, {round} waiting") }
+            if waiting == 0 { format!("{case}, empty") } else { format!("{case}, {waiting} waiting") }
         };
-        if round > 0 {
-            progress("emptying");
-            load::drain(engine, &work).await?;
-            progress("filling");
-            load::fill(engine, &work, from, round).await?;
-            from += round;
-        }
+        let wanted = |name: &str| {
+            let wanted = self.options.wants(name);
+            if wanted {
+                (self.progress)(name);
+            }
+            wanted
+        };
+        let mut from = self.from;
         let name = label("full cycle");
         if wanted(&name) {
             let figure = load::cycle(&name, engine, &work, *callers, *duration, from).await?;
@@ -145,7 +174,7 @@ async fn measure(
         if wanted(&name) {
             let mut figure = load::enqueue(&name, engine, &work, *callers, *duration, from, 1).await?;
             from += figure.jobs + *callers as u64;
-            figure.share_of_limit = writes_per_second.map(|limit| figure.per_second / limit);
+            figure.share_of_limit = self.writes_per_second.map(|limit| figure.per_second / limit);
             figures.push(figure);
         }
         let name = label("99 % duplicates");
@@ -164,7 +193,7 @@ async fn measure(
             from += figure.jobs + 1;
             figures.push(figure);
         }
+        self.from = from;
+        Ok(figures)
     }
-    engine.stop().await;
-    Ok(Report::of(&engine.facts(), options, figures))
 }
