@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use semel_core::cron::Overlap;
 use semel_core::lease::Bearer;
+use semel_core::sight::Queues;
 use semel_engine::Engine;
 use semel_engine::duty::Tend;
 use semel_store::clock::ManualClock;
@@ -29,13 +30,13 @@ async fn a_tick_is_counted_by_what_became_of_its_job() {
     clock.advance(Duration::from_secs(60));
     assert_eq!(Tend.run_once(engine.store()).await.unwrap().moved, 1);
     assert_eq!((counted(&engine, "a.tick", "created"), counted(&engine, "a.tick", "existing")), (1, 0));
-    engine.trigger_cron(cron_name("c")).await.unwrap().unwrap();
+    engine.trigger_cron(cron_name("c"), Queues::All).await.unwrap().unwrap();
     assert_eq!((counted(&engine, "a.tick", "created"), counted(&engine, "a.tick", "existing")), (1, 1));
 
     let alone = registration("@yearly", Overlap::Skip, job().of_type("a.alone").offer());
     engine.register_cron(cron_name("alone"), alone).await.unwrap();
     for _ in 0..2 {
-        engine.trigger_cron(cron_name("alone")).await.unwrap().unwrap();
+        engine.trigger_cron(cron_name("alone"), Queues::All).await.unwrap().unwrap();
     }
     assert_eq!(engine.counters().all().iter().filter(|((its, ..), _)| its.as_str() == "a.alone").count(), 1);
     assert_eq!(counted(&engine, "a.alone", "created"), 1);
