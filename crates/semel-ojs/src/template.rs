@@ -17,6 +17,7 @@ use crate::members::Members;
 use crate::sensitive;
 use crate::write::{Object, list};
 
+pub(crate) use self::reader::is_in_templates;
 pub use self::set::Templates;
 pub use self::shared::TemplateSet;
 
