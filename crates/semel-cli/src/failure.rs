@@ -50,12 +50,14 @@ pub struct Failure {
     pub next: Option<String>,
     /// The server's answer, when it refused: programs get it as it came.
     pub answer: Option<Bytes>,
+    /// Whether the server is away, or has no time, for now: who asks again later may be answered.
+    pub passes: bool,
 }
 
 impl Failure {
     /// A failure that ends with `exit`.
     pub fn new(exit: Exit, what: impl Into<String>) -> Self {
-        Self { exit, what: what.into(), next: None, answer: None }
+        Self { exit, what: what.into(), next: None, answer: None, passes: false }
     }
 
     /// It did not work.
@@ -79,6 +81,7 @@ impl Failure {
 impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Self {
         let next = error.hint().map(str::to_owned);
+        let passes = error.passes();
         let (exit, what, answer) = match error {
             ClientError::Address { url, .. } => {
                 (Exit::Usage, format!("{url:?} is not an address to connect to"), None)
@@ -104,7 +107,7 @@ impl From<ClientError> for Failure {
             }
             other => (Exit::Failed, other.to_string(), None),
         };
-        Self { exit, what, next, answer }
+        Self { exit, what, next, answer, passes }
     }
 }
 

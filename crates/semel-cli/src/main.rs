@@ -3,7 +3,8 @@
 //! # Layout
 //! - [`cli`]: the verbs and what is common to them; `verb/`: one file per verb.
 //! - [`config`]: flags, environment, `semel.toml`; [`place`]: which store; [`tokens`]: the file of tokens.
-//! - [`host`]: a server inside this process; [`link`]: how a verb reaches a server, this process's own if need be.
+//! - [`host`]: a server inside this process; [`link`]: how a verb reaches a server, this process's own if need be;
+//!   [`patience`]: asking again where it is away.
 //! - [`otlp`]: traces to a collector.
 //! - [`offer`]: a job as typed; [`mod@print`]: tables, JSON, colours; [`failure`]: errors and exit codes.
 //! - `demo/`: the main job, played and checked.
@@ -16,6 +17,7 @@ mod host;
 mod link;
 mod offer;
 mod otlp;
+mod patience;
 mod place;
 mod print;
 mod tokens;

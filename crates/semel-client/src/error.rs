@@ -112,6 +112,23 @@ impl ClientError {
         }
     }
 
+    /// Whether who only asks may ask the same again later and be answered: the server cannot be reached or did not answer, has no time for
+    /// it now, or a proxy found nobody behind it.
+    pub fn passes(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } | Self::NoAnswer { .. } => true,
+            Self::Status { status, .. } => matches!(
+                *status,
+                StatusCode::REQUEST_TIMEOUT
+                    | StatusCode::TOO_MANY_REQUESTS
+                    | StatusCode::BAD_GATEWAY
+                    | StatusCode::SERVICE_UNAVAILABLE
+                    | StatusCode::GATEWAY_TIMEOUT
+            ),
+            Self::Address { .. } | Self::Request { .. } | Self::Protocol { .. } => false,
+        }
+    }
+
     /// What to do next, for callers that print it on a line of its own.
     pub fn hint(&self) -> Option<&str> {
         match self {
@@ -199,6 +216,18 @@ mod tests {
         assert_eq!(error.code(), None);
         let ClientError::Status { message, .. } = refusal(500, "") else { panic!("not a status") };
         assert_eq!(message, "");
+    }
+
+    #[test]
+    fn only_what_may_be_over_soon_passes() {
+        for status in [408, 429, 502, 503, 504] {
+            assert!(refusal(status, "").passes(), "{status}");
+        }
+        for status in [301, 400, 401, 403, 404, 410, 500, 501] {
+            assert!(!refusal(status, "").passes(), "{status}");
+        }
+        assert!(ClientError::unreachable("http://h", String::new()).passes());
+        assert!(!ClientError::protocol("http://h", String::new()).passes());
     }
 
     #[test]

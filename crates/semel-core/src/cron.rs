@@ -13,7 +13,7 @@ use crate::body::Corrupt;
 use crate::draft::{DocumentKey, DocumentKind, Draft, Missing};
 use crate::enqueue::Offer;
 use crate::ident::{CronName, JobId};
-use crate::sight::{Queues, Sight};
+use crate::sight::Queues;
 use crate::time::Timestamp;
 
 use self::fire::fire;
@@ -126,7 +126,7 @@ pub fn register(
     let known = document.and_then(|document| Cron::decode(&document.text).ok());
     let is_new = known.is_none();
     // In the commit that would make it another one: whoever looked before may have seen none.
-    if let Some(cron) = known.as_ref().filter(|cron| is_hidden(cron, wanted.offer.sight())) {
+    if let Some(cron) = known.as_ref().filter(|cron| is_hidden(cron, wanted.offer.sight().queues)) {
         let cron = cron.clone();
         return Ok(Ok(Registered { cron, is_new: false, is_same: false, is_anothers: true }));
     }
@@ -176,20 +176,34 @@ fn set_schedule(
 }
 
 /// Whether the cron's jobs go to a queue that the caller does not see. One that cannot be read is there for who sees them all.
-fn is_hidden(cron: &Cron, sight: Sight<'_>) -> bool {
-    *sight.queues != Queues::All && !cron.offer().is_ok_and(|offer| sight.sees(&offer.queue))
+fn is_hidden(cron: &Cron, queues: &Queues) -> bool {
+    *queues != Queues::All && !cron.offer().is_ok_and(|offer| queues.include(offer.queue.name()))
 }
 
-/// Changes a cron; none when there is none of that name. Ticks that passed while it was disabled are not made up for.
+/// The cron, if its jobs go to one of these queues. In the commit that acts on it: whoever looked before may have seen another of
+/// that name.
+fn load_seen(
+    draft: &mut Draft,
+    name: &CronName,
+    queues: &Queues,
+) -> Result<Option<Result<Cron, Corrupt>>, Missing> {
+    Ok(load(draft, name)?.filter(|read| match read {
+        Ok(cron) => !is_hidden(cron, queues),
+        Err(_) => *queues == Queues::All,
+    }))
+}
+
+/// Changes a cron; none when there is none of that name, or it is of none of the `queues`. Ticks that passed while it was disabled are not made up for.
 ///
 /// # Errors
 /// [`Missing`] when the snapshot lacks the cron.
 pub fn change(
     draft: &mut Draft,
     name: &CronName,
+    queues: &Queues,
     wanted: &Change,
 ) -> Result<Option<Result<Cron, Corrupt>>, Missing> {
-    let mut cron = match load(draft, name)? {
+    let mut cron = match load_seen(draft, name, queues)? {
         None => return Ok(None),
         Some(Err(corrupt)) => return Ok(Some(Err(corrupt))),
         Some(Ok(cron)) => cron,
@@ -209,12 +223,17 @@ pub fn change(
     Ok(Some(Ok(cron)))
 }
 
-/// Deletes a cron. The jobs it has admitted stay. Gives back what it was; none when there is none of that name.
+/// Deletes a cron. The jobs it has admitted stay. Gives back what it was; none when there is none of that name, or it is of none
+/// of the `queues`.
 ///
 /// # Errors
 /// [`Missing`] when the snapshot lacks the cron.
-pub fn remove(draft: &mut Draft, name: &CronName) -> Result<Option<Result<Cron, Corrupt>>, Missing> {
-    let found = load(draft, name)?;
+pub fn remove(
+    draft: &mut Draft,
+    name: &CronName,
+    queues: &Queues,
+) -> Result<Option<Result<Cron, Corrupt>>, Missing> {
+    let found = load_seen(draft, name, queues)?;
     if found.is_some() {
         draft.set_document(&key(name), None);
     }
@@ -272,13 +291,13 @@ pub fn tick(draft: &mut Draft, name: &CronName) -> Result<Looked, Missing> {
 /// The cron after a tick by hand, and what became of that; or why what is stored cannot be read.
 pub type Triggered = Result<(Cron, Tick), Corrupt>;
 
-/// Does now, by hand, what a tick does; the schedule goes on as it would. None when there is no such cron; one that is
-/// disabled can be triggered.
+/// Does now, by hand, what a tick does; the schedule goes on as it would. None when there is no such cron, or it is of
+/// none of the `queues`; one that is disabled can be triggered.
 ///
 /// # Errors
 /// [`Missing`] when the snapshot lacks something.
-pub fn trigger(draft: &mut Draft, name: &CronName) -> Result<Option<Triggered>, Missing> {
-    let mut cron = match load(draft, name)? {
+pub fn trigger(draft: &mut Draft, name: &CronName, queues: &Queues) -> Result<Option<Triggered>, Missing> {
+    let mut cron = match load_seen(draft, name, queues)? {
         None => return Ok(None),
         Some(Err(corrupt)) => return Ok(Some(Err(corrupt))),
         Some(Ok(cron)) => cron,

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::body::{Body, Corrupt};
-use crate::draft::{Draft, Missing};
+use crate::draft::{Draft, Missing, Offered};
 use crate::enqueue::{Identity, Offer, Outcome, Start, When, enqueue};
 use crate::event::EventKind;
 use crate::ident::{JobId, JobType, QueueName};
@@ -162,16 +162,18 @@ pub fn decode(bytes: &[u8]) -> Result<Offer, Corrupt> {
     })
 }
 
-/// Offers a job on behalf of nobody who could be answered. A duplicate is recorded with its holder in the same commit,
-/// as coming from `source`.
+/// Offers a job on behalf of nobody who could be answered. The outcome is counted, and a duplicate is recorded with its holder
+/// in the same commit, as coming from `source`.
 pub(crate) fn offer(draft: &mut Draft, offer: &Offer, source: &str) -> Result<Outcome, Missing> {
     let outcome = enqueue(draft, offer)?;
-    note(draft, &outcome, source)?;
+    note(draft, offer, &outcome, source)?;
     Ok(outcome)
 }
 
-/// Records a duplicate with its holder.
-pub(crate) fn note(draft: &mut Draft, outcome: &Outcome, source: &str) -> Result<(), Missing> {
+/// Counts what became of an offer, and records a duplicate with its holder.
+pub(crate) fn note(draft: &mut Draft, offer: &Offer, outcome: &Outcome, source: &str) -> Result<(), Missing> {
+    let (job_type, queue) = (offer.job_type.clone(), offer.queue.clone());
+    draft.count(Offered { job_type, queue, outcome: outcome.name() });
     if let (Some(holder), Some(told)) = (outcome.absorbed_by(), outcome.duplicate_event()) {
         record(draft, holder, told, source)?;
     }

@@ -36,7 +36,7 @@ use self::snapshot::Row;
 pub use self::snapshot::{Full, KeyRead, KeyView, Map, QueueRow, Reads, Snapshot, Spent};
 use self::undo::Undo;
 use self::write::push_one;
-pub use self::write::{Expect, Group, Record, Write};
+pub use self::write::{Expect, Group, Offered, Record, Write};
 
 /// A version after `previous`, at `now`: it repeats neither after deletion nor after a restore (SEMANTICS 1).
 pub const fn next_version(previous: u64, now: Timestamp) -> u64 {
@@ -415,6 +415,11 @@ impl Draft {
         push_one(&mut self.group.events, event);
     }
 
+    /// Has what became of an offer be counted when the decision is applied.
+    pub(crate) fn count(&mut self, offered: Offered) {
+        push_one(&mut self.group.offered, offered);
+    }
+
     fn write(&mut self, write: Write) {
         push_one(&mut self.group.writes, write);
     }
@@ -442,6 +447,7 @@ impl Draft {
             group.expect.retain(|expect| matches!(&expect.record, Record::Key(key) if is_mixed(key)));
             group.began.retain(|(key, _)| is_mixed(key));
             group.events.clear();
+            group.offered.clear();
         }
         group
     }

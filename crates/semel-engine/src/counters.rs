@@ -4,9 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use semel_core::enqueue::Outcome;
 use semel_core::ident::{JobType, QueueName};
-use semel_core::unique::RejectReason;
 use tokio::time::Instant;
 
 use crate::history::{History, Step};
@@ -140,28 +138,6 @@ pub fn is_suppressed(outcome: &str) -> bool {
             | "mismatch"
             | "key_reused"
     )
-}
-
-/// The name an outcome is counted under.
-pub const fn outcome_name(outcome: &Outcome) -> &'static str {
-    match outcome {
-        Outcome::Created(_) => "created",
-        Outcome::Repeated(_) => "repeated",
-        Outcome::Replaced { .. } => "replaced",
-        Outcome::FollowUp(_) => "follow_up",
-        Outcome::Amended(_) => "amended",
-        Outcome::Existing(_) => "existing",
-        Outcome::Rejected { why: RejectReason::Duplicate, .. } => "rejected",
-        Outcome::Rejected { why: RejectReason::FinishedHolder, .. } => "rejected_finished",
-        Outcome::Rejected { why: RejectReason::Undisclosed, .. } => "rejected_undisclosed",
-        Outcome::Mismatch { .. } => "mismatch",
-        Outcome::KeyReused(_) => "key_reused",
-        Outcome::KeySpent => "key_spent",
-        Outcome::IdTaken(_) => "id_taken",
-        Outcome::TooManyHolders => "too_many_holders",
-        Outcome::QueueFull(_) => "queue_full",
-        Outcome::Corrupt(_) => "corrupt",
-    }
 }
 
 #[cfg(test)]

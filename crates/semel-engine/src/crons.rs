@@ -4,6 +4,7 @@
 use semel_core::cron::{self, Change, Cron, Registered, Registration, Tick};
 use semel_core::draft::{DocumentKind, Reads};
 use semel_core::ident::CronName;
+use semel_core::sight::Queues;
 use semel_store::StoreError;
 use semel_store::backend::Seek;
 
@@ -28,34 +29,47 @@ impl Engine {
         Ok(self.space().shown(registered?))
     }
 
-    /// Changes a cron; none when there is none of that name.
+    /// Changes a cron; none when there is none of that name whose jobs go to one of these queues.
     ///
     /// # Errors
     /// When the store cannot commit, or what is stored cannot be read.
-    pub async fn change_cron(&self, name: CronName, wanted: Change) -> Result<Option<Cron>, StoreError> {
+    pub async fn change_cron(
+        &self,
+        name: CronName,
+        queues: Queues,
+        wanted: Change,
+    ) -> Result<Option<Cron>, StoreError> {
         let name = name.within(self.tenant());
-        let changed =
-            self.store().decide(reads(&name), move |draft| cron::change(draft, &name, &wanted)).await?;
+        let changed = self
+            .store()
+            .decide(reads(&name), move |draft| cron::change(draft, &name, &queues, &wanted))
+            .await?;
         Ok(self.space().shown(changed.transpose()?))
     }
 
-    /// Deletes a cron; none when there was none. Its jobs stay.
+    /// Deletes a cron; none when there was none whose jobs go to one of these queues. Its jobs stay.
     ///
     /// # Errors
     /// When the store cannot commit, or what is stored cannot be read.
-    pub async fn remove_cron(&self, name: CronName) -> Result<Option<Cron>, StoreError> {
+    pub async fn remove_cron(&self, name: CronName, queues: Queues) -> Result<Option<Cron>, StoreError> {
         let name = name.within(self.tenant());
-        let removed = self.store().decide(reads(&name), move |draft| cron::remove(draft, &name)).await?;
+        let removed =
+            self.store().decide(reads(&name), move |draft| cron::remove(draft, &name, &queues)).await?;
         Ok(self.space().shown(removed.transpose()?))
     }
 
-    /// Does now what a tick of the cron does; none when there is none of that name.
+    /// Does now what a tick of the cron does; none when there is none of that name whose jobs go to one of these queues.
     ///
     /// # Errors
     /// When the store cannot commit, or what is stored cannot be read.
-    pub async fn trigger_cron(&self, name: CronName) -> Result<Option<(Cron, Tick)>, StoreError> {
+    pub async fn trigger_cron(
+        &self,
+        name: CronName,
+        queues: Queues,
+    ) -> Result<Option<(Cron, Tick)>, StoreError> {
         let name = name.within(self.tenant());
-        let triggered = self.store().decide(reads(&name), move |draft| cron::trigger(draft, &name)).await?;
+        let triggered =
+            self.store().decide(reads(&name), move |draft| cron::trigger(draft, &name, &queues)).await?;
         Ok(self.space().shown(triggered.transpose()?))
     }
 

@@ -25,7 +25,7 @@ use semel_store::{Store, StoreError};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::counters::{Counters, outcome_name};
+use crate::counters::Counters;
 use crate::duplicates::DuplicateLog;
 use crate::held::LastLook;
 use crate::hottest::Hottest;
@@ -117,7 +117,14 @@ impl Engine {
             stop: watch::Sender::new(false),
             duties: tokio::sync::Mutex::new(None),
         };
-        Self { shared: Arc::new(shared), space: Arc::default() }
+        let shared = Arc::new(shared);
+        let counting = Arc::downgrade(&shared);
+        shared.store.hints().count_by(move |offered| {
+            if let Some(shared) = counting.upgrade() {
+                shared.counters.count(&offered.job_type, &offered.queue, offered.outcome);
+            }
+        });
+        Self { shared, space: Arc::default() }
     }
 
     /// The engine as a tenant sees it. Ids, keys and queues in what is asked are the tenant's, and so are those in
@@ -297,7 +304,7 @@ impl Engine {
 
     /// Counts what became of one offer, and records a duplicate with its holder.
     pub(crate) fn tell(&self, label: &Label, outcome: &Outcome, now: Timestamp, source: &str) {
-        let name = outcome_name(outcome);
+        let name = outcome.name();
         self.shared.counters.count(&label.job_type, &label.queue, name);
         self.shared.policies.count(label, name);
         self.shared.hottest.count(outcome, &label.job_type, &label.queue, &self.space);

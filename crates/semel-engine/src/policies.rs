@@ -33,7 +33,7 @@ impl Uses {
         self.replaced + self.followed_up + self.suppressed
     }
 
-    /// Where an outcome of that [name](crate::counters::outcome_name) is counted; one that its policy had no part in is not.
+    /// Where an outcome of that [name](semel_core::enqueue::Outcome::name) is counted; one that its policy had no part in is not.
     fn part(&mut self, outcome: &str) -> Option<&mut u64> {
         match outcome {
             "created" => Some(&mut self.created),

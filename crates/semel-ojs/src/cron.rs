@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use semel_core::body::Body;
+use semel_core::canon::{Json, digest};
 use semel_core::cron::{Change, Cron, Decision, Enabled, Overlap, Registration, Schedule, Tick};
 use semel_core::error::Invalid;
 use semel_core::ident::CronName;
@@ -37,7 +38,7 @@ impl Register {
             Some(value) => CronName::parse(&value.string()?, "/name")?,
             None => return Err(Invalid::request("/name", "is missing; send a name for the cron")),
         };
-        let Some(expression) = members.get("", "expression").or_else(|| members.get("", "cron")) else {
+        let Some(expression) = expression_of(&members)? else {
             return Err(Invalid::request(
                 "/expression",
                 "is missing; send a schedule, such as \"0 9 * * *\"",
@@ -45,7 +46,11 @@ impl Register {
         };
         let (expression, timezone, schedule) = read_schedule(expression, members.get("", "timezone"))?;
         let (template, place) = match members.get("", "job_template") {
-            Some(template) => (job_text(&template.members()?, |name| name != "id"), "/job_template"),
+            Some(template) => {
+                let template = template.members()?;
+                refuse_beside(&members, &template)?;
+                (job_text(&template, |name| name != "id"), "/job_template")
+            }
             None => (job_text(&members, is_of_job), ""),
         };
         let (offer, _) =
@@ -85,7 +90,7 @@ pub fn change(text: &str, before: &Cron) -> Result<Change, Invalid> {
         ));
     }
     let text = |value: Option<Value<'_>>| value.map(|value| value.string().map(Cow::into_owned)).transpose();
-    let expression = text(members.get("", "expression").or_else(|| members.get("", "cron")))?;
+    let expression = text(expression_of(&members)?)?;
     let timezone = text(members.get("", "timezone"))?;
     if expression.is_some() || timezone.is_some() {
         Schedule::parse(
@@ -99,6 +104,39 @@ pub fn change(text: &str, before: &Cron) -> Result<Change, Invalid> {
         timezone,
         overlap: members.get("", "overlap_policy").map(read_overlap).transpose()?,
     })
+}
+
+/// The schedule's expression, under either of its names. An object called `cron` is what answers wrap a cron in.
+fn expression_of<'m>(members: &'m Members<'_>) -> Result<Option<Value<'m>>, Invalid> {
+    let other = members.get("", "cron");
+    let Some(expression) = members.get("", "expression") else { return Ok(other) };
+    match other {
+        Some(other) if !other.is_object() && digest(&other.tree()?) != digest(&expression.tree()?) => {
+            Err(other
+                .refuse(format!("differs from {}, which means the same; send it once", expression.pointer())))
+        }
+        _ => Ok(Some(expression)),
+    }
+}
+
+/// Refuses what is said of the job beside its template: no job would have it. What the template says as well, as answers have it, is
+/// no contradiction.
+fn refuse_beside(members: &Members<'_>, template: &Members<'_>) -> Result<(), Invalid> {
+    for (name, value) in members.iter("").filter(|(name, _)| is_of_job(name)) {
+        let is_said = match template.get("/job_template", name) {
+            Some(same) => digest(&same.tree()?) == digest(&value.tree()?),
+            None => {
+                matches!(name, "options" | "meta")
+                    && matches!(value.tree()?, Json::Object(members) if members.is_empty())
+            }
+        };
+        if !value.is_null() && !is_said {
+            return Err(value.refuse(
+                "stands beside job_template, which says all of the job, and would be passed over; send it in job_template",
+            ));
+        }
+    }
+    Ok(())
 }
 
 fn read_schedule(
@@ -126,7 +164,7 @@ fn read_overlap(value: Value<'_>) -> Result<Overlap, Invalid> {
 
 /// Whether a member of a registration that has no template of its own is the job's.
 fn is_of_job(name: &str) -> bool {
-    matches!(name, "type" | "args" | "options" | "meta" | "version") || is_attribute(name)
+    matches!(name, "type" | "args" | "options" | "meta" | "version" | "unique_key") || is_attribute(name)
 }
 
 /// The members that make the job, as the text of an enqueue request. Its id is each tick's own.

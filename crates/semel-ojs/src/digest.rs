@@ -31,7 +31,7 @@ pub(crate) fn request(members: &Members<'_>) -> Result<[u8; 32], Invalid> {
         {
             members.retain(|(name, _)| !TRACE_NAMES.contains(&name.as_ref()));
         }
-        parts.push((name.to_owned(), digest(&tree)));
+        parts.push((own_name(name), digest(&tree)));
     }
     parts.sort_unstable();
     let mut hasher = Sha256::new();
@@ -42,6 +42,15 @@ pub(crate) fn request(members: &Members<'_>) -> Result<[u8; 32], Invalid> {
         hasher.update(digest);
     }
     Ok(hasher.finalize().into())
+}
+
+/// What a member beside `options` is called here. One that is spelt like the place of a member of `options` is no member of it,
+/// so no such name is left as it is; all others are, for their digests are stored.
+fn own_name(name: &str) -> String {
+    match name.strip_prefix("options") {
+        Some(rest) if rest.trim_start_matches('~').starts_with('/') => format!("options~{rest}"),
+        _ => name.to_owned(),
+    }
 }
 
 /// The value without what only a server says inside of it.

@@ -6,7 +6,7 @@ use semel_core::error::{Invalid, InvalidKind};
 use semel_core::retry::{OnExhaustion, RetryPolicy, RetrySpec};
 
 use crate::duration;
-use crate::members::Value;
+use crate::members::{Value, below};
 use crate::write::Object;
 
 /// The longest wait that may be asked for.
@@ -21,9 +21,8 @@ pub(crate) fn read(sent: Option<Value<'_>>, max_attempts: Option<Value<'_>>) -> 
 
 fn read_spec(sent: Option<Value<'_>>, max_attempts: Option<Value<'_>>) -> Result<RetryPolicy, Invalid> {
     let mut spec = RetrySpec::default();
-    let mut pointer = max_attempts.map(|value| parent(&value.pointer())).unwrap_or_default();
     if let Some(sent) = sent {
-        pointer = sent.pointer();
+        let pointer = sent.pointer();
         let members = sent.members()?;
         for (name, value) in members.iter(&pointer) {
             if value.is_null() {
@@ -33,13 +32,34 @@ fn read_spec(sent: Option<Value<'_>>, max_attempts: Option<Value<'_>>) -> Result
         }
     }
     if let Some(value) = max_attempts {
-        let number = value.integer()?;
+        let number = named(value.integer(), "max_attempts")?;
         if spec.max_attempts.is_some_and(|other| other != number) {
             return Err(value.refuse("max_attempts differs from the retry policy's; send it once"));
         }
         spec.max_attempts = Some(number);
     }
-    RetryPolicy::build(&spec, &pointer)
+    RetryPolicy::build(&spec, "").map_err(|refused| {
+        refused.placed(|pointer| *pointer = as_sent(pointer.trim_start_matches('/'), sent, max_attempts))
+    })
+}
+
+/// The place of a member of the policy in the request: in the policy by whichever of its names, or beside it.
+fn as_sent(member: &str, sent: Option<Value<'_>>, max_attempts: Option<Value<'_>>) -> String {
+    let base = sent.map(|value| value.pointer()).unwrap_or_default();
+    let said = sent.and_then(|value| value.members().ok()).and_then(|members| {
+        let is_it = |(name, value): &(&str, Value<'_>)| known_as(name) == member && !value.is_null();
+        members.iter(&base).find(is_it).map(|(_, value)| value.pointer())
+    });
+    let beside = max_attempts.filter(|_| member == "max_attempts").map(|value| value.pointer());
+    said.or(beside).unwrap_or_else(|| below(&base, member))
+}
+
+/// The name under which a member of a policy is refused.
+fn known_as(name: &str) -> &str {
+    match name {
+        "backoff_type" | "backoff" => "backoff_strategy",
+        other => other,
+    }
 }
 
 fn read_member(spec: &mut RetrySpec, name: &str, value: Value<'_>) -> Result<(), Invalid> {
@@ -106,10 +126,6 @@ fn bounded(interval: Duration, value: Value<'_>, name: &str) -> Result<Duration,
         return Err(value.refuse(format!("{name} is longer than 366 days; send a shorter interval")));
     }
     Ok(interval)
-}
-
-fn parent(pointer: &str) -> String {
-    pointer.rsplit_once('/').map_or("", |(parent, _)| parent).to_owned()
 }
 
 /// Writes the effective policy.

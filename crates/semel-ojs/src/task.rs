@@ -16,7 +16,7 @@ use semel_core::workflow::{Form, Plan, PlannedStep, Status, Step, StepStatus, Wh
 use crate::enqueue::{Enqueue, Identified, Terms, Unread, is_alike, is_attribute};
 use crate::job::JobView;
 use crate::members::Members;
-use crate::template::{StepTemplate, Template, Templates};
+use crate::template::{StepTemplate, Template, Templates, is_in_templates};
 use crate::write::{Object, list, object};
 
 /// What is said of a duplicate, whatever it is a duplicate of.
@@ -201,10 +201,13 @@ fn task_text(members: &Members<'_>, template: &Template, context: &str) -> Resul
                 "namespace" | "name" | "version" | "context" | "idempotency_key" | "unique" | "priority"
                 | "tags" => {}
                 "options" => object.raw(name, value.text()),
-                _ if is_attribute(name) || matches!(name, "id" | "type" | "args" | "meta" | "unique_key") => {
-                    wrong.get_or_insert(value.refuse("is not a member of a task; its template says this"));
-                }
-                _ => object.raw(name, value.text()),
+                _ => match instead_of(name) {
+                    Some(instead) => {
+                        let refuse = || value.refuse(format!("is not a member of a task; {instead}"));
+                        wrong.get_or_insert_with(refuse);
+                    }
+                    None => object.raw(name, value.text()),
+                },
             }
         }
     });
@@ -224,6 +227,28 @@ fn task_text(members: &Members<'_>, template: &Template, context: &str) -> Resul
         object.raw("meta", &meta);
     });
     Ok(text)
+}
+
+/// What to send in place of what is said of a job and not of a task; nothing of what a task may have.
+fn instead_of(name: &str) -> Option<&'static str> {
+    Some(match name {
+        "id" => {
+            "its id is the server's; to send a request again safely send an Idempotency-Key, or an idempotency_key"
+        }
+        "type" => "its type is its namespace and its name",
+        "args" => "send an object as its context",
+        "meta" => "send what is in it beside the context: it is kept as the task's meta",
+        "unique_key" => "send the key as idempotency_key",
+        name if is_in_templates(name) => "its template says this, for it or for a step",
+        "scheduled_at" | "delay_until" | "pending" => {
+            "it begins when it is created; create it when it is to begin"
+        }
+        "expires_at" => "it does not expire; cancel it when it is not wanted any more",
+        name if is_attribute(name) => {
+            "neither it nor a template can have this; enqueue the step's work as a job of its own"
+        }
+        _ => return None,
+    })
 }
 
 /// Every step is given the whole context: what a request makes of itself is bounded as what it brings is.

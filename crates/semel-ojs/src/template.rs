@@ -17,6 +17,7 @@ use crate::members::Members;
 use crate::sensitive;
 use crate::write::{Object, list};
 
+pub(crate) use self::reader::is_in_templates;
 pub use self::set::Templates;
 pub use self::shared::TemplateSet;
 
@@ -103,14 +104,6 @@ impl Template {
         Invalid::schema(sensitive::without_insides(flaws, sensitive)).map_or(Ok(()), Err)
     }
 
-    /// The identity strategy of a task, if it is one of the three.
-    pub fn strategy(&self) -> Option<Preset> {
-        match &self.identity {
-            None => Some(Preset::Strict),
-            Some(Asked { preset, .. }) => preset.filter(|preset| Preset::STRATEGIES.contains(preset)),
-        }
-    }
-
     /// The policy that it declares, as far as a template can say it: a key that requests bring is none yet. None for
     /// `always_unique`.
     pub fn policy(&self) -> Option<UniquePolicy> {
@@ -167,7 +160,7 @@ mod tests {
     fn a_template_is_read_whole() {
         let template = Template::read(PAYMENT).unwrap();
         assert_eq!(template.job_type.to_string(), "payments.process");
-        assert_eq!(template.strategy(), Some(Preset::Strict));
+        assert_eq!(template.identity, Some(Asked::preset(Preset::Strict)));
         assert_eq!(template.steps[1].after, [0]);
         assert_eq!(template.steps[1].config.as_deref(), Some("{\"x\":1}"));
         let mut out = String::new();

@@ -5,7 +5,7 @@ use semel_core::template::Asked;
 use semel_core::unique::{Dimension, MetaPart, MissingKey, PolicySpec, Preset, Scope, UniquePolicy};
 
 use crate::duration;
-use crate::members::Value;
+use crate::members::{Value, below};
 use crate::write::Object;
 
 const MEMBERS: &str = "keys, args_keys, meta_keys, meta_except, key, scope, with_version, period, period_ms, within, period_from, states, while_active, when_active, on_conflict, on_mismatch, disclose and preset";
@@ -18,15 +18,24 @@ pub(crate) const DUPLICATES: &str = "duplicates";
 pub(crate) struct Read {
     pub(crate) asked: Asked,
     key_was_list: bool,
+    /// The member that says the period.
+    period_member: &'static str,
 }
 
 impl Read {
     /// The caller's place of what is wrong, not that of the spelling it stands for.
     pub(crate) fn place(&self, mut refused: Invalid, pointer: &str) -> Invalid {
-        if self.key_was_list
-            && let Some(rest) = refused.pointer.strip_prefix(&format!("{pointer}/args_keys"))
-        {
-            refused.pointer = format!("{pointer}/key{rest}");
+        if self.key_was_list {
+            let rest = ["args_keys", "keys"]
+                .iter()
+                .find_map(|member| refused.pointer.strip_prefix(&below(pointer, member)));
+            if let Some(rest) = rest {
+                refused.pointer = format!("{pointer}/key{rest}");
+            }
+        }
+        // Said in milliseconds it is refused as such, and may have been sent otherwise.
+        if ["period", "period_ms"].iter().any(|member| refused.pointer == below(pointer, member)) {
+            refused.pointer = below(pointer, self.period_member);
         }
         refused
     }
@@ -46,10 +55,7 @@ fn read(sent: Value<'_>) -> Result<Option<std::sync::Arc<UniquePolicy>>, Invalid
     let pointer = sent.pointer();
     let read = read_asked(sent)?;
     let given = semel_core::unique::Given { has_version: true, ..Default::default() };
-    let spec = read
-        .asked
-        .resolve(&given)
-        .map_err(|missing| missing_key(missing, &crate::members::below(&pointer, "key")))?;
+    let spec = read.asked.resolve(&given).map_err(|missing| missing_key(missing, &below(&pointer, "key")))?;
     let built = spec.map(|spec| UniquePolicy::build(&spec, &pointer)).transpose();
     Ok(built.map_err(|refused| read.place(refused, &pointer))?.map(std::sync::Arc::new))
 }
@@ -59,7 +65,7 @@ pub(crate) fn read_asked(sent: Value<'_>) -> Result<Read, Invalid> {
     let pointer = &*sent.pointer();
     if sent.is_string() {
         let asked = Asked::preset(read_preset(sent)?);
-        return Ok(Read { asked, key_was_list: false });
+        return Ok(Read { asked, key_was_list: false, period_member: "period" });
     }
     if !sent.is_object() {
         return Err(sent.refuse(
@@ -128,7 +134,12 @@ pub(crate) fn read_asked(sent: Value<'_>) -> Result<Read, Invalid> {
         spec.keys = Some(vec!["type".to_owned(), "args".to_owned()]);
     }
     let preset = preset.map(read_preset).transpose()?;
-    Ok(Read { asked: Asked { preset, spec }, key_was_list })
+    let period_member = match (millis, within) {
+        (Some(_), _) => "period_ms",
+        (None, Some(_)) => "within",
+        (None, None) => "period",
+    };
+    Ok(Read { asked: Asked { preset, spec }, key_was_list, period_member })
 }
 
 fn read_preset(value: Value<'_>) -> Result<Preset, Invalid> {

@@ -1,6 +1,7 @@
 //! Workflows on the wire: chain, group, batch and steps with `depends_on`, nested as one likes, and what is shown.
 
 mod defaults;
+mod vain;
 
 use std::collections::HashMap;
 
@@ -13,6 +14,7 @@ use semel_core::workflow::{Form, Plan, PlannedStep, Step, StepStatus, When, Work
 use serde_json::value::RawValue;
 
 use self::defaults::Defaults;
+use self::vain::{refuse_attributes, refuse_callbacks, refuse_depends_on};
 use crate::digest;
 use crate::enqueue::{Enqueue, Terms};
 use crate::members::{Members, Value};
@@ -39,6 +41,7 @@ pub fn parse<'t>(text: &str, terms: impl Into<Terms<'t>>) -> Result<Plan, Invali
         .iter()
         .any(|raw| Members::read(raw.get(), "").is_ok_and(|members| members.raw("depends_on").is_some()));
     let mut reader = Reader { steps: Vec::new(), terms: terms.into(), defaults: Defaults::default() };
+    refuse_attributes(&members, "")?;
     reader.defaults.enter(&members, "")?;
     if kind.as_deref() != Some("batch") {
         refuse_callbacks(&members, "")?;
@@ -158,6 +161,11 @@ impl Reader<'_> {
         };
         let pointer = callbacks.pointer();
         let callbacks = callbacks.members()?;
+        if let Some(value) = callbacks.besides(&pointer, &CALLBACKS.map(|(name, ..)| name)) {
+            return Err(value.refuse(
+                "is no callback, and would never be called; they are on_complete, on_success and on_failure",
+            ));
+        }
         let mut exits = jobs.clone();
         for (name, _, when) in CALLBACKS {
             let Some(value) = callbacks.get(&pointer, name) else { continue };
@@ -205,6 +213,7 @@ impl Reader<'_> {
         if kind.as_deref() != Some("batch") {
             refuse_callbacks(&members, pointer)?;
         }
+        refuse_attributes(&members, pointer)?;
         self.defaults.enter(&members, pointer)?;
         let exits = match kind.as_deref() {
             Some("chain") => self.chain(&place, &items, after, results, depth + 1)?,
@@ -307,26 +316,6 @@ impl Reader<'_> {
             offer,
         });
         Ok(number)
-    }
-}
-
-/// They would never be called.
-fn refuse_callbacks(members: &Members<'_>, pointer: &str) -> Result<(), Invalid> {
-    match members.get(pointer, "callbacks") {
-        Some(value) if value.members()?.iter("").next().is_some() => {
-            Err(value.refuse("are called by a batch alone; send type: batch, or leave them out"))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// What a step of a chain, a group or a batch waits for is said by its place in it.
-fn refuse_depends_on(members: &Members<'_>, pointer: &str) -> Result<(), Invalid> {
-    match members.get(pointer, "depends_on") {
-        Some(value) if !value.items()?.is_empty() => Err(value.refuse(
-            "has no effect inside of a chain, a group or a batch; send all steps in one list, each with an id and depends_on, or leave it out",
-        )),
-        _ => Ok(()),
     }
 }
 

@@ -167,7 +167,7 @@ async fn set_enabled(app: &App, caller: &Caller, name: Name, enabled: bool) -> A
 }
 
 async fn changed(app: &App, caller: &Caller, name: CronName, wanted: Change) -> Answered {
-    let cron = found(app.engine.change_cron(name.clone(), wanted).await?)?;
+    let cron = found(app.engine.change_cron(name.clone(), caller.queues().clone(), wanted).await?)?;
     Ok(Answer::ok(shown(caller, &name, &cron)))
 }
 
@@ -175,7 +175,7 @@ async fn changed(app: &App, caller: &Caller, name: CronName, wanted: Change) -> 
 pub(crate) async fn remove(Scope(app): Scope, caller: Caller, name: Name) -> Answered {
     let name = cron_name(name)?;
     one(&app, &caller, &name).await?;
-    let cron = found(app.engine.remove_cron(name.clone()).await?)?;
+    let cron = found(app.engine.remove_cron(name.clone(), caller.queues().clone()).await?)?;
     Ok(Answer::ok(shown(&caller, &name, &cron)))
 }
 
@@ -186,7 +186,7 @@ pub(crate) async fn trigger(Scope(app): Scope, caller: Caller, name: Name, reque
     let why = "a cron's tick; leave it out, or enqueue the job itself under it";
     extract::no_idempotency(&parts, &app, &caller, why)?;
     one(&app, &caller, &name).await?;
-    let (cron, mut tick) = found(app.engine.trigger_cron(name.clone()).await?)?;
+    let (cron, mut tick) = found(app.engine.trigger_cron(name.clone(), caller.queues().clone()).await?)?;
     // It has ticked: told of a failure, the caller would have it tick again.
     if let Err(refused) = hide_jobs(&app, &caller, std::slice::from_mut(&mut tick)).await {
         let error = refused.cause.unwrap_or_default();

@@ -76,9 +76,11 @@ pub(crate) async fn create(Scope(app): Scope, caller: Caller, request: Request) 
     let (tenant, after) = (app.engine.tenant().to_string(), app.engine.log_end().await?);
     let webhooks = of(&app.engine);
     let made = webhooks.change(move |known, now| {
-        let of_tenant = known.iter().filter(|of| of.tenant == tenant).count();
-        if known.len() >= SUBSCRIPTIONS_MAX || of_tenant >= PER_TENANT_MAX {
-            return None;
+        if known.iter().filter(|of| of.tenant == tenant).count() >= PER_TENANT_MAX {
+            return Err(PER_TENANT_MAX);
+        }
+        if known.len() >= SUBSCRIPTIONS_MAX {
+            return Err(SUBSCRIPTIONS_MAX);
         }
         let made = Subscription {
             id: mint(now).to_string(),
@@ -89,17 +91,24 @@ pub(crate) async fn create(Scope(app): Scope, caller: Caller, request: Request) 
             epoch: 0,
         };
         known.push(made.clone());
-        Some(made)
+        Ok(made)
     });
-    let Some(made) = made.await? else {
-        return Err(Problem::new(
-            Code::Conflict,
-            "there are as many webhook subscriptions as there may be; delete one that is not needed",
-        )
-        .with_details(|object| object.number("limit", PER_TENANT_MAX))
-        .into());
-    };
+    let made = made.await?.map_err(as_many_as_may_be)?;
     Ok(Answer::status(StatusCode::CREATED, show_one(&made, true)))
+}
+
+/// Who has filled his own limit can do something about it; of the server's, its operator alone.
+fn as_many_as_may_be(limit: usize) -> Problem {
+    let message = if limit == PER_TENANT_MAX {
+        format!(
+            "there are {limit} webhook subscriptions, as many as there may be; delete one that is not needed"
+        )
+    } else {
+        format!(
+            "there are {limit} webhook subscriptions of all tenants together, as many as the server has; its operator is to have some deleted"
+        )
+    };
+    Problem::new(Code::Conflict, message).with_details(|object| object.number("limit", limit))
 }
 
 /// `GET /webhooks/subscriptions`, oldest first: `limit`, `cursor`.
@@ -187,7 +196,7 @@ pub(crate) async fn test(
     let event = format!("{{\"type\":\"{TEST}\",\"time\":\"{now}\"}}");
     let delivery = Delivery::new(&of.id, TEST, event).map_err(StoreError::from)?;
     let began = Instant::now();
-    let sent = match courier::letter(&of, &delivery, mint(now), now.as_micros() / 1_000_000) {
+    let sent = match courier::letter(&of, &delivery, mint(now)) {
         Ok(letter) => Sender::of(app.config.webhooks).send(&letter).await,
         Err(failed) => Err(failed),
     };

@@ -344,7 +344,7 @@ impl Journal {
         }
         let path = self.path(self.full.len());
         let new = || {
-            let file = private::beside(&self.base).create_new(true).open(&path)?;
+            let file = private::create_new(&private::beside(&self.base), &path, &self.base)?;
             // Its name must be on the disk before anything in it is promised.
             if is_planted(Bug::FolderNotSynced) {
                 return Ok(file);

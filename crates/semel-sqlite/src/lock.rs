@@ -28,9 +28,13 @@ impl FileLock {
     /// # Errors
     /// [`SqliteError::Owned`] when another process has it.
     pub fn take(store: &Path) -> Result<Self, SqliteError> {
-        let path = lock_path(&real(store)?);
+        let store_path = real(store)?;
+        let path = lock_path(&store_path);
         let io = |source| SqliteError::Io { path: path.display().to_string(), source };
-        let mut file = private::options().create(true).truncate(false).open(&path).map_err(io)?;
+        // Only of one that it has made itself is it known whose it is.
+        let made = private::create_new(&private::options(), &path, &store_path);
+        let open = || private::options().create(true).truncate(false).open(&path);
+        let mut file = made.or_else(|_| open()).map_err(io)?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {

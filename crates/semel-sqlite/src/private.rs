@@ -1,6 +1,7 @@
 //! Files that only their owner reads: a store holds whatever its jobs do.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
+use std::io;
 use std::path::Path;
 
 /// How such a file is made. One that is there keeps the mode that it has.
@@ -26,7 +27,36 @@ pub fn beside(store: &Path) -> OpenOptions {
 }
 
 /// Makes the file that SQLite is about to open, if there is none: SQLite would let everybody read it, and gives the files
-/// beside it the mode that this one has. What stands in the way is for SQLite to say.
+/// beside it the mode and the owner that this one has. What stands in the way is for SQLite to say.
 pub fn make(path: &Path) {
-    drop(options().create_new(true).open(path));
+    drop(create_new(&options(), path, path));
+}
+
+/// Makes a file of the store, which must not be there. What root makes belongs to the owner of the store, or of the folder while there is
+/// no store: a server of that user is to read it.
+pub fn create_new(options: &OpenOptions, path: &Path, store: &Path) -> io::Result<File> {
+    let file = options.clone().create_new(true).open(path)?;
+    #[cfg(unix)]
+    give(&file, path, store);
+    #[cfg(not(unix))]
+    let _ = store;
+    Ok(file)
+}
+
+/// Gives a file that was just made, and is nobody else's by any name, from root to whom it belongs.
+#[cfg(unix)]
+fn give(file: &File, path: &Path, store: &Path) {
+    use std::os::unix::fs::{MetadataExt as _, fchown};
+    const ROOT: u32 = 0;
+    if !file.metadata().is_ok_and(|made| made.uid() == ROOT) {
+        return;
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let like = if path == store { std::fs::metadata(folder) } else { std::fs::metadata(store) };
+    if let Ok(like) = like.or_else(|_| std::fs::metadata(folder))
+        && like.uid() != ROOT
+    {
+        // Where even root may not, the file is root's, as any other there.
+        drop(fchown(file, Some(like.uid()), Some(like.gid())));
+    }
 }

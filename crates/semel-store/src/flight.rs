@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use semel_core::draft::{Draft, Group, Missing, Reads, Snapshot, Write};
+use semel_core::draft::{Draft, Group, Missing, Offered, Reads, Snapshot, Write};
 use semel_core::planted::{Bug, is_planted};
 use tokio::time::Instant;
 
@@ -106,7 +106,9 @@ impl Flight {
         // Decisions that wrote nothing are answered with the rest: what they name may be in this very commit.
         let sent: Vec<(bool, bool)> =
             groups.iter().map(|group| (group.is_checked(), !group.is_empty())).collect();
-        let groups = groups.into_iter().filter(Group::is_checked).collect();
+        let mut groups: Vec<Group> = groups.into_iter().filter(Group::is_checked).collect();
+        let offered: Vec<Vec<Offered>> =
+            groups.iter_mut().map(|group| std::mem::take(&mut group.offered)).collect();
         let applied = match self.backend.commit(Batch { groups, claims }).await {
             Ok(applied) => applied,
             Err(error) => {
@@ -119,6 +121,11 @@ impl Flight {
                 return Landed::default();
             }
         };
+        for (offered, verdict) in offered.iter().zip(&applied.groups) {
+            if *verdict == Verdict::Applied {
+                self.hints.count(offered);
+            }
+        }
         let has_moved = self.has_moved_since(began);
         let mut landed = Landed::default();
         let mut silent = Vec::new();
@@ -330,7 +337,7 @@ async fn replace_in_two_steps(backend: &dyn Backend, groups: Vec<Group>) -> Vec<
         if replaces {
             let writes = group.writes.extract_if(.., |write| !is_insert(write)).collect();
             let (expect, began) = (std::mem::take(&mut group.expect), std::mem::take(&mut group.began));
-            let first = Group { expect, began, writes, events: Vec::new() };
+            let first = Group { expect, began, writes, ..Group::default() };
             drop(backend.commit(Batch { groups: vec![first], claims: Vec::new() }).await);
         }
         second.push(group);

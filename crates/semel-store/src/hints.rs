@@ -1,9 +1,10 @@
-//! Wake-ups. They may be lost or come in vain; correctness never depends on them.
+//! Wake-ups, and what is to be counted. They may be lost or come in vain; correctness never depends on them.
 
-use std::sync::Arc;
+use std::fmt;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
-use semel_core::draft::{Group, Write};
+use semel_core::draft::{Group, Offered, Write};
 use semel_core::ident::JobId;
 use semel_core::slot::{Filing, Slot};
 use semel_core::time::Timestamp;
@@ -28,6 +29,17 @@ pub struct Hints {
     /// Who waits for others' news, but for the watchers.
     waiting: AtomicUsize,
     awaited: Notify,
+    /// Who counts what becomes of offers that nobody is answered.
+    counter: OnceLock<Counter>,
+}
+
+/// Counts what became of one offer.
+struct Counter(Box<dyn Fn(&Offered) + Send + Sync>);
+
+impl fmt::Debug for Counter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Counter")
+    }
 }
 
 /// Somebody who waits for what others may do, for as long as it is kept.
@@ -51,11 +63,24 @@ impl Default for Hints {
             closed: ClosedLanes::default(),
             waiting: AtomicUsize::new(0),
             awaited: Notify::new(),
+            counter: OnceLock::new(),
         }
     }
 }
 
 impl Hints {
+    /// Has `counter` told of what becomes of offers that nobody is answered (a cron's tick, a workflow's step), once that is
+    /// committed. The first who asks for it counts.
+    pub fn count_by(&self, counter: impl Fn(&Offered) + Send + Sync + 'static) {
+        drop(self.counter.set(Counter(Box::new(counter))));
+    }
+
+    pub(crate) fn count(&self, offered: &[Offered]) {
+        if let Some(Counter(counter)) = self.counter.get() {
+            offered.iter().for_each(counter);
+        }
+    }
+
     /// Waits until new jobs became ready in some queue. Register before looking, then look, then wait.
     pub fn ready(&self) -> tokio::sync::futures::Notified<'_> {
         self.ready.notified()

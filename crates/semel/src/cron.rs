@@ -5,6 +5,7 @@ use std::future::IntoFuture;
 
 use semel_core::cron::{self as core, Change, Decision, Enabled, Overlap};
 use semel_core::ident::{CronName, JobId};
+use semel_core::sight::Queues;
 use semel_core::time::Timestamp;
 use semel_ojs::cron::Register;
 use semel_store::backend::BoxFuture;
@@ -220,7 +221,7 @@ impl Cron {
 
     async fn set_enabled(&self, enabled: bool) -> Result<(), Error> {
         let wanted = Change { enabled: Some(enabled), ..Change::default() };
-        self.found(self.semel.engine()?.change_cron(self.name.clone(), wanted).await?).map(drop)
+        self.found(self.semel.engine()?.change_cron(self.name.clone(), Queues::All, wanted).await?).map(drop)
     }
 
     /// Does now what a tick does; the schedule goes on as it would. One that is disabled can be triggered.
@@ -228,7 +229,8 @@ impl Cron {
     /// # Errors
     /// [`Error::NoCron`].
     pub async fn trigger(&self) -> Result<Tick, Error> {
-        let (_, tick) = self.found(self.semel.engine()?.trigger_cron(self.name.clone()).await?)?;
+        let (_, tick) =
+            self.found(self.semel.engine()?.trigger_cron(self.name.clone(), Queues::All).await?)?;
         Ok(Tick::of(&tick))
     }
 
@@ -237,7 +239,7 @@ impl Cron {
     /// # Errors
     /// [`Error::NoCron`].
     pub async fn delete(&self) -> Result<(), Error> {
-        self.found(self.semel.engine()?.remove_cron(self.name.clone()).await?).map(drop)
+        self.found(self.semel.engine()?.remove_cron(self.name.clone(), Queues::All).await?).map(drop)
     }
 
     fn found<T>(&self, found: Option<T>) -> Result<T, Error> {

@@ -6,6 +6,7 @@ use serde_json::Value;
 use crate::config::{Globals, Settings};
 use crate::failure::Failure;
 use crate::link::{Link, Missing, query};
+use crate::patience::Patience;
 use crate::print::{Printer, items, moment, plain, text};
 
 /// How long one request waits for something to happen, in milliseconds.
@@ -23,6 +24,7 @@ Examples:
   semel events --after evt_5033164801                           # where an earlier answer ended
   semel events --job 0197a3c0-1c2d-7e3f-8a4b-5c6d7e8f9a0b --follow --new
 
+A server that goes away while --follow waits is asked again until it is back, and nothing is told twice or left out.
 With --json each event is one line. When events after --after have been dropped the answer is an error, not a gap.")]
 pub struct Events {
     /// Go on with what happens, until interrupted
@@ -62,13 +64,17 @@ impl Events {
             let mut after = if self.new { Some("end".to_owned()) } else { self.after.clone() };
             let mut left = self.limit.unwrap_or(u64::MAX);
             let mut is_first = true;
+            let mut patience = Patience::new(printer);
             while left > 0 {
-                let page = client.get_json(&self.path(after.as_deref(), left)).await?;
+                let path = self.path(after.as_deref(), left);
+                let look = async || Ok(client.get_json(&path).await?);
+                let page = if self.follow { patience.ask(look).await? } else { look().await? };
                 let events = items(&page, "/events");
                 left = left.saturating_sub(events.len() as u64);
                 show(events, is_first, printer);
                 is_first &= events.is_empty();
-                after = page["cursor"].as_str().map(str::to_owned);
+                // What was told is behind it: a server that is away for a while goes on from here.
+                after = page["cursor"].as_str().map(str::to_owned).or(after);
                 if !self.follow && page["has_more"] != true {
                     break;
                 }

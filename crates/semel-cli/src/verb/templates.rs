@@ -212,11 +212,16 @@ fn list(loaded: &Loaded, printer: &Printer) {
     printer.table(&["TYPE", "VERSION", "IDENTITY", ">STEPS", "FILE"], rows);
 }
 
+/// The preset that says which jobs are the same, and which members of the template's own stand over it.
 fn identity(template: &Template) -> String {
-    match template.strategy() {
-        Some(strategy) => strategy.to_string(),
-        None => "its own policy".to_owned(),
-    }
+    let unique = &whole(template)["unique"];
+    let Some(preset) = unique.as_str().or(unique["preset"].as_str()) else {
+        return "its own policy".to_owned();
+    };
+    let members = unique.as_object().into_iter().flatten();
+    let own = members.filter(|(name, value)| *name != "preset" && !value.is_null());
+    let own: Vec<&str> = own.map(|(name, _)| name.as_str()).collect();
+    if own.is_empty() { preset.to_owned() } else { format!("{preset} with its own {}", own.join(", ")) }
 }
 
 fn show(loaded: &Loaded, job_type: &str, version: Option<&str>, printer: &Printer) -> Result<(), Failure> {

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::config::{Globals, Settings};
 use crate::failure::Failure;
 use crate::link::{Link, Missing};
+use crate::patience::Patience;
 use crate::print::{Printer, Style, items, number, text};
 
 /// How often it looks.
@@ -36,7 +37,8 @@ const STATES: [&str; 5] = ["scheduled", "available", "pending", "active", "retry
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Outcomes are those of the server that answers, since it started; a store that no server has open has none. With an
-admin's token all of it is shown, with another's what it may see. Ends with Ctrl-C.
+admin's token all of it is shown, with another's what it may see. A server that goes away is asked again until it is back.
+Ends with Ctrl-C.
 
 Examples:
   semel top
@@ -70,8 +72,10 @@ impl Top {
     }
 
     async fn watch(&self, client: &Client, printer: &Printer) -> Result<(), Failure> {
+        let mut patience = Patience::new(printer);
         loop {
-            let look = look(client).await?;
+            let look = async || look(client).await;
+            let look = if self.once { look().await? } else { patience.ask(look).await? };
             if printer.is_json() {
                 printer.value(&look);
             } else {

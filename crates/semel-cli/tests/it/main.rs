@@ -6,6 +6,7 @@
 )]
 
 #[cfg(unix)]
+mod away;
 mod broken_off;
 #[cfg(unix)]
 mod browser;

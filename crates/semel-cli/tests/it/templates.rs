@@ -29,6 +29,29 @@ fn a_directory_is_checked_listed_and_shown() {
     assert_eq!(ran.code, 4, "{ran:?}");
 }
 
+/// Whoever reads the preset's name alone takes the template for that.
+#[test]
+fn what_stands_over_a_preset_is_listed_with_it() {
+    let folder = Folder::new();
+    for (name, unique) in [
+        ("plain", "content"),
+        ("over", "{ preset: strict, period: P1D, disclose: always, scope: null }"),
+        ("own", "{ keys: [type, args] }"),
+    ] {
+        let text = format!("namespace: mail\nname: {name}\nunique: {unique}\n");
+        write(&folder, &format!("templates/{name}.yaml"), &text);
+    }
+    let ran = folder.run(&["templates", "list", "templates"]);
+    let of = |name: &str| {
+        let line = ran.out.lines().find(|line| line.starts_with(&format!("mail.{name} ")));
+        line.unwrap_or_else(|| panic!("{ran:?}"))
+    };
+    assert!(of("plain").contains("content") && !of("plain").contains("with"), "{ran:?}");
+    assert!(of("over").contains("strict with its own ") && !of("over").contains("scope"), "{ran:?}");
+    assert!(of("over").contains("period") && of("over").contains("disclose"), "{ran:?}");
+    assert!(of("own").contains("its own policy"), "{ran:?}");
+}
+
 /// A keyword that is not held to is a fault of its line; a schema that is well is shown, and held to without a server too.
 #[test]
 fn a_schema_is_checked_by_its_lines_shown_and_held_to() {

@@ -85,7 +85,7 @@ pub(super) fn fire(
         }
     }
     let (decision, job) = decided(&outcome);
-    deferred::note(draft, &outcome, &format!("cron {name}"))?;
+    deferred::note(draft, &offer, &outcome, &format!("cron {name}"))?;
     if let (Decision::Fired, Some(head), false, Overlap::Enqueue) =
         (decision, job, going.is_empty(), cron.overlap)
         && hold_back(draft, cron, head)? == Added::TooMany

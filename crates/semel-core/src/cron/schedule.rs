@@ -84,8 +84,8 @@ impl Schedule {
         let parsed = CronParser::builder().year(Year::Disallowed).build().parse(long);
         let expression =
             Box::new(parsed.map_err(|error| refuse(format!("is not a cron expression ({error})")))?);
-        let hours = long.split_ascii_whitespace().nth(fields - 4).unwrap_or_default();
-        let is_hourly = matches!(hours, "*" | "*/1" | "0-23");
+        // However the hours are spelt.
+        let is_hourly = (0..24).all(|hour| expression.pattern.hour_match(hour).unwrap_or(false));
         let schedule = Self { kind: Kind::Calendar { expression, is_hourly }, zone };
         if schedule.next_after(Timestamp::from_millis(1_767_225_600_000), Timestamp::EPOCH).is_none() {
             return Err(refuse(

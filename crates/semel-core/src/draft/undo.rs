@@ -26,6 +26,7 @@ pub(crate) struct Mark {
     undo: usize,
     writes: usize,
     events: usize,
+    offered: usize,
     depths: usize,
     met: usize,
 }
@@ -37,6 +38,7 @@ impl Draft {
             undo: self.undo.len(),
             writes: self.group.writes.len(),
             events: self.group.events.len(),
+            offered: self.group.offered.len(),
             depths: self.depths.len(),
             met: self.met.len(),
         }
@@ -51,6 +53,7 @@ impl Draft {
         }
         self.group.writes.truncate(mark.writes);
         self.group.events.truncate(mark.events);
+        self.group.offered.truncate(mark.offered);
         self.depths.truncate(mark.depths);
         self.met.truncate(mark.met);
         self.went_back = true;

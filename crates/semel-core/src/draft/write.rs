@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use bytes::Bytes;
 
 use crate::event::Event;
-use crate::ident::{JobId, QueueName};
+use crate::ident::{JobId, JobType, QueueName};
 use crate::job::{Head, NoteKind};
 use crate::time::Timestamp;
 use crate::unique::UniqueKey;
@@ -128,6 +128,19 @@ pub struct Group {
     pub writes: Vec<Write>,
     /// What the log will tell.
     pub events: Vec<Event>,
+    /// What became of offers that nobody is answered: they are counted once it is applied, and are nothing that a store keeps.
+    pub offered: Vec<Offered>,
+}
+
+/// What became of one offer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offered {
+    /// The offered job's type.
+    pub job_type: JobType,
+    /// Its queue, as it is stored.
+    pub queue: QueueName,
+    /// The [name](crate::enqueue::Outcome::name) of the outcome.
+    pub outcome: &'static str,
 }
 
 impl Group {

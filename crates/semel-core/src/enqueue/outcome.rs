@@ -90,6 +90,28 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// The name it is counted under.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Created(_) => "created",
+            Self::Repeated(_) => "repeated",
+            Self::Replaced { .. } => "replaced",
+            Self::FollowUp(_) => "follow_up",
+            Self::Amended(_) => "amended",
+            Self::Existing(_) => "existing",
+            Self::Rejected { why: RejectReason::Duplicate, .. } => "rejected",
+            Self::Rejected { why: RejectReason::FinishedHolder, .. } => "rejected_finished",
+            Self::Rejected { why: RejectReason::Undisclosed, .. } => "rejected_undisclosed",
+            Self::Mismatch { .. } => "mismatch",
+            Self::KeyReused(_) => "key_reused",
+            Self::KeySpent => "key_spent",
+            Self::IdTaken(_) => "id_taken",
+            Self::TooManyHolders => "too_many_holders",
+            Self::QueueFull(_) => "queue_full",
+            Self::Corrupt(_) => "corrupt",
+        }
+    }
+
     /// Whether a job of its own was created by this very request.
     pub fn is_inserted(&self) -> bool {
         self.inserted().is_some()

@@ -126,6 +126,14 @@ fn an_hourly_expression_ticks_in_both_passes() {
         "2026-11-01T07:00:00Z",
     ];
     assert_eq!(ticks("*/20 * * * *", "America/New_York", "2026-11-01T05:00:00Z", 6), expected);
+    // It is what ticks in every hour, however these are spelt.
+    let listed = (0..24).map(|hour| hour.to_string()).collect::<Vec<_>>().join(",");
+    for hours in ["*/1", "0-23", "0-11,12-23", "12-23,0-11", &*listed] {
+        let found = ticks(&format!("*/20 {hours} * * *"), "America/New_York", "2026-11-01T05:00:00Z", 6);
+        assert_eq!(found, expected, "{hours}");
+    }
+    let most = ticks("*/20 1-23 * * *", "America/New_York", "2026-11-01T05:30:00Z", 2);
+    assert_eq!(most, ["2026-11-01T05:40:00Z", "2026-11-01T07:00:00Z"]);
     // Half an hour back: Lord Howe, 5 April 2026.
     let expected = ["2026-04-04T14:30:00Z", "2026-04-04T14:45:00Z", "2026-04-04T15:00:00Z"];
     let found = ticks("*/15 * * * *", "Australia/Lord_Howe", "2026-04-04T14:15:00Z", 3);

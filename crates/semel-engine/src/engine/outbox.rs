@@ -13,7 +13,6 @@ use semel_store::StoreError;
 use semel_store::outbox::{Outbox, Read, Relayed, Taken};
 
 use super::Engine;
-use crate::counters::outcome_name;
 
 /// Entries relayed in one transaction.
 const PIECE_MAX: u32 = 200;
@@ -156,7 +155,7 @@ impl Engine {
                         outcome,
                         Outcome::Created(_) | Outcome::Replaced { .. } | Outcome::FollowUp(_)
                     ));
-                    Some(Relayed { outcome: outcome_name(&outcome), job: answering(&outcome), reason: None })
+                    Some(Relayed { outcome: outcome.name(), job: answering(&outcome), reason: None })
                 }
             });
         }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test says where it fails")]
 
 mod answers;
+mod counted;
 mod duties;
 mod following;
 mod held_up;

@@ -29,6 +29,11 @@ const DEFAULTS: [&str; 9] = [
     "max_attempts",
     "tags",
 ];
+/// Whether a template may say this of its jobs.
+pub(crate) fn is_in_templates(attribute: &str) -> bool {
+    DEFAULTS.contains(&attribute)
+}
+
 /// The version of a template that names none.
 const VERSION_DEFAULT: &str = "1.0.0";
 /// Bytes of a version, at most.

@@ -1,10 +1,14 @@
 //! Registrations of crons: whatever a job can say, a template can.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use semel_core::body::Body;
-use semel_core::cron::{Cron, Enabled, Overlap};
-use semel_ojs::cron::{Register, change};
+use semel_core::cron::{self, Cron, Enabled, Overlap};
+use semel_core::draft::{Draft, Reads, Snapshot};
+use semel_core::error::InvalidKind;
+use semel_core::time::Timestamp;
+use semel_ojs::cron::{Register, answer, change, listed};
 
 fn read(text: &str) -> Register {
     Register::parse(text, true).unwrap_or_else(|refused| panic!("{refused} in {text}"))
@@ -72,11 +76,7 @@ fn a_registration_enables_a_cron_that_is_there_only_where_it_says_so() {
 /// Whoever misspells a member would otherwise believe it done.
 #[test]
 fn a_change_of_what_cannot_be_changed_is_refused() {
-    let before = Cron::decode(
-        br#"{"incarnation":1,"expression":"@daily","timezone":"UTC","overlap":"skip","enabled":true,"template":{},
-        "created_at":0,"updated_at":0,"next_tick":null,"run_count":0,"skip_count":0,"history":[]}"#,
-    )
-    .unwrap();
+    let before = before();
     let wanted =
         change(r#"{"enabled":false,"cron":"@hourly","overlap_policy":"allow","description":null}"#, &before)
             .unwrap();
@@ -126,11 +126,76 @@ fn a_template_is_refused_with_its_place() {
     assert_eq!(refused.unwrap_err().pointer, "/queue");
 }
 
+/// One of them would be passed over, and the cron would tick at other times than its author reads.
+#[test]
+fn a_schedule_under_two_names_is_one() {
+    let text = |members: &str| format!(r#"{{"name":"c",{members},"type":"a.b"}}"#);
+    let both = text(r#""expression":"@daily","cron":"@daily""#);
+    assert_eq!(read(&both).registration.expression, "@daily");
+    let refused =
+        Register::parse(&text(r#""expression":"@daily","cron":"@hourly""#), true).map(drop).unwrap_err();
+    assert_eq!((refused.kind, refused.pointer.as_str()), (InvalidKind::Request, "/cron"));
+    assert!(refused.message.contains("/expression"), "{refused}");
+    let changed = change(r#"{"cron":"@hourly","expression":"@daily"}"#, &before());
+    assert_eq!(changed.unwrap_err().pointer, "/cron");
+}
+
+/// No job of the cron would have it.
+#[test]
+fn what_is_said_of_the_job_beside_its_template_is_refused() {
+    let own = r#""name":"c","expression":"@daily""#;
+    let template = r#""job_template":{"type":"a.b","args":[1],"options":{"queue":"q"}}"#;
+    for (beside, pointer) in [
+        (r#""type":"b.c""#, "/type"),
+        (r#""args":[2]"#, "/args"),
+        (r#""options":{"queue":"q","priority":7}"#, "/options"),
+        (r#""meta":{"m":1}"#, "/meta"),
+        (r#""queue":"q""#, "/queue"),
+        (r#""unique":{}"#, "/unique"),
+        (r#""unique_key":"k""#, "/unique_key"),
+    ] {
+        let text = format!("{{{own},{template},{beside}}}");
+        let refused = Register::parse(&text, true).map(drop).unwrap_err();
+        assert_eq!((refused.kind, refused.pointer.as_str()), (InvalidKind::Request, pointer), "{text}");
+        assert!(refused.message.contains("job_template"), "{refused}");
+    }
+    // Without a template it is the job's, and refused as a job's is.
+    let text = format!(r#"{{{own},"type":"a.b","unique_key":"k"}}"#);
+    assert_eq!(Register::parse(&text, true).map(drop).unwrap_err().pointer, "/unique_key");
+    for beside in [r#""meta":{},"options":null"#, r#""options":{"queue":"q"},"type":"a.b","args":[1.0]"#] {
+        assert_eq!(read(&format!("{{{own},{template},{beside}}}")).registration.offer.queue.as_str(), "q");
+    }
+}
+
+/// Answers say the job in its template and beside it, and the expression beside a wrapper that has its other name.
+#[test]
+fn a_cron_that_was_answered_may_be_sent_back() {
+    let job = r#""type":"a.b","args":[1],"options":{"queue":"q","unique":{"key":"k"}}"#;
+    let first = read(&format!(r#"{{"name":"c","expression":"@daily",{job}}}"#));
+    let mut snapshot = Snapshot::with_room_for(Timestamp::from_millis(1_800_000_000_000), &Reads::default());
+    snapshot.add_document(cron::key(&first.name), None);
+    let mut draft = Draft::new(snapshot, 7, Arc::default());
+    let registered = cron::register(&mut draft, &first.name, &first.registration);
+    let cron = registered.unwrap_or_else(|_| panic!("nothing is missing")).unwrap().cron;
+    for answered in [answer(&first.name, &cron), listed(&first.name, &cron)] {
+        let again = read(&answered).registration;
+        assert_eq!((again.expression.as_str(), again.offer.queue.as_str()), ("@daily", "q"), "{answered}");
+    }
+}
+
+fn before() -> Cron {
+    Cron::decode(
+        br#"{"incarnation":1,"expression":"@daily","timezone":"UTC","overlap":"skip","enabled":true,"template":{},
+        "created_at":0,"updated_at":0,"next_tick":null,"run_count":0,"skip_count":0,"history":[]}"#,
+    )
+    .unwrap()
+}
+
 /// The interval is the schedule's.
 #[test]
 fn a_schedule_is_read_in_its_zone() {
     let registration = read(r#"{"name":"c","expression":"@every 1h","type":"a.b"}"#).registration;
-    let from = semel_core::time::Timestamp::from_millis(1_767_225_600_000);
+    let from = Timestamp::from_millis(1_767_225_600_000);
     let next = registration.schedule.next_after(from, from).unwrap();
     assert_eq!(next.since(from), Duration::from_secs(3_600));
     for (text, pointer) in [

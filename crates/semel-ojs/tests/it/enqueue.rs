@@ -228,6 +228,32 @@ fn a_wrong_retry_policy_is_an_error_of_its_own_that_names_the_member() {
     }
 }
 
+/// Under whichever of its names, and in the policy or beside it.
+#[test]
+fn a_retry_policy_is_refused_where_it_was_sent() {
+    for (members, pointer) in [
+        (r#""max_attempts":-1"#, "/max_attempts"),
+        (r#""options":{"max_attempts":-1}"#, "/options/max_attempts"),
+        (r#""options":{"retry":{"jitter":true},"max_attempts":-1}"#, "/options/max_attempts"),
+        (r#""options":{"retry":{"jitter":true}},"max_attempts":-1"#, "/max_attempts"),
+        (r#""options":{"retry":{"max_attempts":-1},"max_attempts":-1}"#, "/options/retry/max_attempts"),
+        (r#""options":{"retry":{"max_attempts":null},"max_attempts":-1}"#, "/options/max_attempts"),
+        (r#""retry_policy":{"max_attempts":-1}"#, "/retry_policy/max_attempts"),
+        (r#""retry":{"backoff_type":"magic"}"#, "/retry/backoff_type"),
+        (r#""retry":{"backoff":"magic"}"#, "/retry/backoff"),
+        (r#""max_attempts":"x""#, "/max_attempts"),
+    ] {
+        let refused = refused(&format!(r#"{{"type":"a.b","args":[],{members}}}"#));
+        assert_eq!(
+            (refused.kind, refused.pointer.as_str()),
+            (InvalidKind::RetryPolicy, pointer),
+            "{members}"
+        );
+        let named = refused.message.contains("max_attempts") || refused.message.contains("backoff_strategy");
+        assert!(named, "{refused}");
+    }
+}
+
 #[test]
 fn what_breaks_a_rule_is_refused_with_its_place() {
     all_refused(&[

@@ -4,6 +4,7 @@
 
 mod bulk;
 mod crons;
+mod digests;
 mod enqueue;
 mod events;
 mod kept;

@@ -191,3 +191,31 @@ fn a_unique_key_is_a_policy_in_short() {
     all_refused(&[(blank, "/options/unique_key"), (own, "/unique_key"), (number, "/unique_key")]);
     assert!(crate::refused(own).message.contains("options.unique_key"));
 }
+
+/// Under whichever of its names it was sent.
+#[test]
+fn a_period_is_refused_where_it_was_sent() {
+    for (member, at) in [
+        (r#""period":"PT5M""#, "period"),
+        (r#""period":"300s""#, "period"),
+        (r#""period_ms":300000"#, "period_ms"),
+        (r#""within":"5m""#, "within"),
+    ] {
+        refused_at(&format!(r#"{{{member},"on_conflict":"follow_up"}}"#), &format!("/unique/{at}"));
+    }
+    for (member, at) in [
+        (r#""period":"0s""#, "period"),
+        (r#""period_ms":0"#, "period_ms"),
+        (r#""within":"0s""#, "within"),
+        (r#""period":"PT0S""#, "period"),
+    ] {
+        refused_at(&format!("{{{member}}}"), &format!("/unique/{at}"));
+    }
+    let names = vec!["\"args\""; 1_000].join(",");
+    refused_at(&format!(r#"{{"key":[{names}]}}"#), "/unique/key");
+}
+
+fn refused_at(unique: &str, pointer: &str) {
+    let text = format!(r#"{{"type":"a.b","args":[],"unique":{unique}}}"#);
+    assert_eq!(crate::refused(&text).pointer, pointer, "{text}");
+}

@@ -51,6 +51,44 @@ fn a_key_that_a_task_cannot_have_is_refused() {
     assert_eq!(invalid.pointer, "/unique_key");
 }
 
+/// What a template cannot say either has another remedy.
+#[test]
+fn what_a_task_cannot_have_is_refused_with_what_to_do_instead() {
+    let templates = templates(&[
+        json!({ "namespace": "a", "name": "b", "version": "1.0.0", "steps": [{ "name": "s", "handler": "a.b" }] }),
+    ]);
+    for (member, instead) in [
+        ("queue", "its template says this"),
+        ("retry", "its template says this"),
+        ("timeout_ms", "its template says this"),
+        ("id", "Idempotency-Key"),
+        ("type", "namespace"),
+        ("args", "context"),
+        ("meta", "beside the context"),
+        ("unique_key", "idempotency_key"),
+        ("scheduled_at", "create it when"),
+        ("delay_until", "create it when"),
+        ("pending", "create it when"),
+        ("expires_at", "cancel it"),
+        ("rate_limit", "a job of its own"),
+        ("sensitive", "a job of its own"),
+    ] {
+        let mut request = json!({ "namespace": "a", "name": "b", "context": {} });
+        request[member] = json!("x");
+        let Err(Refused::Invalid(invalid)) = Create::parse(&request.to_string(), true, &templates) else {
+            panic!("{member}")
+        };
+        assert_eq!(invalid.pointer, format!("/{member}"));
+        assert!(invalid.message.contains(instead), "{invalid}");
+        let by_template = json!({ "namespace": "a", "name": "c", member: null });
+        assert_eq!(
+            Template::read(&by_template.to_string()).is_ok(),
+            instead.contains("template"),
+            "{member}"
+        );
+    }
+}
+
 /// What asks for no identity gets one as soon as a request brings a key; its author is to hear of a fault before.
 #[test]
 fn what_stands_beside_no_identity_is_checked_as_well() {

@@ -289,3 +289,46 @@ fn the_options_of_a_workflow_are_bounded_over_all_steps() {
     assert_eq!((refused.kind, refused.pointer.as_str()), (InvalidKind::TooLarge, "/options"));
     assert!(refused.message.contains("say less"), "{refused}");
 }
+
+/// It would hold for none of them, and for whoever reads the request it holds for all.
+#[test]
+fn what_is_said_of_jobs_is_refused_beside_the_steps_of_a_workflow() {
+    let job = r#"{"type":"a.b","args":[]}"#;
+    let callbacks = format!(r#""callbacks":{{"on_complete":{job}}}"#);
+    for (said, member) in [
+        (r#""queue":"mail""#, "queue"),
+        (r#""unique":{"key":"k"}"#, "unique"),
+        (r#""priority":7"#, "priority"),
+        (r#""retry":{"max_attempts":1}"#, "retry"),
+        (r#""max_attempts":1"#, "max_attempts"),
+        (r#""delay_until":"+PT1H""#, "delay_until"),
+        (r#""unique_key":"k""#, "unique_key"),
+        (r#""args":[1]"#, "args"),
+        (r#""meta":{"m":1}"#, "meta"),
+    ] {
+        for kind in ["chain", "group", "batch"] {
+            let callbacks = if kind == "batch" { format!("{callbacks},") } else { String::new() };
+            let whole = format!(r#"{{"type":"{kind}",{callbacks}{said},"jobs":[{job}]}}"#);
+            let of_whole = refused(&whole);
+            assert_eq!(of_whole.pointer, format!("/{member}"), "{whole}");
+            assert!(of_whole.message.contains("; send it in"), "{of_whole}");
+            let outer = format!(r#"{{"type":"chain","steps":[{job},{whole}]}}"#);
+            assert_eq!(refused(&outer).pointer, format!("/steps/1/{member}"), "{outer}");
+        }
+    }
+    // What is the workflow's own, or nobody's, is no attribute of a job.
+    let own = format!(
+        r#"{{"type":"chain","name":"n","queue":null,"x_team":"billing","metadata":{{}},"steps":[{job}]}}"#
+    );
+    assert_eq!(workflow::parse(&own, true).unwrap().steps.len(), 1);
+}
+
+#[test]
+fn a_callback_that_nothing_calls_is_refused() {
+    let job = r#"{"type":"a.b","args":[]}"#;
+    let text =
+        format!(r#"{{"type":"batch","jobs":[{job}],"callbacks":{{"on_complete":{job},"on_error":{job}}}}}"#);
+    let refused = refused(&text);
+    assert_eq!(refused.pointer, "/callbacks/on_error");
+    assert!(refused.message.contains("on_failure"), "{refused}");
+}

@@ -13,6 +13,7 @@ use semel_engine::{Engine, Job};
 use semel_ojs::webhook::{Target, delivery as body_of};
 use semel_store::StoreError;
 use semel_store::backend::Claim;
+use semel_store::clock::{Clock as _, SystemClock};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
@@ -144,7 +145,7 @@ async fn run(webhooks: &Webhooks, sender: &Sender, job: &Job) -> Result<(), Stor
     let of = known.into_iter().find(|of| of.id == delivery.subscription && of.wish.active);
     let sent = match of {
         None => Ok(()),
-        Some(of) => match letter(&of, &delivery, job.head.id, engine.now().await?.as_micros() / 1_000_000) {
+        Some(of) => match letter(&of, &delivery, job.head.id) {
             Ok(letter) => sender.send(&letter).await,
             Err(failed) => Err(failed),
         },
@@ -166,13 +167,10 @@ async fn run(webhooks: &Webhooks, sender: &Sender, job: &Job) -> Result<(), Stor
     Ok(())
 }
 
-/// A signed request to a subscriber.
-pub(super) fn letter(
-    of: &Subscription,
-    delivery: &Delivery,
-    id: JobId,
-    timestamp: i64,
-) -> Result<Letter, Failed> {
+/// A signed request to a subscriber. It says when it is sent by this machine's clock, for the subscriber holds that against its own: the
+/// store's time stays ahead for as long as a clock was set back.
+pub(super) fn letter(of: &Subscription, delivery: &Delivery, id: JobId) -> Result<Letter, Failed> {
+    let timestamp = SystemClock.now().as_micros() / 1_000_000;
     let target = Target::parse(&of.wish.url).map_err(|refused| Failed::because(refused.message))?;
     let body = body_of(delivery, id, timestamp);
     let headers = vec![

@@ -12,6 +12,7 @@ use semel_engine::follow::Wanted;
 use semel_engine::webhooks::Wording;
 use semel_server::Config;
 use semel_server::webhooks::{Courier, Rules};
+use semel_store::clock::{Clock as _, ManualClock, SystemClock};
 use semel_store::memory::Memory;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -408,6 +409,30 @@ async fn a_subscription_can_be_tried() {
     server.stop().await;
 }
 
+/// A subscriber refuses what is signed for another time than its own.
+#[tokio::test]
+async fn a_delivery_is_signed_for_the_time_of_the_clock_however_far_ahead_the_store_is() {
+    let now = || SystemClock.now().as_millis() / 1_000;
+    let ahead = Timestamp::from_millis((now() + 86_400) * 1_000);
+    let webhooks = Rules { allow_private: true };
+    let store = Arc::new(Memory::new(ManualClock::at(ahead)));
+    let server = Server::on_store(store, Config { webhooks, ..Config::default() }).await;
+    let courier = Courier::start(&server.engine, webhooks);
+    let (url, mut told) = subscriber(&[]).await;
+    let wish = json!({ "url": url, "events": ["job.enqueued"], "secret": SECRET });
+    let made = subscribe(&server, None, &wish).await;
+    let path = format!("{PATH}/{}/test", made.body["subscription"]["id"].as_str().unwrap());
+    server.post_text(&path, "").await;
+    let tried = next(&mut told).await;
+    server.create(&job(&json!(1), &json!({}))).await;
+    for got in [tried, next(&mut told).await] {
+        let timestamp: i64 = got.header("x-ojs-timestamp").parse().unwrap();
+        assert!((timestamp - now()).abs() < 600, "{timestamp}");
+    }
+    courier.stop().await;
+    server.stop().await;
+}
+
 /// Taken for a promise that is not kept, the header would make two subscriptions of one request, and every event be sent twice.
 #[tokio::test]
 async fn a_subscription_takes_no_idempotency_key() {
@@ -454,10 +479,22 @@ async fn subscribed(server: &Server, tenant: &'static str, count: usize) {
 async fn a_tenant_has_a_hundred_subscriptions_and_a_server_a_thousand() {
     let server = Server::in_memory().await;
     let wish = json!({ "url": "https://example.com/x", "events": ["job.completed"] });
-    let asked = async |tenant| subscribe(&server, tenant, &wish).await.status;
+    let asked = async |tenant| {
+        let told = subscribe(&server, tenant, &wish).await;
+        let error = &told.body["error"];
+        (told.status, error["details"]["limit"].as_u64(), error["message"].as_str().unwrap_or("").to_owned())
+    };
     subscribed(&server, "", 99).await;
-    assert_eq!((asked(None).await, asked(None).await), (201, 409));
+    assert_eq!(asked(None).await.0, 201);
+    let (status, limit, message) = asked(None).await;
+    assert_eq!((status, limit), (409, Some(100)));
+    assert!(message.contains("delete one"), "{message}");
     subscribed(&server, "others", 899).await;
-    assert_eq!((asked(Some("acme")).await, asked(Some("acme")).await), (201, 409));
+    assert_eq!(asked(Some("acme")).await.0, 201);
+    // It has one of its own, and nothing of it to delete.
+    let (status, limit, message) = asked(Some("acme")).await;
+    assert_eq!((status, limit), (409, Some(1_000)));
+    assert!(message.contains("operator"), "{message}");
+    assert_eq!(asked(None).await.1, Some(100));
     server.stop().await;
 }

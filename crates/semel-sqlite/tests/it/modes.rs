@@ -1,11 +1,11 @@
 //! Who may read what a store leaves on the disk.
 
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 
 use semel_sqlite::backup;
 use semel_testkit::make::job;
-use semel_testkit::{Fixture, Step};
+use semel_testkit::{Fixture, Step, TempDir};
 
 /// The files of a folder with their modes.
 fn modes(folder: &Path) -> Vec<(PathBuf, u32)> {
@@ -43,4 +43,37 @@ async fn a_journal_has_the_mode_of_its_store() {
     f.create(&job().offer()).await;
     let journal = modes(folder).into_iter().find(|(path, _)| path.to_string_lossy().contains("-log."));
     assert_eq!(journal.unwrap().1, 0o640);
+}
+
+/// A server of the folder's owner is to read what root has restored, or only looked into.
+#[tokio::test]
+async fn what_root_makes_belongs_to_the_owner_of_the_folder() {
+    const SERVICE: u32 = 65_534;
+    let (backups, folder) = (TempDir::new(), TempDir::new());
+    let f = Fixture::in_dir(Step::Nothing, crate::open);
+    f.create(&job().offer()).await;
+    let copy = backups.path().join("copy.db");
+    backup::copy(&f.dir().unwrap().join("semel.db"), &copy).unwrap();
+    if chown(folder.path(), Some(SERVICE), Some(SERVICE)).is_err() {
+        // Only root may, and only root makes what others cannot read.
+        return;
+    }
+    let store = folder.path().join("semel.db");
+    backup::restore(&copy, &store).unwrap();
+    let owners = || {
+        let files = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
+        files.map(|path| (std::fs::metadata(&path).unwrap().uid(), path)).collect::<Vec<_>>()
+    };
+    let of_restored = owners();
+    assert!(of_restored.iter().any(|(_, path)| *path == store), "{of_restored:?}");
+    assert!(of_restored.iter().all(|(owner, _)| *owner == SERVICE), "{of_restored:?}");
+    // With a lock, a journal and what SQLite has beside it.
+    let path = folder.path().to_owned();
+    let again = Fixture::new(Step::Nothing, move |clock| crate::open(&path, clock));
+    again.create(&job().offer()).await;
+    let of_opened = owners();
+    assert!(of_opened.len() > of_restored.len(), "{of_opened:?}");
+    assert!(of_opened.iter().all(|(owner, _)| *owner == SERVICE), "{of_opened:?}");
+    // Where it is not root's business who reads it, it is as ever.
+    assert_eq!(std::fs::metadata(&copy).unwrap().uid(), 0);
 }

@@ -254,10 +254,10 @@ pub async fn what_becomes_of_a_tick_is_in_the_log(f: &Fixture) {
     for (name, conflict) in [("b", "reject"), ("c", "ignore")] {
         let offer = keyed("a").queue("q").on_conflict(conflict).offer();
         register(f, name, &registration("0 0 * * *", Overlap::Allow, offer)).await;
-        f.decide(|draft| cron::trigger(draft, &cron_name(name))).await.unwrap().unwrap();
+        f.decide(|draft| cron::trigger(draft, &cron_name(name), &Queues::All)).await.unwrap().unwrap();
     }
     f.cancel(holder.id).await;
-    f.decide(|draft| cron::trigger(draft, &cron_name("c"))).await.unwrap().unwrap();
+    f.decide(|draft| cron::trigger(draft, &cron_name("c"), &Queues::All)).await.unwrap().unwrap();
     f.maintain().await;
     let log = f.log().await;
     let ticks = log.iter().map(|recorded| &recorded.event).filter(|event| event.cron().is_some());
@@ -281,7 +281,7 @@ pub async fn a_disabled_cron_does_not_tick_and_makes_up_for_nothing(f: &Fixture)
     register(f, "a", &registration("* * * * *", Overlap::Allow, job().offer())).await;
     let set = async |enabled| {
         let change = Change { enabled: Some(enabled), ..Change::default() };
-        f.decide(|draft| cron::change(draft, &cron_name("a"), &change)).await.unwrap().unwrap()
+        f.decide(|draft| cron::change(draft, &cron_name("a"), &Queues::All, &change)).await.unwrap().unwrap()
     };
     assert_eq!(set(false).await.next_tick, None);
     f.advance(MINUTE * 10).await;
@@ -316,7 +316,7 @@ pub async fn changing_a_cron_to_its_own_schedule_loses_no_tick(f: &Fixture) {
     let first = register(f, "a", &registration("* * * * *", Overlap::Allow, job().offer())).await.cron;
     f.advance(MINUTE * 2).await;
     let change = async |change: Change| {
-        f.decide(|draft| cron::change(draft, &cron_name("a"), &change)).await.unwrap().unwrap()
+        f.decide(|draft| cron::change(draft, &cron_name("a"), &Queues::All, &change)).await.unwrap().unwrap()
     };
     let named = |expression: &str, zone: &str| Change {
         expression: Some(expression.to_owned()),
@@ -342,7 +342,8 @@ pub async fn registering_again_leaves_a_disabled_cron_disabled(f: &Fixture) {
     let mut wanted = registration("* * * * *", Overlap::Allow, job().offer());
     assert!(register(f, "a", &wanted).await.cron.enabled);
     let off = Change { enabled: Some(false), ..Change::default() };
-    let off = f.decide(|draft| cron::change(draft, &cron_name("a"), &off)).await.unwrap().unwrap();
+    let off =
+        f.decide(|draft| cron::change(draft, &cron_name("a"), &Queues::All, &off)).await.unwrap().unwrap();
     let same = register(f, "a", &wanted).await;
     assert_eq!((same.is_same, same.cron.enabled, same.cron.updated_at), (true, false, off.updated_at));
     wanted.overlap = Overlap::Skip;
@@ -377,12 +378,32 @@ pub async fn a_name_is_not_taken_from_a_queue_that_one_does_not_see(f: &Fixture)
     assert_eq!((again.is_anothers, again.is_same), (false, true));
 }
 
+/// Whoever looked before may have seen another of that name.
+pub async fn a_cron_of_a_queue_that_one_does_not_see_is_not_acted_on(f: &Fixture) {
+    let theirs = registration("* * * * *", Overlap::Allow, job().queue("pay").offer());
+    let theirs = register(f, "a", &theirs).await.cron;
+    let (name, off) = (cron_name("a"), Change { enabled: Some(false), ..Change::default() });
+    let mail = Queues::Only(vec!["mail".to_owned()].into());
+    assert!(f.decide(|draft| cron::change(draft, &name, &mail, &off)).await.is_none());
+    assert!(f.decide(|draft| cron::trigger(draft, &name, &mail)).await.is_none());
+    assert!(f.decide(|draft| cron::remove(draft, &name, &mail)).await.is_none());
+    let kept = stored(f, "a").await.unwrap();
+    assert_eq!((kept.updated_at, kept.enabled, kept.run_count), (theirs.updated_at, true, 0));
+    let pay = Queues::Only(vec!["pay".to_owned()].into());
+    let changed = f.decide(|draft| cron::change(draft, &name, &pay, &off)).await.unwrap().unwrap();
+    assert!(!changed.enabled);
+    let (_, tick) = f.decide(|draft| cron::trigger(draft, &name, &pay)).await.unwrap().unwrap();
+    assert_eq!(tick.decision, Decision::Fired);
+    assert!(f.decide(|draft| cron::remove(draft, &name, &pay)).await.is_some());
+}
+
 /// Also a disabled one, and by its overlap policy.
 pub async fn a_triggered_cron_fires_now_and_keeps_its_schedule(f: &Fixture) {
     let mut wanted = registration("0 0 * * *", Overlap::Skip, job().offer());
     let next_tick = register(f, "a", &wanted).await.cron.next_tick;
     let trigger = async || {
-        let (cron, tick) = f.decide(|draft| cron::trigger(draft, &cron_name("a"))).await.unwrap().unwrap();
+        let (cron, tick) =
+            f.decide(|draft| cron::trigger(draft, &cron_name("a"), &Queues::All)).await.unwrap().unwrap();
         (cron.next_tick, tick.decision, tick.by_hand)
     };
     assert_eq!(trigger().await, (next_tick, Decision::Fired, true));
@@ -391,7 +412,7 @@ pub async fn a_triggered_cron_fires_now_and_keeps_its_schedule(f: &Fixture) {
     wanted.enabled = Enabled::FromNow(false);
     register(f, "a", &wanted).await;
     assert_eq!(trigger().await, (None, Decision::Fired, true));
-    assert_eq!(f.decide(|draft| cron::trigger(draft, &cron_name("b"))).await.map(drop), None);
+    assert_eq!(f.decide(|draft| cron::trigger(draft, &cron_name("b"), &Queues::All)).await.map(drop), None);
 }
 
 /// The ids of its jobs are not those of the cron before.
@@ -399,11 +420,11 @@ pub async fn a_removed_cron_is_gone_and_its_name_begins_anew(f: &Fixture) {
     let wanted = registration("* * * * *", Overlap::Allow, job().offer());
     let first = register(f, "a", &wanted).await.cron;
     f.advance(MINUTE).await;
-    let removed = f.decide(|draft| cron::remove(draft, &cron_name("a"))).await;
+    let removed = f.decide(|draft| cron::remove(draft, &cron_name("a"), &Queues::All)).await;
     assert_eq!(removed.unwrap().unwrap().incarnation, first.incarnation);
     assert_eq!(look(f, "a").await, Looked::NotDue);
     assert_eq!(stored(f, "a").await.map(|cron| cron.run_count), None);
-    assert!(f.decide(|draft| cron::remove(draft, &cron_name("a"))).await.is_none());
+    assert!(f.decide(|draft| cron::remove(draft, &cron_name("a"), &Queues::All)).await.is_none());
     let second = register(f, "a", &wanted).await;
     assert!(second.is_new && second.cron.incarnation != first.incarnation);
     assert_eq!(f.queue("default").await, None);

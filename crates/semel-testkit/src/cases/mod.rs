@@ -365,6 +365,7 @@ macro_rules! conformance {
             changing_a_cron_to_its_own_schedule_loses_no_tick,
             registering_again_leaves_a_disabled_cron_disabled,
             a_name_is_not_taken_from_a_queue_that_one_does_not_see,
+            a_cron_of_a_queue_that_one_does_not_see_is_not_acted_on,
             a_triggered_cron_fires_now_and_keeps_its_schedule,
             a_removed_cron_is_gone_and_its_name_begins_anew,
             a_tick_signs_its_job,

@@ -8,6 +8,7 @@ use semel_core::ident::{CronName, JobId, JobType, WorkflowId};
 use semel_core::job::Head;
 use semel_core::limit::Limit;
 use semel_core::limits::CRON_HISTORY_MAX;
+use semel_core::sight::Queues;
 use semel_core::state::State;
 use semel_core::workflow::{Created, Status, StepStatus, Workflow};
 use semel_engine::Engine;
@@ -68,7 +69,7 @@ pub(super) async fn ask(engine: Engine, round: u64, turns: u64) {
             other => say(&format!("error {other:?}")),
         }
         let (name, _) = cron_of(number as usize % CRONS);
-        match engine.trigger_cron(name.clone()).await {
+        match engine.trigger_cron(name.clone(), Queues::All).await {
             Ok(Some((_, tick))) if tick.decision == Decision::Fired => {
                 say(&format!("fired {name} {}", tick.job.unwrap()));
             }

@@ -10,6 +10,7 @@ use semel_core::lease::Grant;
 use semel_core::life;
 use semel_core::limit::{self, Turn};
 use semel_core::settings::{Backpressure, QueueSettings};
+use semel_core::sight::Queues;
 use semel_core::state::StateSet;
 use semel_core::task::{self, TaskOutcome, TaskPlan};
 use semel_core::tenant::{Namespace, Tenant};
@@ -97,16 +98,16 @@ pub(super) async fn act(f: &Fixture, flow: &Flow) -> String {
         }
         Flow::Trigger(number) => {
             let name = cron_name(*number);
-            format!("{:?}", f.decide(|draft| cron::trigger(draft, &name)).await)
+            format!("{:?}", f.decide(|draft| cron::trigger(draft, &name, &Queues::All)).await)
         }
         Flow::Enable(number, enabled) => {
             let (name, change) =
                 (cron_name(*number), Change { enabled: Some(*enabled), ..Change::default() });
-            format!("{:?}", f.decide(|draft| cron::change(draft, &name, &change)).await)
+            format!("{:?}", f.decide(|draft| cron::change(draft, &name, &Queues::All, &change)).await)
         }
         Flow::Remove(number) => {
             let name = cron_name(*number);
-            format!("{:?}", f.decide(|draft| cron::remove(draft, &name)).await)
+            format!("{:?}", f.decide(|draft| cron::remove(draft, &name, &Queues::All)).await)
         }
         Flow::Create(form, plans) => {
             let plan = of_form(*form, plans.iter().map(offer).collect());
@@ -181,7 +182,7 @@ pub(super) async fn settings(f: &Fixture) -> Vec<QueueRow> {
 pub(super) async fn stop_crons(f: &Fixture) {
     for (key, _) in documents(f, DocumentKind::Cron).await {
         let name = CronName::from_stored(&key.name);
-        f.decide(|draft| cron::remove(draft, &name)).await;
+        f.decide(|draft| cron::remove(draft, &name, &Queues::All)).await;
     }
 }
 

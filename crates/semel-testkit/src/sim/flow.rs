@@ -5,6 +5,7 @@ use std::sync::Arc;
 use semel_core::cron::Overlap;
 use semel_core::enqueue::Offer;
 use semel_core::ident::{CronName, WorkflowId};
+use semel_core::sight::Queues;
 use semel_core::workflow::{Cancelled, Created, Plan};
 
 use super::client::request;
@@ -23,7 +24,7 @@ pub async fn ask(world: &Arc<World>, dice: &mut Dice) {
         11..14 => register(world, dice).await,
         14 => {
             let name = dice_name(dice);
-            world.ask(dice, move |engine| async move { engine.trigger_cron(name).await }).await;
+            world.ask(dice, move |engine| async move { engine.trigger_cron(name, Queues::All).await }).await;
         }
         _ => {
             let name = dice_name(dice);
@@ -38,7 +39,7 @@ fn dice_name(dice: &mut Dice) -> CronName {
 
 /// Deletes a cron.
 async fn remove(world: &Arc<World>, dice: &mut Dice, name: CronName) {
-    world.ask(dice, move |engine| async move { engine.remove_cron(name).await }).await;
+    world.ask(dice, move |engine| async move { engine.remove_cron(name, Queues::All).await }).await;
 }
 
 /// Deletes all crons: nothing new comes by itself.

@@ -17,6 +17,7 @@ use semel_core::lease::{Bearer, Grant, LeaseToken};
 use semel_core::limit::Limit;
 use semel_core::settings::{Backpressure, Directive, QueueSettings};
 use semel_core::settle::Report;
+use semel_core::sight::Queues;
 use semel_core::state::{State, StateSet};
 use semel_core::task::{TaskOutcome, TaskPlan};
 use semel_core::time::Timestamp;
@@ -187,15 +188,15 @@ calls! {
     register_cron: |s| s.engine.register_cron(hourly(), registration("@every 1h", Overlap::Allow, new()));
     change_cron: |s| async {
         let name = a_cron(&s.engine).await?;
-        Some(s.engine.change_cron(name, Change { enabled: Some(false), ..Change::default() }).await)
+        Some(s.engine.change_cron(name, Queues::All, Change { enabled: Some(false), ..Change::default() }).await)
     };
     remove_cron: |s| async {
         let name = a_cron(&s.engine).await?;
-        Some(s.engine.remove_cron(name).await)
+        Some(s.engine.remove_cron(name, Queues::All).await)
     };
     trigger_cron: |s| async {
         let name = a_cron(&s.engine).await?;
-        Some(s.engine.trigger_cron(name).await)
+        Some(s.engine.trigger_cron(name, Queues::All).await)
     };
     job: |s| s.engine.job(s.running.id);
     jobs: |s| s.engine.jobs(vec![s.running.id, s.dead.id]);

@@ -1,0 +1,86 @@
+//! Asking again where a server is away for a while: for verbs that go on until they are told to stop.
+
+use std::time::Duration;
+
+use crate::failure::Failure;
+use crate::print::Printer;
+
+/// How long to wait before it is asked again: at first, and at most.
+const WAIT_FIRST: Duration = Duration::from_millis(500);
+const WAIT_MAX: Duration = Duration::from_secs(15);
+
+/// What is known of a server that is asked again and again.
+pub struct Patience<'p> {
+    printer: &'p Printer,
+    /// Whether it has ever answered. One that was never there is not waited for: it may be named wrongly.
+    has_answered: bool,
+    /// The next wait, while it is away.
+    wait: Option<Duration>,
+}
+
+impl<'p> Patience<'p> {
+    /// For a server that nobody has asked yet.
+    pub const fn new(printer: &'p Printer) -> Self {
+        Self { printer, has_answered: false, wait: None }
+    }
+
+    /// Asks until there is an answer, with waits that grow between the tries. Of a server that is away it says so once.
+    ///
+    /// # Errors
+    /// What does not pass, and whatever comes before the first answer.
+    pub async fn ask<T>(&mut self, ask: impl AsyncFn() -> Result<T, Failure>) -> Result<T, Failure> {
+        loop {
+            match ask().await {
+                Ok(answer) => {
+                    (self.has_answered, self.wait) = (true, None);
+                    return Ok(answer);
+                }
+                Err(failure) if failure.passes && self.has_answered => {
+                    let wait = self.wait.unwrap_or_else(|| {
+                        self.printer
+                            .remark(format_args!("{}; it is asked again until it answers", failure.what));
+                        WAIT_FIRST
+                    });
+                    self.wait = Some((2 * wait).min(WAIT_MAX));
+                    tokio::time::sleep(wait).await;
+                }
+                Err(failure) => return Err(failure),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::failure::Exit;
+
+    fn away() -> Failure {
+        Failure { passes: true, ..Failure::new(Exit::Unreachable, "away") }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn waits_grow_to_a_bound_and_begin_anew_after_an_answer() {
+        let printer = Printer::new(true);
+        let mut patience = Patience::new(&printer);
+        assert!(patience.ask(async || Err::<(), _>(away())).await.is_err(), "never there");
+        patience.ask(async || Ok(())).await.unwrap();
+        let took = async |patience: &mut Patience<'_>, failures: usize| {
+            let (began, tries) = (Instant::now(), Cell::new(0));
+            let ask = async || {
+                tries.set(tries.get() + 1);
+                if tries.get() > failures { Ok(()) } else { Err(away()) }
+            };
+            patience.ask(ask).await.unwrap();
+            began.elapsed().as_millis()
+        };
+        assert_eq!(took(&mut patience, 3).await, 500 + 1_000 + 2_000);
+        assert_eq!(took(&mut patience, 7).await, 500 + 1_000 + 2_000 + 4_000 + 8_000 + 15_000 + 15_000);
+        let refused = patience.ask(async || Err::<(), _>(Failure::failed("no"))).await;
+        assert_eq!(refused.unwrap_err().what, "no");
+    }
+}
