@@ -18,6 +18,7 @@ mod offer;
 mod otlp;
 mod place;
 mod print;
+mod retention;
 mod tokens;
 mod verb;
 
