@@ -4,10 +4,12 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use semel_core::retention::Retention;
 use serde::Deserialize;
 
 use crate::failure::Failure;
 use crate::place::{Place, STORE_DEFAULT};
+use crate::retention;
 
 /// Where a server listens when nobody says otherwise.
 pub const LISTEN_DEFAULT: &str = "127.0.0.1:8080";
@@ -58,6 +60,8 @@ struct File {
     sample_policies: Option<bool>,
     log: Option<String>,
     log_format: Option<String>,
+    #[serde(default)]
+    retention: retention::Table,
 }
 
 /// A bearer token. Not shown by `Debug`.
@@ -122,6 +126,8 @@ pub struct Settings {
     pub log: String,
     /// `text` or `json`.
     pub log_format: String,
+    /// How long ended jobs are kept. Only the file says it.
+    pub retention: Retention,
 }
 
 /// One of the three places a setting may come from.
@@ -206,6 +212,7 @@ impl Settings {
         };
         let named = globals.config.clone().or_else(|| env("SEMEL_CONFIG").map(PathBuf::from));
         let file = read_file(named.as_deref())?;
+        let retention = file.retention.rules();
         let file = Level {
             token: file.token.as_deref().map(Secret::of),
             listed: file.token_file.as_deref().map(read_tokens).transpose()?,
@@ -222,7 +229,8 @@ impl Settings {
             log: file.log,
             log_format: file.log_format,
         };
-        Self::merge([flags, environment, file])
+        let settings = Self::merge([flags, environment, file])?;
+        Ok(Self { retention, ..settings })
     }
 
     fn merge(levels: [Level; 3]) -> Result<Self, Failure> {
@@ -261,6 +269,7 @@ impl Settings {
             sample_policies: sample_policies.unwrap_or(false),
             log: log.unwrap_or_else(|| "info".to_owned()),
             log_format: log_format.unwrap_or_else(|| "text".to_owned()),
+            retention: Retention::default(),
         })
     }
 }
@@ -280,7 +289,7 @@ fn read_file(named: Option<&Path>) -> Result<File, Failure> {
         });
         // The parser's own report repeats the line, which may hold a token.
         Failure::usage(format!("{}{place}: {}", path.display(), error.message()))
-            .next("it may set server, store, listen, token, token_file, tokens, ca, tls_cert, tls_key, otlp, templates, sample_policies, log and log_format")
+            .next("it may set server, store, listen, token, token_file, tokens, ca, tls_cert, tls_key, otlp, templates, sample_policies, log, log_format and [retention]")
     })
 }
 
@@ -310,6 +319,9 @@ fn read_tokens(path: &Path) -> Result<Vec<Secret>, Failure> {
 
 #[cfg(test)]
 mod tests {
+    use semel_core::ident::{JobType, QueueName};
+    use semel_core::retention::{Keep, parse_keep};
+
     use super::*;
 
     fn resolve(globals: &Globals, env: &[(&str, &str)]) -> Result<Settings, Failure> {
@@ -396,6 +408,41 @@ mod tests {
         assert_eq!(samples(&named, &[]), Some(true));
         for (text, says) in [("true", Some(true)), ("1", Some(true)), ("0", Some(false)), ("often", None)] {
             assert_eq!(samples(&named, &[("SEMEL_SAMPLE_POLICIES", text)]), says, "{text}");
+        }
+        std::fs::remove_file(file).unwrap();
+    }
+
+    #[test]
+    fn retention_is_read_from_the_file_and_refused_by_its_line() {
+        let file = std::env::temp_dir().join(format!("semel-retention-{}.toml", std::process::id()));
+        let named = Globals { config: Some(file.clone()), ..Globals::default() };
+        let read = |text: &str| {
+            std::fs::write(&file, text).unwrap();
+            resolve(&named, &[]).map(|settings| settings.retention)
+        };
+        let period = |text: &str| Some(parse_keep(text, "").unwrap());
+        let mut rules = Retention::new(Keep { completed: period("PT36H"), ..Keep::default() });
+        let month = Keep { completed: period("P1M"), discarded: period("P1Y"), ..Keep::default() };
+        rules.keep_queue(&QueueName::from_stored("billing"), month);
+        let second = Keep { cancelled: period("PT0.5S"), ..Keep::default() };
+        rules.keep_type(&JobType::from_stored("email.send"), second);
+        let text = "log = \"warn\"\n[retention]\ncompleted = \"PT36H\"\n[retention.queues.billing]\ncompleted = \"P1M\"\n\
+                    discarded = \"P1Y\"\n[retention.types.\"email.send\"]\ncancelled = \"PT0.5S\"\n";
+        assert_eq!(read(text).unwrap(), rules);
+        assert_eq!(read("").unwrap(), Retention::default());
+        for (text, line, needle) in [
+            ("[retention]\ncompleted = \"1 day\"\n", 2, "\"1 day\""),
+            ("[retention]\n\ndiscarded = \"PT0S\"\n", 3, "more than nothing and at most 36525 days"),
+            ("[retention.queues.billing]\ncancelled = \"P101Y\"\n", 2, "\"P101Y\""),
+            ("[retention]\ncompleted = 3600\n", 2, "string"),
+            ("[retention]\nfinished = \"PT1H\"\n", 2, "`finished`"),
+            ("[retention.types.\"email.send\"]\nfailed = \"PT1H\"\n", 2, "`failed`"),
+            ("log = \"warn\"\n[retention.types.Email]\ncompleted = \"PT1H\"\n", 2, "\"Email\""),
+            ("[retention.queues.\"a/b\"]\ncompleted = \"PT1H\"\n", 1, "\"a/b\""),
+        ] {
+            let refused = read(text).unwrap_err();
+            let told = refused.what.contains(&format!("line {line}:")) && refused.what.contains(needle);
+            assert!(told && refused.next.is_some(), "{text}: {refused:?}");
         }
         std::fs::remove_file(file).unwrap();
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use semel_core::draft::Reads;
 use semel_core::ident::JobId;
+use semel_core::retention::Retention;
 use semel_engine::Engine;
 use semel_ojs::outbox;
 use semel_postgres::Postgres;
@@ -31,9 +32,14 @@ pub struct Opened {
     backend: Arc<dyn Backend>,
     file: Option<Arc<Sqlite>>,
     database: Option<Arc<Postgres>>,
+    retention: Retention,
 }
 
 impl Opened {
+    fn of(backend: Arc<dyn Backend>) -> Self {
+        Self { backend, file: None, database: None, retention: Retention::default() }
+    }
+
     /// Opens a store to work with it.
     ///
     /// # Errors
@@ -57,13 +63,13 @@ impl Opened {
         let path = match place {
             Place::Sqlite(path) => path,
             Place::Memory => {
-                return Ok(Self { backend: Arc::new(Memory::default()), file: None, database: None });
+                return Ok(Self::of(Arc::new(Memory::default())));
             }
             Place::Postgres(address) => {
                 let store = Postgres::open(address).await.map_err(|error| no_postgres(address, &error))?;
                 let database = Arc::new(store);
                 let backend = Arc::clone(&database) as Arc<dyn Backend>;
-                return Ok(Self { backend, file: None, database: Some(database) });
+                return Ok(Self { database: Some(database), ..Self::of(backend) });
             }
             Place::Redis(address) => {
                 let store = Redis::open(address).await.map_err(|error| no_redis(address, &error))?;
@@ -74,7 +80,7 @@ impl Opened {
                         .for_each(|finding| tracing::warn!("what is acknowledged may be lost: {finding}")),
                     Err(error) => tracing::warn!(%error, "it is not known how Redis is set"),
                 }
-                return Ok(Self { backend: Arc::new(store), file: None, database: None });
+                return Ok(Self::of(Arc::new(store)));
             }
         };
         let path = path.clone();
@@ -84,11 +90,15 @@ impl Opened {
             .context("cannot open the store")??;
         let file = Arc::new(opened);
         let backend: Arc<dyn Backend> = file.clone();
-        Ok(Self { backend, file: Some(file), database: None })
+        Ok(Self { file: Some(file), ..Self::of(backend) })
     }
-}
 
-impl Opened {
+    /// What is ended on it from now on is kept by these rules.
+    #[must_use]
+    pub fn keeping(self, retention: Retention) -> Self {
+        Self { retention, ..self }
+    }
+
     /// The store.
     pub fn store(&self) -> &dyn Backend {
         &*self.backend
@@ -166,7 +176,7 @@ impl Host {
     ) -> Result<Self, Failure> {
         let listener = bind(listen, &config).await?;
         let address = listener.local_addr().context("cannot tell where the server listens")?;
-        let engine = Engine::start(opened.backend).context("cannot start the engine")?;
+        let engine = Engine::keeping(opened.backend, opened.retention).context("cannot start the engine")?;
         let (drain, drain_time, is_secure) = (config.drain.clone(), limits.drain, tls.is_some());
         let router = router(engine.clone(), config);
         let (stop, stopped) = oneshot::channel();

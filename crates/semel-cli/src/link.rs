@@ -5,6 +5,7 @@ use std::fmt::Display;
 use std::time::{Duration, Instant};
 
 use semel_client::{Bytes, Client, HeaderMap, Method};
+use semel_core::retention::Retention;
 use semel_ojs::Templates;
 use semel_postgres::{Postgres, PostgresError};
 use semel_redis::{Redis, RedisError};
@@ -106,29 +107,29 @@ impl Link {
         missing: Missing,
         settings: &Settings,
     ) -> Result<Self, Failure> {
-        let templates = templates::of(settings)?;
+        let (templates, retention) = (templates::of(settings)?, settings.retention.clone());
         match missing {
             _ if is_there => {}
             Missing::Create => {}
-            Missing::Imagine => return Self::inside(&Place::Memory, templates).await,
+            Missing::Imagine => return Self::inside(&Place::Memory, templates, retention).await,
             Missing::Refuse => {
                 return Err(Failure::new(Exit::Unreachable, format!("there is no store at {place}"))
                     .next("name it with --store or its server with --server URL, or make one: semel serve"));
             }
         }
-        Self::inside(place, templates).await
+        Self::inside(place, templates, retention).await
     }
 
-    /// Starts a server in this process, on a free port of this machine. It reads requests by these templates, as the
-    /// server that owns the store does: a job is the same by whichever of them it comes.
+    /// Starts a server in this process, on a free port of this machine. It reads requests by these templates, and keeps what it ends by
+    /// these rules, as the server that owns the store does: a job is the same by whichever of them it comes.
     ///
     /// # Errors
     /// When the store cannot be opened.
-    pub async fn inside(place: &Place, templates: Templates) -> Result<Self, Failure> {
+    pub async fn inside(place: &Place, templates: Templates, retention: Retention) -> Result<Self, Failure> {
         let token = random();
         let templates = TemplateSet::new(templates);
         let config = Config { tokens: Tokens::new([&token]), templates, ..Config::default() };
-        let host = Host::start(Opened::open(place).await?, "127.0.0.1:0", config).await?;
+        let host = Host::start(Opened::open(place).await?.keeping(retention), "127.0.0.1:0", config).await?;
         let client = client(&host.url(), Some(&token), None)?;
         Ok(Self { client, token: Some(token), ca: None, host: Some(host) })
     }

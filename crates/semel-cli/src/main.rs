@@ -20,6 +20,7 @@ mod otlp;
 mod patience;
 mod place;
 mod print;
+mod retention;
 mod tokens;
 mod verb;
 

@@ -21,11 +21,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 
 use crate::event::{Event, EventKind};
-use crate::ident::{JobId, QueueName};
+use crate::ident::{JobId, JobType, QueueName};
 use crate::job::{Head, NoteKind};
 use crate::partition;
 use crate::planted::{Bug, is_planted};
+use crate::retention::Retention;
 use crate::settings::waits;
+use crate::state::State;
 use crate::tenant::Namespace;
 use crate::time::Timestamp;
 use crate::unique::UniqueKey;
@@ -64,6 +66,7 @@ pub struct Draft {
     partition: Option<u16>,
     entropy: u64,
     rows: Arc<AtomicU64>,
+    retention: Option<Arc<Retention>>,
 }
 
 impl Draft {
@@ -83,7 +86,23 @@ impl Draft {
             partition: None,
             entropy,
             rows,
+            retention: None,
         }
+    }
+
+    /// Has what ends from now on be kept by these rules; by the defaults where nobody says.
+    pub fn keep_by(&mut self, retention: Arc<Retention>) {
+        self.retention = Some(retention);
+    }
+
+    /// Until when what ends so now is kept, where that is not the default.
+    pub(crate) fn kept_until(
+        &self,
+        job_type: Option<&JobType>,
+        queue: &QueueName,
+        ended: State,
+    ) -> Option<Timestamp> {
+        self.retention.as_ref()?.decide(job_type, queue, ended, self.now())
     }
 
     /// The store's time of this group's decisions.

@@ -263,7 +263,7 @@ fn create(
         started_at: None,
         finished_at: None,
         renewed_at: None,
-        burned_until: placing.burned_until,
+        until: placing.burned_until,
         lease: None,
         follow_up: None,
         ending: None,

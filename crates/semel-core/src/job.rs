@@ -1,12 +1,11 @@
 //! A stored job: the head that decisions read, and the vocabulary around it.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::ident::{JobId, JobType, QueueName};
 use crate::limit::Lane;
-use crate::limits::{RETENTION_DEFAULT_S, RETENTION_DISCARDED_S};
 use crate::planted::{Bug, is_planted};
+use crate::retention::purge_at;
 use crate::state::State;
 use crate::time::Timestamp;
 use crate::unique::{Hold, UniqueKey};
@@ -57,9 +56,9 @@ pub struct Head {
     pub finished_at: Option<Timestamp>,
     /// When the last duplicate renewed a sliding window (`period_from: last_duplicate`).
     pub renewed_at: Option<Timestamp>,
-    /// Until when a run whose place this job took, itself or through others, may still go on: when the lease that was
-    /// burned then would have ended. Only a live job has it.
-    pub burned_until: Option<Timestamp>,
+    /// Of a live job until when it is to mind a [burned lease](Self::burned_until), of an ended one until when it is
+    /// [kept](Self::kept_until); those two say which it is. Whoever ends a job, or has it live again, sets it anew.
+    pub until: Option<Timestamp>,
     /// The present lease; only an active job has one. Apart, so that a job that waits does not make room for it.
     pub lease: Option<Box<Lease>>,
     /// The follow-up that waits for this run's end, or waited for it.
@@ -88,9 +87,21 @@ impl Head {
         self.attempt < allowed || (self.attempt == allowed && is_planted(Bug::RetryBeyondMax))
     }
 
+    /// Until when a run whose place this job took, itself or through others, may still go on: when the lease that was
+    /// burned then would have ended. Only a live job has it.
+    pub fn burned_until(&self) -> Option<Timestamp> {
+        self.until.filter(|_| self.state.is_live())
+    }
+
+    /// Until when the job's body is kept, as it was decided at its end; nothing where that was the default. Only a finished job
+    /// has it.
+    pub fn kept_until(&self) -> Option<Timestamp> {
+        self.until.filter(|_| self.state.is_finished())
+    }
+
     /// Until when a run of this job, or one whose place it took, may go on although its lease is burned now.
     pub fn run_may_last_until(&self) -> Option<Timestamp> {
-        self.lease.as_deref().map(Lease::ends_at).max(self.burned_until)
+        self.lease.as_deref().map(Lease::ends_at).max(self.burned_until())
     }
 
     /// Whether the job is in the dead letter list (OJS retry 2.2: `on_exhaustion: dead_letter`).
@@ -100,25 +111,13 @@ impl Head {
 
     /// When the job's body may be deleted; only a finished job has such a time.
     pub fn purge_at(&self) -> Option<Timestamp> {
-        self.finished_at.and_then(|at| kept_until(self.state, at))
+        self.finished_at.and_then(|at| purge_at(self.state, at, self.kept_until()))
     }
 
     /// Whether the job ends unstarted at `now`: a waiting job past its `expires_at` (SEMANTICS 3).
     pub fn is_expired(&self, now: Timestamp) -> bool {
         self.state.is_live() && self.state != State::Active && self.expires_at.is_some_and(|at| at <= now)
     }
-}
-
-/// When the body of a job that ended so at that time may be deleted.
-pub fn kept_until(state: State, finished_at: Timestamp) -> Option<Timestamp> {
-    let kept_s = match state {
-        State::Completed | State::Cancelled => RETENTION_DEFAULT_S,
-        State::Discarded => RETENTION_DISCARDED_S,
-        State::Scheduled | State::Available | State::Pending | State::Active | State::Retryable => {
-            return None;
-        }
-    };
-    Some(finished_at.saturating_add(Duration::from_secs(kept_s)))
 }
 
 /// What a job is besides itself. Stored by number; frozen.

@@ -16,7 +16,8 @@
 //! - [`cron`], [`workflow`]: jobs offered by a schedule, jobs that depend on each other; [`task`]: steps under one identity; [`deferred`], [`waiting`]: a job
 //!   that is kept to be offered later, and who is told of a job's end.
 //! - [`enqueue`], [`settle`], [`life`], [`lease`], [`retry`], [`follow_up`]: the decisions; [`explain`]: why.
-//! - [`limit`], [`settings`]: how many may start, how many may wait, and what workers are told.
+//! - [`limit`], [`settings`]: how many may start, how many may wait, and what workers are told; [`retention`]: how long what has
+//!   ended is kept.
 
 pub mod body;
 pub mod canon;
@@ -37,6 +38,7 @@ pub mod limits;
 pub mod lineage;
 pub mod partition;
 pub mod planted;
+pub mod retention;
 pub mod retry;
 pub mod schema;
 pub mod sensitive;

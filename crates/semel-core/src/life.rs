@@ -165,12 +165,19 @@ pub fn exhaust(draft: &mut Draft, id: JobId) -> Result<bool, Missing> {
 /// # Errors
 /// [`Missing`] when the snapshot lacks the job.
 pub fn purge(draft: &mut Draft, id: JobId) -> Result<bool, Missing> {
-    let Some(head) = draft.head(id)? else {
+    let Some(mut head) = draft.head(id)? else {
         return Ok(false);
     };
     let now = draft.now();
-    if head.purge_at().is_none_or(|at| at > now) {
-        return Ok(false);
+    match head.purge_at() {
+        Some(at) if at <= now => {}
+        Some(_) => {
+            // A program that knows no times but the defaults has filed it too early when it wrote it. Filed anew, it keeps
+            // nobody from being purged by being the first that is due.
+            draft.update(&mut head);
+            return Ok(false);
+        }
+        None => return Ok(false),
     }
     forget(draft, &head);
     Ok(true)
@@ -244,6 +251,7 @@ pub fn revive(draft: &mut Draft, id: JobId) -> Result<Revived, Missing> {
     head.started_at = None;
     head.finished_at = None;
     head.ending = None;
+    head.until = None;
     head.expires_at = None;
     // What came after the runs before it has been let go by their end.
     head.follow_up = None;

@@ -86,7 +86,8 @@ pub(crate) fn end(
     let now = draft.now();
     let ran = ran_ms(head, now);
     head.finished_at = Some(now);
-    head.burned_until = None;
+    // What it said of a burned lease goes with the life: from now on it says of the end.
+    head.until = draft.kept_until(Some(&head.job_type), &head.queue, head.state);
     head.ending = Some(ending);
     // It is not taken from the head, which goes on to say what came after it.
     let follow_up = head.follow_up;

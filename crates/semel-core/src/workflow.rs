@@ -51,7 +51,8 @@ impl Which<'_> {
     }
 
     fn save(self, draft: &mut Draft, workflow: &Workflow) {
-        draft.set_document(&self.key(), Some(workflow.encode()));
+        let encoded = workflow.encode(draft);
+        draft.set_document(&self.key(), Some(encoded));
     }
 }
 

@@ -16,6 +16,7 @@ use semel_core::explain::{Explanation, explain};
 use semel_core::ident::{JobId, JobType, QueueName};
 use semel_core::job::Head;
 use semel_core::planted::{Bug, is_planted};
+use semel_core::retention::Retention;
 use semel_core::state::StateSet;
 use semel_core::tenant::{Namespace, Tenant};
 use semel_core::time::Timestamp;
@@ -84,7 +85,15 @@ impl Engine {
     /// # Errors
     /// When the store's thread cannot be started.
     pub fn start(backend: Arc<dyn Backend>) -> Result<Self, StoreError> {
-        let engine = Self::without_duties(backend)?;
+        Self::keeping(backend, Retention::default())
+    }
+
+    /// The same, where what ends is kept by these rules: what this engine ends, whoever else is on the store.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn keeping(backend: Arc<dyn Backend>, retention: Retention) -> Result<Self, StoreError> {
+        let engine = Self::on(Store::keeping(backend, retention)?);
         let duties = tokio::spawn(engine.duties());
         if let Ok(mut slot) = engine.shared.duties.try_lock() {
             *slot = Some(duties);

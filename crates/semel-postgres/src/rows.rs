@@ -102,7 +102,7 @@ fn numbers(head: &Head) -> [Option<i64>; NUMBERS] {
         time(head.started_at),
         time(head.finished_at),
         time(head.renewed_at),
-        time(head.burned_until),
+        time(head.until),
         time(head.lease.as_ref().map(|lease| lease.visible_until)),
         time(head.lease.as_ref().map(|lease| lease.run_until)),
         head.ending.map(|ending| ending as i64),
@@ -190,7 +190,7 @@ fn read(
         started_at: time(12),
         finished_at: time(13),
         renewed_at: time(14),
-        burned_until: time(15),
+        until: time(15),
         lease,
         follow_up: row.field::<Option<Id>>(word(6))?.map(|id| id.0),
         ending: match numbers[18] {

@@ -30,7 +30,7 @@ mod has {
     pub const EXPIRES: u8 = 1;
     pub const FINISHED: u8 = 1 << 1;
     pub const RENEWED: u8 = 1 << 2;
-    pub const BURNED: u8 = 1 << 3;
+    pub const UNTIL: u8 = 1 << 3;
     pub const FOLLOW_UP: u8 = 1 << 4;
     pub const ENDING: u8 = 1 << 5;
     pub const AWAITED: u8 = 1 << 6;
@@ -122,7 +122,7 @@ pub fn write(head: &Head) -> Vec<u8> {
     let parts = set(head.expires_at.is_some(), has::EXPIRES)
         | set(head.finished_at.is_some(), has::FINISHED)
         | set(head.renewed_at.is_some(), has::RENEWED)
-        | set(head.burned_until.is_some(), has::BURNED)
+        | set(head.until.is_some(), has::UNTIL)
         | set(head.follow_up.is_some(), has::FOLLOW_UP)
         | set(head.ending.is_some(), has::ENDING)
         | set(head.awaited, has::AWAITED)
@@ -131,7 +131,7 @@ pub fn write(head: &Head) -> Vec<u8> {
     bytes.extend_from_slice(&head.max_attempts.to_be_bytes());
     bytes.extend_from_slice(&place(head.created_at));
     bytes.extend_from_slice(&place(head.available_at));
-    for at in [head.expires_at, head.finished_at, head.renewed_at, head.burned_until].into_iter().flatten() {
+    for at in [head.expires_at, head.finished_at, head.renewed_at, head.until].into_iter().flatten() {
         bytes.extend_from_slice(&place(at));
     }
     if let Some(follow_up) = head.follow_up {
@@ -175,7 +175,7 @@ pub fn read(id: JobId, bytes: &[u8]) -> Option<Stored> {
         if has(part) { Some(Some(time(bytes.take()?))) } else { Some(None) }
     };
     let (expires_at, finished_at) = (maybe(has::EXPIRES)?, maybe(has::FINISHED)?);
-    let (renewed_at, burned_until) = (maybe(has::RENEWED)?, maybe(has::BURNED)?);
+    let (renewed_at, until) = (maybe(has::RENEWED)?, maybe(has::UNTIL)?);
     let follow_up = if has(has::FOLLOW_UP) { Some(JobId::from_bytes(bytes.take()?)) } else { None };
     let ending = if has(has::ENDING) { Some(Ending::from_code(bytes.take::<1>()?[0])?) } else { None };
     let hold = if has(has::HOLD) { Hold::from_bytes(&bytes.take::<{ Hold::BYTES }>()?)? } else { Hold::NONE };
@@ -210,7 +210,7 @@ pub fn read(id: JobId, bytes: &[u8]) -> Option<Stored> {
         started_at,
         finished_at,
         renewed_at,
-        burned_until,
+        until,
         lease,
         follow_up,
         ending,
@@ -275,7 +275,7 @@ pub(crate) mod tests {
             started_at: None,
             finished_at: None,
             renewed_at: None,
-            burned_until: None,
+            until: None,
             lease: None,
             follow_up: None,
             ending: None,
@@ -300,7 +300,7 @@ pub(crate) mod tests {
             started_at: Some(at(-5)),
             finished_at: Some(at(6)),
             renewed_at: Some(at(7)),
-            burned_until: Some(at(8)),
+            until: Some(at(8)),
             lease: Some(Box::new(Lease {
                 worker: Arc::from("w-1"),
                 visible_until: at(9),

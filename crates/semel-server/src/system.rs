@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use semel_core::limits;
+use semel_core::state::State;
 use semel_ojs::write::object;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
@@ -94,8 +95,10 @@ pub(crate) async fn manifest(Scope(app): Scope) -> Answer {
             object.number("holders_per_key", limits::HOLDERS_PER_KEY_MAX);
             object.number("visibility_timeout_default_ms", limits::VISIBILITY_DEFAULT_MS);
             object.number("timeout_default_ms", limits::EXECUTION_DEFAULT_MS);
-            object.number("retention_completed_s", limits::RETENTION_DEFAULT_S);
-            object.number("retention_discarded_s", limits::RETENTION_DISCARDED_S);
+            let retention = app.engine.store().retention();
+            object.number("retention_completed_s", retention.default_s(State::Completed));
+            object.number("retention_cancelled_s", retention.default_s(State::Cancelled));
+            object.number("retention_discarded_s", retention.default_s(State::Discarded));
         });
         outer.plain("unique_job_strength", if facts.is_strong { "strong" } else { "best-effort" });
         outer.text("unique_job_mechanism", facts.mechanism);

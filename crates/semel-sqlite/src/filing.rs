@@ -417,7 +417,8 @@ fn file(
 ) -> Result<(), SqliteError> {
     let Written { seq, head, names, .. } = written;
     let Some(key) = &head.key else { return Ok(()) };
-    for (other_seq, Remembered { head: other, .. }) in reader::remembered_rows(others, None, key)? {
+    for (other_seq, Remembered { head: mut other, .. }) in reader::remembered_rows(others, None, key)? {
+        other.until = other.until.or(reader::kept_until(db, other_seq)?);
         if other_seq != *seq && outlives(&other, head) {
             return Ok(());
         }

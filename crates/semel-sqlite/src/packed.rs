@@ -22,7 +22,7 @@ mod has {
     pub const LEASE: u16 = 1 << 6;
     pub const FOLLOW_UP: u16 = 1 << 7;
     pub const ENDING: u16 = 1 << 8;
-    pub const BURNED: u16 = 1 << 9;
+    pub const UNTIL: u16 = 1 << 9;
     pub const LANE: u16 = 1 << 10;
     pub const AWAITED: u16 = 1 << 11;
     pub const ALL: u16 = (1 << 12) - 1;
@@ -70,7 +70,7 @@ impl Packer {
             | bit(head.lease.is_some(), has::LEASE)
             | bit(head.follow_up.is_some(), has::FOLLOW_UP)
             | bit(head.ending.is_some(), has::ENDING)
-            | bit(head.burned_until.is_some(), has::BURNED)
+            | bit(head.until.is_some(), has::UNTIL)
             | bit(head.lane.is_some(), has::LANE)
             | bit(head.awaited, has::AWAITED);
         self.put(&parts.to_le_bytes());
@@ -79,7 +79,7 @@ impl Packer {
         self.put(&head.fence.to_le_bytes());
         self.put(&head.attempt.to_le_bytes());
         self.time(head.available_at);
-        for time in [head.expires_at, head.started_at, head.finished_at, head.renewed_at, head.burned_until]
+        for time in [head.expires_at, head.started_at, head.finished_at, head.renewed_at, head.until]
             .into_iter()
             .flatten()
         {
@@ -140,7 +140,8 @@ pub struct Moving {
     started_at: Option<Timestamp>,
     finished_at: Option<Timestamp>,
     renewed_at: Option<Timestamp>,
-    burned_until: Option<Timestamp>,
+    /// Of a live job until when it minds a burned lease, of an ended one until when it is kept.
+    pub until: Option<Timestamp>,
     lease: Option<Box<Lease>>,
     follow_up: Option<JobId>,
     ending: Option<Ending>,
@@ -163,7 +164,7 @@ impl Moving {
             started_at: self.started_at,
             finished_at: self.finished_at,
             renewed_at: self.renewed_at,
-            burned_until: self.burned_until,
+            until: self.until,
             lease: self.lease,
             follow_up: self.follow_up,
             ending: self.ending,
@@ -231,7 +232,7 @@ impl<'a> Unpacker<'a> {
         let started_at = optional(has::STARTED)?;
         let finished_at = optional(has::FINISHED)?;
         let renewed_at = optional(has::RENEWED)?;
-        let burned_until = optional(has::BURNED)?;
+        let until = optional(has::UNTIL)?;
         let lease = if parts & has::LEASE == 0 {
             None
         } else {
@@ -260,7 +261,7 @@ impl<'a> Unpacker<'a> {
             started_at,
             finished_at,
             renewed_at,
-            burned_until,
+            until,
             lease,
             follow_up,
             ending,
@@ -349,7 +350,7 @@ impl Fixed {
             started_at: None,
             finished_at: None,
             renewed_at: None,
-            burned_until: None,
+            until: None,
             lease: None,
             follow_up: None,
             ending: None,

@@ -35,6 +35,17 @@ pub struct Remembered {
     pub forget_at: Option<Timestamp>,
 }
 
+impl Remembered {
+    /// Whose body is gone is kept for its key's sake alone, however long it was kept before.
+    #[must_use]
+    pub fn settled(mut self) -> Self {
+        if self.forget_at.is_some() {
+            self.head.until = self.head.finished_at;
+        }
+        self
+    }
+}
+
 /// A change of what is remembered of one job: other values, or nothing.
 #[derive(Clone, Debug)]
 pub struct Memory {

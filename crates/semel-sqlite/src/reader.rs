@@ -6,6 +6,7 @@ use semel_core::draft::Spent;
 use semel_core::ident::JobId;
 use semel_core::job::{Head, NoteKind};
 use semel_core::state::StateSet;
+use semel_core::time::Timestamp;
 use semel_core::unique::UniqueKey;
 use semel_store::backend::{Filter, Listing};
 use semel_store::bounds::LIST_LOOKS_MAX;
@@ -211,6 +212,17 @@ pub fn remembered_rows(
         heads.push((row.get(1)?, rows::remembered(row, names)?));
     }
     Ok(heads)
+}
+
+/// Until when the body of an ended job is kept, where that is not the default: of those that are remembered only their own rows
+/// say it.
+pub fn kept_until(db: &Connection, seq: i64) -> Result<Option<Timestamp>, SqliteError> {
+    let mut query = db.prepare_cached("SELECT rest FROM job WHERE seq = ?1")?;
+    let mut found = query.query([seq])?;
+    Ok(match found.next()? {
+        Some(row) => rows::until(row, 0)?,
+        None => None,
+    })
 }
 
 /// A page of jobs, newest row first. Looks at a bounded number of rows.

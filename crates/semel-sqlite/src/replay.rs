@@ -21,6 +21,7 @@ use crate::log::Events;
 use crate::names::Names;
 use crate::open::{Loaded, Queues};
 use crate::packed::Moving;
+use crate::pending::Remembered;
 use crate::reader;
 use crate::rows::{self, HEAD_COLUMNS};
 
@@ -199,9 +200,10 @@ impl<'a> Replay<'a> {
     /// An ended job holds its key no more. When it was filed, what it outlives went from the key's memory; that may have
     /// been lost with the round.
     fn drop_outlived(&self, loaded: &mut Loaded, key: &UniqueKey, gone: &Head) -> Result<(), SqliteError> {
-        for (seq, other) in reader::remembered(self.db, loaded, key)? {
-            if outlives(gone, &other.head) {
-                loaded.pending.remember(*key, seq, other.head.id, None);
+        for (seq, Remembered { head: mut other, .. }) in reader::remembered(self.db, loaded, key)? {
+            other.until = other.until.or(reader::kept_until(self.db, seq)?);
+            if outlives(gone, &other) {
+                loaded.pending.remember(*key, seq, other.id, None);
             }
         }
         Ok(())

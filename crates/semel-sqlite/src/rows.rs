@@ -119,7 +119,8 @@ pub fn own_key(row: &Row<'_>) -> rusqlite::Result<Option<UniqueKey>> {
     key(row, 2)
 }
 
-/// Reads a head that is kept for its key's sake. Without `names` it has none; comparing two of one key needs none.
+/// Reads a head that is kept for its key's sake. Without `names` it has none; comparing two of one key needs none, but
+/// [until when](crate::reader::kept_until) those are kept that have a body.
 pub fn remembered(row: &Row<'_>, names: Option<&Names>) -> Result<Remembered, SqliteError> {
     let seq: i64 = row.get(1)?;
     let wrong = |what| SqliteError::Row { seq, what };
@@ -152,13 +153,19 @@ pub fn remembered(row: &Row<'_>, names: Option<&Names>) -> Result<Remembered, Sq
         started_at: None,
         finished_at: Some(finished_at),
         renewed_at: time(row, 11)?,
-        burned_until: None,
+        until: None,
         lease: None,
         follow_up: None,
         ending: row.get::<_, Option<u8>>(12)?.and_then(Ending::from_code),
         awaited: false,
     };
-    Ok(Remembered { head, forget_at: time(row, 13)? })
+    Ok(Remembered { head, forget_at: time(row, 13)? }.settled())
+}
+
+/// Until when the job of a row minds a burned lease, or is kept, by the column `rest`; nothing where that cannot be read.
+pub fn until(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<Timestamp>> {
+    let mut rest = Unpacker(row.get_ref(column)?.as_blob()?);
+    Ok(rest.options().and_then(|_| rest.moving()).and_then(|moving| moving.until))
 }
 
 fn unsigned(version: i64) -> u64 {

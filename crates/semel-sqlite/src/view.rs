@@ -85,6 +85,13 @@ pub fn snapshot(
                 view.holders.push(head);
             }
         }
+        if view.holders.len() > 1 {
+            for head in view.holders.iter_mut().filter(|head| head.until.is_none()) {
+                if let Some(seq) = places.get(&head.id) {
+                    head.until = reader::kept_until(db, *seq)?;
+                }
+            }
+        }
         // Those in memory may outlive those that are filed, and the other way round.
         leave_out_outlived(&mut view.holders);
         let (holders, too_many) = bounded(std::mem::take(&mut view.holders));

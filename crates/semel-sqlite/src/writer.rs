@@ -6,7 +6,8 @@ use bytes::Bytes;
 use rusqlite::{Connection, params};
 use semel_core::draft::{Full, Map, Write};
 use semel_core::ident::{JobId, QueueName};
-use semel_core::job::{Head, NoteKind, kept_until};
+use semel_core::job::{Head, NoteKind};
+use semel_core::retention::purge_at;
 use semel_core::state::State;
 use semel_core::time::Timestamp;
 use semel_core::unique::{UniqueKey, must_remember};
@@ -18,6 +19,7 @@ use crate::error::SqliteError;
 use crate::open::Loaded;
 use crate::pending::{Absorbed, Remembered};
 use crate::reader;
+use crate::rows;
 
 /// Writes one commit to memory, and gathers the record of it. Reads rows, writes none.
 pub struct Writer<'a> {
@@ -270,6 +272,7 @@ impl<'a> Writer<'a> {
 
     /// Changes what is remembered of a job for its key.
     fn remember(&mut self, key: UniqueKey, seq: i64, id: JobId, remembered: Option<Remembered>) {
+        let remembered = remembered.map(Remembered::settled);
         let names = remembered.as_ref().map(|remembered| {
             let head = &remembered.head;
             self.names(head.job_type.as_str(), head.queue.as_str())
@@ -380,7 +383,7 @@ pub fn purgeable(
     limit: usize,
 ) -> Result<Vec<JobId>, SqliteError> {
     let mut query = db.prepare_cached(
-        "SELECT seq, state, finished_at, filed, id FROM job WHERE seq > ?1 ORDER BY seq LIMIT ?2",
+        "SELECT seq, state, finished_at, filed, id, rest FROM job WHERE seq > ?1 ORDER BY seq LIMIT ?2",
     )?;
     let mut rows = query.query(params![*cursor, looks])?;
     let mut ids = Vec::new();
@@ -389,11 +392,13 @@ pub fn purgeable(
         looked += 1;
         let ended =
             (State::from_code(row.get(1)?), row.get::<_, Option<i64>>(2)?, row.get::<_, Option<i64>>(3)?);
-        let kept_until = match ended {
-            (Some(state), Some(at), Some(_)) => kept_until(state, Timestamp::from_micros(at)),
+        let purge_at = match ended {
+            (Some(state), Some(at), Some(_)) => {
+                purge_at(state, Timestamp::from_micros(at), rows::until(row, 5)?)
+            }
             _ => None,
         };
-        if kept_until.is_some_and(|until| until <= now) {
+        if purge_at.is_some_and(|at| at <= now) {
             if ids.len() >= limit {
                 return Ok(ids);
             }

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use semel_core::draft::{Draft, Missing, Reads, Record};
 use semel_core::limit::Lane;
+use semel_core::retention::Retention;
 use semel_core::time::Timestamp;
 use tokio::sync::{mpsc, watch};
 
@@ -50,6 +51,7 @@ pub(crate) struct Batcher {
     /// Decisions for those who are gone. They are taken until the very end: answers that nobody takes make them.
     pub(crate) left: mpsc::UnboundedReceiver<Box<dyn Decide>>,
     pub(crate) rows: Arc<AtomicU64>,
+    pub(crate) retention: Arc<Retention>,
     pub(crate) entropy: u64,
     pub(crate) answers: Answers<Outcome>,
 }
@@ -241,6 +243,7 @@ impl Batcher {
             backend: Arc::clone(&self.backend),
             hints: Arc::clone(&self.hints),
             rows: Arc::clone(&self.rows),
+            retention: Arc::clone(&self.retention),
             entropy: self.entropy,
             answers: self.answers.another(),
             is_patient: is_of_waitlist,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use semel_core::draft::{Draft, Group, Missing, Offered, Reads, Snapshot, Write};
 use semel_core::planted::{Bug, is_planted};
+use semel_core::retention::Retention;
 use tokio::time::Instant;
 
 use crate::answers::Answers;
@@ -46,6 +47,7 @@ pub(crate) struct Flight {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) hints: Arc<Hints>,
     pub(crate) rows: Arc<AtomicU64>,
+    pub(crate) retention: Arc<Retention>,
     pub(crate) entropy: u64,
     pub(crate) answers: Answers<Outcome>,
     /// Whether it waits for what is away. Others go on without those that need it.
@@ -235,6 +237,7 @@ impl Flight {
             }
         };
         let mut draft = Draft::new(snapshot, self.entropy, Arc::clone(&self.rows));
+        draft.keep_by(Arc::clone(&self.retention));
         let mut decided = Decided {
             taken: Vec::with_capacity(decisions.len()),
             groups: Vec::with_capacity(decisions.len()),

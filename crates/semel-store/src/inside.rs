@@ -1,6 +1,9 @@
 //! Decisions inside a transaction that somebody else ends: what they write is there with it, or not at all.
 
+use std::sync::Arc;
+
 use semel_core::draft::{Draft, Missing, Reads};
+use semel_core::retention::Retention;
 
 use crate::backend::BoxFuture;
 use crate::error::StoreError;
@@ -18,17 +21,19 @@ pub trait Inside: Send {
     ) -> BoxFuture<'a, Result<(), StoreError>>;
 }
 
-/// The same for a decision with an outcome.
+/// The same for a decision with an outcome. What it ends is kept by these rules.
 ///
 /// # Errors
 /// As [`Inside::decide`].
 pub async fn decide<T: Send>(
     inside: &mut dyn Inside,
+    retention: &Arc<Retention>,
     reads: Reads,
     mut decide: impl FnMut(&mut Draft) -> Result<T, Missing> + Send,
 ) -> Result<T, StoreError> {
     let mut outcome = None;
     let mut take = |draft: &mut Draft| {
+        draft.keep_by(Arc::clone(retention));
         outcome = Some(decide(draft)?);
         Ok(())
     };

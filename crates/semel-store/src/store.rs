@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use semel_core::draft::{Draft, Missing, QueueRow, Reads, Snapshot};
+use semel_core::retention::Retention;
 use semel_core::slot::Due;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{OwnedRwLockReadGuard, RwLock, mpsc, oneshot, watch};
@@ -47,6 +48,7 @@ pub struct Store {
     /// As they were when it was opened: how its work is done does not change.
     facts: Arc<Facts>,
     secret: [u8; 16],
+    retention: Arc<Retention>,
     peek: Option<Arc<dyn Peek>>,
 }
 
@@ -57,7 +59,15 @@ impl Store {
     /// # Errors
     /// [`StoreError::Unavailable`] when the thread cannot be started.
     pub fn open(backend: Arc<dyn Backend>) -> Result<Self, StoreError> {
-        let (store, batcher) = Self::answering(backend, random::number(), Answers::beside());
+        Self::keeping(backend, Retention::default())
+    }
+
+    /// The same, where what ends is kept by these rules.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn keeping(backend: Arc<dyn Backend>, retention: Retention) -> Result<Self, StoreError> {
+        let (store, batcher) = Self::answering(backend, retention, random::number(), Answers::beside());
         if store.facts.blocks {
             std::thread::Builder::new()
                 .name("semel-store".to_owned())
@@ -78,11 +88,12 @@ impl Store {
         backend: Arc<dyn Backend>,
         entropy: u64,
     ) -> (Self, impl Future<Output = ()> + Send + 'static) {
-        Self::answering(backend, entropy, Answers::in_place())
+        Self::answering(backend, Retention::default(), entropy, Answers::in_place())
     }
 
     fn answering(
         backend: Arc<dyn Backend>,
+        retention: Retention,
         entropy: u64,
         answers: Answers<Outcome>,
     ) -> (Self, impl Future<Output = ()> + Send + 'static) {
@@ -96,9 +107,20 @@ impl Store {
         let weak = Arc::downgrade(&backend);
         let hinted = Arc::clone(&hints);
         let peek = backend.peeks();
-        let batcher = Batcher { rows: backend.rows(), backend, hints: hinted, inbox, left, entropy, answers };
+        let retention = Arc::new(retention);
+        let batcher = Batcher {
+            rows: backend.rows(),
+            retention: Arc::clone(&retention),
+            backend,
+            hints: hinted,
+            inbox,
+            left,
+            entropy,
+            answers,
+        };
         let busy = Arc::default();
-        let store = Self { requests, left: leave, backend: weak, busy, alive, hints, facts, secret, peek };
+        let store =
+            Self { requests, left: leave, backend: weak, busy, alive, hints, facts, secret, retention, peek };
         (store, batcher.run(ended))
     }
 
@@ -109,6 +131,11 @@ impl Store {
         let busy = self.busy.try_read();
         let backend = if busy.is_ok() { self.backend.upgrade() } else { None };
         backend.map(|backend| backend.facts()).unwrap_or_else(|| Facts::clone(&self.facts))
+    }
+
+    /// By which rules is kept what is ended through this store: also by who decides past its batcher, in a transaction.
+    pub fn retention(&self) -> &Arc<Retention> {
+        &self.retention
     }
 
     /// What callers are woken by.

@@ -23,7 +23,7 @@
 //! ```
 //!
 //! # Where to look
-//! - [`Semel`], [`Open`]: the queue. `Semel::open("sqlite:app.db")`, `Semel::open("postgres://…")`, `Semel::open("redis://…")` or
+//! - [`Semel`], [`Open`], [`Keep`]: the queue, and how long it keeps what has ended. `Semel::open("sqlite:app.db")`, `Semel::open("postgres://…")`, `Semel::open("redis://…")` or
 //!   `Semel::open("memory:")`.
 //! - [`macro@Job`], [`Options`], [`Unique`], [`Retry`]: what a type of job says about itself.
 //! - [`Enqueue`], [`Envelope`], [`Enqueued`], [`Handle`]: offering a job, and what became of it.
@@ -51,6 +51,7 @@ mod open;
 mod options;
 mod outcome;
 mod queue;
+mod retention;
 #[cfg(feature = "postgres")]
 pub mod session;
 mod steps;
@@ -73,6 +74,7 @@ pub use job::Job;
 pub use options::{Options, Retry};
 pub use outcome::{Admitted, Enqueued, Reason, Refused};
 pub use queue::{Open, Semel};
+pub use retention::Keep;
 pub use steps::{Batch, Chain, Graph, Group, IntoPart, IntoSteps, Part};
 pub use stored::Stored;
 #[cfg(feature = "postgres")]

@@ -20,6 +20,7 @@ use crate::envelope::IntoEnvelope;
 use crate::error::Error;
 use crate::handle::Handle;
 use crate::open::{self, Opened};
+use crate::retention::{Keep, Rules as Retention};
 
 /// A job queue. Cheap to clone; all clones are one queue.
 ///
@@ -51,6 +52,7 @@ struct Shared {
 #[derive(Clone)]
 pub struct Open {
     url: String,
+    retention: Retention,
     #[cfg(feature = "templates")]
     folder: Option<std::path::PathBuf>,
     #[cfg(feature = "http")]
@@ -91,7 +93,49 @@ impl Open {
         self
     }
 
+    /// How long jobs are kept that this program ends: that they end, cancel or replace counts, not who offered them, so all who
+    /// share a store say the same. It is decided when a job ends; what had ended before stays as long as it was decided then.
+    /// [Workflows](crate::Workflow) are kept as jobs are that end so.
+    ///
+    /// A key is held for as long as its policy says, however short its job is kept. All else that is asked of a job is to be had
+    /// only while it is kept: its result, for [`Handle::wait`](crate::Handle::wait) too, and that a request with its id
+    /// was offered before.
+    ///
+    /// Opening fails with [`Error::Invalid`] when anything of it is no length of time, or no type's or queue's name.
+    ///
+    /// ```
+    /// # use semel::{Keep, Semel};
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), semel::Error> {
+    /// const HOUR: Duration = Duration::from_secs(3_600);
+    /// let semel = Semel::open("memory:")
+    ///     .keep(Keep::new().completed(HOUR * 36))
+    ///     .keep_queue("billing", Keep::new().completed(HOUR * 24 * 30))
+    ///     .keep_type("email.send", Keep::new().completed(HOUR))
+    ///     .await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn keep(mut self, keep: Keep) -> Self {
+        self.retention.all = keep;
+        self
+    }
+
+    /// The same for the jobs of a queue: it goes before what [`keep`](Self::keep) says of all.
+    pub fn keep_queue(mut self, queue: impl Into<String>, keep: Keep) -> Self {
+        self.retention.queues.push((queue.into(), keep));
+        self
+    }
+
+    /// The same for the jobs of a type: it goes before what is said of their queue.
+    pub fn keep_type(mut self, job_type: impl Into<String>, keep: Keep) -> Self {
+        self.retention.types.push((job_type.into(), keep));
+        self
+    }
+
     async fn open(self) -> Result<Semel, Error> {
+        let retention = self.retention.checked()?;
         #[cfg(feature = "templates")]
         let templates = match &self.folder {
             Some(folder) => TemplateSet::new(crate::folder::read(folder.clone()).await?),
@@ -100,7 +144,7 @@ impl Open {
         #[cfg(not(feature = "templates"))]
         let templates = TemplateSet::default();
         let opened = open::open(&self.url).await?;
-        let engine = Engine::start(Arc::clone(&opened.backend))?;
+        let engine = Engine::keeping(Arc::clone(&opened.backend), retention)?;
         #[cfg(feature = "postgres")]
         if let Some(database) = opened.database.as_ref().filter(|_| self.relays) {
             let set = templates.clone();
@@ -166,6 +210,7 @@ impl Semel {
     pub fn open(url: &str) -> Open {
         Open {
             url: url.to_owned(),
+            retention: Retention::default(),
             #[cfg(feature = "templates")]
             folder: None,
             #[cfg(feature = "http")]

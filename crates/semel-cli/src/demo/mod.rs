@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use semel_client::Client;
+use semel_core::retention::Retention;
 use semel_ojs::Templates;
 use tokio::task::JoinSet;
 
@@ -119,11 +120,13 @@ impl Demo {
     /// Only a store that is named on the command line is played on: one from the environment holds real work.
     async fn link(&self, globals: &Globals, folder: &Folder) -> Result<Link, Failure> {
         if globals.server.is_none() && globals.store.is_none() {
-            return Link::inside(&folder.store()?, Templates::default()).await;
+            return Link::inside(&folder.store()?, Templates::default(), Retention::default()).await;
         }
         let settings = Settings::read(globals, None)?;
         match &settings.target {
-            Target::Store(place @ Place::Memory) => Link::inside(place, Templates::default()).await,
+            Target::Store(place @ Place::Memory) => {
+                Link::inside(place, Templates::default(), Retention::default()).await
+            }
             _ => Link::open(&settings, Missing::Create).await,
         }
     }

@@ -143,7 +143,7 @@ impl Serve {
         for thought in templates::thoughts(&templates.get()) {
             tracing::warn!(advice = thought, "a template's policy may not mean what it says");
         }
-        let opened = Opened::open(&store).await?;
+        let opened = Opened::open(&store).await?.keeping(settings.retention.clone());
         let mut host = Host::start_with(opened, &settings.listen, config, limits, tls.clone()).await?;
         host.deliver(webhooks, templates.clone());
         host.announce()?;

@@ -30,6 +30,7 @@ mod pages;
 mod postgres;
 mod redis;
 mod requests;
+mod retention;
 mod run;
 mod secrets;
 mod serve;

@@ -67,6 +67,7 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
         "tls.rs and token.rs, with certificates of their own",
     ),
     ("docs/guide/network.md", "kill -HUP", "token.rs"),
+    ("docs/guide/operating.md", "```toml\n[retention]", "retention.rs"),
     ("docs/guide/operating.md", "semel copy", "copies.rs, from and to stores of the test's"),
     ("docs/guide/operating.md", "semel serve --sample-policies", "doctor.rs, on a server of the test's"),
     ("docs/guide/postgresql.md", "semel serve", "postgres.rs, on a database of the test's"),

@@ -82,7 +82,7 @@ mod tests {
             started_at: None,
             finished_at: state.is_finished().then_some(at),
             renewed_at: None,
-            burned_until: None,
+            until: None,
             lease: None,
             follow_up: None,
             awaited: false,

@@ -44,6 +44,12 @@ impl Period {
         self.micros
     }
 
+    /// Its length in seconds, of which one that has begun counts; a month is a 1200th of a hundred years.
+    pub const fn about_s(self) -> u64 {
+        // Within the bound, which is far below 2^64.
+        (self.months as u64 * MONTH_MEAN + self.micros).div_ceil(SECOND)
+    }
+
     /// From milliseconds.
     ///
     /// # Errors

@@ -1,14 +1,14 @@
 //! A workflow as it is stored: one document, by its id.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::body::Corrupt;
+use crate::draft::Draft;
 use crate::event::{Event, EventKind};
 use crate::ident::{JobId, JobType, QueueName, WorkflowId};
-use crate::limits::{RETENTION_DEFAULT_S, RETENTION_DISCARDED_S};
+use crate::retention::purge_at;
+use crate::state::State;
 use crate::time::Timestamp;
 
 /// In which form a workflow was asked for. All are steps that wait for steps; the form is for people.
@@ -255,22 +255,30 @@ impl Workflow {
         }
     }
 
-    /// When it may be forgotten: as long after its end as a job that ended so.
-    pub fn forget_at(&self) -> Option<Timestamp> {
-        let kept_s = match self.status {
+    /// When it may be forgotten: as long after its end as a job that ended so. For a task that is its own job, else any of the
+    /// queue in which its events are told.
+    fn forget_at(&self, draft: &Draft) -> Option<Timestamp> {
+        let ended = match self.status {
             Status::Running => return None,
-            Status::Completed | Status::Cancelled => RETENTION_DEFAULT_S,
-            Status::Failed => RETENTION_DISCARDED_S,
+            Status::Completed => State::Completed,
+            Status::Cancelled => State::Cancelled,
+            Status::Failed => State::Discarded,
         };
-        let finished_at = self.finished_at.map(Timestamp::from_micros)?;
-        Some(finished_at.saturating_add(Duration::from_secs(kept_s)))
+        // Whoever ends a task's workflow ends the task in the same decision, which is taken again where it was not loaded.
+        let task = self.task().and_then(|task| draft.snapshot().peek(task)).map(|(head, _)| head);
+        let queue = self.queue.as_deref().map_or_else(QueueName::default, QueueName::from_stored);
+        let decided = match task {
+            Some(head) => draft.kept_until(Some(&head.job_type), &head.queue, ended),
+            None => draft.kept_until(None, &queue, ended),
+        };
+        purge_at(ended, self.finished_at.map(Timestamp::from_micros)?, decided)
     }
 
-    /// The stored form, and when it is due.
-    pub(super) fn encode(&self) -> (Bytes, Option<Timestamp>) {
+    /// The stored form, and when it is due, as it is when its last decision is taken.
+    pub(super) fn encode(&self, draft: &Draft) -> (Bytes, Option<Timestamp>) {
         let due = match self.status {
             Status::Running => self.resume_at.map(Timestamp::from_micros),
-            Status::Completed | Status::Failed | Status::Cancelled => self.forget_at(),
+            Status::Completed | Status::Failed | Status::Cancelled => self.forget_at(draft),
         };
         // Strings and numbers only: nothing here can fail to serialise.
         (serde_json::to_vec(self).unwrap_or_default().into(), due)

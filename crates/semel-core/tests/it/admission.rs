@@ -47,7 +47,7 @@ pub(crate) fn head(row: u64, state: State, age: i64) -> Head {
         started_at: None,
         finished_at: state.is_finished().then_some(ago(age / 2)),
         renewed_at: None,
-        burned_until: None,
+        until: None,
         lane: None,
         lease: (state == State::Active)
             .then(|| Box::new(Lease { worker: "w".into(), visible_until: ago(-2), run_until: ago(-30) })),

@@ -7,6 +7,7 @@ mod explanation;
 mod golden;
 mod page;
 mod policy;
+mod retention;
 mod schedule;
 mod sight;
 mod vectors;

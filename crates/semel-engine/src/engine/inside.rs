@@ -37,7 +37,7 @@ impl Engine {
         let observed = self.look_at(&offers);
         let decide =
             |draft: &mut semel_core::draft::Draft| Ok((enqueue_batch(draft, &offers, mode)?, draft.now()));
-        let (batch, now) = inside::decide(transaction, reads, decide).await?;
+        let (batch, now) = inside::decide(transaction, self.store().retention(), reads, decide).await?;
         self.count_batch(&batch, &labels, now, source);
         self.take_batch(observed, labels.iter().map(|label| &label.job_type), &batch);
         Ok(self.space.shown(batch))
@@ -56,7 +56,7 @@ impl Engine {
     ) -> Result<Settled, StoreError> {
         let (id, space) = (self.space.stored_id(id), Arc::clone(&self.space));
         let reads = Reads { heads: vec![id], ..Reads::default() };
-        let settled = inside::decide(transaction, reads, |draft| {
+        let settled = inside::decide(transaction, self.store().retention(), reads, |draft| {
             if draft.is_elsewhere(id, &space) {
                 return Ok(Settled::Refused(Refusal::NotFound));
             }

@@ -8,6 +8,7 @@ mod duties;
 mod following;
 mod held_up;
 mod limits;
+mod retention;
 mod rounds;
 mod samples;
 mod untold;

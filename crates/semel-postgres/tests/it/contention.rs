@@ -326,7 +326,8 @@ async fn who_waits_for_an_earlier_key_inside_a_transaction_holds_no_later_one() 
         let read = |key: UniqueKey| KeyRead { key, states: StateSet::ALL, all: false };
         let reads = Reads { keys: vec![read(later)], ..Reads::default() };
         let mut inside = backend.inside(&transaction);
-        let decided = decide(&mut inside, reads, |draft| {
+        let by_default = Arc::default();
+        let decided = decide(&mut inside, &by_default, reads, |draft| {
             draft.key(&read(later))?;
             draft.key(&read(earlier))?;
             Ok(())

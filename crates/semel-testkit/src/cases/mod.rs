@@ -20,6 +20,7 @@ pub mod people;
 pub mod remembering;
 pub mod replacing;
 pub mod request_ids;
+pub mod retention;
 pub mod round_trip;
 pub mod tasks;
 pub mod timers;
@@ -267,6 +268,15 @@ macro_rules! conformance {
             a_deleted_dead_letter_is_gone,
             a_revived_job_is_filed_again_when_it_ends_again,
             conservation_created_is_live_and_finished_and_purged,
+        );
+        $crate::conformance!(@$how $fixture; retention:
+            a_job_is_kept_as_long_as_was_decided_when_it_ended,
+            every_way_to_end_has_a_time_of_its_own,
+            a_key_is_never_free_early_however_short_its_job_is_kept,
+            a_job_that_is_kept_longer_is_hidden_by_no_later_one,
+            many_uses_of_one_key_leave_few_holders_however_long_they_are_kept,
+            a_job_that_lives_again_has_forgotten_how_long_it_was_to_be_kept,
+            a_burned_lease_is_not_taken_for_how_long_a_job_is_kept,
         );
         $crate::conformance!(@$how $fixture; people:
             queues_count_their_jobs_by_state,

@@ -148,7 +148,7 @@ pub async fn a_replacement_that_does_not_wait_passes_the_wait_on(f: &Fixture) {
     // Once the lease's time is over there is nothing to wait for.
     f.advance(ends_at.since(f.now().await)).await;
     let (new, _) = replaced(f, &waiting().offer()).await;
-    assert_eq!((new.state, new.burned_until), (State::Available, None));
+    assert_eq!((new.state, new.burned_until()), (State::Available, None));
 }
 
 /// Activated before the lease's end it becomes available with it; afterwards at once.

@@ -68,7 +68,7 @@ fn blank(draft: &Draft, id: JobId) -> Head {
         started_at: None,
         finished_at: None,
         renewed_at: None,
-        burned_until: None,
+        until: None,
         lane: None,
         lease: None,
         follow_up: None,
@@ -110,7 +110,7 @@ pub async fn the_largest_values_come_back(f: &Fixture) {
             head.fence = i64::MAX as u64;
             (head.created_at, head.started_at) = (Timestamp::EPOCH, Some(Timestamp::EPOCH));
             head.renewed_at = Some(Timestamp::from_micros(-1));
-            head.burned_until = Some(late);
+            head.until = Some(late);
             head.state = State::Active;
             head.lease = Some(Box::new(Lease {
                 worker: "w".repeat(255).into(),

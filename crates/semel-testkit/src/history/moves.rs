@@ -79,7 +79,7 @@ fn check_move(before: &Head, after: &Head, is_burned: bool, now: Timestamp) -> C
         (State::Pending, State::Scheduled) => {
             let until = after.available_at;
             // The decision may be older than its commit: the wait may be over by now.
-            let waits = until == before.available_at || Some(until) == before.burned_until;
+            let waits = until == before.available_at || Some(until) == before.burned_until();
             require(waits && !is_burned, "it was activated later for nothing")
         }
         (State::Available, State::Pending) => {

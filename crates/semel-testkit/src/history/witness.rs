@@ -257,7 +257,7 @@ impl Witness {
                             // It may inherit the wait for a run whose place one of these took.
                             let at = (*at).max(now);
                             head.available_at == at
-                                || Some(head.available_at) == head.burned_until.max(Some(at))
+                                || Some(head.available_at) == head.burned_until().max(Some(at))
                         }
                         _ => true,
                     };

@@ -22,6 +22,7 @@ mod postgres;
 mod redis;
 #[cfg(all(feature = "http", feature = "remote"))]
 mod remote;
+mod retention;
 #[cfg(all(feature = "http", feature = "remote"))]
 mod serving;
 mod shutdown;

@@ -13,8 +13,8 @@ use std::time::Duration;
 use diesel_async::AsyncPgConnection;
 use semel::testing::TestQueue;
 use semel::{
-    CancellationToken, Chain, Envelope, Group, Job, Lease, OnConflict, Overlap, Run, Semel, State, Unique,
-    Worker,
+    CancellationToken, Chain, Envelope, Group, Job, Keep, Lease, OnConflict, Overlap, Run, Semel, State,
+    Unique, Worker,
 };
 use semel_diesel::Diesel;
 use semel_sqlx::Sqlx;
@@ -123,6 +123,15 @@ async fn readme() -> Anything {
     let worker = Worker::new(&semel).handle(capture).start()?;
     let job = semel.enqueue(Capture { order: 7 }).await?;
     let receipt: Receipt = job.result().await?;
+    Ok(())
+}
+
+async fn kept() -> Anything {
+    let semel = Semel::open("sqlite:app.db")
+        .keep(Keep::new().completed(36 * HOUR).discarded(365 * 24 * HOUR))
+        .keep_queue("billing", Keep::new().completed(30 * 24 * HOUR))
+        .keep_type("email.send", Keep::new().completed(HOUR))
+        .await?;
     Ok(())
 }
 

@@ -1,0 +1,125 @@
+//! How long an ended job is kept, on rows that a test makes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel_core::draft::{Draft, Reads, Snapshot, Write};
+use semel_core::ident::{JobId, JobType, QueueName};
+use semel_core::job::{Ending, Head, Role};
+use semel_core::lease::Bearer;
+use semel_core::life;
+use semel_core::retention::{Keep, Retention, keep_for};
+use semel_core::slot::{Filing, Slot};
+use semel_core::state::State;
+use semel_core::time::Timestamp;
+use semel_core::unique::{Hold, outlives};
+
+const HOUR: Duration = Duration::from_secs(3_600);
+const DAY: Duration = Duration::from_secs(24 * 3_600);
+
+fn at(since: Duration) -> Timestamp {
+    Timestamp::from_millis(1_767_225_600_000).saturating_add(since)
+}
+
+/// A job that waits, with a lease that was burned until an hour from its admission.
+fn waiting(number: u64) -> Head {
+    let created_at = at(Duration::from_secs(number));
+    Head {
+        id: JobId::mint(created_at, number, 7),
+        key: None,
+        hold: Hold::NONE,
+        job_type: JobType::from_stored("a.b"),
+        queue: QueueName::default(),
+        lane: None,
+        priority: 0,
+        state: State::Available,
+        role: Role::Plain,
+        attempt: 0,
+        max_attempts: 1,
+        visibility_ms: 0,
+        timeout_ms: 0,
+        version: 1,
+        fence: 1,
+        created_at,
+        available_at: created_at,
+        expires_at: None,
+        started_at: None,
+        finished_at: None,
+        renewed_at: None,
+        until: Some(at(HOUR)),
+        lease: None,
+        follow_up: None,
+        ending: None,
+        awaited: false,
+    }
+}
+
+fn ended(number: u64, until: Option<Timestamp>) -> Head {
+    let waiting = waiting(number);
+    let finished_at = Some(waiting.created_at);
+    Head { state: State::Cancelled, ending: Some(Ending::Cancelled), finished_at, until, ..waiting }
+}
+
+fn draft(head: &Head, now: Timestamp, rules: Option<Duration>) -> Draft {
+    let mut snapshot = Snapshot::with_room_for(now, &Reads::default());
+    snapshot.add_head(head.id, Some(head.clone()));
+    let mut draft = Draft::new(snapshot, 7, Arc::default());
+    if let Some(time) = rules {
+        let keep = Keep { cancelled: Some(keep_for(time, "").unwrap()), ..Keep::default() };
+        draft.keep_by(Arc::new(Retention::new(keep)));
+    }
+    draft
+}
+
+#[test]
+fn an_end_says_how_long_it_is_kept_in_place_of_the_lease_that_was_burned() {
+    for (rules, kept_until) in [(None, None), (Some(DAY), None), (Some(HOUR * 2), Some(at(HOUR * 3)))] {
+        let live = waiting(0);
+        assert_eq!((live.burned_until(), live.kept_until(), live.purge_at()), (Some(at(HOUR)), None, None));
+        assert_eq!(live.run_may_last_until(), Some(at(HOUR)));
+        let mut draft = draft(&live, at(HOUR), rules);
+        life::cancel(&mut draft, live.id, &Bearer::default()).unwrap();
+        let head = draft.head(live.id).unwrap().unwrap();
+        assert_eq!((head.burned_until(), head.run_may_last_until()), (None, None));
+        assert_eq!(head.kept_until(), kept_until);
+        let purge_at = kept_until.unwrap_or(at(HOUR + DAY));
+        assert_eq!(head.purge_at(), Some(purge_at));
+        assert_eq!(Filing::of(&head), Filing { slot: Slot::Done, at: purge_at, expires: None });
+    }
+}
+
+#[test]
+fn a_job_is_purged_when_its_time_is_over_and_filed_anew_before() {
+    for until in [None, Some(at(HOUR)), Some(at(DAY * 400))] {
+        let head = ended(0, until);
+        let time = until.unwrap_or(at(DAY));
+        let mut early = draft(&head, at(time.since(at(Duration::ZERO)) - Duration::from_micros(1)), None);
+        assert!(!life::purge(&mut early, head.id).unwrap());
+        let writes = early.finish().writes;
+        assert!(matches!(&writes[..], [Write::Update { head: filed }] if Filing::of(filed).at == time));
+        let mut due = draft(&head, time, None);
+        assert!(life::purge(&mut due, head.id).unwrap());
+        assert!(matches!(&due.finish().writes[..], [Write::Forget { remember: None, .. }]));
+    }
+}
+
+/// The time of a job that goes on is none of its end: whoever asks for it of the wrong kind hears of nothing.
+#[test]
+fn one_time_is_never_taken_for_the_other() {
+    for state in State::ALL {
+        let head = Head { state, ..waiting(0) };
+        let (burned, kept) = (head.burned_until(), head.kept_until());
+        assert_eq!((burned.is_some(), kept.is_some()), (state.is_live(), state.is_finished()), "{state}");
+    }
+}
+
+#[test]
+fn a_later_holder_that_is_kept_shorter_stands_for_no_other() {
+    let day = |number: u64| ended(number, None);
+    let until = |number: u64, time: Duration| ended(number, Some(at(time)));
+    assert!(outlives(&day(2), &day(1)));
+    assert!(!outlives(&until(2, HOUR), &day(1)), "it is gone before the other");
+    assert!(!outlives(&day(2), &until(1, DAY * 2)));
+    assert!(outlives(&until(2, HOUR), &until(1, HOUR)));
+    assert!(outlives(&until(2, DAY * 2), &day(1)));
+}
