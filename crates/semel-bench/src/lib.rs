@@ -109,16 +109,21 @@ pub async fn run_on_redis(
         let engine = Engine::start(store)?;
         let mut run = Run { options, progress: &progress, writes_per_second, from: 0 };
         let mut figures: Vec<Figure> = limit.into_iter().collect();
-        figures.extend(run.cases(&engine, 0).await?);
-        if options.waiting > 0 {
-            progress("emptying");
-            load::drain(&engine, &load::Work::new(options.args_bytes, true)?).await?;
-            run.fill(&engine).await?;
-            figures.extend(run.cases(&engine, options.waiting).await?);
-        }
-        let report = Report::of(&engine.facts(), options, figures);
+        let measured = async {
+            figures.extend(run.cases(&engine, 0).await?);
+            if options.waiting > 0 {
+                progress("emptying");
+                load::drain(&engine, &run.work()?).await?;
+                run.fill(&engine).await?;
+                figures.extend(run.cases(&engine, options.waiting).await?);
+            }
+            Ok(figures)
+        };
+        let measured: Result<Vec<Figure>, BenchError> = measured.await;
+        let facts = engine.facts();
+        // Nothing of it writes any more when all is deleted.
         engine.close().await;
-        Ok(report)
+        Ok(Report::of(&facts, options, measured?))
     };
     let report = measured.await;
     semel_redis::Redis::remove(address).await?;

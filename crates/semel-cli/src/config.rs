@@ -289,7 +289,7 @@ fn read_file(named: Option<&Path>) -> Result<File, Failure> {
         });
         // The parser's own report repeats the line, which may hold a token.
         Failure::usage(format!("{}{place}: {}", path.display(), error.message()))
-            .next("it may set server, store, listen, token, token_file, tokens, ca, tls_cert, tls_key, otlp, templates, sample_policies, log, log_format and [retention]")
+            .next("it may set server, store, listen, token, token_file, tokens, ca, tls_cert, tls_key, otlp, templates, sample_policies, log, log_format and [retention]; the name of a type goes in quotes: [retention.types.\"email.send\"]")
     })
 }
 

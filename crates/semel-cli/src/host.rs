@@ -27,6 +27,9 @@ use crate::failure::{Context, Exit, Failure};
 use crate::link::{no_postgres, no_redis};
 use crate::place::Place;
 
+/// How often the store is asked whether it can go on.
+const HEALTH_EVERY: Duration = Duration::from_millis(500);
+
 /// A store that is open, and what only a file can do.
 pub struct Opened {
     backend: Arc<dyn Backend>,
@@ -225,6 +228,19 @@ impl Host {
         match self.engine.store().load(Reads::default()).await {
             Err(error @ (StoreError::Poisoned(_) | StoreError::Corrupt(_))) => Some(error.to_string()),
             _ => None,
+        }
+    }
+
+    /// Waits until the server cannot go on, and says why.
+    pub async fn broken(&self) -> String {
+        loop {
+            tokio::time::sleep(HEALTH_EVERY).await;
+            if let Some(why) = self.poison().await {
+                return why;
+            }
+            if self.has_ended() {
+                return "the server cannot accept connections any more".to_owned();
+            }
         }
     }
 

@@ -165,7 +165,17 @@ impl Link {
         talk: impl AsyncFnOnce(&Client) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         let link = Self::open(settings, missing).await?;
-        let said = talk(&link.client).await;
+        let said = match &link.host {
+            None => talk(&link.client).await,
+            // What this process's own server cannot do any more does not pass, however long somebody would ask again.
+            Some(host) => tokio::select! {
+                biased;
+                said = talk(&link.client) => said,
+                why = host.broken() => Err(Failure::failed(why).next(
+                    "look at the disk, then try again; if the file is damaged, restore a backup: semel restore",
+                )),
+            },
+        };
         let closed = link.close().await;
         said.and_then(|value| closed.map(|()| value))
     }

@@ -3,27 +3,22 @@
 use std::time::Duration;
 
 use crate::failure::Failure;
-use crate::print::Printer;
+use crate::print::remark;
 
 /// How long to wait before it is asked again: at first, and at most.
 const WAIT_FIRST: Duration = Duration::from_millis(500);
 const WAIT_MAX: Duration = Duration::from_secs(15);
 
-/// What is known of a server that is asked again and again.
-pub struct Patience<'p> {
-    printer: &'p Printer,
+/// What is known of a server that is asked again and again; by default nobody has asked it yet.
+#[derive(Default)]
+pub struct Patience {
     /// Whether it has ever answered. One that was never there is not waited for: it may be named wrongly.
     has_answered: bool,
     /// The next wait, while it is away.
     wait: Option<Duration>,
 }
 
-impl<'p> Patience<'p> {
-    /// For a server that nobody has asked yet.
-    pub const fn new(printer: &'p Printer) -> Self {
-        Self { printer, has_answered: false, wait: None }
-    }
-
+impl Patience {
     /// Asks until there is an answer, with waits that grow between the tries. Of a server that is away it says so once.
     ///
     /// # Errors
@@ -37,8 +32,8 @@ impl<'p> Patience<'p> {
                 }
                 Err(failure) if failure.passes && self.has_answered => {
                     let wait = self.wait.unwrap_or_else(|| {
-                        self.printer
-                            .remark(format_args!("{}; it is asked again until it answers", failure.what));
+                        // Also to who reads the answers by a program: else nothing tells a long silence from an end.
+                        remark(format_args!("{}; it is asked again until it answers\n", failure.what));
                         WAIT_FIRST
                     });
                     self.wait = Some((2 * wait).min(WAIT_MAX));
@@ -65,11 +60,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn waits_grow_to_a_bound_and_begin_anew_after_an_answer() {
-        let printer = Printer::new(true);
-        let mut patience = Patience::new(&printer);
+        let mut patience = Patience::default();
         assert!(patience.ask(async || Err::<(), _>(away())).await.is_err(), "never there");
         patience.ask(async || Ok(())).await.unwrap();
-        let took = async |patience: &mut Patience<'_>, failures: usize| {
+        let took = async |patience: &mut Patience, failures: usize| {
             let (began, tries) = (Instant::now(), Cell::new(0));
             let ask = async || {
                 tries.set(tries.get() + 1);

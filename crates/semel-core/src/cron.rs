@@ -193,7 +193,8 @@ fn load_seen(
     }))
 }
 
-/// Changes a cron; none when there is none of that name, or it is of none of the `queues`. Ticks that passed while it was disabled are not made up for.
+/// Changes a cron; none when there is none of that name, or it is of none of the `queues`. Ticks that passed while it was
+/// disabled are not made up for.
 ///
 /// # Errors
 /// [`Missing`] when the snapshot lacks the cron.

@@ -5,6 +5,7 @@
 //! decision stops with [`Missing`], the driver loads what was asked for, and the decision is taken again. Everything
 //! it read is fenced by version as soon as it writes anything.
 
+mod aside;
 mod depth;
 mod document;
 mod extend;
@@ -21,13 +22,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 
 use crate::event::{Event, EventKind};
-use crate::ident::{JobId, JobType, QueueName};
+use crate::ident::{JobId, QueueName};
 use crate::job::{Head, NoteKind};
 use crate::partition;
 use crate::planted::{Bug, is_planted};
 use crate::retention::Retention;
 use crate::settings::waits;
-use crate::state::State;
 use crate::tenant::Namespace;
 use crate::time::Timestamp;
 use crate::unique::UniqueKey;
@@ -88,21 +88,6 @@ impl Draft {
             rows,
             retention: None,
         }
-    }
-
-    /// Has what ends from now on be kept by these rules; by the defaults where nobody says.
-    pub fn keep_by(&mut self, retention: Arc<Retention>) {
-        self.retention = Some(retention);
-    }
-
-    /// Until when what ends so now is kept, where that is not the default.
-    pub(crate) fn kept_until(
-        &self,
-        job_type: Option<&JobType>,
-        queue: &QueueName,
-        ended: State,
-    ) -> Option<Timestamp> {
-        self.retention.as_ref()?.decide(job_type, queue, ended, self.now())
     }
 
     /// The store's time of this group's decisions.
@@ -432,11 +417,6 @@ impl Draft {
     /// Tells the log what happened to something that is no job.
     pub fn tell_of(&mut self, event: Event) {
         push_one(&mut self.group.events, event);
-    }
-
-    /// Has what became of an offer be counted when the decision is applied.
-    pub(crate) fn count(&mut self, offered: Offered) {
-        push_one(&mut self.group.offered, offered);
     }
 
     fn write(&mut self, write: Write) {

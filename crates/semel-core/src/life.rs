@@ -172,8 +172,8 @@ pub fn purge(draft: &mut Draft, id: JobId) -> Result<bool, Missing> {
     match head.purge_at() {
         Some(at) if at <= now => {}
         Some(_) => {
-            // A program that knows no times but the defaults has filed it too early when it wrote it. Filed anew, it keeps
-            // nobody from being purged by being the first that is due.
+            // It was filed before its time, as by a program that knows only the defaults. Filed anew, it does not stay the first that
+            // is due, and keeps nobody waiting.
             draft.update(&mut head);
             return Ok(false);
         }

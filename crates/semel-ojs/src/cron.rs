@@ -125,14 +125,15 @@ fn refuse_beside(members: &Members<'_>, template: &Members<'_>) -> Result<(), In
     for (name, value) in members.iter("").filter(|(name, _)| is_of_job(name)) {
         let is_said = match template.get("/job_template", name) {
             Some(same) => digest(&same.tree()?) == digest(&value.tree()?),
-            None => {
-                matches!(name, "options" | "meta")
-                    && matches!(value.tree()?, Json::Object(members) if members.is_empty())
-            }
+            None => match (name, value.tree()?) {
+                ("options" | "meta", Json::Object(members)) => members.is_empty(),
+                ("args" | "tags", Json::Array(items)) => items.is_empty(),
+                _ => false,
+            },
         };
         if !value.is_null() && !is_said {
             return Err(value.refuse(
-                "stands beside job_template, which says all of the job, and would be passed over; send it in job_template",
+                "is not what job_template says, which is all of the job; send it in job_template alone, and leave it out here",
             ));
         }
     }

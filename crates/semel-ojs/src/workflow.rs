@@ -20,7 +20,7 @@ use crate::enqueue::{Enqueue, Terms};
 use crate::members::{Members, Value};
 use crate::write::{Object, list, object, put_string};
 
-/// Callbacks and when they come. The second spelling is that of steps of an SDK, which sends callbacks as steps.
+/// Callbacks and when they come. SDKs that send them as steps name those so, by either spelling.
 const CALLBACKS: [(&str, &str, When); 3] = [
     ("on_complete", "on-complete", When::Always),
     ("on_success", "on-success", When::Success),
@@ -265,7 +265,7 @@ impl Reader<'_> {
                 }
             }
             step.results.clone_from(&step.after);
-            let callback = CALLBACKS.iter().find(|(_, name, _)| *name == step.id);
+            let callback = CALLBACKS.iter().find(|(member, name, _)| [*member, *name].contains(&&*step.id));
             if let Some((_, _, when)) = callback.filter(|_| !step.after.is_empty()) {
                 (step.when, step.is_callback, is_batch) = (*when, true, true);
             }

@@ -57,7 +57,7 @@ pub fn maybe_time(bytes: [u8; 8]) -> Option<Timestamp> {
 }
 
 /// Until when a head that is kept for its key alone is kept, by what it says now, as a place.
-pub fn kept_until(head: &Head) -> [u8; 8] {
+pub fn remembered_until(head: &Head) -> [u8; 8] {
     maybe_place(must_remember(&head.hold, head, Timestamp::EPOCH).until())
 }
 

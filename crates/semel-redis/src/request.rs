@@ -153,7 +153,7 @@ fn push_write(command: &mut Cmd, write: &Write, is_alone: impl Fn(JobId) -> bool
         }
         Write::Update { head } => {
             let letter = if is_alone(head.id) { b'u' } else { b'U' };
-            command.arg(op(letter, &[&head.id.to_bytes(), &head::kept_until(head)]));
+            command.arg(op(letter, &[&head.id.to_bytes(), &head::remembered_until(head)]));
             command.arg(head::write(head));
         }
         Write::Note { job, kind, text: Some(text) } => {

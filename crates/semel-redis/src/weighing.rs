@@ -7,7 +7,7 @@ use semel_core::job::Head;
 use semel_core::unique::UniqueKey;
 use semel_store::backend::{Unwritten, Verdict};
 
-use crate::head::{NO_PLACE, kept_until};
+use crate::head::{NO_PLACE, remembered_until};
 use crate::request::Forward;
 use crate::routes::Route;
 
@@ -120,7 +120,7 @@ impl Scales {
             return;
         }
         let held = known.key;
-        if known.is_kept && (head.key.is_none() || kept_until(head) == NO_PLACE) {
+        if known.is_kept && (head.key.is_none() || remembered_until(head) == NO_PLACE) {
             return self.forget(head.id);
         }
         if known.is_kept {

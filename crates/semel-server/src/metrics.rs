@@ -89,7 +89,7 @@ pub(crate) async fn show(Scope(app): Scope, caller: Caller) -> Result<Response, 
     page.family(
         "semel_outcomes_total",
         "counter",
-        "Outcomes of requests, crons' ticks and workflows' steps since the start, by type, queue and outcome.",
+        "Outcomes of requests, crons' ticks, workflows' steps and runs since the start, by type, queue and outcome.",
     );
     for ((job_type, queue, outcome), count) in app.engine.counters().all() {
         let labels = labels(&queue, &[("type", job_type.as_str()), ("outcome", outcome)]);

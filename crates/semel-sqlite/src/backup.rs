@@ -139,7 +139,11 @@ fn copy_rows(from: &Path, part: &Path, purpose: Purpose) -> Result<(Vec<Entry>, 
     };
     let db = Connection::open_with_flags(from, access)?;
     // An empty file is written into.
-    private::make(part);
+    match purpose {
+        Purpose::Restore => private::make(part),
+        // It stays with who makes it, wherever he puts it. What stands in the way is for SQLite to say.
+        Purpose::Backup => drop(private::options().create_new(true).open(part)),
+    }
     db.execute("VACUUM INTO ?1", [part.to_string_lossy()])?;
     let last = last(&db)?;
     let journal = journal::beside(from, identity(&db)?, last)?;

@@ -418,7 +418,9 @@ fn file(
     let Written { seq, head, names, .. } = written;
     let Some(key) = &head.key else { return Ok(()) };
     for (other_seq, Remembered { head: mut other, .. }) in reader::remembered_rows(others, None, key)? {
-        other.until = other.until.or(reader::kept_until(db, other_seq)?);
+        if other_seq != *seq && other.state == head.state {
+            reader::add_kept_until(db, other_seq, &mut other)?;
+        }
         if other_seq != *seq && outlives(&other, head) {
             return Ok(());
         }

@@ -31,7 +31,7 @@ impl FileLock {
         let store_path = real(store)?;
         let path = lock_path(&store_path);
         let io = |source| SqliteError::Io { path: path.display().to_string(), source };
-        // Only of one that it has made itself is it known whose it is.
+        // Only a lock that is made here is given to the store's owner.
         let made = private::create_new(&private::options(), &path, &store_path);
         let open = || private::options().create(true).truncate(false).open(&path);
         let mut file = made.or_else(|_| open()).map_err(io)?;

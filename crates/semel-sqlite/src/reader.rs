@@ -216,13 +216,22 @@ pub fn remembered_rows(
 
 /// Until when the body of an ended job is kept, where that is not the default: of those that are remembered only their own rows
 /// say it.
-pub fn kept_until(db: &Connection, seq: i64) -> Result<Option<Timestamp>, SqliteError> {
+fn kept_until(db: &Connection, seq: i64) -> Result<Option<Timestamp>, SqliteError> {
     let mut query = db.prepare_cached("SELECT rest FROM job WHERE seq = ?1")?;
     let mut found = query.query([seq])?;
     Ok(match found.next()? {
         Some(row) => rows::until(row, 0)?,
         None => None,
     })
+}
+
+/// Completes what a key's memory has of an ended job by [until when](kept_until) its body is kept, where that may decide which of two
+/// stands for the other: a dead letter stands for none.
+pub fn add_kept_until(db: &Connection, seq: i64, head: &mut Head) -> Result<(), SqliteError> {
+    if head.until.is_none() && !head.is_dead_letter() {
+        head.until = kept_until(db, seq)?;
+    }
+    Ok(())
 }
 
 /// A page of jobs, newest row first. Looks at a bounded number of rows.

@@ -201,7 +201,9 @@ impl<'a> Replay<'a> {
     /// been lost with the round.
     fn drop_outlived(&self, loaded: &mut Loaded, key: &UniqueKey, gone: &Head) -> Result<(), SqliteError> {
         for (seq, Remembered { head: mut other, .. }) in reader::remembered(self.db, loaded, key)? {
-            other.until = other.until.or(reader::kept_until(self.db, seq)?);
+            if other.state == gone.state {
+                reader::add_kept_until(self.db, seq, &mut other)?;
+            }
             if outlives(gone, &other) {
                 loaded.pending.remember(*key, seq, other.id, None);
             }

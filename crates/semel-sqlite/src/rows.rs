@@ -119,8 +119,8 @@ pub fn own_key(row: &Row<'_>) -> rusqlite::Result<Option<UniqueKey>> {
     key(row, 2)
 }
 
-/// Reads a head that is kept for its key's sake. Without `names` it has none; comparing two of one key needs none, but
-/// [until when](crate::reader::kept_until) those are kept that have a body.
+/// Reads a head that is kept for its key's sake. Without `names` it has none: comparing two of one key does not need them. Until when
+/// a job with a body is kept is not here either: [its own row](crate::reader::add_kept_until) says it.
 pub fn remembered(row: &Row<'_>, names: Option<&Names>) -> Result<Remembered, SqliteError> {
     let seq: i64 = row.get(1)?;
     let wrong = |what| SqliteError::Row { seq, what };

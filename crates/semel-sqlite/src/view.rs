@@ -85,10 +85,11 @@ pub fn snapshot(
                 view.holders.push(head);
             }
         }
-        if view.holders.len() > 1 {
-            for head in view.holders.iter_mut().filter(|head| head.until.is_none()) {
+        // Who asks for all of them compares them with others.
+        if view.holders.len() > 1 || read.all {
+            for head in &mut view.holders {
                 if let Some(seq) = places.get(&head.id) {
-                    head.until = reader::kept_until(db, *seq)?;
+                    reader::add_kept_until(db, *seq, head)?;
                 }
             }
         }

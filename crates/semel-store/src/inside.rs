@@ -7,6 +7,7 @@ use semel_core::retention::Retention;
 
 use crate::backend::BoxFuture;
 use crate::error::StoreError;
+use crate::hints::Hints;
 
 /// A transaction of a caller's own.
 ///
@@ -21,22 +22,27 @@ pub trait Inside: Send {
     ) -> BoxFuture<'a, Result<(), StoreError>>;
 }
 
-/// The same for a decision with an outcome. What it ends is kept by these rules.
+/// The same for a decision with an outcome. What it ends is kept by these rules, and what became of offers that nobody is answered is
+/// counted as the outcome is: when it is written, whatever becomes of the transaction.
 ///
 /// # Errors
 /// As [`Inside::decide`].
 pub async fn decide<T: Send>(
     inside: &mut dyn Inside,
     retention: &Arc<Retention>,
+    hints: &Hints,
     reads: Reads,
     mut decide: impl FnMut(&mut Draft) -> Result<T, Missing> + Send,
 ) -> Result<T, StoreError> {
     let mut outcome = None;
     let mut take = |draft: &mut Draft| {
         draft.keep_by(Arc::clone(retention));
-        outcome = Some(decide(draft)?);
+        let decided = decide(draft)?;
+        outcome = Some((decided, draft.offered().to_vec()));
         Ok(())
     };
     inside.decide(reads, &mut take).await?;
-    outcome.ok_or(StoreError::Contended)
+    let (decided, offered) = outcome.ok_or(StoreError::Contended)?;
+    hints.count(&offered);
+    Ok(decided)
 }

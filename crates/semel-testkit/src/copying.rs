@@ -22,6 +22,7 @@ use semel_core::webhook::{DOCUMENT, Subscription, Subscriptions, Wish};
 use semel_store::backend::{Filter, Seek};
 use semel_store::carry::Part;
 
+use crate::cases::retention;
 use crate::fixture::{Fixture, bytes};
 use crate::flows::{self, chain, registration};
 use crate::make::{Want, foreign_id, job, key, keyed};
@@ -93,8 +94,10 @@ pub async fn fill(f: &Fixture) -> Filled {
         f.advance(SECOND).await;
     }
     f.decide(|draft| life::release_key(draft, key("released"))).await;
+    // Of those that are kept for longer than is the default as well.
+    let rules = retention::rules(DAY * 30);
     for _ in 0..9 {
-        f.finished(&keyed("often").offer()).await;
+        retention::finished(f, &rules, &keyed("often")).await;
         f.advance(SECOND).await;
     }
     f.finished(&strict("completed").id(foreign_id(7)).offer()).await;

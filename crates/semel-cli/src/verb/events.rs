@@ -64,7 +64,7 @@ impl Events {
             let mut after = if self.new { Some("end".to_owned()) } else { self.after.clone() };
             let mut left = self.limit.unwrap_or(u64::MAX);
             let mut is_first = true;
-            let mut patience = Patience::new(printer);
+            let mut patience = Patience::default();
             while left > 0 {
                 let path = self.path(after.as_deref(), left);
                 let look = async || Ok(client.get_json(&path).await?);

@@ -21,8 +21,6 @@ use crate::verb::templates;
 
 /// More connections than a process has descriptors for.
 const CONNECTIONS_MAX: usize = 1 << 20;
-/// How often the store is asked whether it can go on.
-const HEALTH_EVERY: Duration = Duration::from_millis(500);
 
 /// Run the server
 #[derive(Args, Debug)]
@@ -164,7 +162,7 @@ impl Serve {
         });
         let poison = tokio::select! {
             () = stop => None,
-            poison = poison(&host) => Some(poison),
+            poison = host.broken() => Some(poison),
             () = reloading => None,
         };
         tracing::info!("stopping: requests under way may end");
@@ -269,19 +267,6 @@ fn certificate(settings: &Settings) -> Result<Option<Pem>, Failure> {
         (None, None) => Ok(None),
         _ => Err(Failure::usage("a certificate and its key belong together")
             .next("give both --tls-cert FILE and --tls-key FILE")),
-    }
-}
-
-/// Waits until the server cannot go on.
-async fn poison(host: &Host) -> String {
-    loop {
-        tokio::time::sleep(HEALTH_EVERY).await;
-        if let Some(why) = host.poison().await {
-            return why;
-        }
-        if host.has_ended() {
-            return "the server cannot accept connections any more".to_owned();
-        }
     }
 }
 

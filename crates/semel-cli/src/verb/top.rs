@@ -72,7 +72,7 @@ impl Top {
     }
 
     async fn watch(&self, client: &Client, printer: &Printer) -> Result<(), Failure> {
-        let mut patience = Patience::new(printer);
+        let mut patience = Patience::default();
         loop {
             let look = async || look(client).await;
             let look = if self.once { look().await? } else { patience.ask(look).await? };

@@ -15,7 +15,7 @@ use crate::time::Timestamp;
 /// dead letter, which an operator may delete or send back, and a released key is released by those left out as well.
 ///
 /// Both must have ended in the same state; every time a window can start from must be no earlier, the fence no lower
-/// (a new job starts from the highest it saw), and it must be remembered at least as long.
+/// (a new job starts from the highest it saw), and it must be kept or remembered at least as long.
 pub fn outlives(later: &Head, earlier: &Head) -> bool {
     let renewed = |head: &Head| head.renewed_at.unwrap_or(head.created_at);
     // Of two created at one time the one an answer would name.

@@ -37,7 +37,9 @@ impl Engine {
         let observed = self.look_at(&offers);
         let decide =
             |draft: &mut semel_core::draft::Draft| Ok((enqueue_batch(draft, &offers, mode)?, draft.now()));
-        let (batch, now) = inside::decide(transaction, self.store().retention(), reads, decide).await?;
+        let (batch, now) =
+            inside::decide(transaction, self.store().retention(), self.store().hints(), reads, decide)
+                .await?;
         self.count_batch(&batch, &labels, now, source);
         self.take_batch(observed, labels.iter().map(|label| &label.job_type), &batch);
         Ok(self.space.shown(batch))
@@ -56,13 +58,14 @@ impl Engine {
     ) -> Result<Settled, StoreError> {
         let (id, space) = (self.space.stored_id(id), Arc::clone(&self.space));
         let reads = Reads { heads: vec![id], ..Reads::default() };
-        let settled = inside::decide(transaction, self.store().retention(), reads, |draft| {
-            if draft.is_elsewhere(id, &space) {
-                return Ok(Settled::Refused(Refusal::NotFound));
-            }
-            settle::complete(draft, id, &bearer, result.as_ref())
-        })
-        .await?;
+        let settled =
+            inside::decide(transaction, self.store().retention(), self.store().hints(), reads, |draft| {
+                if draft.is_elsewhere(id, &space) {
+                    return Ok(Settled::Refused(Refusal::NotFound));
+                }
+                settle::complete(draft, id, &bearer, result.as_ref())
+            })
+            .await?;
         self.count_settled(&settled, "completed");
         Ok(self.space.shown(settled))
     }

@@ -29,17 +29,17 @@ const DEFAULTS: [&str; 9] = [
     "max_attempts",
     "tags",
 ];
-/// Whether a template may say this of its jobs.
-pub(crate) fn is_in_templates(attribute: &str) -> bool {
-    DEFAULTS.contains(&attribute)
-}
-
 /// The version of a template that names none.
 const VERSION_DEFAULT: &str = "1.0.0";
 /// Bytes of a version, at most.
 const VERSION_BYTES_MAX: usize = 64;
 /// Bytes of a description, at most.
 const DESCRIPTION_BYTES_MAX: usize = 1_024;
+
+/// Whether a template may say this of its jobs.
+pub(crate) fn is_in_templates(attribute: &str) -> bool {
+    DEFAULTS.contains(&attribute)
+}
 
 /// Reads a template from JSON.
 pub(super) fn read(text: &str) -> Result<Template, Vec<Invalid>> {

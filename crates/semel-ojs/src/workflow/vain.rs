@@ -3,20 +3,20 @@
 use semel_core::error::Invalid;
 
 use crate::enqueue::is_attribute;
-use crate::members::Members;
+use crate::members::{Members, Value};
 
 /// Whoever says of a workflow what is said of jobs believes that it holds for its steps, and it would hold for none.
 pub(super) fn refuse_attributes(members: &Members<'_>, pointer: &str) -> Result<(), Invalid> {
-    let said =
-        members.iter(pointer).filter(|(_, value)| !value.is_null()).find_map(|(name, value)| match name {
-            "args" | "meta" => Some((value, "send it in each step that is to have it")),
-            "unique_key" => Some((value, "send it in the options of the step that is to have it")),
-            _ if is_attribute(name) => Some((
-                value,
-                "send it in the options of the workflow, which hold for all of its steps, or in the steps",
-            )),
-            _ => None,
-        });
+    let says = |(_, value): &(&str, Value<'_>)| !matches!(value.text(), "null" | "{}" | "[]");
+    let said = members.iter(pointer).filter(says).find_map(|(name, value)| match name {
+        "args" | "meta" => Some((value, "send it in each step that is to have it")),
+        "unique_key" => Some((value, "send it in the options of the step that is to have it")),
+        _ if is_attribute(name) => Some((
+            value,
+            "send it in the options of the workflow, which hold for all of its steps, or in the steps",
+        )),
+        _ => None,
+    });
     match said {
         Some((value, instead)) => {
             Err(value
@@ -26,7 +26,7 @@ pub(super) fn refuse_attributes(members: &Members<'_>, pointer: &str) -> Result<
     }
 }
 
-/// They would never be called.
+/// Refuses callbacks where nothing calls them.
 pub(super) fn refuse_callbacks(members: &Members<'_>, pointer: &str) -> Result<(), Invalid> {
     match members.get(pointer, "callbacks") {
         Some(value) if value.members()?.iter("").next().is_some() => {
@@ -36,7 +36,7 @@ pub(super) fn refuse_callbacks(members: &Members<'_>, pointer: &str) -> Result<(
     }
 }
 
-/// What a step of a chain, a group or a batch waits for is said by its place in it.
+/// Refuses `depends_on` where a step's place already says what it waits for.
 pub(super) fn refuse_depends_on(members: &Members<'_>, pointer: &str) -> Result<(), Invalid> {
     match members.get(pointer, "depends_on") {
         Some(value) if !value.items()?.is_empty() => Err(value.refuse(

@@ -6,7 +6,7 @@ use semel_core::body::Body;
 use semel_core::enqueue::{Start, When};
 use semel_core::error::{Invalid, InvalidKind};
 use semel_core::limits::{WORKFLOW_OPTIONS_BYTES_MAX, WORKFLOW_STEPS_MAX};
-use semel_core::workflow::Form;
+use semel_core::workflow::{Form, When as CallbackWhen};
 use semel_ojs::workflow;
 
 fn refused(text: &str) -> Invalid {
@@ -331,4 +331,25 @@ fn a_callback_that_nothing_calls_is_refused() {
     let refused = refused(&text);
     assert_eq!(refused.pointer, "/callbacks/on_error");
     assert!(refused.message.contains("on_failure"), "{refused}");
+}
+
+/// SDKs send them so: an alarm that comes after a success is none.
+#[test]
+fn steps_that_are_named_as_callbacks_are_callbacks() {
+    let parse = |callback: &str| {
+        let text = format!(
+            r#"{{"steps":[{{"id":"a","type":"a.b","args":[]}},{{"id":"{callback}","type":"a.b","args":[],"depends_on":["a"]}}]}}"#
+        );
+        let plan = workflow::parse(&text, true).unwrap();
+        (plan.form, plan.steps[1].when, plan.steps[1].is_callback)
+    };
+    for (member, step, when) in [
+        ("on_complete", "on-complete", CallbackWhen::Always),
+        ("on_success", "on-success", CallbackWhen::Success),
+        ("on_failure", "on-failure", CallbackWhen::Failure),
+    ] {
+        assert_eq!(parse(member), (Form::Batch, when, true), "{member}");
+        assert_eq!(parse(step), (Form::Batch, when, true), "{step}");
+    }
+    assert_eq!(parse("on_error"), (Form::Chain, CallbackWhen::Success, false));
 }

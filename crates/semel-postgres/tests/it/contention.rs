@@ -14,6 +14,7 @@ use semel_core::unique::UniqueKey;
 use semel_engine::Engine;
 use semel_postgres::{Address, Postgres};
 use semel_store::error::Undone;
+use semel_store::hints::Hints;
 use semel_store::inside::decide;
 use semel_store::{Backend, StoreError};
 use semel_testkit::TempDir;
@@ -326,8 +327,8 @@ async fn who_waits_for_an_earlier_key_inside_a_transaction_holds_no_later_one() 
         let read = |key: UniqueKey| KeyRead { key, states: StateSet::ALL, all: false };
         let reads = Reads { keys: vec![read(later)], ..Reads::default() };
         let mut inside = backend.inside(&transaction);
-        let by_default = Arc::default();
-        let decided = decide(&mut inside, &by_default, reads, |draft| {
+        let (by_default, hints) = (Arc::default(), Hints::default());
+        let decided = decide(&mut inside, &by_default, &hints, reads, |draft| {
             draft.key(&read(later))?;
             draft.key(&read(earlier))?;
             Ok(())

@@ -67,6 +67,11 @@ async fn what_root_makes_belongs_to_the_owner_of_the_folder() {
     let of_restored = owners();
     assert!(of_restored.iter().any(|(_, path)| *path == store), "{of_restored:?}");
     assert!(of_restored.iter().all(|(owner, _)| *owner == SERVICE), "{of_restored:?}");
+    // A backup stays with who makes it, wherever it is put.
+    let kept = folder.path().join("kept.db");
+    backup::copy(&copy, &kept).unwrap();
+    assert_ne!(std::fs::metadata(&kept).unwrap().uid(), SERVICE);
+    std::fs::remove_file(&kept).unwrap();
     // With a lock, a journal and what SQLite has beside it.
     let path = folder.path().to_owned();
     let again = Fixture::new(Step::Nothing, move |clock| crate::open(&path, clock));

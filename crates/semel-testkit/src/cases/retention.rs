@@ -28,7 +28,7 @@ fn all(time: Duration) -> Keep {
     Keep { completed: period, cancelled: period, discarded: period }
 }
 
-fn rules(time: Duration) -> Arc<Retention> {
+pub(crate) fn rules(time: Duration) -> Arc<Retention> {
     Arc::new(Retention::new(all(time)))
 }
 
@@ -46,7 +46,7 @@ async fn by<T>(
 }
 
 /// Makes a job, runs it and ends it well, by rules.
-async fn finished(f: &Fixture, rules: &Arc<Retention>, want: &Want) -> Head {
+pub(crate) async fn finished(f: &Fixture, rules: &Arc<Retention>, want: &Want) -> Head {
     let head = f.create(&want.offer()).await;
     let mut claimed = f.claim(head.queue.as_str(), 100).await.jobs;
     claimed.retain(|(claimed, _)| claimed.id == head.id);
