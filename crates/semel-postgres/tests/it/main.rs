@@ -19,6 +19,7 @@ mod elsewhere;
 mod failover;
 #[cfg(unix)]
 mod hardship;
+mod inside;
 mod isolation;
 #[cfg(unix)]
 mod kills;
