@@ -109,8 +109,7 @@ impl Flight {
         let sent: Vec<(bool, bool)> =
             groups.iter().map(|group| (group.is_checked(), !group.is_empty())).collect();
         let mut groups: Vec<Group> = groups.into_iter().filter(Group::is_checked).collect();
-        let offered: Vec<Vec<Offered>> =
-            groups.iter_mut().map(|group| std::mem::take(&mut group.offered)).collect();
+        let offered = offered_by(&mut groups);
         let applied = match self.backend.commit(Batch { groups, claims }).await {
             Ok(applied) => applied,
             Err(error) => {
@@ -264,6 +263,14 @@ impl Flight {
         }
         Some(decided)
     }
+}
+
+/// What each group has to be counted, taken out of it: a store has no use for it. Nothing at all where none of them has anything.
+fn offered_by(groups: &mut [Group]) -> Vec<Vec<Offered>> {
+    if groups.iter().all(|group| group.offered.is_empty()) {
+        return Vec::new();
+    }
+    groups.iter_mut().map(|group| std::mem::take(&mut group.offered)).collect()
 }
 
 /// What `reads` names, and which part of it is away. Who is patient waits for that.

@@ -83,12 +83,13 @@ impl Store {
     }
 
     /// A store and its batcher, for a caller who runs the batcher himself: it does nothing unless it is polled, and
-    /// dropping it is what a crash does to it. `entropy` seeds ids and jitter.
+    /// dropping it is what a crash does to it. What ends is kept by these rules; `entropy` seeds ids and jitter.
     pub fn with_batcher(
         backend: Arc<dyn Backend>,
+        retention: Retention,
         entropy: u64,
     ) -> (Self, impl Future<Output = ()> + Send + 'static) {
-        Self::answering(backend, Retention::default(), entropy, Answers::in_place())
+        Self::answering(backend, retention, entropy, Answers::in_place())
     }
 
     fn answering(

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use semel_core::draft::Reads;
 use semel_core::enqueue::Outcome;
+use semel_core::retention::Retention;
 use semel_engine::Engine;
 use semel_redis::{Address, Redis};
 use semel_store::clock::ManualClock;
@@ -146,7 +147,7 @@ async fn who_was_a_duplicate_of_what_is_gone_is_decided_again_though_others_are_
     let address = cluster.address().with_patience(Duration::from_secs(120));
     let careless = Engine::without_duties(Arc::new(Redis::open(&address).await.unwrap())).unwrap();
     let store = Redis::open(&address.with_replicas(1).unwrap()).await.unwrap();
-    let (store, batcher) = Store::with_batcher(Arc::new(store), 1);
+    let (store, batcher) = Store::with_batcher(Arc::new(store), Retention::default(), 1);
     let (careful, mut batcher) = (Engine::on(store), Box::pin(batcher));
     // Which queues are bounded is known from now on.
     tokio::select! {

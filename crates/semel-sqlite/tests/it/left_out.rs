@@ -2,11 +2,13 @@
 //! one and of the round in which both were filed: also when that round was lost, and the journal is read again.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use semel_core::draft::Reads;
 use semel_core::enqueue::{Batch, Mode, Offer, enqueue, enqueue_batch};
 use semel_core::ident::JobId;
+use semel_core::retention::{Keep, Retention, keep_for};
 use semel_core::{life, settle};
 use semel_store::clock::ManualClock;
 use semel_testkit::fixture::bearer;
@@ -93,7 +95,6 @@ impl Crashed {
 
 /// A store with the two among many others that ended, and its folder as it was before the later one was filed.
 async fn filed_and_not(f: &Fixture, between: bool) -> (JobId, TempDir) {
-    let before = TempDir::new();
     if between {
         // The earlier one is filed, durably.
         f.finished(&keyed("a").offer()).await;
@@ -101,18 +102,56 @@ async fn filed_and_not(f: &Fixture, between: bool) -> (JobId, TempDir) {
         f.clock.advance(Duration::from_secs(1));
     }
     let (_, later) = two_that_end(f).await;
+    let before = filed_in_a_round_cut_short(f, later).await;
+    f.clock.advance(DAY * 2);
+    (later, before)
+}
+
+/// Has the job filed among many others by a round that does not come to its end. The store's folder as it was before.
+async fn filed_in_a_round_cut_short(f: &Fixture, job: JobId) -> TempDir {
+    let before = TempDir::new();
     end_many(f).await;
     copy(f.dir().unwrap(), before.path(), |_| true);
     let carried = || number(f, "SELECT coalesce(max(value), 0) FROM fact WHERE name = 'carried'");
     let already = carried();
-    let filed =
-        format!("SELECT count(*) FROM job j JOIN memory m USING (seq) WHERE m.id = x'{}'", hex(later));
+    let filed = format!("SELECT count(*) FROM job j JOIN memory m USING (seq) WHERE m.id = x'{}'", hex(job));
     while number(f, &filed) == 0 {
         assert!(f.backend().maintain().await.unwrap());
     }
     assert_eq!(carried(), already, "the round is over, and was to be cut short");
-    f.clock.advance(DAY * 2);
-    (later, before)
+    before
+}
+
+/// Runs a job of the key to its end, to be kept so long.
+async fn kept_for(f: &Fixture, time: Duration) -> JobId {
+    let time = Some(keep_for(time, "").unwrap());
+    let rules = Arc::new(Retention::new(Keep { completed: time, ..Keep::default() }));
+    f.create(&keyed("a").offer()).await;
+    let (run, _) = f.claim_one().await;
+    let ended = f.decide(|draft| {
+        draft.keep_by(Arc::clone(&rules));
+        settle::complete(draft, run.id, &bearer(&run), None)
+    });
+    assert!(matches!(ended.await, settle::Settled::Done(_)));
+    f.clock.advance(Duration::from_secs(1));
+    run.id
+}
+
+/// One that ended later and is kept less long stands for none that is kept longer: the longer one holds the key when it is gone.
+#[tokio::test]
+async fn a_job_that_is_kept_longer_is_left_out_for_none_that_is_not() {
+    let f = Fixture::in_dir(Step::Nothing, crate::open);
+    let earlier = kept_for(&f, DAY * 3).await;
+    f.maintain().await;
+    let later = kept_for(&f, DAY).await;
+    let before = filed_in_a_round_cut_short(&f, later).await;
+    f.clock.advance(DAY);
+    assert_eq!(f.holders(key("a")).await.len(), 2);
+    purge(&f, later).await;
+    let holders = f.holders(key("a")).await;
+    assert_eq!(holders.iter().map(|head| head.id).collect::<Vec<_>>(), [earlier]);
+    assert_eq!(Crashed::of(f.dir().unwrap(), &f).holders().await, [earlier]);
+    assert_eq!(Crashed::of(before.path(), &f).holders().await, [earlier]);
 }
 
 async fn check(between: bool, gone: impl AsyncFn(&Fixture, JobId)) {

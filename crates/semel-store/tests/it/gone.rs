@@ -5,6 +5,7 @@ use std::task::Poll;
 
 use semel_core::draft::Reads;
 use semel_core::enqueue::enqueue;
+use semel_core::retention::Retention;
 use semel_core::state::State;
 use semel_store::batcher::transact;
 use semel_store::clock::ManualClock;
@@ -17,7 +18,8 @@ use semel_testkit::make::job;
 #[tokio::test]
 async fn a_claim_whose_caller_is_gone_is_not_carried_out() {
     let memory = Arc::new(Memory::new(ManualClock::default()));
-    let (store, batcher) = Store::with_batcher(Arc::clone(&memory) as Arc<dyn Backend>, 7);
+    let (store, batcher) =
+        Store::with_batcher(Arc::clone(&memory) as Arc<dyn Backend>, Retention::default(), 7);
     let offer = job().offer();
     let mut reads = Reads::default();
     offer.reads(&mut reads);

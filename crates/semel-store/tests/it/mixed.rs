@@ -8,6 +8,7 @@ use semel_core::draft::{Draft, Group, Missing, Reads};
 use semel_core::enqueue::{Batch as Admitted, Mode, Outcome, enqueue, enqueue_batch};
 use semel_core::ident::JobId;
 use semel_core::job::Head;
+use semel_core::retention::Retention;
 use semel_core::settle::{Settled, complete};
 use semel_core::state::{State, StateSet};
 use semel_core::unique::UniqueKey;
@@ -111,7 +112,8 @@ async fn together<T: Send + 'static, U: Send + 'static>(
     first: (Reads, impl FnMut(&mut Draft) -> Result<T, Missing> + Send + 'static),
     second: (Reads, impl FnMut(&mut Draft) -> Result<U, Missing> + Send + 'static),
 ) -> (T, U) {
-    let (store, batcher) = Store::with_batcher(Arc::clone(shared) as Arc<dyn Backend>, 7);
+    let (store, batcher) =
+        Store::with_batcher(Arc::clone(shared) as Arc<dyn Backend>, Retention::default(), 7);
     // Both are in the inbox before the batcher looks.
     let both = async { tokio::join!(store.decide(first.0, first.1), store.decide(second.0, second.1)) };
     tokio::select! {

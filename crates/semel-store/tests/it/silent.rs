@@ -6,6 +6,7 @@ use std::task::Poll;
 
 use semel_core::draft::Reads;
 use semel_core::enqueue::{Batch, Mode, Outcome, enqueue};
+use semel_core::retention::Retention;
 use semel_engine::Engine;
 use semel_store::batcher::transact;
 use semel_store::decor::Faulty;
@@ -40,7 +41,7 @@ async fn answered<T>(asked: &mut (impl Future<Output = Result<T, StoreError>> + 
 async fn only_a_duplicate_that_writes_nothing_is_answered_past_the_batcher() {
     let backend: Arc<dyn Backend> = Arc::new(Memory::default());
     put(&*backend, keyed("a")).await;
-    let (store, batcher) = Store::with_batcher(Arc::clone(&backend), 1);
+    let (store, batcher) = Store::with_batcher(Arc::clone(&backend), Retention::default(), 1);
     let engine = Engine::on(store);
     for on_conflict in ["ignore", "reject"] {
         let told = is_answered(&engine, keyed("a").on_conflict(on_conflict)).await;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use semel_core::enqueue::Offer;
 use semel_core::ident::{JobId, WorkflowId};
+use semel_core::retention::{Keep, Retention, keep_for};
 use semel_engine::Engine;
 use semel_store::{Backend, Store, StoreError};
 use tokio::sync::oneshot;
@@ -21,6 +22,15 @@ use crate::history::{Checked, Holds};
 
 /// How long a caller waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long a server keeps what it ends: each in its own way, from far less than a run takes to far more, half of it by the defaults.
+fn retention(dice: &mut Dice) -> Retention {
+    let mut time = || {
+        let seconds = dice.pick(&[0, 0, 0, 1, 20, 3 * 24 * 3_600]);
+        (seconds > 0).then(|| keep_for(Duration::from_secs(seconds), "").unwrap())
+    };
+    Retention::new(Keep { completed: time(), cancelled: time(), discarded: time() })
+}
 
 /// Everything a run is made of.
 pub struct World {
@@ -115,7 +125,8 @@ impl World {
         let number = self.starts.fetch_add(1, Ordering::Relaxed);
         let entropy = Dice::of(self.seed, 1_000 + number).draw();
         let connection = Connection::new(Arc::clone(&self.store));
-        let (store, batcher) = Store::with_batcher(connection as Arc<dyn Backend>, entropy);
+        let rules = retention(&mut Dice::of(self.seed, 1_000_000 + number));
+        let (store, batcher) = Store::with_batcher(connection as Arc<dyn Backend>, rules, entropy);
         let engine = Engine::on(store);
         self.handle.spawn(Owner::Server(at), batcher);
         self.handle.spawn(Owner::Server(at), engine.duties());
