@@ -59,6 +59,8 @@ pub mod races;
 pub mod redis;
 #[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
 pub mod runtime;
+/// Several servers on one store.
+pub mod several;
 pub mod signal;
 #[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
 pub mod sim;

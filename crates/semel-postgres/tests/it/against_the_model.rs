@@ -1,7 +1,10 @@
 //! Random programs on the store and on the memory model, with housekeeping and reopening in between.
 
-use semel_testkit::Step;
+use std::sync::Arc;
+
 use semel_testkit::differential::{cases, compare};
+use semel_testkit::several::Several;
+use semel_testkit::{Fixture, Step};
 
 fn check(part: u64) {
     // Two parts, so that two cores share them.
@@ -16,4 +19,13 @@ fn random_programs_agree_with_the_model_1() {
 #[test]
 fn random_programs_agree_with_the_model_2() {
     check(1);
+}
+
+/// Each remembers what it has seen and done, and the other has been there meanwhile.
+#[test]
+fn random_programs_agree_with_the_model_whichever_of_two_servers_is_asked() {
+    compare(3_000_001, cases(8), true, || {
+        let place = crate::place::Passing(crate::place::Place::new());
+        Fixture::new(Step::Nothing, move |clock| Arc::new(Several::new(2, || place.0.open_with(clock))))
+    });
 }

@@ -52,6 +52,40 @@ pub async fn the_second_of_two_admissions_is_stale(f: &Fixture) {
     }
 }
 
+/// By a key's version whoever has decided on its holders learns that they are not as they were: whatever is written of one moves it, to
+/// no less than the version that the holder has then.
+pub async fn every_write_of_a_holder_moves_its_key(f: &Fixture) {
+    let key = key("a");
+    let keys = vec![KeyRead { key, states: StateSet::ALL, all: true }];
+    let reads = Reads { keys, ..Reads::default() };
+    let view = async || f.load(&reads).await.peek_key(&key).unwrap().clone();
+    let offer = keyed("a").states(StateSet::ALL).period(DAY * 30, "last_duplicate").attempts(3).offer();
+    let group = offered(f, &offer).await;
+    assert_eq!(one(f, group).await, Applied);
+    let mut seen = view().await;
+    let mut moved = async |what: &str| {
+        let now = view().await;
+        let [holder] = &now.holders[..] else { panic!("{what}: {:?}", now.holders) };
+        assert!(now.version > seen.version && now.version >= holder.version, "{what}");
+        f.clock.advance(SECOND);
+        seen = now;
+    };
+    let (run, _) = f.claim_one().await;
+    moved("a claim").await;
+    f.decide(|draft| settle::extend(draft, run.id, &bearer(&run), None)).await;
+    moved("a heartbeat").await;
+    f.decide(|draft| settle::give_back(draft, run.id, &bearer(&run))).await;
+    moved("a run that is given back").await;
+    assert!(!f.enqueue(&offer).await.is_inserted());
+    moved("a duplicate that renews").await;
+    let (run, _) = f.claim_one().await;
+    moved("a second claim").await;
+    f.fail(&run).await;
+    moved("a failure").await;
+    f.cancel(run.id).await;
+    moved("a cancellation").await;
+}
+
 /// The end of a run, and the draft in which it was decided; the key that `offer` asks about was loaded before it or after.
 async fn ended(f: &Fixture, run: &Head, offer: &Offer, is_looked_at_first: bool) -> (Draft, Group) {
     let mut reads = Reads { fulls: vec![run.id], ..Reads::default() };

@@ -183,6 +183,7 @@ macro_rules! conformance {
         );
         $crate::conformance!(@$how $fixture; interleavings:
             the_second_of_two_admissions_is_stale,
+            every_write_of_a_holder_moves_its_key,
             an_admission_on_top_of_an_end_is_stale_when_the_key_has_moved,
             an_answer_on_top_of_an_end_is_stale_when_the_key_has_moved,
             a_holder_that_is_gone_meanwhile_is_looked_for_again,
