@@ -76,6 +76,7 @@ impl Shared {
         let (applied, crowded) = self.applied(batch, &claims, said)?;
         let done = batch.groups.iter().zip(&applied.groups);
         let done = done.filter(|(_, verdict)| **verdict == Verdict::Applied).map(|(group, _)| group);
+        self.shortcut.note(done.clone());
         self.teller.note(News::of(done, &applied.claims));
         Ok((applied, crowded))
     }

@@ -7,7 +7,7 @@
 //! # What it needs
 //! Redis is not set to keep what it answers; [`Durability`] says what is lost, and only `appendonly yes`, `appendfsync always` and
 //! `maxmemory-policy noeviction` lose nothing. An account of Redis's ACL needs `~PREFIX{p0}*`, `&PREFIX{p0}news` (else servers
-//! look for one another's commits) and `+@read +@write +@scripting +@connection +@pubsub -@dangerous +info +time`, in this order;
+//! look for one another's commits) and `+@read +@write +@scripting +@transaction +@connection +@pubsub -@dangerous +info +time`, in this order;
 //! with `+config|get` behind them the store can say what is kept. Memory follows all jobs that are kept, ended ones too.
 //!
 //! # Clusters and sentinels
@@ -18,8 +18,8 @@
 //! # Layout
 //! - [`store`]: the store; [`address`]: where it is; `seats`: who is named there; `finder`: who of them takes writes now, by
 //!   `opinion`s that `asker` hears; `link`: connections; `scripts`: their texts.
-//! - `load`, `commit`, `claim`: the three that decisions need; `request`: groups as arguments; `turn`: what tells a request that is
-//!   sent again from a new one.
+//! - `load`, `commit`, `claim`: the three that decisions need; `shortcut`: loads that need no script, by what `recall` remembers; `request`:
+//!   groups as arguments; `turn`: what tells a request that is sent again from a new one.
 //! - [`head`]: a head as bytes; `values`: what Redis answers, taken apart.
 //! - `people`, `documents`, `upkeep`: pages, queues, the log; documents by kind and by time; housekeeping.
 //! - `partitions`: the parts of a store that is divided; `routes`: which of them a group is about; `crossing`, `weighing`, `recovery`: a
@@ -52,12 +52,14 @@ mod loading;
 mod opinion;
 mod partitions;
 mod people;
+mod recall;
 mod records;
 mod recovery;
 mod request;
 mod routes;
 mod scripts;
 mod seats;
+mod shortcut;
 pub mod store;
 pub mod survey;
 mod teller;

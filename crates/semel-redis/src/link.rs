@@ -39,6 +39,8 @@ pub struct Known {
     pub partitions: u16,
     /// What Redis says of its durability.
     pub durability: Durability,
+    /// Whether the account may use `MULTI` and `EXEC`.
+    pub transacts: bool,
 }
 
 /// What is sent together: it arrives whole or, when the connection is lost, in part.
@@ -396,7 +398,13 @@ impl Link {
             )));
         }
         let secret = secret.try_into().map_err(|_| RedisError::Answer("a secret has 16 bytes"))?;
-        Ok(Known { secret, partitions, durability: self.survey_on(connection, place).await.durability() })
+        let durability = self.survey_on(connection, place).await.durability();
+        Ok(Known {
+            secret,
+            partitions,
+            durability,
+            transacts: crate::shortcut::may_transact(connection).await,
+        })
     }
 }
 

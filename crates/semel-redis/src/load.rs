@@ -92,6 +92,10 @@ impl Shared {
         keys: &[(UniqueKey, bool)],
         forwards: &[JobId],
     ) -> Result<Loaded, RedisError> {
+        let is_short = reads.is_only_keys() && forwards.is_empty() && !keys.is_empty();
+        if is_short && let Some(loaded) = self.ask_shortly(keys).await? {
+            return Ok(loaded);
+        }
         let mut command = self.link.call(Script::Load);
         self.push_time(&mut command);
         let counts =
@@ -129,6 +133,9 @@ impl Shared {
             let record = maybe_bytes(record)?;
             found.push(record.map(|record| Held::of(&record, *with_ended, &mut holders)).transpose()?);
         }
+        if is_short {
+            self.shortcut.learn(keys, &found);
+        }
         Ok(Loaded { now, heads, found, answer })
     }
 }
@@ -144,11 +151,34 @@ pub struct Loaded {
     pub(crate) answer: Values,
 }
 
+/// A key's record.
+pub struct KeyRecord<'a> {
+    /// Its version.
+    pub(crate) version: u64,
+    /// How many of its holders are live: the first.
+    live: usize,
+    /// Its holders.
+    pub(crate) ids: &'a [[u8; 16]],
+}
+
+impl<'a> KeyRecord<'a> {
+    /// From its bytes.
+    pub fn of(record: &'a [u8]) -> Result<Self, RedisError> {
+        let mut reader = Reader(record);
+        let version = reader.take().map(u64::from_be_bytes);
+        let live = reader.small().and_then(|live| usize::try_from(live).ok());
+        match (version, live, reader.0.as_chunks::<16>()) {
+            (Some(version), Some(live), (ids, [])) if live <= ids.len() => Ok(Self { version, live, ids }),
+            _ => Err(RedisError::Answer("a key's record is not understood")),
+        }
+    }
+}
+
 /// A key's record, with the heads of its holders.
 pub struct Held {
-    version: u64,
+    pub(crate) version: u64,
     /// Whether all ended holders are here.
-    with_ended: bool,
+    pub(crate) with_ended: bool,
     /// The holders.
     pub(crate) holders: Vec<Stored>,
 }
@@ -156,14 +186,9 @@ pub struct Held {
 impl Held {
     /// From a key's record, and the heads of all holders one behind the other.
     fn of(record: &[u8], ended_are_wanted: bool, heads: &mut Values) -> Result<Self, RedisError> {
-        let wrong = || RedisError::Answer("a key's record is not understood");
-        let mut reader = Reader(record);
-        let version = reader.take().map(u64::from_be_bytes).ok_or_else(wrong)?;
-        let live = reader.small().and_then(|live| usize::try_from(live).ok()).ok_or_else(wrong)?;
-        let (ids, []) = reader.0.as_chunks::<16>() else { return Err(wrong()) };
+        let KeyRecord { version, live, ids } = KeyRecord::of(record)?;
         // The script gives as many: where ended ones are many, only those who ask for them get any.
-        let ended = ids.len().checked_sub(live).ok_or_else(wrong)?;
-        let with_ended = ended_are_wanted || ended <= ENDED_FEW;
+        let with_ended = ended_are_wanted || ids.len() - live <= ENDED_FEW;
         let ids = if with_ended { ids } else { &ids[..live] };
         let mut holders = Vec::with_capacity(ids.len());
         for id in ids {

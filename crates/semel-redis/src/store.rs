@@ -32,6 +32,7 @@ use crate::listener;
 use crate::loading::when_loaded;
 use crate::partitions::Partitions;
 use crate::scripts::Script;
+use crate::shortcut::Shortcut;
 use crate::survey::Survey;
 use crate::teller::{self, Teller};
 use crate::times::Times;
@@ -61,6 +62,8 @@ pub(crate) struct Shared {
     pub(crate) address: Address,
     pub(crate) turns: Turns,
     pub(crate) teller: Arc<Teller>,
+    /// What loads that need no script are made by.
+    pub(crate) shortcut: Shortcut,
     pub(crate) upkeep: AtomicU32,
     /// Whether somebody looked into it while it was away, and it is waited for.
     pub(crate) missed: AtomicBool,
@@ -69,7 +72,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    fn new(link: Link, partition: u16, address: &Address) -> Self {
+    fn new(link: Link, partition: u16, partitions: u16, address: &Address) -> Self {
         Self {
             writers: Writers::new(address, &link),
             link,
@@ -77,6 +80,7 @@ impl Shared {
             address: address.clone(),
             turns: Turns::default(),
             teller: Arc::new(Teller::new()),
+            shortcut: Shortcut::of(partitions),
             upkeep: AtomicU32::new(0),
             missed: AtomicBool::new(false),
             patience: address.patience(),
@@ -194,9 +198,14 @@ impl Redis {
         let known = link.known().ok_or(RedisError::Answer("open"))?;
         let mut parts = Vec::with_capacity(usize::from(known.partitions));
         for partition in 1..known.partitions {
-            parts.push(Shared::new(link.to_partition(address, partition), partition, address));
+            parts.push(Shared::new(
+                link.to_partition(address, partition),
+                partition,
+                known.partitions,
+                address,
+            ));
         }
-        parts.insert(0, Shared::new(link, 0, address));
+        parts.insert(0, Shared::new(link, 0, known.partitions, address));
         let connecting = parts.iter().skip(1).map(|shared| when_loaded(|| shared.link.connection()));
         for connected in join_all(connecting).await {
             connected?;

@@ -13,6 +13,9 @@ use tokio::time::Instant;
 /// For so long what was seen before a run of a server is what its partitions begin behind, one after the other. Who is met later
 /// may have been told more meanwhile by another that had them.
 const ONE_RUN: Duration = Duration::from_secs(10);
+/// By so many microseconds a node's clock may be behind others' before a script looks at it: less than what those take for no jump (`STAND`
+/// there).
+const LAG_MAX: i64 = 1_000_000;
 /// Runs that are remembered. Who is forgotten is taken for one that was just met.
 const RUNS_MAX: usize = 1_000;
 
@@ -65,6 +68,15 @@ impl Times {
         command.arg(self.floor());
     }
 
+    /// What is to be known before a store is asked that says what its clock says, and is told nothing.
+    pub fn asked(&self) -> Asked {
+        Asked {
+            clock: self.clock.as_ref().map(|clock| clock.now().as_micros()),
+            ahead: self.ahead.load(Ordering::Acquire),
+            floor: self.floor(),
+        }
+    }
+
     /// Adds what a connection is told that is new: the latest time seen, what the clock says, and the latest time that was seen before
     /// this run of the server was met. What the run itself told in another partition is nothing that it may have forgotten in this one.
     pub fn push_run(&self, command: &mut Cmd, run: &str) {
@@ -94,6 +106,26 @@ impl Times {
     }
 }
 
+/// What was known of the time before the store was asked.
+pub struct Asked {
+    /// What another clock says than Redis's, if there is one.
+    clock: Option<i64>,
+    ahead: i64,
+    floor: i64,
+}
+
+impl Asked {
+    /// The store's time when its clock says `clock`, as a script would tell it (`time_of`); nothing where that would have to say as well
+    /// that the clock has jumped back. `last` is what the store says of its last commit. In a store that `is_divided` other nodes' clocks
+    /// may be a little ahead.
+    pub fn plainly(&self, clock: i64, last: i64, is_divided: bool) -> Option<Timestamp> {
+        let clocked = self.clock.unwrap_or(clock).saturating_add(self.ahead);
+        let now = clocked.max(self.floor).max(last);
+        let lag_max = if is_divided { LAG_MAX } else { 0 };
+        (now - clocked <= lag_max).then_some(Timestamp::from_micros(now))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -106,6 +138,22 @@ mod tests {
             _ => None,
         });
         args.collect()
+    }
+
+    /// Where it cannot, a script is asked, which takes note of the jump.
+    #[test]
+    fn time_is_told_without_a_script_where_the_clock_has_not_jumped() {
+        let asked = |floor, ahead| Asked { clock: None, ahead, floor };
+        let told = |asked: Asked, clock, last, is_divided| {
+            asked.plainly(clock, last, is_divided).map(Timestamp::as_micros)
+        };
+        assert_eq!(told(asked(5, 0), 5, 5, false), Some(5));
+        assert_eq!(told(asked(5, 3), 5, 0, false), Some(8), "it has jumped before");
+        assert_eq!(told(asked(6, 0), 5, 0, false), None, "behind what was seen");
+        assert_eq!(told(asked(0, 0), 5, 6, false), None, "behind the last commit");
+        assert_eq!(told(asked(6, 0), 5, 7, true), Some(7), "another node's clock is ahead");
+        assert_eq!(told(asked(6 + LAG_MAX, 0), 5, 0, true), None, "by more than that");
+        assert_eq!(told(Asked { clock: Some(9), ahead: 0, floor: 0 }, 5, 0, false), Some(9));
     }
 
     #[tokio::test(start_paused = true)]

@@ -42,6 +42,7 @@ mod sentinels;
 mod servers;
 #[cfg(unix)]
 mod settings;
+mod shortcut;
 #[cfg(unix)]
 mod slow;
 #[cfg(unix)]

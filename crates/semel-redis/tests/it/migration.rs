@@ -98,7 +98,8 @@ async fn nothing_is_decided_by_what_has_not_arrived_yet() {
     };
     let before = refused(0).await;
     until("they ask again", async || refused(0).await > before + 3).await;
-    assert!(offers.iter().all(|offer| !offer.is_finished()), "somebody was answered in between");
+    // Whose key and job are here still may be told of them meanwhile. The others wait.
+    assert!(offers.iter().any(|offer| !offer.is_finished()), "all were answered in between");
     on_its_way.end().await;
     for offer in offers {
         let outcome = tokio::time::timeout(Duration::from_secs(120), offer).await.unwrap().unwrap().unwrap();

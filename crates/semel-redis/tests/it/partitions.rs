@@ -448,9 +448,16 @@ async fn a_job_is_the_business_of_its_partition_alone() {
     // Which queues are bounded is asked once.
     let keyed: fn(u64) -> Want = |number| job().keyed_by_number(number);
     made(keyed, 0).await;
-    let before = crate::own::calls(&mut connection, "evalsha").await;
+    let mut calls = async || {
+        (
+            crate::own::calls(&mut connection, "evalsha").await,
+            crate::own::calls(&mut connection, "exec").await,
+        )
+    };
+    let before = calls().await;
     made(keyed, JOBS).await;
-    assert_eq!(crate::own::calls(&mut connection, "evalsha").await - before, 2 * JOBS);
+    let after = calls().await;
+    assert_eq!((after.0 - before.0, after.1 - before.1), (JOBS, JOBS), "a commit and a load each");
 }
 
 /// A node that has forgotten its last moment never says the same of a commit as others do: then all are asked once more, and that is all,

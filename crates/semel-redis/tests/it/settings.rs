@@ -146,7 +146,7 @@ async fn an_account_of_its_own_needs_its_keys_and_no_more() {
     let folder = TempDir::new();
     let own = Own::start(folder.path(), &[]).await;
     let mut connection = own.connection().await;
-    let rules = "on >hush ~semel{p0}* &semel{p0}news +@read +@write +@scripting +@connection +@pubsub -@dangerous +info +time";
+    let rules = "on >hush ~semel{p0}* &semel{p0}news +@read +@write +@scripting +@transaction +@connection +@pubsub -@dangerous +info +time";
     let mut account = redis::cmd("ACL");
     account.arg("SETUSER").arg("worker");
     for rule in rules.split(' ') {
