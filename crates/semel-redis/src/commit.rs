@@ -11,8 +11,9 @@ use tokio::time::Instant;
 
 use crate::claim::is_alike;
 use crate::error::RedisError;
-use crate::link::{Link, Request, Said};
+use crate::link::Link;
 use crate::request;
+use crate::said::{Request, Said};
 use crate::scripts::Script;
 use crate::store::Shared;
 use crate::values::{Values, bytes};

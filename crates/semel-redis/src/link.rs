@@ -7,14 +7,16 @@ use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Cmd, Pipeline, Value};
+use redis::{AsyncConnectionConfig, Client, Cmd, Pipeline};
 use semel_store::random;
 
 use crate::address::Address;
 use crate::durability::{Durability, Server};
 use crate::error::RedisError;
 use crate::finder::{Finder, Place};
+use crate::said::{Request, Said, each, plain, sent};
 use crate::scripts::Script;
+use crate::shortcut::may_transact;
 use crate::survey::Survey;
 use crate::times::Times;
 use crate::values;
@@ -42,34 +44,6 @@ pub struct Known {
     /// Whether the account may use `MULTI` and `EXEC`.
     pub transacts: bool,
 }
-
-/// What is sent together: it arrives whole or, when the connection is lost, in part.
-pub enum Request {
-    /// One command.
-    One(Cmd),
-    /// So many.
-    Many(Pipeline, usize),
-}
-
-impl Request {
-    /// Of these commands, in their order.
-    pub fn of(mut commands: Vec<Cmd>) -> Self {
-        if commands.len() == 1
-            && let Some(command) = commands.pop()
-        {
-            return Self::One(command);
-        }
-        let count = commands.len();
-        let mut pipeline = Pipeline::with_capacity(count);
-        for command in commands {
-            pipeline.add_command(command);
-        }
-        Self::Many(pipeline, count)
-    }
-}
-
-/// What each command of a request did.
-pub type Said = Vec<Result<Value, RedisError>>;
 
 /// The connection.
 pub struct Link {
@@ -399,46 +373,8 @@ impl Link {
         }
         let secret = secret.try_into().map_err(|_| RedisError::Answer("a secret has 16 bytes"))?;
         let durability = self.survey_on(connection, place).await.durability();
-        Ok(Known {
-            secret,
-            partitions,
-            durability,
-            transacts: crate::shortcut::may_transact(connection).await,
-        })
+        Ok(Known { secret, partitions, durability, transacts: may_transact(connection).await })
     }
-}
-
-/// Sends a request, and waits for what Redis says.
-async fn sent(mut connection: MultiplexedConnection, request: &Request) -> Result<Said, RedisError> {
-    match request {
-        Request::One(command) => plain(connection.send_packed_command(command).await).map(|said| vec![said]),
-        Request::Many(pipeline, count) => {
-            let values = connection.send_packed_commands(pipeline, 0, *count).await.map_err(lost)?;
-            Ok(values.into_iter().map(|value| value.extract_error().map_err(lost)).collect())
-        }
-    }
-}
-
-/// The texts that so many commands are answered with. Where all fail for one reason, that is said once.
-async fn each(
-    connection: &mut MultiplexedConnection,
-    asked: &Pipeline,
-    count: usize,
-) -> Result<Vec<String>, RedisError> {
-    let said = connection.send_packed_commands(asked, 0, count).await.map_err(lost)?;
-    said.into_iter().map(|said| values::text(said.extract_error().map_err(lost)?)).collect()
-}
-
-/// What Redis says, or that the connection failed.
-fn plain(said: redis::RedisResult<Value>) -> Result<Result<Value, RedisError>, RedisError> {
-    match said.and_then(Value::extract_error).map_err(lost) {
-        Err(error) if error.is_lost_connection() => Err(error),
-        said => Ok(said),
-    }
-}
-
-fn lost(error: redis::RedisError) -> RedisError {
-    if error.is_timeout() { RedisError::Silent } else { RedisError::Redis(error) }
 }
 
 #[cfg(test)]

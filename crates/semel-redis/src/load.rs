@@ -84,6 +84,11 @@ impl Shared {
         Ok(snapshot)
     }
 
+    /// The whole name of a record of that kind.
+    pub(crate) fn record(&self, letter: u8, rest: &[u8]) -> Vec<u8> {
+        [self.link.base().as_bytes(), &[letter], rest].concat()
+    }
+
     /// What is stored of what `reads` names, and of keys: those whose ended holders are wanted, however many there are, and others. In
     /// a store of several partitions, at the end, where the ids of `forwards` lead.
     pub(crate) async fn ask_for(
@@ -102,12 +107,11 @@ impl Shared {
             [reads.heads.len(), keys.len(), reads.fulls.len(), reads.queues.len(), reads.documents.len()];
         command.arg(counts.into_iter().flat_map(count).collect::<Vec<u8>>());
         command.arg(keys.iter().map(|(_, ended)| if *ended { b'K' } else { b'k' }).collect::<Vec<u8>>());
-        let name = |letter: u8, rest: &[u8]| [self.link.base().as_bytes(), &[letter], rest].concat();
         for id in &reads.heads {
-            command.arg(name(b'h', &id.to_bytes()));
+            command.arg(self.record(b'h', &id.to_bytes()));
         }
         for (key, _) in keys {
-            command.arg(name(b'k', key.as_bytes()));
+            command.arg(self.record(b'k', key.as_bytes()));
         }
         for id in &reads.fulls {
             command.arg(&id.to_bytes()[..]);

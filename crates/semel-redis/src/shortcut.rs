@@ -12,9 +12,9 @@ use semel_core::ident::JobId;
 use semel_core::unique::UniqueKey;
 
 use crate::error::RedisError;
-use crate::link::{Request, Said};
 use crate::load::{Held, KeyRecord, Loaded, stored};
 use crate::recall::Recall;
+use crate::said::{Request, Said};
 use crate::store::Shared;
 use crate::times::Asked;
 use crate::values::{Values, list, maybe_bytes, number};
@@ -31,7 +31,7 @@ const DOUBT_MAX: u32 = 12;
 /// What loads that need no script are made by.
 pub struct Shortcut {
     /// The only holder that a key had when it was seen last.
-    holders: Recall<JobId>,
+    holders: Recall,
     /// How often it was wrong lately, and not right.
     doubt: AtomicU32,
 }
@@ -95,17 +95,15 @@ impl Shared {
             return Ok(None);
         }
         let guessed = self.shortcut.guess(keys);
-        let base = self.link.base();
-        let name = |letter: u8, rest: &[u8]| [base.as_bytes(), &[letter], rest].concat();
         let mut records = redis::cmd("MGET");
         for (key, _) in keys {
-            records.arg(name(b'k', key.as_bytes()));
+            records.arg(self.record(b'k', key.as_bytes()));
         }
         for id in guessed.iter().flatten() {
-            records.arg(name(b'h', &id.to_bytes()));
+            records.arg(self.record(b'h', &id.to_bytes()));
         }
         let mut facts = redis::cmd("HMGET");
-        facts.arg(format!("{base}!")).arg(&["at", "gone", "lock", "pairs"]);
+        facts.arg(self.record(b'!', &[])).arg(&["at", "gone", "lock", "pairs"]);
         let plain = redis::cmd;
         let commands: Vec<Cmd> = vec![plain("MULTI"), plain("TIME"), facts, records, plain("EXEC")];
         let asked = self.link.times().asked();

@@ -7,7 +7,7 @@ use semel_core::ident::JobId;
 use semel_store::{News, Untold, random};
 
 use crate::head::Reader;
-use crate::link::Request;
+use crate::said::Request;
 use crate::store::Shared;
 
 /// At least so long between two messages of one server.

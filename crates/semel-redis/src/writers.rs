@@ -8,7 +8,8 @@ use redis::{Cmd, Value};
 
 use crate::address::Address;
 use crate::error::RedisError;
-use crate::link::{Link, Request, Said};
+use crate::link::Link;
+use crate::said::{Request, Said};
 use crate::values::number;
 
 /// As many as the commits that are on their way at once, and one for answers that wrote nothing.

@@ -21,7 +21,7 @@ fn random_programs_agree_with_the_model_2() {
     check(1);
 }
 
-/// Each remembers what it has seen and done, and the other has been there meanwhile.
+/// What one of them has done the other finds.
 #[test]
 fn random_programs_agree_with_the_model_whichever_of_two_servers_is_asked() {
     compare(3_000_001, cases(8), true, || {
