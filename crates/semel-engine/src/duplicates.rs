@@ -14,12 +14,12 @@ use semel_store::{Store, StoreError};
 
 use crate::apart::{Apart, PATIENCE, apart};
 
-/// Holders written in one go.
-const FLUSH_JOBS_MAX: usize = 500;
+/// Holders written in one go: whoever else wants one of them waits meanwhile.
+const FLUSH_JOBS_MAX: usize = 100;
 /// Holders remembered between two writes; beyond it only counters move.
 const WAITING_JOBS_MAX: usize = 100_000;
 /// Holders that nobody sees, remembered for the transaction that stored them; beyond it only counters move.
-const UNSEEN_JOBS_MAX: usize = FLUSH_JOBS_MAX;
+const UNSEEN_JOBS_MAX: usize = 500;
 /// How long they are: transactions are meant to be short, and one that was rolled back stores nothing.
 const UNSEEN_FOR: Duration = Duration::from_secs(60);
 
@@ -29,7 +29,10 @@ pub struct DuplicateLog(Mutex<Records>);
 
 #[derive(Debug, Default)]
 struct Records {
-    /// To be written next.
+    /// To be written in the round that has begun. None joins them: else a round of busy holders would have no end, and each of them
+    /// would be written over and over.
+    due: Map<JobId, Absorbed>,
+    /// To be written in the next round.
     waiting: Map<JobId, Absorbed>,
     /// Being written now: readable until it is.
     writing: Map<JobId, Absorbed>,
@@ -64,9 +67,14 @@ impl DuplicateLog {
 
     /// Notes that `holder` absorbed a duplicate, and what that [was told](semel_core::enqueue::Outcome::duplicate_event).
     pub fn note(&self, holder: JobId, told: EventKind, at: Timestamp, source: &str) {
-        let waiting = &mut self.records().waiting;
-        if waiting.len() < WAITING_JOBS_MAX || waiting.contains_key(&holder) {
-            let absorbed = waiting.entry(holder).or_default();
+        let mut records = self.records();
+        let Records { due, waiting, .. } = &mut *records;
+        let has_room = due.len() + waiting.len() < WAITING_JOBS_MAX;
+        let absorbed = match due.get_mut(&holder) {
+            None if has_room || waiting.contains_key(&holder) => Some(waiting.entry(holder).or_default()),
+            found => found,
+        };
+        if let Some(absorbed) = absorbed {
             absorbed.record.push(at, source);
             let counts = absorbed.told.iter_mut().zip(EventKind::DUPLICATES);
             for (count, _) in counts.filter(|(_, kind)| *kind == told) {
@@ -78,7 +86,7 @@ impl DuplicateLog {
     /// What `holder` has absorbed and nobody has written yet.
     pub fn waiting(&self, holder: JobId) -> Option<Duplicates> {
         let records = self.records();
-        let by_age = [&records.unseen, &records.writing, &records.waiting];
+        let by_age = [&records.unseen, &records.writing, &records.due, &records.waiting];
         by_age
             .into_iter()
             .filter_map(|absorbed| absorbed.get(&holder))
@@ -89,7 +97,7 @@ impl DuplicateLog {
             })
     }
 
-    /// Writes what is waiting, a bounded piece. Says whether more is.
+    /// Writes a bounded piece of what was waiting when its round began. Says whether more of that is left.
     ///
     /// # Errors
     /// When the store cannot commit it; what was waiting waits on.
@@ -134,17 +142,29 @@ impl DuplicateLog {
         }
     }
 
-    /// Takes a piece of what is waiting. One piece is written at a time: the duty that calls this is one task.
+    /// Writes all that is waiting, as far as it can be written now.
+    pub async fn flush_all(&self, store: &Store) {
+        // What is left of a round that had begun, and what came after that.
+        for _ in 0..2 {
+            while matches!(self.flush(store).await, Ok(true)) {}
+        }
+    }
+
+    /// Takes a piece of the round, and begins one where none is under way. One piece is written at a time: the duty that calls this
+    /// is one task.
     fn take(&self) -> (Vec<(JobId, Absorbed)>, bool) {
         let mut records = self.records();
-        let ids: Vec<JobId> = records.waiting.keys().take(FLUSH_JOBS_MAX).copied().collect();
+        if records.due.is_empty() {
+            records.due = std::mem::take(&mut records.waiting);
+        }
+        let ids: Vec<JobId> = records.due.keys().take(FLUSH_JOBS_MAX).copied().collect();
         for id in ids {
-            if let Some(record) = records.waiting.remove(&id) {
+            if let Some(record) = records.due.remove(&id) {
                 records.writing.insert(id, record);
             }
         }
         // With the last piece, so that they are looked for once in each round.
-        if records.waiting.is_empty() {
+        if records.due.is_empty() {
             for (id, mut earlier) in std::mem::take(&mut records.unseen) {
                 if let Some(later) = records.writing.remove(&id) {
                     earlier.merge(later);
@@ -156,7 +176,7 @@ impl DuplicateLog {
             records.writing.iter().map(|(id, record)| (*id, record.clone())).collect();
         // In one order whoever writes them: two servers' pieces cannot wait for each other's rows.
         piece.sort_unstable_by_key(|(id, _)| *id);
-        (piece, !records.waiting.is_empty())
+        (piece, !records.due.is_empty())
     }
 
     /// These were not there, and are looked for again, for a while.
@@ -179,7 +199,7 @@ impl DuplicateLog {
         }
     }
 
-    /// What has not been written goes back among the waiting.
+    /// What has not been written waits for the next round.
     fn put_back(&self) {
         let mut records = self.records();
         for (id, mut earlier) in std::mem::take(&mut records.writing) {

@@ -197,7 +197,7 @@ impl Engine {
         if let Some(duties) = self.shared.duties.lock().await.take() {
             drop(duties.await);
         }
-        while matches!(self.shared.duplicates.flush(&self.shared.store).await, Ok(true)) {}
+        self.shared.duplicates.flush_all(&self.shared.store).await;
     }
 
     /// Stops the duties, as [`stop`](Self::stop) does, and closes the store: what was asked before is answered, what is
