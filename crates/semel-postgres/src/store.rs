@@ -304,10 +304,14 @@ impl Backend for Postgres {
     }
 
     fn confirm<'a>(&'a self, _seen: &'a Reads) -> BoxFuture<'a, Result<(), StoreError>> {
-        if !self.shared.awaits_standby.load(Ordering::Acquire) {
+        if self.shows_what_is_durable() {
             return Box::pin(std::future::ready(Ok(())));
         }
         Box::pin(self.unit(|shared| async move { shared.confirm().await }))
+    }
+
+    fn shows_what_is_durable(&self) -> bool {
+        !self.shared.awaits_standby.load(Ordering::Acquire)
     }
 
     fn moved(&self) -> Option<Instant> {

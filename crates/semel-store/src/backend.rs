@@ -78,6 +78,11 @@ pub trait Backend: Send + Sync + 'static {
         Box::pin(std::future::ready(Ok(())))
     }
 
+    /// Whether loads show now only what is as durable as an answer has to be, and [`confirm`](Self::confirm) waits for nothing.
+    fn shows_what_is_durable(&self) -> bool {
+        true
+    }
+
     /// Whether a commit that wrote something has waited for all that loads had shown before it, as [`confirm`](Self::confirm) does.
     /// In a store of several parts, each of which is kept for itself, it has waited for those alone in which it wrote.
     fn waits_for_all(&self) -> bool {

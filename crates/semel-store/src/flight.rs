@@ -27,12 +27,14 @@ pub(crate) struct Tried {
     pub(crate) is_away: bool,
     /// What it relied on when it was taken last and wrote nothing.
     seen: Reads,
+    /// Whether it rested on nothing then but what the store has, and waits for no commit.
+    is_apart: bool,
 }
 
 impl Tried {
     /// One that was not taken yet.
     pub(crate) fn new(decision: Box<dyn Decide>) -> Self {
-        Self { decision, tries: 0, waits: None, is_away: false, seen: Reads::default() }
+        Self { decision, tries: 0, waits: None, is_away: false, seen: Reads::default(), is_apart: false }
     }
 
     /// Has it wait for somebody else's transaction.
@@ -105,12 +107,26 @@ impl Flight {
         }
         let (decided, groups) = answer_too_soon(decided, groups);
         let groups = replace_in_two_steps(&*self.backend, groups).await;
-        // Decisions that wrote nothing are answered with the rest: what they name may be in this very commit.
+        // Decisions that wrote nothing are answered with the rest where what they name may be in this very commit, or is yet to be
+        // confirmed: the commit does that too.
+        let (apart, decided, groups) = if self.backend.shows_what_is_durable() {
+            split(decided, groups)
+        } else {
+            (Vec::new(), decided, groups)
+        };
         let sent: Vec<(bool, bool)> =
             groups.iter().map(|group| (group.is_checked(), !group.is_empty())).collect();
         let mut groups: Vec<Group> = groups.into_iter().filter(Group::is_checked).collect();
         let offered = offered_by(&mut groups);
-        let applied = match self.backend.commit(Batch { groups, claims }).await {
+        // The others wait for nothing. The commit is on its way before they are answered.
+        let backend = Arc::clone(&self.backend);
+        let (applied, again) = tokio::join!(
+            biased;
+            backend.commit(Batch { groups, claims }),
+            self.answer_silent(apart, began)
+        );
+        let mut landed = Landed { again, ..Landed::default() };
+        let applied = match applied {
             Ok(applied) => applied,
             Err(error) => {
                 for tried in decided {
@@ -119,7 +135,7 @@ impl Flight {
                 for reply in replies {
                     reply.answer(Err(error.clone()));
                 }
-                return Landed::default();
+                return landed;
             }
         };
         for (offered, verdict) in offered.iter().zip(&applied.groups) {
@@ -128,7 +144,6 @@ impl Flight {
             }
         }
         let has_moved = self.has_moved_since(began);
-        let mut landed = Landed::default();
         let mut silent = Vec::new();
         let mut verdicts = applied.groups.into_iter();
         let told: Vec<(Verdict, bool)> = sent
@@ -273,6 +288,24 @@ fn offered_by(groups: &mut [Group]) -> Vec<Vec<Offered>> {
     groups.iter_mut().map(|group| std::mem::take(&mut group.offered)).collect()
 }
 
+/// Takes out the decisions that wrote nothing and rest on nothing that the others write.
+fn split(decided: Vec<Tried>, groups: Vec<Group>) -> (Vec<Tried>, Vec<Tried>, Vec<Group>) {
+    if !decided.iter().any(|tried| tried.is_apart) {
+        return (Vec::new(), decided, groups);
+    }
+    let mut apart = Vec::with_capacity(decided.len());
+    let (mut with_rest, mut checked) = (Vec::new(), Vec::new());
+    for (tried, group) in decided.into_iter().zip(groups) {
+        if tried.is_apart && !group.is_checked() {
+            apart.push(tried);
+        } else {
+            with_rest.push(tried);
+            checked.push(group);
+        }
+    }
+    (apart, with_rest, checked)
+}
+
 /// What `reads` names, and which part of it is away. Who is patient waits for that.
 async fn load(
     backend: &dyn Backend,
@@ -298,6 +331,7 @@ async fn decide_one(
         match tried.decision.decide(draft) {
             Ok(()) => {
                 tried.seen = draft.relied_on();
+                tried.is_apart = draft.rests_on_store_alone();
                 return Ok(Some(draft.finish()));
             }
             Err(Missing) => {

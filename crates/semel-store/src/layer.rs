@@ -50,6 +50,11 @@ pub trait Layer: Send + Sync + 'static {
         self.inner().confirm(seen)
     }
 
+    /// See [`Backend::shows_what_is_durable`].
+    fn shows_what_is_durable(&self) -> bool {
+        self.inner().shows_what_is_durable()
+    }
+
     /// See [`Backend::waits_for_all`].
     fn waits_for_all(&self) -> bool {
         self.inner().waits_for_all()
@@ -100,6 +105,10 @@ impl<L: Layer> Backend for L {
 
     fn confirm<'a>(&'a self, seen: &'a Reads) -> BoxFuture<'a, Result<(), StoreError>> {
         Layer::confirm(self, seen)
+    }
+
+    fn shows_what_is_durable(&self) -> bool {
+        Layer::shows_what_is_durable(self)
     }
 
     fn waits_for_all(&self) -> bool {

@@ -38,7 +38,9 @@ impl Snapshot {
             }
         }
         for (key, mut view) in more.keys {
+            let holders = view.holders.len();
             view.holders.retain(|holder| !self.jobs.get(&holder.id).is_some_and(|row| row.gone));
+            view.is_touched = view.holders.len() < holders;
             let mut dirty: Vec<&Head> = self
                 .jobs
                 .values()
@@ -52,9 +54,11 @@ impl Snapshot {
             if let Some(known) = self.keys.get(&key) {
                 (view.version, view.loaded) = (known.version, known.loaded);
                 view.is_mixed = known.is_mixed;
+                view.is_touched |= known.is_touched;
             }
             // Whoever wrote these may have done so before anybody knew the key.
             view.is_mixed |= !dirty.is_empty();
+            view.is_touched |= !dirty.is_empty();
             let known = self.keys.contains_key(&key);
             for head in dirty {
                 let version = view.version;

@@ -29,6 +29,7 @@ impl KeyView {
         if self.written.0 != command {
             self.written = (command, self.version);
         }
+        self.is_touched = true;
         self.is_mixed |= self.command != command;
         self.version = (self.version + 1).max(head.version);
         // The newest come last, and mostly it is they that change.
@@ -48,6 +49,7 @@ impl KeyView {
     /// Takes a holder out, if it is one. Says what was there.
     fn drop_holder(&mut self, id: JobId, command: u32) -> Before {
         let mut before = self.as_it_is();
+        self.is_touched = true;
         self.is_mixed |= self.command != command;
         if let Some(place) = self.holders.iter().rposition(|holder| holder.id == id) {
             before.place = place;

@@ -89,6 +89,23 @@ impl Draft {
         }
         reads
     }
+
+    /// Whether the present decision, if it ended now, would write nothing and rest on nothing but what the store has: it has looked at
+    /// keys and at heads alone, and no decision before it in its batch has touched one of them. Then it is right whatever becomes
+    /// of the others. Says no where it is not sure.
+    pub fn rests_on_store_alone(&self) -> bool {
+        let is_stored = |record: &Record| match record {
+            Record::Key(key) => self.snapshot.keys.get(key).is_some_and(|view| !view.is_touched),
+            // Notes may have been added to whole jobs without a trace.
+            Record::Job(id) => {
+                self.snapshot.jobs.get(id).is_some_and(|row| !row.dirty && !row.gone && row.full.is_none())
+            }
+            Record::Queue(_) | Record::Document(_) => false,
+        };
+        let looked_at = self.taken_back.iter().chain(&self.group.expect);
+        let mut looked_at = looked_at.map(|expect| &expect.record).peekable();
+        self.group.writes.is_empty() && looked_at.peek().is_some() && looked_at.all(is_stored)
+    }
 }
 
 /// Which holders of a key are to be loaded.
@@ -124,6 +141,8 @@ pub struct KeyView {
     /// Whether a decision of the group's batch has changed a holder without relying on the key. It is applied whatever
     /// becomes of the other holders meanwhile, so what is seen here then need never have been in the store.
     pub(super) is_mixed: bool,
+    /// Whether a decision of the group's batch has changed a holder, even if that was taken back.
+    pub(super) is_touched: bool,
 }
 
 impl KeyView {
@@ -139,6 +158,7 @@ impl KeyView {
             command: 0,
             written: (0, 0),
             is_mixed: false,
+            is_touched: false,
         }
     }
 

@@ -55,14 +55,14 @@ async fn a_duplicate_is_answered_only_when_the_job_it_names_is_committed() {
 
     store.gate.add_permits(1);
     let Outcome::Created(created) = first.await.unwrap() else { panic!() };
-    // The second group is in its commit now; what it names is not stored yet.
+    // The second group is in its commit now. Whoever names what is stored does not wait for it; what the other names is not yet.
     store.begun.acquire().await.unwrap().forget();
-    assert!(is_pending(late.as_mut()).await);
+    let Outcome::Rejected { holder, .. } = late.await.unwrap() else { panic!() };
+    assert_eq!(holder.named().unwrap().id, created.id);
+    assert!(is_pending(other.as_mut()).await);
     assert!(is_pending(same_group.as_mut()).await);
 
     store.gate.add_permits(1);
-    let Outcome::Rejected { holder, .. } = late.await.unwrap() else { panic!() };
-    assert_eq!(holder.named().unwrap().id, created.id);
     assert!(matches!(other.await.unwrap(), Outcome::Created(_)));
     assert!(matches!(same_group.await.unwrap(), Outcome::Rejected { .. }));
 }

@@ -32,6 +32,10 @@ impl Layer for Lagging {
         &self.inner
     }
 
+    fn shows_what_is_durable(&self) -> bool {
+        false
+    }
+
     fn confirm<'a>(&'a self, _seen: &'a Reads) -> BoxFuture<'a, Result<(), StoreError>> {
         Box::pin(async move {
             self.asked.fetch_add(1, Ordering::SeqCst);

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
 
 mod abreast;
+mod apart;
 mod aside;
 mod away;
 mod company;

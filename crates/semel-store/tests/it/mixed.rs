@@ -1,5 +1,5 @@
-//! Groups in which some decisions write and some do not: whoever writes nothing is answered with those who do, by what was
-//! committed.
+//! Groups in which some decisions write and some do not, in a store whose loads show what is still to be confirmed: whoever writes
+//! nothing is answered with those who do, by what was committed.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -52,6 +52,10 @@ impl Layer for Shared {
     fn confirm<'a>(&'a self, seen: &'a Reads) -> BoxFuture<'a, Result<(), StoreError>> {
         self.confirmed.lock().unwrap().push(seen.clone());
         self.inner.confirm(seen)
+    }
+
+    fn shows_what_is_durable(&self) -> bool {
+        false
     }
 
     fn waits_for_all(&self) -> bool {

@@ -1,0 +1,94 @@
+//! A decision that writes nothing waits for no commit, unless it rests on what an earlier one of its batch writes.
+
+use semel_core::draft::{Draft, Reads};
+use semel_core::enqueue::{Offer, Outcome, enqueue};
+use semel_core::ident::JobId;
+use semel_core::job::Head;
+use semel_core::lease::Bearer;
+use semel_core::life;
+use semel_core::state::StateSet;
+use semel_store::Backend;
+use semel_store::batcher::transact;
+use semel_store::clock::ManualClock;
+use semel_store::memory::Memory;
+use semel_testkit::make::{Want, keyed};
+
+/// Of anybody in whatever state.
+fn lasting(name: &str) -> Want {
+    keyed(name).states(StateSet::ALL).on_conflict("ignore")
+}
+
+async fn stored(store: &Memory, name: &str) -> JobId {
+    let (mut reads, offer) = (Reads::default(), lasting(name).offer());
+    offer.reads(&mut reads);
+    match transact(store, &reads, |draft| enqueue(draft, &offer)).await.unwrap() {
+        Outcome::Created(head) => head.id,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A batch over what the keys of these names and their holders are.
+async fn batch(store: &Memory, names: &[&str]) -> Draft {
+    let mut reads = Reads::default();
+    names.iter().for_each(|name| lasting(name).offer().reads(&mut reads));
+    Draft::new(store.load(&reads).await.unwrap(), 7, store.rows())
+}
+
+/// Decides on an offer, and says whether it was found and rests on nothing but the store.
+fn offer(draft: &mut Draft, offer: &Offer) -> (bool, bool) {
+    let outcome = enqueue(draft, offer).unwrap();
+    let is_apart = draft.rests_on_store_alone();
+    let group = draft.finish();
+    assert_eq!(group.is_empty(), !outcome.is_inserted());
+    (!outcome.is_inserted(), is_apart)
+}
+
+#[tokio::test]
+async fn a_duplicate_rests_on_the_store_alone_until_somebody_in_its_batch_touches_its_key() {
+    let store = Memory::new(ManualClock::default());
+    let (held, _) = (stored(&store, "a").await, stored(&store, "b").await);
+    let mut draft = batch(&store, &["a", "b", "new"]).await;
+    assert_eq!(offer(&mut draft, &lasting("a").offer()), (true, true));
+    assert_eq!(offer(&mut draft, &lasting("new").offer()), (false, false), "it writes");
+    assert_eq!(offer(&mut draft, &lasting("new").offer()), (true, false), "its holder is of this batch");
+    let reads = Reads { heads: vec![held], ..Reads::default() };
+    draft.extend(store.load(&reads).await.unwrap());
+    life::cancel(&mut draft, held, &Bearer::default()).unwrap();
+    assert!(!draft.rests_on_store_alone());
+    assert!(!draft.finish().is_empty());
+    assert_eq!(offer(&mut draft, &lasting("a").offer()), (true, false), "its holder was just cancelled");
+    assert_eq!(offer(&mut draft, &lasting("b").offer()), (true, true), "nobody has touched the other");
+}
+
+/// Whatever was done to it: it is cancelled, holds its key no more, or is gone.
+#[tokio::test]
+async fn one_whose_holder_was_written_before_its_key_was_loaded_does_not() {
+    let writes: [fn(&mut Draft, Head); 3] = [
+        |draft, head| {
+            life::cancel(draft, head.id, &Bearer::default()).unwrap();
+        },
+        |draft, head| draft.update(&mut Head { key: None, ..head }),
+        |draft, head| draft.forget(&head, None),
+    ];
+    for write in writes {
+        let store = Memory::new(ManualClock::default());
+        let held = stored(&store, "a").await;
+        let mut reads = Reads { heads: vec![held], ..Reads::default() };
+        let mut draft = Draft::new(store.load(&reads).await.unwrap(), 7, store.rows());
+        let head = draft.head(held).unwrap().unwrap();
+        write(&mut draft, head);
+        assert!(!draft.finish().is_empty());
+        reads.clear();
+        lasting("a").offer().reads(&mut reads);
+        draft.extend(store.load(&reads).await.unwrap());
+        draft.key(&reads.keys[0]).unwrap();
+        assert!(!draft.rests_on_store_alone());
+    }
+}
+
+#[tokio::test]
+async fn who_looked_at_nothing_is_not_said_to_rest_on_the_store() {
+    let store = Memory::new(ManualClock::default());
+    let draft = batch(&store, &["a"]).await;
+    assert!(!draft.rests_on_store_alone());
+}
