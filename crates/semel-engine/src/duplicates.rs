@@ -110,7 +110,7 @@ impl DuplicateLog {
             let reads = Reads { fulls: records.iter().map(|(id, _)| *id).collect(), ..Reads::default() };
             store.decide_within(PATIENCE, reads, move |draft| record(draft, &records))
         });
-        let (mut failed, mut has_written) = (None, false);
+        let mut failed = None;
         for (records, decided) in decided.await {
             let is_written = match decided {
                 Apart::Done(Unseen { now, holders }) => {
@@ -130,7 +130,6 @@ impl DuplicateLog {
                     is_unknown
                 }
             };
-            has_written |= is_written;
             if is_written {
                 self.forget(&records);
             }
@@ -138,7 +137,7 @@ impl DuplicateLog {
         self.put_back();
         match failed {
             Some(error) => Err(error),
-            None => Ok(more && has_written),
+            None => Ok(more),
         }
     }
 
@@ -184,6 +183,10 @@ impl DuplicateLog {
         let mut records = self.records();
         for id in holders {
             let Some(mut absorbed) = records.writing.remove(id) else { continue };
+            if let Some(mut earlier) = records.unseen.remove(id) {
+                earlier.merge(absorbed);
+                absorbed = earlier;
+            }
             let since = *absorbed.unseen_since.get_or_insert(now);
             if now.since(since) < UNSEEN_FOR && records.unseen.len() < UNSEEN_JOBS_MAX {
                 records.unseen.insert(*id, absorbed);
@@ -241,4 +244,87 @@ fn record(draft: &mut Draft, records: &[(JobId, Absorbed)]) -> Result<Unseen, Mi
         }
     }
     Ok(unseen)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, OnceLock};
+
+    use semel_core::draft::{Reads, Write};
+    use semel_core::enqueue::{Outcome, enqueue};
+    use semel_core::event::EventKind;
+    use semel_core::ident::JobId;
+    use semel_core::job::NoteKind;
+    use semel_core::retention::Retention;
+    use semel_store::backend::{Applied, Batch, BoxFuture};
+    use semel_store::batcher::transact;
+    use semel_store::layer::Layer;
+    use semel_store::memory::Memory;
+    use semel_store::{Backend, Store, StoreError};
+    use semel_testkit::make::keyed;
+
+    use super::{DuplicateLog, FLUSH_JOBS_MAX};
+
+    /// A store whose jobs absorb another duplicate whenever their record is written.
+    #[derive(Default)]
+    struct Busy {
+        memory: Memory,
+        log: OnceLock<Arc<DuplicateLog>>,
+    }
+
+    impl Layer for Busy {
+        type Inner = Memory;
+
+        fn inner(&self) -> &Memory {
+            &self.memory
+        }
+
+        fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>> {
+            for write in batch.groups.iter().flat_map(|group| &group.writes) {
+                if let (Write::Note { job, kind: NoteKind::Duplicates, .. }, Some(log)) =
+                    (write, self.log.get())
+                {
+                    note(log, *job);
+                }
+            }
+            self.memory.commit(batch)
+        }
+    }
+
+    fn note(log: &DuplicateLog, holder: JobId) {
+        log.note(holder, EventKind::Deduplicated, semel_core::time::Timestamp::default(), "test");
+    }
+
+    #[tokio::test]
+    async fn a_round_ends_however_busy_its_holders_are_and_nothing_of_them_is_lost() {
+        let (store, log) = (Arc::new(Busy::default()), Arc::new(DuplicateLog::default()));
+        let mut holders = Vec::new();
+        for number in 0..FLUSH_JOBS_MAX + 1 {
+            let (mut reads, offer) = (Reads::default(), keyed(&number.to_string()).offer());
+            offer.reads(&mut reads);
+            let outcome = transact(&*store, &reads, |draft| enqueue(draft, &offer)).await.unwrap();
+            let Outcome::Created(head) = outcome else { panic!("{outcome:?}") };
+            holders.push(head.id);
+            note(&log, head.id);
+        }
+        assert!(store.log.set(Arc::clone(&log)).is_ok());
+        let backend = Arc::clone(&store) as Arc<dyn Backend>;
+        let (opened, batcher) = Store::with_batcher(backend, Retention::default(), 1);
+        let batcher = tokio::spawn(batcher);
+        // One piece, and the one that is left; whoever absorbs more meanwhile is of the next round, unless he was still to be written.
+        assert!(log.flush(&opened).await.unwrap());
+        assert!(!log.flush(&opened).await.unwrap());
+        assert!(holders.iter().all(|id| log.waiting(*id).is_some_and(|record| record.count == 1)));
+        // Both rounds of an end.
+        log.flush_all(&opened).await;
+        let snapshot = opened.load(Reads { fulls: holders.clone(), ..Reads::default() }).await.unwrap();
+        for id in holders {
+            let (_, full) = snapshot.peek(id).unwrap();
+            let text = full.unwrap().note(NoteKind::Duplicates).cloned().unwrap();
+            let written = semel_core::trail::Duplicates::decode(&text).unwrap().count;
+            // One from the beginning, one more each time that it was written but for the last.
+            assert_eq!(written + log.waiting(id).unwrap().count, 4);
+        }
+        batcher.abort();
+    }
 }

@@ -14,8 +14,9 @@ use crate::duty::{Expire, Promote, Purge, Reap, Tend};
 const LOOK_AT_LEAST_EVERY: Duration = Duration::from_secs(1);
 /// How often finished jobs are looked over and the store keeps house.
 const HOUSEKEEPING_EVERY: Duration = Duration::from_millis(500);
-/// How often absorbed duplicates are written to their holders: within a second, and hot holders no more often.
-const DUPLICATES_EVERY: Duration = Duration::from_millis(900);
+/// How often a round of absorbed duplicates is written to their holders: within a second with the time that it takes, and hot holders no
+/// more often.
+const DUPLICATES_EVERY: Duration = Duration::from_millis(800);
 /// How long the duties rest after the store failed them.
 const REST_AFTER_FAILURE: Duration = Duration::from_millis(250);
 /// After so long a duty that has more to do lets the others have their turn, and goes on behind them.
@@ -38,7 +39,8 @@ pub(super) async fn run_duties(store: Store, engine: Weak<Shared>, stop: watch::
 /// Runs what is due at once, then what falls due at the next known time or hint.
 async fn go_round(store: &Store, engine: &Weak<Shared>, mut stop: watch::Receiver<bool>) {
     let mut kept = Instant::now();
-    let mut flushed = kept;
+    // When the next round of duplicates begins, and since when one is being written.
+    let (mut flush_at, mut flushing) = (kept + DUPLICATES_EVERY, None);
     loop {
         let mut rest = match time_duties(store, engine).await {
             Ok(rest) => rest.min(HOUSEKEEPING_EVERY),
@@ -48,22 +50,29 @@ async fn go_round(store: &Store, engine: &Weak<Shared>, mut stop: watch::Receive
                 REST_AFTER_FAILURE
             }
         };
-        if kept.elapsed() >= HOUSEKEEPING_EVERY {
+        let mut has_more = false;
+        if flushing.is_some() || Instant::now() >= flush_at {
             let Some(shared) = engine.upgrade() else { return };
-            let mut has_more = false;
-            if flushed.elapsed() >= DUPLICATES_EVERY {
-                has_more = or_later(once_a_second(&shared).await);
-                if !has_more {
-                    flushed = Instant::now();
-                }
+            let began = *flushing.get_or_insert_with(Instant::now);
+            has_more = or_later(once_a_second(&shared).await);
+            if !has_more {
+                // One that takes long leaves others as long.
+                flush_at = (began + DUPLICATES_EVERY).max(Instant::now() + began.elapsed());
+                flushing = None;
             }
-            has_more |= or_later(purge(store).await);
-            if has_more {
-                rest = Duration::ZERO;
+        }
+        if kept.elapsed() >= HOUSEKEEPING_EVERY {
+            if or_later(purge(store).await) {
+                has_more = true;
             } else {
                 kept = Instant::now();
             }
         }
+        rest = if has_more {
+            Duration::ZERO
+        } else {
+            rest.min(flush_at.saturating_duration_since(Instant::now()))
+        };
         tokio::select! {
             biased;
             changed = stop.changed() => if changed.is_err() || *stop.borrow() { return },
@@ -139,7 +148,7 @@ async fn time_duties(store: &Store, engine: &Weak<Shared>) -> Result<Duration, S
     }
 }
 
-/// What is done once a second: duplicates are written to their holders, and it is looked which queues have a bound. Says whether
+/// What is done about once a second: duplicates are written to their holders, and it is looked which queues have a bound. Says whether
 /// more duplicates are to be written.
 async fn once_a_second(shared: &Shared) -> Result<bool, StoreError> {
     let has_more = turn(|| shared.duplicates.flush(&shared.store)).await;
