@@ -25,7 +25,11 @@ const UNSEEN_FOR: Duration = Duration::from_secs(60);
 
 /// What has been absorbed and not yet written.
 #[derive(Debug, Default)]
-pub struct DuplicateLog(Mutex<Records>);
+pub struct DuplicateLog {
+    records: Mutex<Records>,
+    /// Held while a piece is written: there is one at a time, whoever writes it.
+    writing: tokio::sync::Mutex<()>,
+}
 
 #[derive(Debug, Default)]
 struct Records {
@@ -62,7 +66,7 @@ impl Absorbed {
 
 impl DuplicateLog {
     fn records(&self) -> MutexGuard<'_, Records> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes that `holder` absorbed a duplicate, and what that [was told](semel_core::enqueue::Outcome::duplicate_event).
@@ -102,6 +106,7 @@ impl DuplicateLog {
     /// # Errors
     /// When the store cannot commit it; what was waiting waits on.
     pub async fn flush(&self, store: &Store) -> Result<bool, StoreError> {
+        let _one_at_a_time = self.writing.lock().await;
         let (records, more) = self.take();
         if records.is_empty() {
             return Ok(false);
@@ -145,12 +150,18 @@ impl DuplicateLog {
     pub async fn flush_all(&self, store: &Store) {
         // What is left of a round that had begun, and what came after that.
         for _ in 0..2 {
-            while matches!(self.flush(store).await, Ok(true)) {}
+            loop {
+                match self.flush(store).await {
+                    Ok(true) => {}
+                    Ok(false) => break,
+                    // It would only be waited for once more.
+                    Err(_) => return,
+                }
+            }
         }
     }
 
-    /// Takes a piece of the round, and begins one where none is under way. One piece is written at a time: the duty that calls this
-    /// is one task.
+    /// Takes a piece of the round, and begins one where none is under way.
     fn take(&self) -> (Vec<(JobId, Absorbed)>, bool) {
         let mut records = self.records();
         if records.due.is_empty() {
@@ -162,7 +173,7 @@ impl DuplicateLog {
                 records.writing.insert(id, record);
             }
         }
-        // With the last piece, so that they are looked for once in each round.
+        // With the last piece: mostly they are looked for once in each round.
         if records.due.is_empty() {
             for (id, mut earlier) in std::mem::take(&mut records.unseen) {
                 if let Some(later) = records.writing.remove(&id) {
@@ -322,7 +333,7 @@ mod tests {
             let (_, full) = snapshot.peek(id).unwrap();
             let text = full.unwrap().note(NoteKind::Duplicates).cloned().unwrap();
             let written = semel_core::trail::Duplicates::decode(&text).unwrap().count;
-            // One from the beginning, one more each time that it was written but for the last.
+            // One from the beginning, and one more each of the three times that it was written.
             assert_eq!(written + log.waiting(id).unwrap().count, 4);
         }
         batcher.abort();

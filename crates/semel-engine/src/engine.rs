@@ -194,9 +194,7 @@ impl Engine {
     /// Stops the duties and writes what they still hold. Requests go on being served.
     pub async fn stop(&self) {
         self.shared.stop.send_replace(true);
-        // Held to the end: what is written is written by one at a time.
-        let mut duties = self.shared.duties.lock().await;
-        if let Some(duties) = duties.take() {
+        if let Some(duties) = self.shared.duties.lock().await.take() {
             drop(duties.await);
         }
         self.shared.duplicates.flush_all(&self.shared.store).await;

@@ -78,7 +78,8 @@ pub trait Backend: Send + Sync + 'static {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    /// Whether loads show now only what is as durable as an answer has to be, and [`confirm`](Self::confirm) waits for nothing.
+    /// Whether loads show now only what is as durable as an answer has to be, and [`confirm`](Self::confirm) waits for nothing. Whoever is
+    /// answered beside a commit for that is confirmed all the same: a store that is wrong here has others wait for it.
     fn shows_what_is_durable(&self) -> bool {
         true
     }

@@ -14,8 +14,8 @@ use crate::duty::{Expire, Promote, Purge, Reap, Tend};
 const LOOK_AT_LEAST_EVERY: Duration = Duration::from_secs(1);
 /// How often finished jobs are looked over and the store keeps house.
 const HOUSEKEEPING_EVERY: Duration = Duration::from_millis(500);
-/// How often a round of absorbed duplicates is written to their holders: within a second with the time that it takes, and hot holders no
-/// more often.
+/// How often a round of absorbed duplicates is written to their holders: within a second with the time that it takes, unless they are
+/// thousands; and hot holders no more often.
 const DUPLICATES_EVERY: Duration = Duration::from_millis(800);
 /// How long the duties rest after the store failed them.
 const REST_AFTER_FAILURE: Duration = Duration::from_millis(250);
@@ -56,8 +56,9 @@ async fn go_round(store: &Store, engine: &Weak<Shared>, mut stop: watch::Receive
             let began = *flushing.get_or_insert_with(Instant::now);
             has_more = or_later(once_a_second(&shared).await);
             if !has_more {
-                // One that takes long leaves others as long.
-                flush_at = (began + DUPLICATES_EVERY).max(Instant::now() + began.elapsed());
+                // One that takes long leaves others a while as well.
+                let pause = began.elapsed().min(DUPLICATES_EVERY);
+                flush_at = (began + DUPLICATES_EVERY).max(Instant::now() + pause);
                 flushing = None;
             }
         }
@@ -71,7 +72,8 @@ async fn go_round(store: &Store, engine: &Weak<Shared>, mut stop: watch::Receive
         rest = if has_more {
             Duration::ZERO
         } else {
-            rest.min(flush_at.saturating_duration_since(Instant::now()))
+            let next = flush_at.min(kept + HOUSEKEEPING_EVERY);
+            rest.min(next.saturating_duration_since(Instant::now()))
         };
         tokio::select! {
             biased;

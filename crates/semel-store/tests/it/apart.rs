@@ -1,17 +1,25 @@
 //! A decision that writes nothing waits for no commit, unless it rests on what an earlier one of its batch writes.
 
-use semel_core::draft::{Draft, Reads};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use semel_core::draft::{Draft, Reads, Snapshot};
 use semel_core::enqueue::{Offer, Outcome, enqueue};
 use semel_core::ident::JobId;
 use semel_core::job::Head;
 use semel_core::lease::Bearer;
 use semel_core::life;
+use semel_core::retention::Retention;
 use semel_core::state::StateSet;
-use semel_store::Backend;
+use semel_engine::Engine;
+use semel_store::backend::{Applied, Batch, BoxFuture};
 use semel_store::batcher::transact;
 use semel_store::clock::ManualClock;
+use semel_store::layer::Layer;
 use semel_store::memory::Memory;
+use semel_store::{Backend, Store, StoreError};
 use semel_testkit::make::{Want, keyed};
+use tokio::time::Instant;
 
 /// Of anybody in whatever state.
 fn lasting(name: &str) -> Want {
@@ -91,4 +99,79 @@ async fn who_looked_at_nothing_is_not_said_to_rest_on_the_store() {
     let store = Memory::new(ManualClock::default());
     let draft = batch(&store, &["a"]).await;
     assert!(!draft.rests_on_store_alone());
+}
+
+/// A store that fails from some moment on, and may find as it does that it is somewhere else now.
+#[derive(Default)]
+struct Failing {
+    inner: Memory,
+    fails: AtomicBool,
+    moves: bool,
+    moved: OnceLock<Instant>,
+    loads: AtomicUsize,
+}
+
+impl Layer for Failing {
+    type Inner = Memory;
+
+    fn inner(&self) -> &Memory {
+        &self.inner
+    }
+
+    fn load<'a>(&'a self, reads: &'a Reads) -> BoxFuture<'a, Result<Snapshot, StoreError>> {
+        self.loads.fetch_add(1, Ordering::SeqCst);
+        self.inner.load(reads)
+    }
+
+    fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>> {
+        if !self.fails.load(Ordering::SeqCst) {
+            return self.inner.commit(batch);
+        }
+        if self.moves {
+            let _ = self.moved.set(Instant::now());
+        }
+        Box::pin(std::future::ready(Err(StoreError::Unavailable("gone".to_owned()))))
+    }
+
+    fn moved(&self) -> Option<Instant> {
+        self.moved.get().copied()
+    }
+}
+
+/// Offers a new job and a duplicate of what is stored in one group whose commit fails. Says what they were told, and how often was loaded.
+async fn beside_a_failure(moves: bool) -> ([Result<Outcome, StoreError>; 2], usize) {
+    let store = Arc::new(Failing { moves, ..Failing::default() });
+    let (opened, batcher) =
+        Store::with_batcher(Arc::clone(&store) as Arc<dyn Backend>, Retention::default(), 1);
+    let (engine, mut batcher) = (Engine::on(opened), std::pin::pin!(batcher));
+    tokio::select! {
+        first = engine.enqueue(lasting("a").offer(), "first") => assert!(first.unwrap().is_inserted()),
+        () = &mut batcher => panic!("the batcher has ended"),
+    }
+    store.fails.store(true, Ordering::SeqCst);
+    store.loads.store(0, Ordering::SeqCst);
+    let (new, known) = (lasting("new").offer(), lasting("a").offer());
+    // Both have asked before the batcher runs.
+    let told = tokio::select! {
+        biased;
+        told = async { tokio::join!(engine.enqueue(new, "new"), engine.enqueue(known, "known")) } => told,
+        () = &mut batcher => panic!("the batcher has ended"),
+    };
+    ([told.0, told.1], store.loads.load(Ordering::SeqCst))
+}
+
+#[tokio::test]
+async fn a_duplicate_is_answered_beside_a_commit_that_fails() {
+    let ([new, known], loads) = beside_a_failure(false).await;
+    assert!(matches!(new, Err(StoreError::Unavailable(_))), "{new:?}");
+    assert!(matches!(known, Ok(Outcome::Existing(_))), "{known:?}");
+    assert_eq!(loads, 1, "they were one group");
+}
+
+#[tokio::test]
+async fn one_that_saw_what_may_be_nowhere_any_more_is_decided_again() {
+    let ([new, known], loads) = beside_a_failure(true).await;
+    assert!(matches!(new, Err(StoreError::Unavailable(_))), "{new:?}");
+    assert!(matches!(known, Ok(Outcome::Existing(_))), "{known:?}");
+    assert!(loads > 1, "it was looked at once more");
 }
