@@ -24,6 +24,7 @@ use crate::bounds::{COMMIT_ATTEMPTS_MAX, LOADS_PER_DECISION_MAX};
 use crate::error::StoreError;
 use crate::flight::{Flight, Landed, Tried};
 use crate::hints::Hints;
+use crate::readiness::Places;
 use crate::request::{ClaimReply, Decide, Outcome, Request, read};
 use crate::waitlist::{WAIT_MAX, Waitlist};
 
@@ -384,8 +385,8 @@ pub async fn transact<T>(
 /// What a commit is of interest for within this process.
 #[derive(Debug, Default)]
 pub struct Ready {
-    /// Jobs became ready.
-    pub ready: bool,
+    /// Jobs became ready in these.
+    pub(crate) queues: Places,
     /// Limits under which a job moved that may have held others back.
     pub lanes: Vec<Lane>,
     /// The soonest new due time.

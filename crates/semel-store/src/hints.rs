@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use semel_core::draft::{Group, Offered, Write};
-use semel_core::ident::JobId;
+use semel_core::ident::{JobId, QueueName};
 use semel_core::slot::{Filing, Slot};
 use semel_core::time::Timestamp;
 use tokio::sync::Notify;
@@ -14,12 +14,13 @@ use crate::backend::Claimed;
 use crate::batcher::Ready;
 use crate::lanes::ClosedLanes;
 use crate::news::{News, freed_lane};
+use crate::readiness::{Mark, Readiness};
 use crate::watch::{Watch, Watchers};
 
 /// What wakes those who wait for jobs, and the duties that wait for a time.
 #[derive(Debug)]
 pub struct Hints {
-    ready: Notify,
+    ready: Readiness,
     timers: Notify,
     log: Notify,
     /// When the duties mean to look next, in microseconds.
@@ -55,7 +56,7 @@ impl Drop for Waiting {
 impl Default for Hints {
     fn default() -> Self {
         Self {
-            ready: Notify::new(),
+            ready: Readiness::default(),
             timers: Notify::new(),
             log: Notify::new(),
             looks_at: AtomicI64::new(i64::MAX),
@@ -83,7 +84,18 @@ impl Hints {
 
     /// Waits until new jobs became ready in some queue. Register before looking, then look, then wait.
     pub fn ready(&self) -> tokio::sync::futures::Notified<'_> {
-        self.ready.notified()
+        self.ready.changed()
+    }
+
+    /// How far the news of these queues has come, by the names that the store has for them. Take it, then look, then wait for what is
+    /// [ready since](Self::ready_since).
+    pub fn mark(&self, queues: &[QueueName]) -> Mark {
+        self.ready.mark(queues)
+    }
+
+    /// Waits until jobs may have become ready in the queues since then.
+    pub async fn ready_since(&self, mark: &Mark) {
+        self.ready.since(mark).await;
     }
 
     /// Limits that let nothing start just now.
@@ -130,7 +142,7 @@ impl Hints {
             self.closed.clear();
         }
         if news.ready || news.lanes {
-            self.ready.notify_waiters();
+            self.ready.stir_all();
         }
         if news.log {
             self.log.notify_waiters();
@@ -154,7 +166,7 @@ impl Hints {
 
     /// Wakes everybody, as after a long silence of the store.
     pub fn wake_all(&self) {
-        self.ready.notify_waiters();
+        self.ready.stir_all();
         self.timers.notify_one();
         self.log.notify_waiters();
         self.watchers.wake_all();
@@ -184,7 +196,7 @@ impl Hints {
             let filing = Filing::of(head);
             ready.lanes.extend(freed_lane(head, filing.slot));
             match filing.slot {
-                Slot::Ready => ready.ready = true,
+                Slot::Ready => ready.queues.add(&head.queue),
                 Slot::Timer | Slot::Lease => ready.due = sooner(ready.due, filing.at),
                 Slot::Held | Slot::Done => {}
             }
@@ -204,8 +216,10 @@ impl Hints {
     }
 
     pub(crate) fn give(&self, ready: &Ready) {
-        if self.closed.open(&ready.lanes) || ready.ready {
-            self.ready.notify_waiters();
+        if self.closed.open(&ready.lanes) {
+            self.ready.stir_all();
+        } else if !ready.queues.is_empty() {
+            self.ready.stir(&ready.queues);
         }
         if ready.told {
             self.log.notify_waiters();

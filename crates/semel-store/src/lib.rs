@@ -10,7 +10,7 @@
 //! - [`inside`], [`outbox`]: decisions inside a transaction of the caller's own; jobs that wait in a table.
 //! - [`copy`](mod@copy), [`carry`]: a store carried over into another one.
 //! - [`log`]: a piece of the event log. [`bounds`], [`random`]: what stores have in common.
-//! - [`hints`], [`news`], [`lanes`], `watch`, [`clock`], [`error`]: wake-ups, time, what may go wrong.
+//! - [`hints`], [`news`], [`lanes`], `readiness`, `watch`, [`clock`], [`error`]: wake-ups, time, what may go wrong.
 
 mod answers;
 pub mod backend;
@@ -35,6 +35,7 @@ pub mod model;
 pub mod news;
 pub mod outbox;
 pub mod random;
+mod readiness;
 mod ready;
 mod request;
 mod store;
@@ -45,6 +46,7 @@ pub use backend::Backend;
 pub use error::StoreError;
 pub use log::{LogPage, Recorded};
 pub use news::{News, Untold};
+pub use readiness::Mark;
 pub use store::Store;
 pub use waitlist::WAIT_MAX;
 pub use watch::Watch;

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use semel_core::draft::{Draft, Full, Reads, each};
 use semel_core::follow_up::hold_again;
-use semel_core::ident::JobId;
+use semel_core::ident::{JobId, QueueName};
 use semel_core::job::Head;
 use semel_core::lease::{Grant, Unclaimable};
 use semel_core::life;
 use semel_core::limit::{self, Gate, Lane, Turn};
 use semel_core::time::Timestamp;
-use semel_store::StoreError;
 use semel_store::backend::{Claim, Claimed};
+use semel_store::{Mark, StoreError};
 use tokio::time::Instant;
 
 use super::Engine;
@@ -91,6 +91,13 @@ impl Engine {
         }
     }
 
+    /// How far the news of these queues has come, to be taken before looking in them: of their jobs that become ready afterwards one
+    /// [hears](semel_store::hints::Hints::ready_since).
+    pub fn mark(&self, queues: &[QueueName]) -> Mark {
+        let stored: Vec<QueueName> = queues.iter().map(|queue| self.space.stored_queue(queue)).collect();
+        self.shared.store.hints().mark(&stored)
+    }
+
     /// Sees to jobs that a claim met and the store could not grant by itself: those under a limit are decided about until `room` of
     /// them start, the others settled.
     async fn not_granted(
@@ -130,21 +137,21 @@ impl Engine {
     ) -> Result<Vec<Job>, StoreError> {
         let mut stop = std::pin::pin!(stop);
         let deadline = Instant::now() + patience;
-        let _waiting = self.shared.store.hints().wait();
+        let hints = self.shared.store.hints();
+        let _waiting = hints.wait();
         loop {
-            // Registered before looking, so that nothing that becomes ready in between is slept through.
-            let mut ready = std::pin::pin!(self.shared.store.hints().ready());
-            ready.as_mut().enable();
+            // Before looking, so that nothing that becomes ready in between is slept through.
+            let mark = self.mark(&claim.queues);
             let jobs = self.claim_until(claim.clone(), Some(deadline)).await?;
             if !jobs.is_empty() {
                 return Ok(jobs);
             }
-            let (_, opens) = self.shared.store.hints().closed_lanes().now();
+            let (_, opens) = hints.closed_lanes().now();
             tokio::select! {
                 // In a fixed order, so that a run that is played again is the same run.
                 biased;
                 () = &mut stop => return Ok(jobs),
-                () = ready => {}
+                () = hints.ready_since(&mark) => {}
                 () = tokio::time::sleep_until(deadline) => return Ok(jobs),
                 // A limit that held jobs back may open by itself.
                 () = tokio::time::sleep_until(opens.unwrap_or(deadline)), if opens.is_some() => {}

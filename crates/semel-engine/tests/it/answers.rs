@@ -157,3 +157,50 @@ async fn who_watches_a_job_hears_of_its_end_and_of_no_other() {
     engine.cancel(ids[0], semel_core::lease::Bearer::default()).await.unwrap();
     tokio::time::timeout(Duration::ZERO, news).await.unwrap();
 }
+
+/// Whoever waits for some queues does not ask the store for each job of others.
+#[tokio::test(start_paused = true)]
+async fn a_job_wakes_those_who_wait_for_its_queue() {
+    let store = Arc::new(Gated::new(Memory::default(), 1_000));
+    let engine = Engine::without_duties(store.clone()).unwrap();
+    know_the_queues(&engine, &store).await;
+    let asked = || {
+        let begun = store.begun.available_permits();
+        store.begun.forget_permits(begun)
+    };
+    let wait = async |queue: &str| {
+        engine
+            .claim_or_wait(semel_testkit::fixture::claim(&[queue], 1), Duration::from_secs(60))
+            .await
+            .unwrap()
+    };
+    let (mut mail, mut other) = (std::pin::pin!(wait("mail")), std::pin::pin!(wait("other")));
+    // Whoever was woken asks, is answered, and waits again.
+    for _ in 0..3 {
+        assert!(is_pending(mail.as_mut()).await);
+        assert!(is_pending(other.as_mut()).await);
+    }
+    assert_eq!(asked(), 2, "both have looked");
+    for _ in 0..3 {
+        drop(engine.enqueue(job().queue("third").offer(), "test").await.unwrap());
+        for _ in 0..3 {
+            assert!(is_pending(mail.as_mut()).await);
+            assert!(is_pending(other.as_mut()).await);
+        }
+        assert_eq!(asked(), 1, "the new job alone");
+    }
+    drop(engine.enqueue(job().queue("mail").offer(), "test").await.unwrap());
+    assert_eq!(mail.await.len(), 1);
+    for _ in 0..3 {
+        assert!(is_pending(other.as_mut()).await);
+    }
+    assert_eq!(asked(), 2, "the new job, and its claim");
+    // What may concern any queue has everybody look.
+    engine.store().hints().wake_all();
+    for _ in 0..3 {
+        assert!(is_pending(other.as_mut()).await);
+    }
+    assert_eq!(asked(), 1);
+    drop(engine.enqueue(job().queue("other").offer(), "test").await.unwrap());
+    assert_eq!(other.await.len(), 1);
+}

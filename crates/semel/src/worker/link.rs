@@ -180,9 +180,8 @@ impl Link for Local {
             let hints = Arc::clone(self.engine()?.store().hints());
             let _waiting = hints.wait();
             loop {
-                // Registered before looking, so that nothing that becomes ready in between is slept through.
-                let mut ready = std::pin::pin!(hints.ready());
-                ready.as_mut().enable();
+                // Before looking, so that nothing that becomes ready in between is slept through.
+                let mark = self.engine()?.mark(&claim.queues);
                 let jobs = self.engine()?.claim(claim.clone()).await?;
                 if !jobs.is_empty() {
                     return Ok(jobs.into_iter().map(delivery).collect());
@@ -191,7 +190,7 @@ impl Link for Local {
                 let (_, opens) = hints.closed_lanes().now();
                 let look = Instant::now() + LOOK_AT_LEAST_EVERY;
                 tokio::select! {
-                    () = ready => {}
+                    () = hints.ready_since(&mark) => {}
                     () = tokio::time::sleep_until(opens.map_or(look, |opens| opens.min(look))) => {}
                     () = stop.cancelled() => return Ok(Vec::new()),
                 }
