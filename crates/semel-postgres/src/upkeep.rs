@@ -110,8 +110,8 @@ impl Shared {
         let key = self.name("key");
         let sql = format!(
             "WITH gone AS (DELETE FROM {key} WHERE ctid = ANY (ARRAY(SELECT ctid FROM {key} \
-             WHERE ctid >= $2::text::tid AND ctid < $3::text::tid AND version < $1 AND (version > 0 OR $5) \
-             AND live = '{{}}' AND done = '{{}}' FOR UPDATE SKIP LOCKED)) RETURNING 1) \
+             WHERE ctid >= $2::text::tid AND ctid < $3::text::tid AND live = '{{}}' AND done = '{{}}' AND version < $1 \
+             AND (version > 0 OR $5) FOR UPDATE SKIP LOCKED)) RETURNING 1) \
              SELECT (SELECT count(*) FROM gone), \
              pg_catalog.pg_relation_size('{key}') <= $4 * current_setting('block_size')::int8"
         );
