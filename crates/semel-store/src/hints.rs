@@ -82,11 +82,6 @@ impl Hints {
         }
     }
 
-    /// Waits until new jobs became ready in some queue. Register before looking, then look, then wait.
-    pub fn ready(&self) -> tokio::sync::futures::Notified<'_> {
-        self.ready.changed()
-    }
-
     /// How far the news of these queues has come, by the names that the store has for them. Take it, then look, then wait for what is
     /// [ready since](Self::ready_since).
     pub fn mark(&self, queues: &[QueueName]) -> Mark {

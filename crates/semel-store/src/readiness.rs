@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use semel_core::ident::QueueName;
 use tokio::sync::Notify;
-use tokio::sync::futures::Notified;
 
 /// How many places there are.
 const PLACES: usize = 256;
@@ -65,10 +64,6 @@ impl Default for Readiness {
 }
 
 impl Readiness {
-    pub(crate) fn changed(&self) -> Notified<'_> {
-        self.changed.notified()
-    }
-
     pub(crate) fn mark(&self, queues: &[QueueName]) -> Mark {
         let count = |queue: &QueueName| {
             let place = place_of(queue);
@@ -81,7 +76,7 @@ impl Readiness {
     pub(crate) async fn since(&self, mark: &Mark) {
         loop {
             // Registered before looking, so that nothing in between is slept through.
-            let mut changed = pin!(self.changed());
+            let mut changed = pin!(self.changed.notified());
             changed.as_mut().enable();
             if self.is_news(mark) {
                 return;

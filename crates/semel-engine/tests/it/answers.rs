@@ -128,8 +128,8 @@ async fn a_duplicate_wakes_nobody() {
     let engine = Engine::without_duties(Arc::new(Memory::default())).unwrap();
     drop(engine.enqueue(keyed("a").offer(), "test").await.unwrap());
     let hints = engine.store().hints();
-    let mut ready = std::pin::pin!(hints.ready());
-    ready.as_mut().enable();
+    let mark = hints.mark(&[job().offer().queue]);
+    let mut ready = std::pin::pin!(hints.ready_since(&mark));
     for strategy in ["reject", "ignore"] {
         let outcome = engine.enqueue(keyed("a").on_conflict(strategy).offer(), "test").await.unwrap();
         assert!(!outcome.is_inserted());

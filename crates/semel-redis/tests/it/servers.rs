@@ -94,7 +94,8 @@ pub async fn one_hears_another(place: &Place) {
     let heard = tokio::spawn(async move {
         // Once when it begins to listen; more often by messages only: nobody looks here.
         for _ in 0..3 {
-            other.store().hints().ready().await;
+            let hints = other.store().hints();
+            hints.ready_since(&hints.mark(&[])).await;
         }
     });
     // Until it listens, nothing is told to it.
