@@ -28,7 +28,8 @@ pub fn cases(quick: u64) -> u64 {
 /// # Panics
 /// With the seed and the shrunk program, when a store and the model differ or an invariant is broken.
 pub fn compare(first_seed: u64, programs: u64, lasts: bool, open: impl Fn() -> Fixture) {
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    // Timers too: whoever reads the log waits for what others' transactions keep back.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let run = |program: &[Command]| -> Result<(), String> {
         let played =
             catch_unwind(AssertUnwindSafe(|| runtime.block_on(Pair::new(open(), lasts).play(program))));
