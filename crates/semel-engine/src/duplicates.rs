@@ -146,16 +146,22 @@ impl DuplicateLog {
         }
     }
 
-    /// Writes all that is waiting, as far as it can be written now.
+    /// Writes all that is waiting, as far as it can be written now. A store that fails twice is given up.
     pub async fn flush_all(&self, store: &Store) {
-        // What is left of a round that had begun, and what came after that.
-        for _ in 0..2 {
+        let mut has_failed = false;
+        // What is left of a round that had begun, what came after that, and what could not be written at first.
+        for round in 0..3 {
+            if round == 2 && !has_failed {
+                return;
+            }
             loop {
                 match self.flush(store).await {
                     Ok(true) => {}
                     Ok(false) => break,
-                    // It would only be waited for once more.
-                    Err(_) => return,
+                    // Nobody knows of a piece whether it was written; the others are still to be.
+                    Err(StoreError::Unknown(_)) => {}
+                    Err(_) if has_failed => return,
+                    Err(_) => has_failed = true,
                 }
             }
         }

@@ -4,7 +4,7 @@
 //! Where a store lets several commits be in flight, groups that are on their way at the same time have no record in common,
 //! as far as their decisions say beforehand what they read; where they have after all, versions decide, as ever.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::HashSet;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,12 +13,14 @@ use std::task::Poll;
 use std::time::Duration;
 
 use semel_core::draft::{Draft, Missing, Reads, Record};
+use semel_core::ident::JobId;
 use semel_core::limit::Lane;
 use semel_core::retention::Retention;
 use semel_core::time::Timestamp;
 use tokio::sync::{mpsc, watch};
 
 use crate::answers::Answers;
+use crate::asked::Asked;
 use crate::backend::{Backend, Batch, Verdict};
 use crate::bounds::{COMMIT_ATTEMPTS_MAX, LOADS_PER_DECISION_MAX};
 use crate::error::StoreError;
@@ -39,8 +41,6 @@ const GATHER_MAX: Duration = Duration::from_millis(1);
 const SHARE_MAX: usize = 32;
 /// Of the callers that there have been, a part so small is forgotten with each group.
 const CALLERS_FADE: usize = 16;
-/// Requests that only read, under way at once beside the commits of a store that lets several be in flight.
-const READS_MAX: usize = 2;
 /// How long a decision without a batcher rests when somebody else has locked its records.
 const BUSY_REST: Duration = Duration::from_millis(1);
 
@@ -61,9 +61,7 @@ pub(crate) struct Batcher {
 #[derive(Default)]
 struct Traffic {
     flights: Vec<UnderWay>,
-    reads: Vec<Pin<Box<dyn Future<Output = ()> + Send>>>,
-    /// Reads that wait for their turn. They delay no decision.
-    asked: VecDeque<Request>,
+    asked: Asked,
     /// To be decided next: those under which a record moved.
     next: Vec<Tried>,
     /// Those whose records a group has that is under way, or one that is held before them.
@@ -103,12 +101,7 @@ impl Batcher {
             if let Some(due) = traffic.due() {
                 self.take_off(&mut traffic, due, Vec::new(), flights_max, true);
             }
-            while traffic.reads.len() < READS_MAX
-                && let Some(request) = traffic.asked.pop_front()
-            {
-                let backend = Arc::clone(&self.backend);
-                traffic.reads.push(Box::pin(async move { read(&*backend, request).await }));
-            }
+            traffic.asked.begin(&self.backend);
             while let Ok(decision) = self.left.try_recv() {
                 traffic.next.push(Tried::new(decision));
             }
@@ -132,6 +125,7 @@ impl Batcher {
             self.take_more(&mut requests);
             is_closed |= self.gather(&mut requests, &mut traffic, flights_max).await;
             let mut decisions = std::mem::take(&mut traffic.next);
+            decisions.reserve(requests.len());
             let mut claims = Vec::new();
             for request in requests.drain(..) {
                 match request {
@@ -139,7 +133,7 @@ impl Batcher {
                     Request::Claim(claim, reply) => claims.push((claim, reply)),
                     // What is in the inbox already is still served.
                     Request::Close => self.inbox.close(),
-                    other if flights_max > 1 => traffic.asked.push_back(other),
+                    other if flights_max > 1 => traffic.asked.push(other),
                     other => read(&*self.backend, other).await,
                 }
             }
@@ -276,7 +270,7 @@ impl Traffic {
     }
 
     fn is_moving(&self) -> bool {
-        !self.flights.is_empty() || !self.reads.is_empty() || !self.waitlist.is_empty()
+        !self.flights.is_empty() || self.asked.is_any() || !self.waitlist.is_empty()
     }
 
     /// Decisions of the waitlist that are to be tried again, unless some are under way already.
@@ -290,7 +284,7 @@ impl Traffic {
     /// Waits until something has ended, or a decision of the waitlist is to be tried again.
     async fn move_on(&mut self) {
         let is_waitlist_under_way = self.flights.iter().any(|under_way| under_way.is_of_waitlist);
-        let Self { flights, reads, waitlist, .. } = self;
+        let Self { flights, asked, waitlist, .. } = self;
         let mut rest = std::pin::pin!(waitlist.rest(is_waitlist_under_way));
         let landed = std::future::poll_fn(|context| {
             for (place, under_way) in flights.iter_mut().enumerate() {
@@ -298,9 +292,7 @@ impl Traffic {
                     return Poll::Ready(Some((place, landed)));
                 }
             }
-            let before = reads.len();
-            reads.retain_mut(|read| read.as_mut().poll(context).is_pending());
-            if reads.len() < before {
+            if asked.poll(context).is_ready() {
                 return Poll::Ready(None);
             }
             rest.as_mut().poll(context).map(|()| None)
@@ -391,8 +383,8 @@ pub struct Ready {
     pub lanes: Vec<Lane>,
     /// The soonest new due time.
     pub due: Option<Timestamp>,
-    /// Those who wait for jobs that were written.
-    pub news: Vec<Arc<tokio::sync::Notify>>,
+    /// Jobs that were written, or are gone.
+    pub(crate) written: Vec<JobId>,
     /// Whether the log has grown.
     pub told: bool,
 }

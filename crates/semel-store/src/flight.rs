@@ -100,7 +100,7 @@ impl Flight {
         // Looked at as late as can be: while a store is away callers give up, ask again and give up again.
         let claims = claims.into_iter().filter(|(_, reply)| !reply.is_gone());
         let (claims, replies): (Vec<Claim>, Vec<ClaimReply>) = claims.unzip();
-        let mut ready = self.hints.gather(&groups);
+        let mut ready = Hints::gather(&groups);
         if !groups.iter().any(Group::is_checked) && claims.is_empty() {
             let again = self.answer_silent(decided, began).await;
             return Landed { again, ..Landed::default() };
@@ -134,6 +134,10 @@ impl Flight {
                 }
                 for reply in replies {
                     reply.answer(Err(error.clone()));
+                }
+                // It may well have been committed.
+                if matches!(error, StoreError::Unknown(_)) {
+                    self.hints.give(&ready);
                 }
                 return landed;
             }

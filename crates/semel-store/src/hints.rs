@@ -167,7 +167,7 @@ impl Hints {
         self.watchers.wake_all();
     }
 
-    pub(crate) fn gather(&self, groups: &[Group]) -> Ready {
+    pub(crate) fn gather(groups: &[Group]) -> Ready {
         let mut ready =
             Ready { told: groups.iter().any(|group| !group.events.is_empty()), ..Ready::default() };
         let written = groups.iter().flat_map(|group| &group.writes).filter_map(|write| match write {
@@ -180,7 +180,7 @@ impl Hints {
             | Write::Queue { .. }
             | Write::Document { .. } => None,
         });
-        ready.news = self.watchers.among(written);
+        ready.written.extend(written);
         for write in groups.iter().flat_map(|group| &group.writes) {
             if let Write::Document { document: Some(document), .. } = write
                 && let Some(at) = document.due
@@ -219,7 +219,8 @@ impl Hints {
         if ready.told {
             self.log.notify_waiters();
         }
-        for news in &ready.news {
+        // Whoever has begun to watch since the commit was sent may have looked before it.
+        for news in self.watchers.among(ready.written.iter().copied()) {
             news.notify_waiters();
         }
         if ready.due.is_some_and(|at| at.as_micros() < self.looks_at.load(Ordering::Acquire)) {

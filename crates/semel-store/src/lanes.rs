@@ -22,6 +22,8 @@ pub struct ClosedLanes(Mutex<Inner>);
 #[derive(Debug, Default)]
 struct Inner {
     closed: Map<Lane, Instant>,
+    /// When the last one opened by itself.
+    opened: Option<Instant>,
     /// Counts commits under whose limits jobs moved.
     moment: u64,
     moved: Map<Lane, u64>,
@@ -52,18 +54,23 @@ impl ClosedLanes {
         inner.closed.insert(lane, Instant::now() + wait);
     }
 
-    /// The limits that are closed now, and when the first of them is to be looked at again.
-    pub fn now(&self) -> (Vec<Lane>, Option<Instant>) {
-        let closed = &mut self.lock().closed;
-        if closed.is_empty() {
-            return (Vec::new(), None);
-        }
-        let now = Instant::now();
-        closed.retain(|_, until| *until > now);
-        let mut lanes: Vec<Lane> = closed.keys().copied().collect();
+    /// The limits that are closed now.
+    pub fn now(&self) -> Vec<Lane> {
+        let mut inner = self.lock();
+        inner.let_open();
+        let mut lanes: Vec<Lane> = inner.closed.keys().copied().collect();
         // In a fixed order, so that a run that is played again is the same run.
         lanes.sort_unstable();
-        (lanes, closed.values().min().copied())
+        lanes
+    }
+
+    /// When a limit that was passed over is to be looked at again, for who began to look at `since`: that is over where one has opened
+    /// by itself meanwhile, and nobody says so.
+    pub fn opens(&self, since: Instant) -> Option<Instant> {
+        let mut inner = self.lock();
+        inner.let_open();
+        let opened = inner.opened.filter(|opened| *opened > since);
+        opened.into_iter().chain(inner.closed.values().copied()).min()
     }
 
     /// Takes every limit for open.
@@ -93,6 +100,24 @@ impl ClosedLanes {
     }
 }
 
+impl Inner {
+    /// Takes for open those whose time has come.
+    fn let_open(&mut self) {
+        if self.closed.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        let Self { closed, opened, .. } = self;
+        closed.retain(|_, until| {
+            let is_closed = *until > now;
+            if !is_closed {
+                *opened = (*opened).max(Some(*until));
+            }
+            is_closed
+        });
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use semel_core::limit::Lane;
@@ -100,7 +125,8 @@ mod tests {
     use super::{CLOSED_MAX, CLOSED_MIN, ClosedLanes};
 
     fn closed_for(lanes: &ClosedLanes) -> std::time::Duration {
-        lanes.now().1.map(|until| until - tokio::time::Instant::now()).unwrap_or_default()
+        let now = tokio::time::Instant::now();
+        lanes.opens(now).map(|until| until - now).unwrap_or_default()
     }
 
     #[tokio::test(start_paused = true)]
@@ -110,7 +136,7 @@ mod tests {
         lanes.close(lane, CLOSED_MAX * 9, look);
         assert_eq!(closed_for(&lanes), CLOSED_MAX);
         assert!(lanes.open(&[lane]));
-        assert_eq!(lanes.now().0, []);
+        assert_eq!(lanes.now(), []);
         // The look was from before the move; its verdict comes after it.
         lanes.close(lane, CLOSED_MAX, look);
         assert_eq!(closed_for(&lanes), CLOSED_MIN);
@@ -140,8 +166,22 @@ mod tests {
     async fn a_limit_is_never_looked_at_without_end() {
         let (lanes, lane) = (ClosedLanes::default(), Lane::from_code(7).unwrap());
         lanes.close(lane, std::time::Duration::ZERO, lanes.look());
-        assert_eq!(lanes.now().0, [lane]);
+        assert_eq!(lanes.now(), [lane]);
         tokio::time::advance(CLOSED_MIN).await;
-        assert_eq!(lanes.now().0, []);
+        assert_eq!(lanes.now(), []);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_has_opened_since_somebody_began_to_look_is_to_be_looked_at_at_once() {
+        let (lanes, lane) = (ClosedLanes::default(), Lane::from_code(7).unwrap());
+        let began = tokio::time::Instant::now();
+        assert_eq!(lanes.opens(began), None);
+        lanes.close(lane, CLOSED_MIN, lanes.look());
+        tokio::time::advance(CLOSED_MIN).await;
+        // Whoever else has looked at them meanwhile.
+        assert_eq!(lanes.now(), []);
+        assert_eq!(lanes.opens(began), Some(began + CLOSED_MIN));
+        tokio::time::advance(CLOSED_MIN).await;
+        assert_eq!(lanes.opens(tokio::time::Instant::now()), None);
     }
 }

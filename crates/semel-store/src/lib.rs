@@ -13,6 +13,7 @@
 //! - [`hints`], [`news`], [`lanes`], `readiness`, `watch`, [`clock`], [`error`]: wake-ups, time, what may go wrong.
 
 mod answers;
+mod asked;
 pub mod backend;
 pub mod batcher;
 pub mod bounds;

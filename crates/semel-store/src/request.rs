@@ -176,6 +176,22 @@ pub(crate) enum Request {
     Close,
 }
 
+impl Request {
+    /// Whether nobody waits for the answer, of one that only reads.
+    pub(crate) fn is_for_nobody(&self) -> bool {
+        match self {
+            Self::Decide(_) | Self::Claim(..) | Self::Clear(_) | Self::Close => false,
+            Self::Due(.., reply) => reply.is_closed(),
+            Self::Load(_, reply) => reply.is_closed(),
+            Self::List(_, reply) => reply.is_closed(),
+            Self::Documents(_, reply) => reply.is_closed(),
+            Self::Queues(reply) => reply.is_closed(),
+            Self::Settings(reply) => reply.is_closed(),
+            Self::Events(.., reply) => reply.is_closed(),
+        }
+    }
+}
+
 /// What was committed.
 pub(crate) enum Outcome {
     Decided(Box<dyn Decide>),
@@ -196,6 +212,20 @@ impl Answer for Outcome {
             Self::Claimed(claimed, reply) => reply.answer(Ok(claimed)),
         }
     }
+}
+
+/// Serves what neither decides nor claims, but gives back what names a part of the store that is away.
+pub(crate) async fn read_soon(backend: &dyn Backend, request: Request) -> Option<Request> {
+    let Request::Load(reads, reply) = request else {
+        read(backend, request).await;
+        return None;
+    };
+    match backend.load_soon(&reads).await {
+        Ok((_, away)) if !away.is_empty() => return Some(Request::Load(reads, reply)),
+        Ok((snapshot, _)) => drop(reply.send(Ok(snapshot))),
+        Err(error) => drop(reply.send(Err(error))),
+    }
+    None
 }
 
 /// Serves what neither decides nor claims.

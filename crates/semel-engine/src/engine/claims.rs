@@ -47,7 +47,7 @@ impl Engine {
         let mut passed: Vec<Lane> = Vec::new();
         let mut vain = 0;
         loop {
-            let (mut closed, _) = self.shared.store.hints().closed_lanes().now();
+            let mut closed = self.shared.store.hints().closed_lanes().now();
             closed.extend_from_slice(&passed);
             closed.sort_unstable();
             closed.dedup();
@@ -142,11 +142,12 @@ impl Engine {
         loop {
             // Before looking, so that nothing that becomes ready in between is slept through.
             let mark = self.mark(&claim.queues);
+            let looked = Instant::now();
             let jobs = self.claim_until(claim.clone(), Some(deadline)).await?;
             if !jobs.is_empty() {
                 return Ok(jobs);
             }
-            let (_, opens) = hints.closed_lanes().now();
+            let opens = hints.closed_lanes().opens(looked);
             tokio::select! {
                 // In a fixed order, so that a run that is played again is the same run.
                 biased;

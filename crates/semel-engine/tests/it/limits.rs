@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use semel_core::draft::{Reads, Snapshot};
 use semel_core::enqueue::{Offer, Outcome};
-use semel_core::limit::Limit;
+use semel_core::limit::{Limit, Rate};
 use semel_core::settings::{Backpressure, Depth, QueueSettings};
 use semel_engine::Engine;
 use semel_store::StoreError;
@@ -163,4 +163,50 @@ async fn a_claim_finds_in_a_few_loads_which_job_of_each_limit_starts() {
     assert_eq!(engine.claim(claim(&["default"], 8)).await.unwrap().len(), 8);
     let loads = store.loads.load(Ordering::SeqCst) - before;
     assert!(loads <= 5, "{loads}");
+}
+
+/// A store in which a claim takes longer than a limit is taken for closed.
+#[derive(Default)]
+struct Slow(Memory);
+
+impl Layer for Slow {
+    type Inner = Memory;
+
+    fn inner(&self) -> &Memory {
+        &self.0
+    }
+
+    fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>> {
+        Box::pin(async move {
+            if !batch.claims.is_empty() {
+                tokio::time::sleep(Duration::from_millis(1_500)).await;
+            }
+            self.0.commit(batch).await
+        })
+    }
+}
+
+/// It is passed over by the claim that finds it closed, and has opened by itself when that is over: nobody will say so.
+#[tokio::test(start_paused = true)]
+async fn a_limit_that_opens_while_a_claim_is_under_way_is_not_slept_through() {
+    let clock = ManualClock::default();
+    let engine = Engine::without_duties(Arc::new(Slow(Memory::new(clock.clone())))).unwrap();
+    let rate = Some(Rate { count: 1, period_us: 10_000_000 });
+    for _ in 0..2 {
+        let limit = Limit { key: "k".into(), concurrency: None, rate };
+        engine.enqueue(job().limit(limit).offer(), "test").await.unwrap();
+    }
+    assert_eq!(engine.claim(claim(&["default"], 1)).await.unwrap().len(), 1);
+    let waiting = {
+        let engine = engine.clone();
+        tokio::spawn(
+            async move { engine.claim_or_wait(claim(&["default"], 1), Duration::from_secs(60)).await },
+        )
+    };
+    // It has seen that nothing may start, and looks for others.
+    tokio::time::sleep(Duration::from_millis(2_000)).await;
+    clock.advance(Duration::from_secs(10));
+    let began = tokio::time::Instant::now();
+    assert_eq!(waiting.await.unwrap().unwrap().len(), 1);
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use semel_core::draft::{Reads, Record, Snapshot};
 use semel_core::enqueue::{Batch as Admitted, Mode, Outcome};
+use semel_core::lease::Bearer;
 use semel_engine::Engine;
 use semel_store::StoreError;
 use semel_store::backend::{Applied, Backend, Batch, BoxFuture, Facts, Verdict};
@@ -117,6 +118,32 @@ async fn two_groups_are_under_way_at_once_and_a_third_waits_for_one_of_its_recor
     // What it found was committed, so it has nothing to write.
     assert!(matches!(second.await.unwrap(), Outcome::Existing(_)));
     assert_eq!(store.most.load(Ordering::SeqCst), 2);
+}
+
+/// He may have looked, beside the commit, before it was applied.
+#[tokio::test]
+async fn who_begins_to_watch_a_job_while_it_is_being_written_hears_of_it() {
+    let gate = Arc::new(Notify::new());
+    let store = Arc::new(Abreast::new(Arc::new(Memory::default()), Some(Arc::clone(&gate))));
+    let engine = Engine::without_duties(Arc::clone(&store) as Arc<dyn Backend>).unwrap();
+    let offer = keyed("a").offer();
+    let made = engine.enqueue(offer, "");
+    gate.notify_one();
+    let Outcome::Created(job) = made.await.unwrap() else { panic!("not made") };
+    let cancelled = {
+        let engine = engine.clone();
+        let id = job.id;
+        tokio::spawn(async move { engine.cancel(id, Bearer::default()).await })
+    };
+    while store.flights.load(Ordering::SeqCst) < 1 {
+        tokio::task::yield_now().await;
+    }
+    let watch = engine.store().hints().watch(job.id);
+    let mut news = std::pin::pin!(watch.news());
+    news.as_mut().enable();
+    gate.notify_one();
+    tokio::time::timeout(Duration::from_secs(60), news).await.expect("it was written");
+    cancelled.await.unwrap().unwrap();
 }
 
 /// Two callers always have one of the two keys under way.

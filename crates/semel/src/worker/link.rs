@@ -182,12 +182,13 @@ impl Link for Local {
             loop {
                 // Before looking, so that nothing that becomes ready in between is slept through.
                 let mark = self.engine()?.mark(&claim.queues);
+                let looked = Instant::now();
                 let jobs = self.engine()?.claim(claim.clone()).await?;
                 if !jobs.is_empty() {
                     return Ok(jobs.into_iter().map(delivery).collect());
                 }
                 // A limit that held jobs back may open by itself.
-                let (_, opens) = hints.closed_lanes().now();
+                let opens = hints.closed_lanes().opens(looked);
                 let look = Instant::now() + LOOK_AT_LEAST_EVERY;
                 tokio::select! {
                     () = hints.ready_since(&mark) => {}
