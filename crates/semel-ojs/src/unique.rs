@@ -2,7 +2,7 @@
 
 use semel_core::error::Invalid;
 use semel_core::template::Asked;
-use semel_core::unique::{Dimension, MetaPart, MissingKey, PolicySpec, Preset, Scope, UniquePolicy};
+use semel_core::unique::{Dimension, MetaPart, MissingKey, PolicySpec, Preset, UniquePolicy};
 
 use crate::duration;
 use crate::members::{Value, below};
@@ -204,7 +204,7 @@ pub(crate) fn put_members(policy: &UniquePolicy, object: &mut Object<'_>) {
         Some(key) => {
             object.text("key", key);
             object.plain("scope", policy.scope().name());
-            if policy.scope() == Scope::Type && has(Dimension::Version) {
+            if has(Dimension::Version) {
                 object.flag("with_version", true);
             }
         }
@@ -255,6 +255,7 @@ mod tests {
             r#"{"keys":["meta"],"meta_except":[],"on_mismatch":"reject"}"#,
             r#"{"keys":["version"],"states":["available","completed"],"period_ms":1,"period_from":"finished"}"#,
             r#"{"key":"k","with_version":true}"#,
+            r#"{"key":"k","scope":"global","with_version":true}"#,
             r#"{"key":"k","scope":"global","disclose":"never"}"#,
             r#"{"on_conflict":"replace","when_active":"wait"}"#,
             r#"{"on_conflict":"replace_except_schedule","states":["scheduled"]}"#,

@@ -130,7 +130,7 @@ pub fn blocking_sentence(policy: &UniquePolicy, holder: &Head, now: Timestamp) -
         Blocking::OtherState => {
             format!("{job} does not block: the policy looks at jobs that are {}.", listed_or(policy.states()))
         }
-        Blocking::Expired => format!("{job} does not block: it expired before it was started."),
+        Blocking::Expired => format!("{job} does not block: it expired while it waited."),
         Blocking::WindowOver { since } => format!("{job} does not block: its window ended {since}."),
     }
 }

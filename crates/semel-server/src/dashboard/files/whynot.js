@@ -19,7 +19,7 @@ const REASONS = {
   unfinished: "its window starts when it ends",
   while_active: "it is unfinished",
   other_state: "its state is not one the policy looks at",
-  expired: "it expired before it was started",
+  expired: "it expired while it waited",
   window_over: "its window has ended",
 };
 
