@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rusqlite::{CachedStatement, Connection, params};
-use semel_core::draft::{Map, QueueRow, next_version};
+use semel_core::draft::{QueueRow, next_version};
 use semel_core::ident::JobId;
 use semel_core::job::Head;
 use semel_core::planted::{Bug, is_planted};
@@ -23,6 +23,7 @@ use semel_store::model::QueueTotals;
 use self::preface::Preface;
 use crate::documents::{self, Changed};
 use crate::error::SqliteError;
+use crate::fresh::Fresh;
 use crate::log::{self, Events};
 use crate::open::{Loaded, set_fact};
 use crate::pending::{Absorbed, Forgotten, Memory, Notes, Remembered, Stamp};
@@ -77,7 +78,7 @@ pub struct Round {
     preface: Preface,
     /// Bodies of jobs that had no row when the round began. Let go all at once: it takes a while, and somebody may still
     /// want one whose row is being written.
-    bodies: Map<JobId, Bytes>,
+    fresh: Fresh,
     /// Rows to write, in order.
     rows: std::vec::IntoIter<(i64, JobId)>,
     /// The last row that a piece took.
@@ -97,13 +98,13 @@ impl Round {
     }
 
     /// The body of a job that had no row when the round began.
-    pub fn body(&self, job: JobId) -> Option<&Bytes> {
-        self.bodies.get(&job)
+    pub fn body(&self, seq: i64, job: JobId) -> Option<&Bytes> {
+        self.fresh.body(seq, job)
     }
 
     /// Whether the row of a job is still to be written, whole.
     pub fn is_unwritten(&self, seq: i64, job: JobId) -> bool {
-        seq > self.reached && self.bodies.contains_key(&job)
+        seq > self.reached && self.fresh.contains(seq, job)
     }
 }
 
@@ -165,8 +166,8 @@ pub fn begin(at: &mut Loaded, patience: Patience, now: Timestamp, rotate: impl F
     pending.since = None;
     // Some of them may have been forgotten meanwhile; they are left out when their turn comes.
     let noted: Vec<(i64, JobId)> = pending.notes.iter().map(|(id, notes)| (notes.seq, *id)).collect();
-    let bodies = std::mem::take(&mut pending.bodies);
-    let mut rows = std::mem::take(&mut pending.inserted);
+    let fresh = std::mem::take(&mut pending.fresh);
+    let mut rows: Vec<(i64, JobId)> = fresh.jobs().collect();
     rows.extend(moved.iter().map(|id| (at.seq(*id), *id)));
     rows.extend(noted);
     // Runs that are in order already, most of it.
@@ -176,7 +177,7 @@ pub fn begin(at: &mut Loaded, patience: Patience, now: Timestamp, rotate: impl F
         upto: rotate(),
         bytes,
         preface: Preface::of(&mut at.pending),
-        bodies,
+        fresh,
         rows: rows.into_iter(),
         reached: 0,
         under_way: Vec::new(),
@@ -245,7 +246,7 @@ fn prepare_rows(at: &mut Loaded, round: &mut Round, piece: &mut Piece, left: &mu
                 round.ended.push(Ended { key, seq, id, version: head.version });
             }
             let names = numbers(&mut at.names, head);
-            let (released, body) = (at.is_released(id), round.bodies.get(&id).cloned());
+            let (released, body) = (at.is_released(id), round.fresh.body(seq, id).cloned());
             piece.rows.push(Written { seq, head: head.clone(), names, released, filed, body });
             *left -= 1;
         }

@@ -17,6 +17,7 @@ mod documents;
 pub mod error;
 mod filing;
 mod forgetting;
+mod fresh;
 mod heritage;
 mod journal;
 mod location;

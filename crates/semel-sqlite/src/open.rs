@@ -67,19 +67,19 @@ pub struct Loaded {
 impl Loaded {
     /// Jobs whose rows are not as they are now, some of them more than once.
     pub fn unsettled(&self) -> impl Iterator<Item = JobId> + '_ {
-        let inserted = self.pending.inserted.iter().map(|(_, id)| *id);
+        let inserted = self.pending.fresh.jobs().map(|(_, id)| id);
         let pending = inserted.chain(self.pending.moved.iter().copied());
         pending.chain(self.round.iter().flat_map(Round::jobs))
     }
 
     /// The body of a job whose row may not be there yet.
-    pub fn body(&self, job: JobId) -> Option<&Bytes> {
-        self.pending.bodies.get(&job).or_else(|| self.round.as_ref()?.body(job))
+    pub fn body(&self, seq: i64, job: JobId) -> Option<&Bytes> {
+        self.pending.fresh.body(seq, job).or_else(|| self.round.as_ref()?.body(seq, job))
     }
 
     /// Whether the row of a job is still to be written whole, as the job is by then.
     pub fn is_unwritten(&self, seq: i64, job: JobId) -> bool {
-        self.pending.bodies.contains_key(&job)
+        self.pending.fresh.contains(seq, job)
             || self.round.as_ref().is_some_and(|round| round.is_unwritten(seq, job))
     }
 
@@ -355,7 +355,7 @@ fn take_in(loaded: &mut Loaded, seq: i64, job: Journaled) {
     }
     if head.state.is_finished() {
         loaded.pending.ended += 1;
-        if !loaded.pending.bodies.contains_key(&id) {
+        if !loaded.pending.fresh.contains(seq, id) {
             // Until it is filed it stays in memory.
             loaded.pending.moved.push(id);
         }

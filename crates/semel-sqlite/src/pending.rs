@@ -11,6 +11,7 @@ use semel_core::time::Timestamp;
 use semel_core::unique::UniqueKey;
 
 use crate::documents::Unwritten;
+use crate::fresh::Fresh;
 
 /// Counts changes, so that what was written to the rows is known to be the newest.
 pub type Stamp = u64;
@@ -82,11 +83,9 @@ pub struct Forgotten {
 /// What is still to be carried over.
 #[derive(Debug, Default)]
 pub struct Pending {
-    /// Bodies of jobs that came since the round under way began, and have no row. Shared with whoever offered them, so
+    /// Jobs that came since the round under way began, and have no row. Their bodies are shared with whoever offered them, so
     /// they are copied only into the journal.
-    pub bodies: Map<JobId, Bytes>,
-    /// Those jobs in the order they came, and their row numbers.
-    pub inserted: Vec<(i64, JobId)>,
+    pub fresh: Fresh,
     /// Notes to be written.
     pub notes: Map<JobId, Notes>,
     /// Changes of the keys' memory.
@@ -124,8 +123,7 @@ impl Pending {
 
     /// Keeps the body of a new job until its row is written.
     pub fn insert(&mut self, seq: i64, job: JobId, body: Bytes) {
-        self.bodies.insert(job, body);
-        self.inserted.push((seq, job));
+        self.fresh.insert(seq, job, body);
     }
 
     /// Notes a job's newer note.
@@ -165,7 +163,7 @@ impl Pending {
 
     /// Notes that a job's rows are to go.
     pub fn forget(&mut self, seq: i64, job: JobId, keeps_id: bool) {
-        self.bodies.remove(&job);
+        self.fresh.forget(seq, job);
         self.notes.remove(&job);
         self.spent.retain(|_, (absorbed, _)| absorbed.is_none_or(|absorbed| absorbed.job != job));
         self.forgotten.insert(job, Forgotten { seq, keeps_id });

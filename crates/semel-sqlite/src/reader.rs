@@ -139,7 +139,7 @@ pub fn holds_key(db: &Connection, seq: i64) -> Result<bool, SqliteError> {
 
 /// The encoded body of a job.
 pub fn body(db: &Connection, at: &Loaded, id: JobId, seq: i64) -> Result<Option<Bytes>, SqliteError> {
-    if let Some(body) = at.body(id) {
+    if let Some(body) = at.body(seq, id) {
         return Ok(Some(body.clone()));
     }
     let mut query = db.prepare_cached("SELECT body FROM job WHERE seq = ?1")?;

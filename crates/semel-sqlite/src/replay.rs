@@ -129,7 +129,7 @@ impl<'a> Replay<'a> {
         job.head = moving.onto(&job.head);
         job.left_out &= job.head.state.is_finished();
         let (holds, ended) = (job.head.key.is_some(), job.head.state.is_finished());
-        if !loaded.pending.bodies.contains_key(&job.head.id) {
+        if !loaded.pending.fresh.contains(seq, job.head.id) {
             loaded.pending.moved.push(job.head.id);
         }
         if let Some(key) = held
