@@ -168,10 +168,12 @@ pub async fn enqueue(
     fresh_every: u64,
 ) -> Result<Figure, BenchError> {
     let created = Arc::new(AtomicU64::new(0));
-    let (engine, work, counted) = (engine.clone(), work.clone(), Arc::clone(&created));
+    // One count for all that a turn needs: what many callers count is dear, and none of the engine's doing.
+    let shared = Arc::new((engine.clone(), work.clone(), Arc::clone(&created)));
     let figure = drive(name, callers, duration, move |turn| {
-        let (engine, work, created) = (engine.clone(), work.clone(), Arc::clone(&counted));
+        let shared = Arc::clone(&shared);
         async move {
+            let (engine, work, created) = &*shared;
             let offer = work.offer(from + number_of(turn, fresh_every))?;
             if engine.enqueue(offer, "bench").await?.is_inserted() {
                 created.fetch_add(1, Ordering::Relaxed);
@@ -262,10 +264,11 @@ pub async fn cycle(
     from: u64,
 ) -> Result<Figure, BenchError> {
     // A caller does the whole cycle for its own number of jobs, so that the queue's depth stays as it was.
-    let (engine, work) = (engine.clone(), work.clone());
+    let shared = Arc::new((engine.clone(), work.clone()));
     drive(name, callers, duration, move |turn| {
-        let (engine, work) = (engine.clone(), work.clone());
+        let shared = Arc::clone(&shared);
         async move {
+            let (engine, work) = &*shared;
             match engine.enqueue(work.offer(from + turn)?, "bench").await? {
                 Outcome::Created(_) => {}
                 other => return Err(BenchError::Invalid(format!("a new job was not created: {other:?}"))),

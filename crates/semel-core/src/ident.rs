@@ -123,14 +123,12 @@ impl JobId {
 impl fmt::Display for JobId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const HEX: &[u8; 16] = b"0123456789abcdef";
+        /// Where the digits of each byte are.
+        const PLACES: [usize; 16] = [0, 2, 4, 6, 9, 11, 14, 16, 19, 21, 24, 26, 28, 30, 32, 34];
         let mut text = [b'-'; 36];
-        let mut shift = 128;
-        let value = self.as_u128();
-        for (at, byte) in text.iter_mut().enumerate() {
-            if !matches!(at, 8 | 13 | 18 | 23) {
-                shift -= 4;
-                *byte = HEX[(value >> shift) as usize & 0xf];
-            }
+        for (place, byte) in PLACES.into_iter().zip(self.as_u128().to_be_bytes()) {
+            text[place] = HEX[usize::from(byte >> 4)];
+            text[place + 1] = HEX[usize::from(byte & 0xf)];
         }
         f.pad(str::from_utf8(&text).unwrap_or_default())
     }

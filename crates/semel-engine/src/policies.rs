@@ -94,7 +94,9 @@ impl Table {
     fn row(&mut self, label: &Label, policy: &Arc<UniquePolicy>) -> Option<&mut Row> {
         let tenant = label.queue.tenant();
         let is_full = self.rows >= POLICIES_MAX;
-        let rows = if is_full {
+        let is_known =
+            self.by_tenant.get(tenant).is_some_and(|by_type| by_type.contains_key(&label.job_type));
+        let rows = if is_known || is_full {
             self.by_tenant.get_mut(tenant)?.get_mut(&label.job_type)?
         } else {
             self.by_tenant.entry(tenant.into()).or_default().entry(label.job_type.clone()).or_default()

@@ -1,5 +1,6 @@
 //! Which queues may have a bound, so that admission to all others need not look.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use semel_core::ident::QueueName;
@@ -8,13 +9,20 @@ use semel_store::{Store, StoreError};
 
 /// The queues with a bound, as this process last saw them.
 #[derive(Debug, Default)]
-pub(crate) struct Bounded(Mutex<Option<Arc<[QueueName]>>>);
+pub(crate) struct Bounded {
+    names: Mutex<Option<Arc<[QueueName]>>>,
+    /// Whether it is known that there are none, as nearly everywhere: each admission asks.
+    are_none: AtomicBool,
+}
 
 impl Bounded {
     /// Whether a queue may have a bound.
     pub(crate) async fn may_be(&self, store: &Store, queue: &QueueName) -> Result<bool, StoreError> {
+        if self.are_none.load(Ordering::Acquire) {
+            return Ok(false);
+        }
         let known = |names: &Arc<[QueueName]>| names.contains(queue);
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(known);
+        let known = self.names.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(known);
         match known {
             Some(is_bounded) => Ok(is_bounded),
             // Once, or after an operator's change: nobody else makes room for it.
@@ -24,7 +32,7 @@ impl Bounded {
 
     /// The next who asks looks again.
     pub(crate) fn forget(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.set(None);
     }
 
     /// Looks again: the duties do, once a second, so that a bound that is set at another server soon holds here.
@@ -32,7 +40,13 @@ impl Bounded {
         let mut rows = store.settings().await?;
         rows.retain(|row| QueueSettings::decode(row.settings.as_deref()).backpressure.is_some());
         let names: Arc<[QueueName]> = rows.into_iter().map(|row| row.name).collect();
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&names));
+        self.set(Some(Arc::clone(&names)));
         Ok(names)
+    }
+
+    fn set(&self, known: Option<Arc<[QueueName]>>) {
+        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        self.are_none.store(known.as_ref().is_some_and(|names| names.is_empty()), Ordering::Release);
+        *names = known;
     }
 }

@@ -1,5 +1,6 @@
 //! Retry policies on the wire.
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use semel_core::error::{Invalid, InvalidKind};
@@ -128,9 +129,22 @@ fn bounded(interval: Duration, value: Value<'_>, name: &str) -> Result<Duration,
     Ok(interval)
 }
 
+/// The policy of nearly every job, as it is written.
+static ORDINARY: LazyLock<(RetryPolicy, String)> = LazyLock::new(|| {
+    let (policy, mut text) = (RetryPolicy::default(), String::new());
+    write(&policy, &mut text);
+    (policy, text)
+});
+
 /// Writes the effective policy.
 pub(crate) fn put(policy: &RetryPolicy, object: &mut Object<'_>) {
-    crate::write::object(object.member("retry"), |object| {
+    let out = object.member("retry");
+    let (ordinary, text) = &*ORDINARY;
+    if policy == ordinary { out.push_str(text) } else { write(policy, out) }
+}
+
+fn write(policy: &RetryPolicy, out: &mut String) {
+    crate::write::object(out, |object| {
         object.number("max_attempts", policy.max_attempts);
         object.plain("initial_interval", Iso(policy.initial_interval));
         object.number("backoff_coefficient", format_args!("{:?}", policy.coefficient));

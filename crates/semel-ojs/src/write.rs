@@ -28,8 +28,15 @@ impl<'o> Object<'o> {
         if !std::mem::replace(&mut self.is_first, false) {
             self.out.push(',');
         }
-        put_string(self.out, name);
-        self.out.push(':');
+        if name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_') {
+            // Nearly every name: nothing in it is to be escaped.
+            self.out.push('"');
+            self.out.push_str(name);
+            self.out.push_str("\":");
+        } else {
+            put_string(self.out, name);
+            self.out.push(':');
+        }
         self.out
     }
 

@@ -262,7 +262,8 @@ pub(crate) fn source_of(extensions: &Extensions, headers: &HeaderMap) -> String 
         |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).filter(|text| !text.is_empty());
     let named = header(REQUEST_ID).or_else(|| header(USER_AGENT.as_str()));
     match (named, extensions.get::<Peer>()) {
-        (Some(text), _) => text.chars().take(SOURCE_BYTES_MAX).collect(),
+        // A header that is text is ASCII.
+        (Some(text), _) => text.get(..SOURCE_BYTES_MAX).unwrap_or(text).to_owned(),
         (None, Some(Peer(address))) => address.ip().to_string(),
         (None, None) => String::new(),
     }

@@ -63,7 +63,10 @@ pub(crate) async fn create(Scope(app): Scope, caller: Caller, request: Request) 
     }
     let limit = offer.limit.as_ref().map(|limit| limit.key.clone());
     let queue = offer.queue.clone();
-    let outcome = app.engine.enqueue(offer, &extract::source(&parts)).await?;
+    let source = extract::source(&parts);
+    // Header values are pieces of what the connection reads into: while they are kept it has to find room elsewhere.
+    drop((parts, text));
+    let outcome = app.engine.enqueue(offer, &source).await?;
     let mut answer = admitted(&app, &caller, &outcome, &body).await?;
     // What is stored is told: a header that cannot be had is left out.
     if let Some(key) = limit

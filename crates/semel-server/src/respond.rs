@@ -1,5 +1,7 @@
 //! To answers: every handler gives back JSON text or a [`Problem`], and this is the one place that makes responses.
 
+use std::fmt::Write as _;
+
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
@@ -63,7 +65,7 @@ impl IntoResponse for Answer {
         let mut response = Response::new(Body::from(self.body));
         *response.status_mut() = self.status;
         if let Some(id) = self.location
-            && let Ok(value) = HeaderValue::try_from(format!("/ojs/v1/jobs/{id}"))
+            && let Ok(value) = HeaderValue::try_from(location(id))
         {
             response.headers_mut().insert(LOCATION, value);
         }
@@ -75,6 +77,16 @@ impl IntoResponse for Answer {
         }
         response
     }
+}
+
+/// Where a job is.
+fn location(id: JobId) -> String {
+    const JOBS: &str = "/ojs/v1/jobs/";
+    let mut at = String::with_capacity(JOBS.len() + 36);
+    at.push_str(JOBS);
+    // Writing to a string cannot fail.
+    let _ = write!(at, "{id}");
+    at
 }
 
 /// A refusal on its way to the edge, which knows the request's id and writes the body.

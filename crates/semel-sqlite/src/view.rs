@@ -41,7 +41,7 @@ impl Peek for Glance {
         let shared = self.at.upgrade()?;
         let at = shared.try_read().ok().filter(|at| !at.is_in_doubt)?;
         // The time is asked for second: it is after all that is there.
-        at.model.peek(reads, self.time.now())
+        at.model.peek(reads, || self.time.now())
     }
 }
 

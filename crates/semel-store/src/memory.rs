@@ -179,7 +179,7 @@ fn ready<'a, T: Send + 'a>(value: T) -> BoxFuture<'a, Result<T, StoreError>> {
 impl Peek for Mutex<Inner> {
     fn peek(&self, reads: &Reads) -> Option<Snapshot> {
         let inner = self.try_lock().ok()?;
-        inner.model.peek(reads, inner.time.now())
+        inner.model.peek(reads, || inner.time.now())
     }
 }
 

@@ -92,15 +92,24 @@ impl Model {
         }
     }
 
-    /// What a [`Peek`](crate::backend::Peek) says at `now`: keys alone, each of them held and settled. Ended holders that
-    /// are kept elsewhere are left to who looks there too.
-    pub fn peek(&self, reads: &semel_core::draft::Reads, now: Timestamp) -> Option<Snapshot> {
+    /// What a [`Peek`](crate::backend::Peek) says: keys alone, each of them held and settled. Ended holders that
+    /// are kept elsewhere are left to who looks there too. `now` is asked for the time once there is something to say.
+    pub fn peek(
+        &self,
+        reads: &semel_core::draft::Reads,
+        now: impl FnOnce() -> Timestamp,
+    ) -> Option<Snapshot> {
         if reads.keys.is_empty() || !reads.is_only_keys() {
             return None;
         }
         if reads.keys.iter().any(|read| !self.covered().contains_all(read.states)) {
             return None;
         }
+        // Most are new, and it is for nothing.
+        if reads.keys.iter().any(|read| self.keys.get(&self.heads, &read.key).is_none()) {
+            return None;
+        }
+        let now = now();
         let mut snapshot = Snapshot::with_room_for(now, reads);
         for read in &reads.keys {
             if self.keys.has_moved(&read.key) && !is_planted(Bug::GlancedTooSoon) {

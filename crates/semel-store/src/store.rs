@@ -226,9 +226,10 @@ impl Store {
         decide: impl FnOnce(&mut Draft) -> Result<T, Missing>,
     ) -> Option<T> {
         let peek = self.peek.as_ref().filter(|_| !self.requests.is_closed())?;
+        let seen = peek.peek(reads)?;
         // Whoever mints an id makes more than an answer; nothing is drawn from the store's own numbers meanwhile.
         let minted = Arc::new(AtomicU64::new(0));
-        let mut draft = Draft::new(peek.peek(reads)?, 0, Arc::clone(&minted));
+        let mut draft = Draft::new(seen, 0, Arc::clone(&minted));
         let outcome = decide(&mut draft).ok()?;
         let is_silent = !draft.finish().is_checked() && minted.load(Ordering::Relaxed) == 0;
         is_silent.then_some(outcome)
