@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use semel_store::backend::BoxFuture;
+use tokio::task::coop::unconstrained;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -81,18 +82,19 @@ impl Shared {
         let end = tokio::select! {
             biased;
             ended = &mut running => End::Outcome(ended.unwrap_or_else(|panic| panicked(&*panic))),
-            () = loss => {
+            // The others are heard without tokio's budget: a handler that is always ready has used it up.
+            () = unconstrained(loss) => {
                 token.cancel();
                 // Past its timeout the next attempt may be under way.
                 let left = until.saturating_duration_since(Instant::now());
                 drop(tokio::time::timeout(self.grace.min(left), &mut running).await);
                 End::Lost
             }
-            () = tokio::time::sleep_until(until) => {
+            () = unconstrained(tokio::time::sleep_until(until)) => {
                 token.cancel();
                 End::Outcome(Outcome::Retry(too_long(job.timeout)))
             }
-            () = self.abort.cancelled() => {
+            () = unconstrained(self.abort.cancelled()) => {
                 token.cancel();
                 let left = until.saturating_duration_since(Instant::now());
                 let ended = tokio::time::timeout(self.grace.min(left), &mut running).await;

@@ -32,6 +32,7 @@ mod templates;
 mod testing;
 #[cfg(feature = "postgres")]
 mod transaction;
+mod unruly;
 mod waiting;
 mod worker;
 mod workflows;

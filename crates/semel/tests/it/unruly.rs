@@ -1,0 +1,77 @@
+//! Handlers that do not behave: what the worker promises of their runs holds all the same.
+
+use std::time::Duration;
+
+use semel::{CancellationToken, JobState, State, Worker};
+use tokio::sync::mpsc;
+use tokio::task::consume_budget;
+
+use crate::harness::{Add, memory, still};
+
+/// Whatever goes wrong here never ends.
+async fn in_time<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(10), future).await.expect("it hangs")
+}
+
+type Begun = mpsc::UnboundedSender<()>;
+
+/// It waits for nothing, and so leaves nothing of its turn to whoever listens beside it.
+async fn never_waits(_: Add, State(begun): State<Begun>) {
+    begun.send(()).unwrap();
+    loop {
+        consume_budget().await;
+    }
+}
+
+/// By the worker: for the store no time passes.
+#[tokio::test]
+async fn a_run_that_is_always_ready_is_ended_by_its_timeout() {
+    let (semel, _clock) = still();
+    let (begun, _has_begun) = mpsc::unbounded_channel::<()>();
+    let working = Worker::new(&semel).state(begun).handle(never_waits).start().unwrap();
+    let job = semel.enqueue(Add { a: 1, b: 1 }).max_attempts(1).timeout(Duration::from_millis(30));
+    let ended = in_time(job.await.unwrap().wait()).await.unwrap();
+    let failure = ended.job.last_failure().unwrap();
+    assert!(failure.contains("longer than its timeout of 30ms"), "{failure}");
+    in_time(working.stop()).await;
+}
+
+#[tokio::test]
+async fn a_run_that_is_always_ready_is_told_that_it_was_cancelled() {
+    let semel = memory().await;
+    let (told, mut was_told) = mpsc::unbounded_channel::<&'static str>();
+    let working = Worker::new(&semel)
+        .state(told)
+        .handle(
+            async |_: Add,
+                   token: CancellationToken,
+                   State(told): State<mpsc::UnboundedSender<&'static str>>| {
+                told.send("begun").unwrap();
+                while !token.is_cancelled() {
+                    consume_budget().await;
+                }
+                told.send("told").unwrap();
+            },
+        )
+        .start()
+        .unwrap();
+    let job = semel.enqueue(Add { a: 1, b: 1 }).await.unwrap();
+    assert_eq!(in_time(was_told.recv()).await, Some("begun"));
+    job.job().unwrap().cancel().await.unwrap();
+    assert_eq!(in_time(was_told.recv()).await, Some("told"));
+    in_time(working.stop()).await;
+}
+
+#[tokio::test]
+async fn a_run_that_is_always_ready_is_ended_by_a_shutdown() {
+    let semel = memory().await;
+    let (begun, mut has_begun) = mpsc::unbounded_channel::<()>();
+    let none = Duration::ZERO;
+    let working =
+        Worker::new(&semel).state(begun).drain(none).grace(none).handle(never_waits).start().unwrap();
+    let job = semel.enqueue(Add { a: 1, b: 1 }).await.unwrap();
+    in_time(has_begun.recv()).await.unwrap();
+    in_time(working.stop()).await;
+    let stored = job.job().unwrap().load().await.unwrap().unwrap();
+    assert_eq!((stored.state(), stored.attempt()), (JobState::Available, 0));
+}
