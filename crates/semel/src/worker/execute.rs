@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::collections::HashMap;
-use std::panic::AssertUnwindSafe;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -78,7 +78,8 @@ impl Shared {
         // Whatever drops this run tells what the handler has spawned.
         let fires = token.clone().drop_guard();
         let run = Run::new(job.clone(), Arc::clone(&self.states), token.clone(), Arc::clone(&self.link));
-        let mut running = std::pin::pin!(AssertUnwindSafe(self.handler(run)).catch_unwind());
+        let mut handler = self.handler(run);
+        let mut running = AssertUnwindSafe(&mut handler).catch_unwind();
         let end = tokio::select! {
             biased;
             ended = &mut running => End::Outcome(ended.unwrap_or_else(|panic| panicked(&*panic))),
@@ -110,6 +111,7 @@ impl Shared {
             }
         };
         drop(fires);
+        let_go(job, handler);
         end
     }
 
@@ -179,12 +181,19 @@ fn too_long(timeout: Duration) -> Failure {
 }
 
 fn panicked(panic: &(dyn Any + Send)) -> Outcome {
-    let message = panic
-        .downcast_ref::<&'static str>()
-        .map(|text| (*text).to_owned())
-        .or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "the handler panicked".to_owned());
-    Outcome::Retry(Failure::new("panic", message))
+    Outcome::Retry(Failure::new("panic", words(panic)))
+}
+
+fn words(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&'static str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("the handler panicked")
+}
+
+/// Drops a handler. What it holds may panic by that; the end of its run is told all the same.
+fn let_go(job: &Delivery, handler: BoxFuture<'static, Outcome>) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(handler))) {
+        tracing::error!(job = %job.id, job_type = &*job.job_type, panic = words(&*panic), "a handler panicked while it was dropped");
+    }
 }
 
 #[cfg(test)]

@@ -75,3 +75,48 @@ async fn a_run_that_is_always_ready_is_ended_by_a_shutdown() {
     let stored = job.job().unwrap().load().await.unwrap().unwrap();
     assert_eq!((stored.state(), stored.attempt()), (JobState::Available, 0));
 }
+
+/// Whatever a handler holds, such as a guard over what another thread has poisoned.
+struct PanicsInDrop;
+
+impl Drop for PanicsInDrop {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            panic!("dropped");
+        }
+    }
+}
+
+async fn panics_when_it_is_dropped(_: Add, State(begun): State<Begun>) {
+    let _guard = PanicsInDrop;
+    begun.send(()).unwrap();
+    std::future::pending::<()>().await;
+}
+
+/// By the worker: for the store no time passes.
+#[tokio::test]
+async fn a_run_that_panics_while_it_is_dropped_is_reported_as_what_it_was_dropped_for() {
+    let (semel, _clock) = still();
+    let (begun, _has_begun) = mpsc::unbounded_channel::<()>();
+    let working = Worker::new(&semel).state(begun).handle(panics_when_it_is_dropped).start().unwrap();
+    let job = semel.enqueue(Add { a: 1, b: 1 }).max_attempts(1).timeout(Duration::from_millis(30));
+    let ended = in_time(job.await.unwrap().wait()).await.unwrap();
+    assert_eq!(ended.state(), JobState::Discarded);
+    let failure = ended.job.last_failure().unwrap();
+    assert!(failure.contains("longer than its timeout of 30ms"), "{failure}");
+    in_time(working.stop()).await;
+}
+
+#[tokio::test]
+async fn a_run_that_panics_while_a_shutdown_drops_it_has_not_spent_its_attempt() {
+    let semel = memory().await;
+    let (begun, mut has_begun) = mpsc::unbounded_channel::<()>();
+    let none = Duration::ZERO;
+    let working = Worker::new(&semel).state(begun).drain(none).grace(none).handle(panics_when_it_is_dropped);
+    let working = working.start().unwrap();
+    let job = semel.enqueue(Add { a: 1, b: 1 }).await.unwrap();
+    in_time(has_begun.recv()).await.unwrap();
+    in_time(working.stop()).await;
+    let stored = job.job().unwrap().load().await.unwrap().unwrap();
+    assert_eq!((stored.state(), stored.attempt()), (JobState::Available, 0));
+}
