@@ -182,7 +182,7 @@ impl Worker {
     }
 
     /// How many jobs of each queue wait in the worker for a place, beyond those that run; 0 unless said. Worth it for
-    /// short jobs; what waits here is given back when the worker stops.
+    /// short jobs; what waits here is given back when the worker stops, and when half of its timeout has gone by.
     pub fn prefetch(mut self, jobs: u32) -> Self {
         self.prefetch = jobs;
         self

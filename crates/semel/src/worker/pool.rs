@@ -107,6 +107,8 @@ impl Pool {
         let holding = shared.beats.hold(&job, lost.clone());
         tokio::spawn(async move {
             let mut loss = std::pin::pin!(shared.hears_of_loss(&job, &lost));
+            // Its time runs while it waits. With half of it gone it goes back, for a run that had little left would fail for no fault
+            // of its own.
             let place = if shared.stop.is_cancelled() {
                 None
             } else if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
@@ -118,6 +120,7 @@ impl Pool {
                     () = shared.stop.cancelled() => None,
                     // Cancelled or replaced while it waits, it is not begun.
                     () = &mut loss => return,
+                    () = tokio::time::sleep_until(job.granted + job.timeout / 2) => None,
                     place = places.acquire_owned() => place.ok(),
                 }
             };

@@ -296,25 +296,44 @@ async fn a_timeout_counts_from_the_grant_also_for_what_waited_in_the_worker() {
     let (dropped, mut was_dropped) = mpsc::unbounded_channel::<Duration>();
     let working = Worker::new(&semel)
         .queue("default", 1)
-        .prefetch(2)
+        .prefetch(1)
         .state((dropped, began))
         .handle(
             async |job: Add, State((dropped, began)): State<(mpsc::UnboundedSender<Duration>, Instant)>| {
                 let _dropped = (job.a > 0).then(|| Dropped(dropped, began));
-                tokio::time::sleep(8 * SECOND).await;
+                tokio::time::sleep(Duration::from_secs(job.b.unsigned_abs())).await;
             },
         )
         .start()
         .unwrap();
-    let jobs = [0, 1, 2].map(|a| semel::Envelope::of(&Add { a, b: 0 }).timeout(10 * SECOND).max_attempts(1));
+    let jobs = [(0, 4), (1, 8)];
+    let jobs = jobs.map(|(a, b)| semel::Envelope::of(&Add { a, b }).timeout(10 * SECOND).max_attempts(1));
     let mut jobs = semel.enqueue_many(jobs).await.unwrap().outcomes.into_iter();
     let mut ended = async || jobs.next().unwrap().unwrap().wait().await.unwrap().state();
     assert_eq!(ended().await, JobState::Completed);
     assert_eq!(ended().await, JobState::Discarded);
     let after = was_dropped.recv().await.unwrap();
     assert!(after >= 8 * SECOND && after <= 10 * SECOND + SECOND / 10, "{after:?}");
-    // The last one was never begun.
-    assert_eq!(ended().await, JobState::Discarded);
-    assert!(was_dropped.try_recv().is_err());
+    working.stop().await;
+}
+
+/// It has not been begun, and would have little time left.
+#[tokio::test(start_paused = true)]
+async fn what_waits_in_the_worker_for_half_of_its_timeout_goes_back_without_spending_an_attempt() {
+    let semel = queue();
+    let working = Worker::new(&semel)
+        .queue("default", 1)
+        .prefetch(2)
+        .handle(async |job: Add| tokio::time::sleep(Duration::from_secs(job.b.unsigned_abs())).await)
+        .start()
+        .unwrap();
+    let long = semel::Envelope::of(&Add { a: 0, b: 9 }).timeout(60 * SECOND);
+    let short = |a| semel::Envelope::of(&Add { a, b: 1 }).timeout(4 * SECOND).max_attempts(1);
+    let jobs = semel.enqueue_many([long, short(1), short(2)]).await.unwrap().outcomes;
+    for job in jobs {
+        let ended = job.unwrap().wait().await.unwrap();
+        let failure = ended.job.last_failure();
+        assert_eq!((ended.state(), ended.job.attempt(), failure), (JobState::Completed, 1, None));
+    }
     working.stop().await;
 }
