@@ -1,9 +1,9 @@
 //! One job from its grant to its report, in small steps: wait for a place, run, report.
 
 use std::any::Any;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -26,6 +26,11 @@ const REPORT_AGAIN_MAX: Duration = Duration::from_secs(2);
 /// So long after the grace time what has not been heard is given up, and no report sooner after it began: far longer than a store or
 /// server that is well needs. What is held then goes to others when its lease has ended.
 pub(super) const OVERDUE_AFTER: Duration = Duration::from_secs(5);
+/// A job that this worker does not handle waits so long for one that does: in a fleet that is being renewed they come soon, and
+/// attempts that follow each other in seconds would be used up by then.
+const NO_HANDLER_AGAIN_AFTER: Duration = Duration::from_secs(60);
+/// So many types that are not handled are told of.
+const UNHANDLED_TOLD_MAX: usize = 100;
 
 /// What the runs of a worker share.
 pub(crate) struct Shared {
@@ -37,6 +42,8 @@ pub(crate) struct Shared {
     pub(crate) worker: Arc<str>,
     pub(crate) lease: Option<Duration>,
     pub(crate) grace: Duration,
+    /// The types without a handler that have been told of.
+    pub(crate) unhandled: Mutex<HashSet<String>>,
     /// No more jobs are taken, and none is begun.
     pub(crate) stop: CancellationToken,
     /// Runs are to come to an end.
@@ -125,13 +132,26 @@ impl Shared {
 
     fn handler(&self, run: Run) -> BoxFuture<'static, Outcome> {
         let Some(handler) = self.handlers.get(run.job_type()).cloned() else {
+            if self.is_news(run.job_type()) {
+                tracing::error!(
+                    job_type = run.job_type(),
+                    queue = run.queue(),
+                    "jobs of a type are fetched that this worker has no handler for; each fails its attempt, and waits a minute for a worker that has one"
+                );
+            }
             let failure =
                 Failure::new("no_handler", format!("this worker has no handler for {}", run.job_type()));
-            return Box::pin(std::future::ready(Outcome::Retry(failure)));
+            return Box::pin(std::future::ready(Outcome::Retry(failure.after(NO_HANDLER_AGAIN_AFTER))));
         };
         let next = Next { layers: Arc::clone(&self.layers), at: 0, handler };
         // Inside the future, so that what panics before its first await is caught too.
         Box::pin(async move { next.run(run).await })
+    }
+
+    /// Whether nobody has been told yet that this type is not handled.
+    fn is_news(&self, job_type: &str) -> bool {
+        let mut told = self.unhandled.lock().unwrap_or_else(PoisonError::into_inner);
+        told.len() < UNHANDLED_TOLD_MAX && told.insert(job_type.to_owned())
     }
 
     /// Reports until it is heard; gives up when the lease has surely ended, or when a shutdown waits no longer.
@@ -204,6 +224,13 @@ mod tests {
     use super::super::link::Ask;
     use super::*;
     use crate::{Envelope, Semel, Worker};
+
+    #[tokio::test]
+    async fn a_type_that_is_not_handled_is_told_of_once() {
+        let semel = Semel::open("memory:").await.unwrap();
+        let shared = Worker::new(&semel).shared().unwrap();
+        assert_eq!(["a.b", "a.c", "a.b"].map(|job_type| shared.is_news(job_type)), [true, true, false]);
+    }
 
     /// Nobody else would know that its work is done.
     #[tokio::test]

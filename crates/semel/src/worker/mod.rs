@@ -16,7 +16,7 @@ mod working;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use semel_core::ident::{JobType, QueueName};
@@ -257,6 +257,7 @@ impl Worker {
             worker: Arc::clone(&self.name),
             lease: self.lease,
             grace: self.grace,
+            unhandled: Mutex::default(),
             stop: CancellationToken::new(),
             abort: CancellationToken::new(),
             give_up: CancellationToken::new(),

@@ -106,3 +106,19 @@ async fn a_drain_without_end_ends() {
     queue.enqueue(Add { a: 1, b: 1 }).await.unwrap();
     queue.drain(&worker).await;
 }
+
+/// While a fleet is renewed the workers that know the type are on their way.
+#[tokio::test]
+async fn a_job_nobody_handles_waits_for_a_worker_that_does() {
+    let queue = TestQueue::new();
+    let job = queue.enqueue(Welcome::of(1)).await.unwrap();
+    let knows_it_not = Worker::new(&queue).handle(async |_: Add| {});
+    assert_eq!(queue.drain(&knows_it_not).await.len(), 1);
+    queue.advance(Duration::from_secs(59)).await;
+    assert!(queue.drain(&knows_it_not).await.is_empty());
+    let stored = job.job().unwrap().load().await.unwrap().unwrap();
+    assert_eq!((stored.state(), stored.attempt()), (JobState::Retryable, 1));
+    queue.advance(Duration::from_secs(1)).await;
+    assert_eq!(queue.drain(&Worker::new(&queue).handle(async |_: Welcome| {})).await.len(), 1);
+    assert_eq!(job.wait().await.unwrap().state(), JobState::Completed);
+}
