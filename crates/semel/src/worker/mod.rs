@@ -94,13 +94,23 @@ pub struct Worker {
     states: States,
     /// Queues as they were said, with their concurrency.
     queues: Vec<(String, u32)>,
-    /// The types that are handled and the queues they name, for when none is said.
-    own_queues: BTreeMap<String, Option<String>>,
+    /// The types that are handled and their own queues, for when none is said.
+    own_queues: BTreeMap<String, Own>,
     concurrency: u32,
     prefetch: u32,
     lease: Option<Duration>,
     drain: Duration,
     grace: Duration,
+}
+
+/// Where jobs of a type wait when nobody says otherwise.
+enum Own {
+    /// As the type says.
+    Named(String),
+    /// The type says nothing.
+    Unnamed,
+    /// There is no type that could.
+    Untyped,
 }
 
 impl Worker {
@@ -149,7 +159,7 @@ impl Worker {
 
     /// Handles jobs of the handler's type; a later handler of the same type takes the place of the earlier one.
     pub fn handle<J: Job, A: 'static>(mut self, handler: impl Handler<J, A>) -> Self {
-        self.own_queues.insert(J::TYPE.to_owned(), J::defaults().queue);
+        self.own_queues.insert(J::TYPE.to_owned(), J::defaults().queue.map_or(Own::Unnamed, Own::Named));
         self.handlers.insert(J::TYPE.to_owned(), erase(handler));
         self
     }
@@ -162,20 +172,26 @@ impl Worker {
         Fut: Future<Output = R> + Send + 'static,
         R: IntoOutcome + 'static,
     {
-        self.own_queues.insert(job_type.to_owned(), None);
+        self.own_queues.insert(job_type.to_owned(), Own::Untyped);
         self.handlers.insert(job_type.to_owned(), erase_untyped(handler));
         self
     }
 
-    /// Takes jobs from this queue, so many at once; each queue has its own places. Without it a worker takes from the
-    /// queues that its types name, and where a type names none from those of its templates, as they are when the worker
-    /// starts. A remote worker knows of no templates.
+    /// Takes jobs from this queue, so many at once; each queue has its own places. Said again of a queue, the later number
+    /// holds. Without it a worker takes from the queues that its types name, and where a type names none from those of its
+    /// templates, as they are when the worker starts; with it from no queue that is not named here. A remote worker knows
+    /// of no templates.
     pub fn queue(mut self, name: impl Into<String>, concurrency: u32) -> Self {
-        self.queues.push((name.into(), concurrency));
+        let name = name.into();
+        match self.queues.iter_mut().find(|(said, _)| *said == name) {
+            Some((_, said)) => *said = concurrency,
+            None => self.queues.push((name, concurrency)),
+        }
         self
     }
 
-    /// How many jobs of each queue that is not [named](Self::queue) run at once; 16 unless said.
+    /// How many jobs of each queue run at once where no queue is [named](Self::queue); 16 unless said. A queue that is named
+    /// has the places that are said there, and once one is named no other is served.
     pub fn concurrency(mut self, jobs: u32) -> Self {
         self.concurrency = jobs;
         self
@@ -271,16 +287,39 @@ impl Worker {
         Ok(shared.execute(&job, shared.hears_of_loss(&job, &lost)).await)
     }
 
+    fn queues_of(&self, job_type: &str, own: &Own) -> Vec<String> {
+        match own {
+            Own::Named(name) => vec![name.clone()],
+            Own::Unnamed | Own::Untyped => {
+                self.link.queues_of(job_type).iter().map(QueueName::to_string).collect()
+            }
+        }
+    }
+
+    /// The types that are handled of whose own queues one is not taken from because others were named, each with that queue: jobs of
+    /// them are run only where whoever offers them names a queue too.
+    pub(crate) fn unserved(&self) -> Vec<(&str, String)> {
+        let is_served =
+            |name: &String| self.queues.is_empty() || self.queues.iter().any(|(said, _)| said == name);
+        let mut unserved = Vec::new();
+        for (job_type, own) in &self.own_queues {
+            for queue in self.queues_of(job_type, own).into_iter().filter(|name| !is_served(name)) {
+                // Where jobs wait that no type speaks for is for whoever names the queues to know.
+                if !matches!(own, Own::Untyped) || queue != QueueName::default().as_str() {
+                    unserved.push((job_type.as_str(), queue));
+                }
+            }
+        }
+        unserved
+    }
+
     /// The queues to take from, each with its concurrency.
     pub(crate) fn queues(&self) -> Result<Vec<(QueueName, u32)>, Error> {
         let mut queues: Vec<(String, u32)> = self.queues.clone();
         if queues.is_empty() {
             let mut names = BTreeSet::new();
-            for (job_type, said) in &self.own_queues {
-                match said {
-                    Some(name) => names.extend([name.clone()]),
-                    None => names.extend(self.link.queues_of(job_type).iter().map(QueueName::to_string)),
-                }
+            for (job_type, own) in &self.own_queues {
+                names.extend(self.queues_of(job_type, own));
             }
             queues = names.into_iter().map(|name| (name, self.concurrency)).collect();
         }
@@ -334,6 +373,30 @@ impl std::fmt::Debug for Worker {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_queue_that_is_named_twice_has_the_places_that_were_said_last() {
+        let semel = Semel::open("memory:").await.unwrap();
+        let worker = Worker::new(&semel).queue("mail", 1).queue("default", 2).queue("mail", 3);
+        let queues = worker.queues().unwrap();
+        let places: Vec<(&str, u32)> = queues.iter().map(|(name, places)| (name.as_str(), *places)).collect();
+        assert_eq!(places, [("mail", 3), ("default", 2)]);
+    }
+
+    #[tokio::test]
+    async fn a_type_whose_own_queue_is_not_among_the_named_ones_is_told() {
+        let semel = Semel::open("memory:").await.unwrap();
+        let worker = || {
+            let mut worker = Worker::new(&semel).handle_type("a.untyped", async |_: Run| {});
+            worker.own_queues.insert("a.mail".to_owned(), Own::Named("mail".to_owned()));
+            worker.own_queues.insert("a.plain".to_owned(), Own::Unnamed);
+            worker
+        };
+        assert_eq!(worker().unserved(), [], "where none is named, all are served");
+        assert_eq!(worker().queue("default", 1).unserved(), [("a.mail", "mail".to_owned())]);
+        assert_eq!(worker().queue("mail", 1).unserved(), [("a.plain", "default".to_owned())]);
+        assert_eq!(worker().queue("mail", 1).queue("default", 1).unserved(), []);
+    }
 
     #[test]
     fn the_page_says_how_long_runs_may_take_to_end() {

@@ -27,6 +27,16 @@ impl Working {
     pub(crate) fn start(worker: &Worker) -> Result<Self, Error> {
         let shared = Arc::new(worker.shared()?);
         let queues = worker.queues()?;
+        let unserved = worker.unserved();
+        if !unserved.is_empty() {
+            let of: Vec<String> =
+                unserved.iter().map(|(job_type, queue)| format!("{job_type} ({queue})")).collect();
+            tracing::warn!(
+                worker = &*shared.worker,
+                types = of.join(", "),
+                "types are handled whose own queues are not served, for others were named; add .queue(name, places) for those, or name none"
+            );
+        }
         let speaker = Speaker {
             worker: Arc::clone(&shared.worker),
             queues: queues.iter().map(|(queue, _)| queue.clone()).collect(),
