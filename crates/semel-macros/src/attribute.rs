@@ -18,11 +18,13 @@ pub struct Said {
     pub job_type: Option<LitStr>,
     /// Calls that put the defaults together.
     pub calls: Vec<TokenStream>,
+    /// What has been said.
+    once: Once,
 }
 
 /// Reads a type's attributes.
 pub fn read(attributes: &[Attribute], members: &Members) -> Result<Said> {
-    let mut said = Said { job_type: None, calls: Vec::new() };
+    let mut said = Said { job_type: None, calls: Vec::new(), once: Once::default() };
     for attribute in attributes.iter().filter(|attribute| attribute.path().is_ident("job")) {
         attribute.parse_nested_meta(|meta| one(&meta, &mut said, members))?;
     }
@@ -31,6 +33,7 @@ pub fn read(attributes: &[Attribute], members: &Members) -> Result<Said> {
 
 fn one(meta: &ParseNestedMeta<'_>, said: &mut Said, members: &Members) -> Result<()> {
     let name = meta.path.get_ident().map(ToString::to_string).unwrap_or_default();
+    said.once.say(meta, &name)?;
     let call = match name.as_str() {
         "type" => {
             let text: LitStr = value(meta)?;
@@ -98,9 +101,10 @@ fn one(meta: &ParseNestedMeta<'_>, said: &mut Said, members: &Members) -> Result
 }
 
 fn retry(meta: &ParseNestedMeta<'_>) -> Result<Vec<TokenStream>> {
-    let mut calls = Vec::new();
+    let (mut calls, mut once) = (Vec::new(), Once::default());
     meta.parse_nested_meta(|meta| {
         let name = meta.path.get_ident().map(ToString::to_string).unwrap_or_default();
+        once.say(&meta, &name)?;
         calls.push(match name.as_str() {
             "initial" | "max" => {
                 let millis = check::millis_within(&value(&meta)?, check::INTERVAL_DAYS_MAX)?;
@@ -133,6 +137,21 @@ fn retry(meta: &ParseNestedMeta<'_>) -> Result<Vec<TokenStream>> {
         Ok(())
     })?;
     Ok(calls)
+}
+
+/// The words that have been said: of two that are the same the later would take the place of the earlier, and nobody would see it.
+#[derive(Default)]
+pub struct Once(Vec<String>);
+
+impl Once {
+    /// Refuses a word that has been said. One that nobody knows is refused at its first time anyway.
+    pub fn say(&mut self, meta: &ParseNestedMeta<'_>, word: &str) -> Result<()> {
+        if self.0.iter().any(|said| said == word) {
+            return Err(meta.error(format!("`{word}` is said twice; say it once, with all that holds")));
+        }
+        self.0.push(word.to_owned());
+        Ok(())
+    }
 }
 
 /// A name on the wire as the variant it stands for: `replace_except_schedule` is `ReplaceExceptSchedule`.

@@ -5,7 +5,7 @@ use quote::quote;
 use syn::meta::ParseNestedMeta;
 use syn::{Error, LitStr, Result};
 
-use crate::attribute::{texts, value, variant};
+use crate::attribute::{Once, texts, value, variant};
 use crate::check;
 use crate::hold::{Hold, STATES};
 use crate::member::Members;
@@ -18,6 +18,9 @@ struct Parts {
     identity: Option<TokenStream>,
     calls: Vec<TokenStream>,
     hold: Hold,
+    once: Once,
+    /// Whether it is said which members of meta count.
+    has_meta: bool,
 }
 
 /// Reads the attribute into an expression of type `semel::Unique`.
@@ -40,6 +43,16 @@ fn one(meta: &ParseNestedMeta<'_>, parts: &mut Parts, members: &Members) -> Resu
         let variant = variant(&text);
         Ok((text, variant))
     };
+    match name.as_str() {
+        // Told apart below: any two of them contradict each other.
+        "args" | "strict" | "content" => {}
+        "meta" | "meta_except" if parts.has_meta => {
+            return Err(meta.error(
+                "which members of meta count is said twice; write one of meta(\"member\", ..) and meta_except(\"member\", ..)",
+            ));
+        }
+        _ => parts.once.say(meta, &name)?,
+    }
     let call = match name.as_str() {
         "args" if meta.input.peek(syn::token::Paren) => {
             let names = named(meta)?;
@@ -52,11 +65,13 @@ fn one(meta: &ParseNestedMeta<'_>, parts: &mut Parts, members: &Members) -> Resu
         "queue" => quote!(.and_queue()),
         "meta" => {
             let names = named(meta)?;
+            parts.has_meta = true;
             quote!(.and_meta([#(#names),*]))
         }
         "meta_except" => {
             let names = texts(meta)?;
             check::number(&names)?;
+            parts.has_meta = true;
             quote!(.and_meta_except([#(#names),*]))
         }
         "period" => {
