@@ -8,13 +8,16 @@ pub struct Members {
     pub names: Vec<String>,
     /// Those marked `#[job(sensitive)]`.
     pub sensitive: Vec<String>,
+    /// Those that serde leaves out of some jobs.
+    pub optional: Vec<String>,
     /// Whether these are all: a flattened field, an enum or serde's own conversion may bring others.
     pub are_all: bool,
 }
 
 /// Reads a type's fields.
 pub fn read(input: &DeriveInput) -> Result<Members> {
-    let mut members = Members { names: Vec::new(), sensitive: Vec::new(), are_all: true };
+    let mut members =
+        Members { names: Vec::new(), sensitive: Vec::new(), optional: Vec::new(), are_all: true };
     let container = Serde::read(&input.attrs)?;
     match &input.data {
         Data::Struct(data) => match &data.fields {
@@ -89,6 +92,10 @@ fn add(members: &mut Members, field: &Field, container: &Serde) -> Result<()> {
     if is_sensitive {
         members.sensitive.push(name.clone());
     }
+    // What another type writes, serde's words about this one's fields do not touch.
+    if serde.is_optional && !container.is_other {
+        members.optional.push(name.clone());
+    }
     members.names.push(name);
     Ok(())
 }
@@ -116,6 +123,8 @@ struct Serde {
     is_flat: bool,
     /// The field is not written.
     is_skipped: bool,
+    /// The field is written at times.
+    is_optional: bool,
     /// The type is written as another one.
     is_other: bool,
     /// A member that says which type it is stands beside the fields'.
@@ -135,6 +144,7 @@ impl Serde {
                     serde.is_flat |= meta.path.is_ident("flatten");
                     let is = |names: &[&str]| names.iter().any(|name| meta.path.is_ident(name));
                     serde.is_skipped |= is(&["skip", "skip_serializing"]);
+                    serde.is_optional |= is(&["skip_serializing_if"]);
                     serde.is_other |= is(&["into", "transparent"]);
                     serde.is_tagged |= is(&["tag"]);
                     skip(&meta)?;

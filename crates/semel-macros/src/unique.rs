@@ -143,8 +143,19 @@ fn named(meta: &ParseNestedMeta<'_>) -> Result<Vec<LitStr>> {
     Ok(names)
 }
 
-/// A member that is not there would be refused at the first enqueue.
+/// A member that is not there would be refused: one of no job at the first enqueue, one that serde leaves out at times later.
 fn known(names: &[LitStr], members: &Members) -> Result<()> {
+    for name in names {
+        if members.optional.contains(&name.value()) {
+            return Err(Error::new_spanned(
+                name,
+                format!(
+                    "serde leaves \"{}\" out of some jobs (`skip_serializing_if`), and these would be refused; leave `skip_serializing_if` out, for a null counts as any value does",
+                    name.value()
+                ),
+            ));
+        }
+    }
     if !members.are_all {
         return Ok(());
     }
