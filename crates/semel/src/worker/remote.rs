@@ -269,14 +269,21 @@ impl Link for Remote {
                             })
                             .and_then(|job| job.delivery(ask))
                     };
-                    let usable = answer.jobs.iter().filter_map(|job| match read(job) {
-                        Ok(job) => Some(job),
-                        Err(error) => {
-                            tracing::error!(%error, "a fetched job cannot be run here; it goes to others when its lease has ended");
-                            None
+                    let (mut usable, mut last) = (Vec::with_capacity(answer.jobs.len()), None);
+                    for job in &answer.jobs {
+                        match read(job) {
+                            Ok(job) => usable.push(job),
+                            Err(error) => {
+                                tracing::error!(%error, "a fetched job cannot be run here; it goes to others when its lease has ended");
+                                last = Some(error);
+                            }
                         }
-                    });
-                    return Ok(usable.collect());
+                    }
+                    // Who answers none that can be run would be asked again at once, and take more jobs from others.
+                    return match last.filter(|_| usable.is_empty()) {
+                        Some(error) => Err(error),
+                        None => Ok(usable),
+                    };
                 }
                 // A server that has no room for those who wait answers at once.
                 let rest = REST_MIN.saturating_sub(asked.elapsed());

@@ -299,6 +299,23 @@ async fn an_end_that_is_refused_for_now_is_told_again_as_it_was() {
     drop(working);
 }
 
+/// It would be answered at once again, and again.
+#[tokio::test]
+async fn a_fetch_whose_jobs_cannot_be_run_here_is_followed_by_a_rest() {
+    // Another server's: there is no lease.
+    const FOREIGN: &str =
+        r#"{"jobs":[{"id":"019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f","type":"sum.add","args":[]}]}"#;
+    let (url, mut was_asked) = canned(&[(FETCH, 200, FOREIGN); 3]);
+    let working = Worker::remote(&url).unwrap().handle(add).start().unwrap();
+    until_fetched(&mut was_asked).await;
+    let began = std::time::Instant::now();
+    for _ in 0..3 {
+        until_fetched(&mut was_asked).await;
+    }
+    assert!(began.elapsed() >= Duration::from_millis(500), "{:?}", began.elapsed());
+    drop(working);
+}
+
 #[tokio::test]
 async fn a_shutdown_does_not_wait_long_for_a_server_that_does_not_answer() {
     let (url, mut was_asked) = canned(&[]);
