@@ -170,6 +170,15 @@ impl Error {
             _ => false,
         }
     }
+
+    /// What the store says, if it is gone for good: nothing is to be had of it before it is opened again.
+    pub(crate) fn store_is_gone(&self) -> Option<StoreError> {
+        match self {
+            Self::Closed => Some(StoreError::Closed),
+            Self::Store(error @ StoreError::Poisoned(_)) => Some(error.clone()),
+            _ => None,
+        }
+    }
 }
 
 fn place(pointer: &str) -> String {

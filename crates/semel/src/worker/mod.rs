@@ -9,6 +9,7 @@ mod middleware;
 mod pool;
 #[cfg(feature = "remote")]
 mod remote;
+mod rest;
 mod run;
 mod verdict;
 mod working;
@@ -22,6 +23,7 @@ use std::time::Duration;
 use semel_core::ident::{JobType, QueueName};
 use semel_core::lease::is_worker_id;
 use semel_core::limits::{TIMEOUT_MS_MAX, WORKER_ID_BYTES_MAX};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use self::execute::Shared;
@@ -274,6 +276,7 @@ impl Worker {
             lease: self.lease,
             grace: self.grace,
             unhandled: Mutex::default(),
+            gone: watch::Sender::default(),
             stop: CancellationToken::new(),
             abort: CancellationToken::new(),
             give_up: CancellationToken::new(),
@@ -348,18 +351,20 @@ impl Worker {
         Working::start(&self)
     }
 
-    /// Works until `shutdown` is done or an operator tells it to end, then stops as [`Working::stop`].
+    /// Works until `shutdown` is done, an operator tells it to end or its store is gone for good, then stops as [`Working::stop`].
     ///
     /// # Errors
-    /// As [`start`](Self::start).
+    /// As [`start`](Self::start); [`Error::Closed`] when the queue was closed, and [`Error::Store`] when the store has failed so
+    /// that it must be opened again. One that is only away is waited for.
     pub async fn run_until(self, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
         let working = self.start()?;
-        tokio::select! {
-            () = shutdown => {}
-            () = working.told_to_end() => {}
-        }
+        let ended = tokio::select! {
+            () = shutdown => Ok(()),
+            () = working.told_to_end() => Ok(()),
+            gone = working.store_gone() => Err(gone),
+        };
         working.stop().await;
-        Ok(())
+        ended
     }
 }
 

@@ -1,22 +1,19 @@
 //! The places of one queue: so many jobs run at once, some more may wait in the worker for their turn.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use semel_core::ident::QueueName;
 use semel_core::limits::CLAIM_JOBS_MAX;
 use semel_core::settings::Directive;
+use semel_store::StoreError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use super::execute::Shared;
 use super::link::Ask;
+use super::rest::Rest;
 use super::run::Delivery;
 use super::verdict::Outcome;
-use crate::error::Error;
-
-/// How long a pool rests after its jobs could not be fetched.
-const REST_AFTER_FAILURE: Duration = Duration::from_millis(250);
 
 /// The places of one queue.
 pub(crate) struct Pool {
@@ -40,7 +37,10 @@ impl Pool {
     }
 
     /// Takes jobs and has them run until the worker stops.
-    pub(crate) async fn run(&self, shared: &Arc<Shared>) {
+    ///
+    /// # Errors
+    /// What the store says when it is gone for good.
+    pub(crate) async fn run(&self, shared: &Arc<Shared>) -> Result<(), StoreError> {
         let mut ask = Ask {
             queue: self.queue.clone(),
             limit: 1,
@@ -48,20 +48,21 @@ impl Pool {
             lease: shared.lease,
         };
         let mut told = shared.beats.told();
+        let mut rest = Rest::default();
         loop {
             // Told to be quiet, it takes no more until it is told otherwise.
             tokio::select! {
                 biased;
-                () = shared.stop.cancelled() => return,
+                () = shared.stop.cancelled() => return Ok(()),
                 () = async { drop(told.wait_for(|directive| *directive == Directive::Run).await) } => {}
             }
             let first = tokio::select! {
                 biased;
-                () = shared.stop.cancelled() => return,
+                () = shared.stop.cancelled() => return Ok(()),
                 permit = Arc::clone(&self.room).acquire_owned() => permit,
             };
             // The semaphore is never closed.
-            let Ok(mut room) = first else { return };
+            let Ok(mut room) = first else { return Ok(()) };
             // It may have been told so while it waited for room.
             if *told.borrow() != Directive::Run {
                 continue;
@@ -84,17 +85,23 @@ impl Pool {
             };
             match fetched {
                 Ok(jobs) => {
+                    rest = Rest::default();
                     for job in jobs {
                         let Some(permit) = room.split(1) else { break };
                         self.begin(shared, job, permit);
                     }
                 }
-                Err(Error::Closed) => return,
                 Err(error) => {
-                    tracing::warn!(%error, queue = %self.queue, "jobs could not be fetched; it is tried again");
+                    if let Some(gone) = error.store_is_gone() {
+                        return Err(gone);
+                    }
+                    let (pause, is_news) = rest.after(&error);
+                    if is_news {
+                        tracing::warn!(%error, queue = %self.queue, "jobs could not be fetched; it is tried again");
+                    }
                     tokio::select! {
-                        () = tokio::time::sleep(REST_AFTER_FAILURE) => {}
-                        () = shared.stop.cancelled() => return,
+                        () = tokio::time::sleep(pause) => {}
+                        () = shared.stop.cancelled() => return Ok(()),
                     }
                 }
             }

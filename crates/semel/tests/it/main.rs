@@ -10,6 +10,7 @@ mod directives;
 #[cfg(feature = "postgres")]
 mod drivers;
 mod enqueue;
+mod fetching;
 mod handle;
 mod harness;
 #[cfg(feature = "postgres")]
