@@ -84,6 +84,17 @@ pub enum Error {
     /// The job that blocks may not be shown, so it cannot be waited for.
     #[error("the existing job may not be shown (`disclose`), so there is nothing to wait for")]
     Undisclosed,
+    /// The job's key stands for other work, so there is no end of its own to wait for.
+    #[error(
+        "job {existing} has the key, and is other work{}; this one was not taken",
+        where_it_differs(differs_at)
+    )]
+    OtherWork {
+        /// The job that has the key.
+        existing: JobId,
+        /// JSON pointers of the places that differ, as far as that is known.
+        differs_at: Vec<String>,
+    },
     /// The job ended without a result.
     #[error("job {id} ended as {state}{}", because(reason))]
     NotCompleted {
@@ -183,6 +194,10 @@ impl Error {
 
 fn place(pointer: &str) -> String {
     if pointer.is_empty() { String::new() } else { format!(" (at {pointer})") }
+}
+
+fn where_it_differs(pointers: &[String]) -> String {
+    if pointers.is_empty() { String::new() } else { format!(" (it differs at {})", pointers.join(", ")) }
 }
 
 fn because(reason: &Option<String>) -> String {

@@ -209,9 +209,15 @@ impl Enqueued {
     /// Waits for the end of the work, whoever asked for it first; see [`Handle::wait`].
     ///
     /// # Errors
-    /// [`Error::Undisclosed`] when the existing job may not be shown, else as [`Handle::wait`].
+    /// [`Error::OtherWork`] after a [mismatch](Self::Mismatch): what the existing job comes to is not what was asked for, though
+    /// [`job`](Self::job) may be waited for. [`Error::Undisclosed`] when the existing job may not be shown, else as
+    /// [`Handle::wait`].
     pub async fn wait(&self) -> Result<Finished, Error> {
-        self.job().ok_or(Error::Undisclosed)?.wait().await
+        let job = self.job().ok_or(Error::Undisclosed)?;
+        if let Self::Mismatch(Refused { differs_at, .. }) = self {
+            return Err(Error::OtherWork { existing: job.id(), differs_at: differs_at.clone() });
+        }
+        job.wait().await
     }
 
     /// Waits for the end of the work and reads its result; see [`Handle::result`].

@@ -5,13 +5,13 @@ use std::time::{Duration, SystemTime};
 
 use semel::{
     Disclose, Enqueued, Envelope, Error, Frees, JobId, JobState, OnConflict, OnMismatch, PeriodFrom, Reason,
-    Semel, Timestamp, Unique,
+    Semel, Timestamp, Unique, Worker,
 };
 
 use semel_store::decor::{Fault, Faulty};
 use semel_store::memory::Memory;
 
-use crate::harness::{Add, Welcome, memory, still};
+use crate::harness::{Add, Welcome, add, memory, still};
 
 #[tokio::test]
 async fn a_job_that_is_offered_twice_is_there_once() {
@@ -138,6 +138,26 @@ async fn the_same_key_for_other_work_is_a_mismatch_that_names_places_and_no_valu
         panic!("no mismatch")
     };
     assert_eq!((refused.differs_at, refused.reason), (vec!["/args/0/b".to_owned()], Reason::OtherContent));
+}
+
+/// What the other work comes to is no answer to what was asked for.
+#[tokio::test]
+async fn whoever_waits_after_a_mismatch_is_told_whose_key_it_is() {
+    let semel = memory().await;
+    let policy = || Unique::by_key("order-7").on_mismatch(OnMismatch::Reject);
+    let first = semel.enqueue(Add { a: 1, b: 2 }).unique(policy()).await.unwrap();
+    let other = semel.enqueue(Add { a: 1, b: 3 }).unique(policy()).await.unwrap();
+    let errors = [other.wait().await.unwrap_err(), other.result::<i64>().await.unwrap_err()];
+    for error in errors {
+        let text = error.to_string();
+        assert!(text.contains("(it differs at /args/0/b)"), "{text}");
+        let Error::OtherWork { existing, differs_at } = error else { panic!("{text}") };
+        assert_eq!((Some(existing), differs_at), (first.id(), vec!["/args/0/b".to_owned()]));
+    }
+    // Whoever wants the other work's end can have it.
+    let working = Worker::new(&semel).handle(add).start().unwrap();
+    assert_eq!(other.job().unwrap().result::<i64>().await.unwrap(), 3);
+    working.stop().await;
 }
 
 #[tokio::test]
