@@ -42,18 +42,40 @@ pub(crate) struct Beats {
     told: watch::Sender<Directive>,
 }
 
+/// What a run hears of its lease.
+#[derive(Clone, Default)]
+pub(crate) struct Signals {
+    /// The store or the server says that it is gone.
+    pub(crate) lost: CancellationToken,
+    /// It has run out as far as is known here: nobody has answered for so long. The store may still have the run's end.
+    pub(crate) ran_out: CancellationToken,
+}
+
 struct Beating {
     held: Held,
     every: Duration,
     next: Instant,
+    /// How long the lease lasts from what was answered last.
+    lease: Duration,
+    /// When it runs out, unless a heartbeat is answered: counted from when that was sent, for the store counts from no earlier.
+    until: Instant,
     /// It is spoken of right now; until that is answered, or given up, it is not spoken of again.
     is_under_way: bool,
-    lost: CancellationToken,
+    signals: Signals,
 }
 
-/// When the next is to be spoken of.
+impl Beating {
+    /// When something is to be done about it: it is to be spoken of, or told that its lease has run out.
+    fn due(&self) -> Option<Instant> {
+        let next = Some(self.next).filter(|_| !self.is_under_way);
+        let until = Some(self.until).filter(|_| !self.signals.ran_out.is_cancelled());
+        next.into_iter().chain(until).min()
+    }
+}
+
+/// When something is to be done next.
 fn soonest_of(jobs: &HashMap<JobId, Beating>) -> Option<Instant> {
-    jobs.values().filter(|beating| !beating.is_under_way).map(|beating| beating.next).min()
+    jobs.values().filter_map(Beating::due).min()
 }
 
 /// A job is held for as long as this is kept.
@@ -78,20 +100,21 @@ impl Beats {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Holds a job from now on; `lost` fires when a heartbeat is told that the lease is gone.
-    pub(crate) fn hold(self: &Arc<Self>, job: &Delivery, lost: CancellationToken) -> Holding {
+    /// Holds a job from now on; `signals` fire when a heartbeat is told that the lease is gone, or it has run out unheard.
+    pub(crate) fn hold(self: &Arc<Self>, job: &Delivery, signals: Signals) -> Holding {
         let every = (job.lease / BEATS_PER_LEASE).max(BEAT_EVERY_MIN);
         let held = Held { id: job.id, fence: job.fence, has_own_lease: job.has_own_lease };
         let next = Instant::now() + every;
+        let (lease, until) = (job.lease, job.granted + job.lease);
         let is_soonest = {
             let mut jobs = self.held();
             let soonest = soonest_of(&jobs);
-            let beating = Beating { held, every, next, is_under_way: false, lost };
+            let beating = Beating { held, every, next, lease, until, is_under_way: false, signals };
             if let Some(old) = jobs.insert(job.id, beating) {
                 // Granted again, so the run before it has lost its lease, whoever told of that.
-                old.lost.cancel();
+                old.signals.lost.cancel();
             }
-            soonest.is_none_or(|soonest| next < soonest)
+            soonest.is_none_or(|soonest| next.min(until) < soonest)
         };
         if is_soonest {
             self.added.notify_one();
@@ -117,14 +140,30 @@ impl Beats {
             let next = self.soonest().unwrap_or(idle).min(idle);
             tokio::select! {
                 () = tokio::time::sleep_until(next) => {
-                    idle = Instant::now() + BEAT_IDLE_EVERY;
-                    under_way.push(self.beat(&*link, &speaker));
+                    let now = Instant::now();
+                    if self.run_out(now) || idle <= now {
+                        idle = now + BEAT_IDLE_EVERY;
+                        under_way.push(self.beat(&*link, &speaker));
+                    }
                 }
                 Some(()) = under_way.next() => {}
                 () = self.added.notified() => {}
                 () = stop.cancelled() => return,
             }
         }
+    }
+
+    /// Tells those whose leases have run out, and says whether one is to be spoken of.
+    fn run_out(&self, now: Instant) -> bool {
+        let mut is_due = false;
+        for beating in self.held().values() {
+            if beating.until <= now && !beating.signals.ran_out.is_cancelled() {
+                tracing::warn!(job = %beating.held.id, "nobody has answered for so long that the lease must have run out; the run is told");
+                beating.signals.ran_out.cancel();
+            }
+            is_due |= beating.next <= now && !beating.is_under_way;
+        }
+        is_due
     }
 
     /// One heartbeat, for what is due and for what would be due soon.
@@ -154,6 +193,7 @@ impl Beats {
         holds: usize,
         patience: Duration,
     ) {
+        let sent = Instant::now();
         // One that hangs must not keep the next one from being sent in time.
         let beaten = tokio::time::timeout(patience, link.beat(speaker, &due, holds)).await;
         {
@@ -175,12 +215,18 @@ impl Beats {
                     );
                     self.again(unheard);
                 }
-                let held = self.held();
+                let mut held = self.held();
                 // By its fence: meanwhile the job may have been given to this worker again.
-                for job in due.iter().filter(|job| lost.contains(&job.id)) {
-                    if let Some(beating) = held.get(&job.id).filter(|beating| beating.held.fence == job.fence)
-                    {
-                        beating.lost.cancel();
+                for job in &due {
+                    let Some(beating) = held.get_mut(&job.id).filter(|held| held.held.fence == job.fence)
+                    else {
+                        continue;
+                    };
+                    if lost.contains(&job.id) {
+                        beating.signals.lost.cancel();
+                    } else {
+                        // Also of one that could not be extended: whoever answers would have told of its loss.
+                        beating.until = beating.until.max(sent + beating.lease);
                     }
                 }
             }
@@ -281,14 +327,14 @@ mod tests {
     async fn a_heartbeat_that_is_not_answered_keeps_no_other_job_from_being_spoken_of() {
         let (beats, link) = (Arc::new(Beats::default()), Arc::new(Hangs::default()));
         let stop = CancellationToken::new();
-        let _first = beats.hold(&granted(1), CancellationToken::new());
+        let _first = beats.hold(&granted(1), Signals::default());
         let speaker = Speaker { worker: "w".into(), queues: Vec::new(), lease: None };
         let running = tokio::spawn(Arc::clone(&beats).run(link.clone(), speaker, stop.clone()));
         // The first heartbeat for it is under way.
         tokio::time::sleep(Duration::from_millis(10_500)).await;
         let lease = Duration::from_secs(1);
         let short = Delivery { id: JobId::mint(Timestamp::EPOCH, 2, 2), lease, ..granted(2) };
-        let _second = beats.hold(&short, CancellationToken::new());
+        let _second = beats.hold(&short, Signals::default());
         let begun = Instant::now();
         tokio::time::sleep(Duration::from_secs(9)).await;
         let mut before = begun;
@@ -301,14 +347,36 @@ mod tests {
         running.await.unwrap();
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_has_run_out_when_nothing_was_answered_for_so_long() {
+        let (beats, link) = (Arc::new(Beats::default()), Arc::new(Hangs::default()));
+        let stop = CancellationToken::new();
+        let speaker = Speaker { worker: "w".into(), queues: Vec::new(), lease: None };
+        let running = tokio::spawn(Arc::clone(&beats).run(link, speaker, stop.clone()));
+        let (unanswered, answered) = (Signals::default(), Signals::default());
+        let _first = beats.hold(&granted(1), unanswered.clone());
+        let began = Instant::now();
+        // Never in one heartbeat with the first one, which would not be answered.
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let other = Delivery { id: JobId::mint(Timestamp::EPOCH, 2, 2), ..granted(2) };
+        let _second = beats.hold(&other, answered.clone());
+        unanswered.ran_out.cancelled().await;
+        assert_eq!(began.elapsed().as_secs(), 30);
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        assert!(!answered.ran_out.is_cancelled() && !answered.lost.is_cancelled());
+        assert!(!unanswered.lost.is_cancelled(), "its end may still count");
+        stop.cancel();
+        running.await.unwrap();
+    }
+
     /// Nobody else would tell it: from then on heartbeats speak of the newer lease.
     #[tokio::test]
     async fn a_job_that_is_granted_again_has_lost_the_lease_before() {
         let beats = Arc::new(Beats::default());
-        let (first, second) = (CancellationToken::new(), CancellationToken::new());
+        let (first, second) = (Signals::default(), Signals::default());
         let before = beats.hold(&granted(1), first.clone());
         let now = beats.hold(&granted(2), second.clone());
-        assert!(first.is_cancelled() && !second.is_cancelled());
+        assert!(first.lost.is_cancelled() && !second.lost.is_cancelled());
         drop(before);
         assert_eq!(beats.held().len(), 1, "the newer one is held");
         drop(now);

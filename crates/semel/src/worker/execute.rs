@@ -65,9 +65,15 @@ enum End {
 }
 
 impl Shared {
-    /// Runs a job and reports its end; `loss` ends when its lease is gone. Says how it ended, if it still counted.
-    pub(crate) async fn execute(&self, job: &Delivery, loss: impl Future<Output = ()>) -> Option<Outcome> {
-        match self.run(job, loss).await {
+    /// Runs a job and reports its end; `loss` ends when its lease is gone, `ran_out` fires when it may be. Says how it ended, if it
+    /// still counted.
+    pub(crate) async fn execute(
+        &self,
+        job: &Delivery,
+        loss: impl Future<Output = ()>,
+        ran_out: &CancellationToken,
+    ) -> Option<Outcome> {
+        match self.run(job, loss, ran_out.child_token()).await {
             End::Lost => {
                 tracing::info!(job = %job.id, attempt = job.attempt, "the run's lease is lost; its end does not count");
                 None
@@ -79,13 +85,12 @@ impl Shared {
         }
     }
 
-    async fn run(&self, job: &Delivery, loss: impl Future<Output = ()>) -> End {
+    async fn run(&self, job: &Delivery, loss: impl Future<Output = ()>, token: CancellationToken) -> End {
         // The store lets the next attempt begin so long after the grant, however long this one waited for its place.
         let until = job.granted + job.timeout;
         if until <= Instant::now() {
             return End::Outcome(Outcome::Retry(too_long(job.timeout)));
         }
-        let token = CancellationToken::new();
         // Whatever drops this run tells what the handler has spawned.
         let fires = token.clone().drop_guard();
         let run = Run::new(job.clone(), Arc::clone(&self.states), token.clone(), Arc::clone(&self.link));

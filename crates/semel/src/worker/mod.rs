@@ -26,6 +26,7 @@ use semel_core::limits::{TIMEOUT_MS_MAX, WORKER_ID_BYTES_MAX};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use self::beat::Signals;
 use self::execute::Shared;
 use self::handler::{Erased, erase, erase_untyped};
 use self::link::{Link, Local, delivery};
@@ -286,8 +287,9 @@ impl Worker {
     /// Runs one job that was granted to this worker's name, here and now.
     pub(crate) async fn run_one(&self, job: semel_engine::Job) -> Result<Option<Outcome>, Error> {
         let shared = self.shared()?;
-        let (job, lost) = (delivery(job), CancellationToken::new());
-        Ok(shared.execute(&job, shared.hears_of_loss(&job, &lost)).await)
+        let (job, signals) = (delivery(job), Signals::default());
+        let loss = shared.hears_of_loss(&job, &signals.lost);
+        Ok(shared.execute(&job, loss, &signals.ran_out).await)
     }
 
     fn queues_of(&self, job_type: &str, own: &Own) -> Vec<String> {

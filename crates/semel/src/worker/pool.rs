@@ -7,8 +7,8 @@ use semel_core::limits::CLAIM_JOBS_MAX;
 use semel_core::settings::Directive;
 use semel_store::StoreError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio_util::sync::CancellationToken;
 
+use super::beat::Signals;
 use super::execute::Shared;
 use super::link::Ask;
 use super::rest::Rest;
@@ -110,10 +110,10 @@ impl Pool {
 
     fn begin(&self, shared: &Arc<Shared>, job: Delivery, room: OwnedSemaphorePermit) {
         let (shared, places) = (Arc::clone(shared), Arc::clone(&self.places));
-        let lost = CancellationToken::new();
-        let holding = shared.beats.hold(&job, lost.clone());
+        let signals = Signals::default();
+        let holding = shared.beats.hold(&job, signals.clone());
         tokio::spawn(async move {
-            let mut loss = std::pin::pin!(shared.hears_of_loss(&job, &lost));
+            let mut loss = std::pin::pin!(shared.hears_of_loss(&job, &signals.lost));
             // Its time runs while it waits. With half of it gone it goes back, for a run that had little left would fail for no fault
             // of its own.
             let place = if shared.stop.is_cancelled() {
@@ -127,13 +127,14 @@ impl Pool {
                     () = shared.stop.cancelled() => None,
                     // Cancelled or replaced while it waits, it is not begun.
                     () = &mut loss => return,
+                    () = signals.ran_out.cancelled() => None,
                     () = tokio::time::sleep_until(job.granted + job.timeout / 2) => None,
                     place = places.acquire_owned() => place.ok(),
                 }
             };
             match place {
                 Some(place) => {
-                    shared.execute(&job, loss).await;
+                    shared.execute(&job, loss, &signals.ran_out).await;
                     drop(place);
                 }
                 // It has not been begun, so somebody else may do it at once.

@@ -160,8 +160,8 @@ impl Run {
         serde_json::from_str(text).map_err(|source| Error::Read { what: "parents' results", source })
     }
 
-    /// Fires when the run is to stop: the job was cancelled or replaced, the lease is lost, the attempt has run too
-    /// long, or the worker shuts down.
+    /// Fires when the run is to stop: the job was cancelled or replaced, the lease is lost, or has run out because neither
+    /// store nor server answered for so long, the attempt has run too long, or the worker shuts down.
     pub fn token(&self) -> &CancellationToken {
         &self.0.token
     }

@@ -1,7 +1,7 @@
 //! Heartbeats, by a clock that the tests hold: the store's time and the worker's are tokio's, which stands still but
 //! for sleeps.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -231,6 +231,8 @@ async fn a_run_that_has_lost_its_lease_is_told_and_somebody_else_runs_the_job() 
                 if attempt.number == 1 {
                     token.cancelled().await;
                     told.send((id, began.elapsed())).unwrap();
+                    // Its end does not count, for all that it ends well.
+                    tokio::time::sleep(SECOND).await;
                 } else {
                     tokio::time::sleep(Duration::from_secs(job.b.unsigned_abs())).await;
                 }
@@ -336,4 +338,57 @@ async fn what_waits_in_the_worker_for_half_of_its_timeout_goes_back_without_spen
         assert_eq!((ended.state(), ended.job.attempt(), failure), (JobState::Completed, 1, None));
     }
     working.stop().await;
+}
+
+/// A store that nobody reaches any more once it has granted a job, as behind a network that is cut.
+struct Cut {
+    inner: Memory,
+    is_cut: AtomicBool,
+}
+
+impl Layer for Cut {
+    type Inner = Memory;
+
+    fn inner(&self) -> &Memory {
+        &self.inner
+    }
+
+    fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, semel_store::StoreError>> {
+        if self.is_cut.load(Ordering::SeqCst) {
+            return Box::pin(std::future::pending());
+        }
+        Box::pin(async move {
+            let applied = self.inner.commit(batch).await?;
+            if applied.claims.iter().any(|claimed| !claimed.jobs.is_empty()) {
+                self.is_cut.store(true, Ordering::SeqCst);
+            }
+            Ok(applied)
+        })
+    }
+}
+
+/// By then somebody else may run the job, and nobody is there who would say so.
+#[tokio::test(start_paused = true)]
+async fn a_run_that_is_cut_off_is_told_when_its_lease_has_run_out() {
+    let inner = Memory::new(TokioTime(Instant::now()));
+    let semel = Semel::on(Arc::new(Cut { inner, is_cut: AtomicBool::new(false) })).unwrap();
+    let (told, mut was_told) = mpsc::unbounded_channel::<(JobId, Duration)>();
+    let working = Worker::new(&semel)
+        .lease(3 * SECOND)
+        .concurrency(1)
+        .state(told)
+        .handle(async |_: Add, id: JobId, token: CancellationToken, State(told): State<Told>| {
+            let began = Instant::now();
+            token.cancelled().await;
+            told.send((id, began.elapsed())).unwrap();
+            std::future::pending::<()>().await;
+        })
+        .start()
+        .unwrap();
+    let job = semel.enqueue(Add { a: 1, b: 1 }).await.unwrap();
+    let told = tokio::time::timeout(60 * SECOND, was_told.recv()).await;
+    let (id, after) = told.expect("nobody told it").unwrap();
+    assert_eq!(Some(id), job.id());
+    assert!(after >= 2 * SECOND && after < 4 * SECOND, "{after:?}");
+    drop(working);
 }
