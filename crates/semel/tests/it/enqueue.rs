@@ -11,7 +11,7 @@ use semel::{
 use semel_store::decor::{Fault, Faulty};
 use semel_store::memory::Memory;
 
-use crate::harness::{Add, Welcome, add, memory, still};
+use crate::harness::{Add, Welcome, add, memory, soon, still};
 
 #[tokio::test]
 async fn a_job_that_is_offered_twice_is_there_once() {
@@ -147,7 +147,7 @@ async fn whoever_waits_after_a_mismatch_is_told_whose_key_it_is() {
     let policy = || Unique::by_key("order-7").on_mismatch(OnMismatch::Reject);
     let first = semel.enqueue(Add { a: 1, b: 2 }).unique(policy()).await.unwrap();
     let other = semel.enqueue(Add { a: 1, b: 3 }).unique(policy()).await.unwrap();
-    let errors = [other.wait().await.unwrap_err(), other.result::<i64>().await.unwrap_err()];
+    let errors = [soon(other.wait()).await.unwrap_err(), soon(other.result::<i64>()).await.unwrap_err()];
     for error in errors {
         let text = error.to_string();
         assert!(text.contains("(it differs at /args/0/b)"), "{text}");
