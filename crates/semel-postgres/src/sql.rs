@@ -16,9 +16,10 @@ const PLANNING: &str = "LANGUAGE plpgsql SET enable_seqscan = off SET enable_has
 /// transaction.
 const NOW: &str = "greatest(coalesce(p_clock, (extract(epoch FROM clock_timestamp()) * 1000000)::int8) + p_ahead, p_floor, \
      (SELECT at FROM @.event ORDER BY tx DESC, first DESC LIMIT 1), (SELECT gone + 1 FROM @.fact))";
-/// How many events this transaction has told already; at least one for each record, so that no two have one place.
-const EVENTS_BEFORE: &str = "coalesce((SELECT max(before.first + greatest(cardinality(before.kinds), 1)) FROM @.event AS before \
-     WHERE before.tx = pg_current_xact_id()), 0)";
+/// How many events this transaction has told already; at least one for each record, so that no two have one place. The last record
+/// says it: a caller's transaction may have thousands, and each call asks.
+const EVENTS_BEFORE: &str = "coalesce((SELECT before.first + greatest(cardinality(before.kinds), 1) FROM @.event AS before \
+     WHERE before.tx = pg_current_xact_id() ORDER BY before.first DESC LIMIT 1), 0)";
 
 /// Ready jobs that one claim passes over, at most, because others have their keys locked: as many as one call may have.
 const CLAIM_PASSES_MAX: usize = BATCH_JOBS_MAX;

@@ -4,7 +4,9 @@
 -- Locks: the commit's mark, guards of what is absent, keys, heads, queues, documents, absorbed ids; each kind sorted; last the rows
 -- of keys that had none, sorted.
 -- Nobody's commit waits for what an open transaction has locked: groups that rely on such records are `busy` and not applied. Only
--- inside a caller's own transaction (`p_waits`) locks are waited for; its keys and queues were made beforehand.
+-- inside a caller's own transaction (`p_waits`) locks are waited for; its keys and queues were made beforehand, and its mark is not
+-- locked: nobody asks what became of it, and a transaction of thousands of calls would keep a lock for each until it ends, in a table
+-- that all of the database's sessions share.
 --
 -- A list without anything in it may be NULL: that costs nothing on its way.
 CREATE OR REPLACE FUNCTION @.commit(
@@ -58,10 +60,10 @@ BEGIN
     IF NOT p_waits THEN
         -- For the few locks that cannot be passed over: a row that somebody is about to insert.
         v_void := set_config('lock_timeout', '250ms', true);
-    END IF;
-    v_void := pg_advisory_xact_lock(@class, hashtext(p_mark::text));
-    IF EXISTS (SELECT 1 FROM @.void WHERE mark = p_mark) THEN
-        RAISE EXCEPTION 'this commit was given up' USING ERRCODE = 'query_canceled';
+        v_void := pg_advisory_xact_lock(@class, hashtext(p_mark::text));
+        IF EXISTS (SELECT 1 FROM @.void WHERE mark = p_mark) THEN
+            RAISE EXCEPTION 'this commit was given up' USING ERRCODE = 'query_canceled';
+        END IF;
     END IF;
     IF cardinality(p_guards) > 0 OR cardinality(p_owned) > 0 THEN
         FOR v_guard IN

@@ -1,7 +1,9 @@
 //! What follows from a decision inside a caller's transaction.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use semel_core::enqueue::{Mode, Outcome};
 use semel_core::lease::Bearer;
 use semel_core::settle::Settled;
 use semel_engine::Engine;
@@ -9,7 +11,7 @@ use semel_postgres::Postgres;
 use semel_store::Backend;
 use semel_testkit::fixture::claim;
 use semel_testkit::flows::chain;
-use semel_testkit::make::job;
+use semel_testkit::make::{job, keyed};
 
 use crate::place::{Place, client, url};
 
@@ -38,4 +40,40 @@ async fn a_step_that_follows_from_an_end_inside_is_counted() {
     drop(inside);
     transaction.commit().await.unwrap();
     assert_eq!((created("a.first"), created("a.next")), (1, 1));
+}
+
+/// All sessions of the database share one table of locks: whoever fills it has everybody refused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transaction_of_many_calls_holds_no_more_locks_than_one_of_a_few() {
+    const FEW: i64 = 4;
+    const MANY: i64 = 64;
+    let place = Place::new();
+    let backend = Arc::new(Postgres::open(place.address()).await.unwrap());
+    let engine = Engine::without_duties(Arc::clone(&backend) as Arc<dyn Backend>).unwrap();
+    let (mut caller, watcher) = (client(&url()).await, client(&url()).await);
+    let pid: i32 = caller.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
+    let transaction = caller.transaction().await.unwrap();
+    let mut held = Vec::new();
+    for number in 1..=MANY {
+        let offers = vec![keyed(&format!("{number}")).offer()];
+        let mut inside = backend.inside(&transaction);
+        engine.enqueue_batch_inside(&mut inside, offers, Mode::Each, "").await.unwrap();
+        if number == FEW || number == MANY {
+            let locks = "SELECT count(*) FROM pg_locks WHERE pid = $1";
+            held.push(watcher.query_one(locks, &[&pid]).await.unwrap().get::<_, i64>(0));
+        }
+    }
+    assert_eq!(held[0], held[1]);
+    let stranger = engine.enqueue(keyed("another").offer(), "");
+    let outcome = tokio::time::timeout(Duration::from_secs(60), stranger).await;
+    assert!(matches!(outcome, Ok(Ok(Outcome::Created(_)))), "{outcome:?}");
+    transaction.commit().await.unwrap();
+    assert_eq!(engine.queues().await.unwrap()[0].created, MANY.unsigned_abs() + 1);
+    // Each call has told its events at places of its own.
+    let places = format!(
+        "SELECT count(DISTINCT first), max(first) FROM {}.event GROUP BY tx ORDER BY 1 DESC LIMIT 1",
+        place.schema()
+    );
+    let row = watcher.query_one(&places, &[]).await.unwrap();
+    assert_eq!((row.get::<_, i64>(0), row.get::<_, i32>(1)), (MANY, i32::try_from(MANY).unwrap() - 1));
 }
