@@ -81,6 +81,11 @@ impl PostgresError {
         })
     }
 
+    /// Whether the server that was asked takes no writes.
+    pub fn takes_no_writes(&self) -> bool {
+        matches!(self, Self::ReadOnly) || self.code() == Some(SqlState::READ_ONLY_SQL_TRANSACTION)
+    }
+
     /// Whether a lock was not had in the time allowed; the transaction was undone.
     pub fn waited_in_vain(&self) -> bool {
         self.code().is_some_and(|code| code == SqlState::LOCK_NOT_AVAILABLE)
@@ -148,9 +153,7 @@ impl From<PostgresError> for StoreError {
         match &error {
             PostgresError::Contended | PostgresError::OldSnapshot => Self::Contended,
             // Noticed by a write before a look noticed it.
-            _ if error.code() == Some(SqlState::READ_ONLY_SQL_TRANSACTION) => {
-                Self::Unavailable(PostgresError::ReadOnly.to_string())
-            }
+            _ if error.takes_no_writes() => Self::Unavailable(PostgresError::ReadOnly.to_string()),
             _ if error.was_in_the_way() || error.waited_in_vain() => Self::Contended,
             PostgresError::Row { .. } | PostgresError::Answer(_) => Self::Corrupt(message),
             PostgresError::Unsupported(_) | PostgresError::Forbidden(_) | PostgresError::Address(_) => {

@@ -90,6 +90,12 @@ impl Shared {
         Ok(self.pool.get().await?)
     }
 
+    /// Closes the connections that nobody has just now. The server at their other end takes no writes any more and keeps them open;
+    /// whoever connects anew comes to the one that does, by the address.
+    fn leave(&self) {
+        drop(self.pool.retain(|_, _| false));
+    }
+
     /// What changes nothing, and so may be asked again: a database that was restarted leaves connections behind that end
     /// when they are used.
     pub(crate) async fn look(&self, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, PostgresError> {
@@ -266,7 +272,15 @@ impl Postgres {
         T: Send + 'static,
         F: Future<Output = Result<T, PostgresError>> + Send + 'static,
     {
-        let done = self.runtime.spawn(work(Arc::clone(&self.shared))).await;
+        let (shared, working) = (Arc::clone(&self.shared), work(Arc::clone(&self.shared)));
+        let unit = async move {
+            let done = working.await;
+            if done.as_ref().is_err_and(PostgresError::takes_no_writes) {
+                shared.leave();
+            }
+            done
+        };
+        let done = self.runtime.spawn(unit).await;
         done.map_err(|error| PostgresError::GivenUp(error.to_string()))?.map_err(StoreError::from)
     }
 }

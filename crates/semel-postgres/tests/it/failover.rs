@@ -231,3 +231,32 @@ async fn a_standby_answers_nothing_until_it_is_promoted() {
     assert!(matches!(offered(engine.clone(), "a").await, Outcome::Existing(_)));
     assert!(matches!(offered(engine, "b").await, Outcome::Created(_)));
 }
+
+/// Whoever fences the old one need not end its connections.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_takes_no_writes_any_more_is_left_for_the_one_that_does() {
+    let folder = TempDir::new();
+    let (primary, standby) = pair(&folder, &[]);
+    let address = Address::parse(&primary.url_with(standby.folder())).unwrap();
+    let store = Arc::new(Postgres::open(&address).await.unwrap());
+    let engine = Engine::without_duties(Arc::clone(&store) as Arc<dyn Backend>).unwrap();
+    // Several connections, each of which would be used again.
+    let mut loads = tokio::task::JoinSet::new();
+    for _ in 0..4 {
+        let engine = engine.clone();
+        loads.spawn(async move { offered(engine, "a").await });
+    }
+    loads.join_all().await;
+    let reader = client(&standby.url()).await;
+    until(&reader, "SELECT to_regclass('semel.head') IS NOT NULL").await;
+    until(&reader, "SELECT count(*) = 1 FROM semel.head").await;
+    let fencing = client(&primary.url()).await;
+    fencing.batch_execute("ALTER SYSTEM SET default_transaction_read_only = on").await.unwrap();
+    fencing.batch_execute("SELECT pg_reload_conf()").await.unwrap();
+    until(&fencing, "SELECT current_setting('default_transaction_read_only')::boolean").await;
+    standby.promote();
+    let outcome =
+        timeout(LONG, offered(engine, "b")).await.expect("it stays with the one that takes no writes");
+    assert!(matches!(outcome, Outcome::Created(_)), "{outcome:?}");
+    until(&reader, "SELECT count(*) = 2 FROM semel.head").await;
+}
