@@ -38,6 +38,8 @@ const ROW_MAX: &str = "250ms";
 
 /// Begins a part of a transaction anew. Its locks are given back.
 const ANEW: &str = "ROLLBACK TO SAVEPOINT semel";
+/// Ends a part of a transaction that is kept.
+const KEEP: &str = "RELEASE SAVEPOINT semel";
 /// Ends a part of a transaction as if it had not been. Its locks are given back too.
 const UNDO: &str = "ROLLBACK TO SAVEPOINT semel; RELEASE SAVEPOINT semel";
 
@@ -86,13 +88,30 @@ impl<S: Session> Transaction<S> {
         self.session.run("SAVEPOINT semel").await?;
         let decided = self.decided(reads, decide).await;
         let ends = match decided {
-            Ok(true) => "RELEASE SAVEPOINT semel".to_owned(),
+            Ok(true) => format!("{KEEP}{}", self.vouched()),
             // The caller's commit then waits for the standbys, also when it wrote nothing else.
-            Ok(false) if self.shared.awaits_standby.load(Ordering::Acquire) => format!("{UNDO}; {WAIT}"),
+            Ok(false) if self.shared.awaits_standby.load(Ordering::Acquire) => {
+                format!("{UNDO}; {WAIT}{}", self.vouched())
+            }
             Ok(false) | Err(_) => UNDO.to_owned(),
         };
         let ended = self.session.run(&ends).await;
         decided.and_then(|_| Ok(ended?))
+    }
+
+    /// What has the caller's commit wait for no less than the store's own do: others are answered by what it shows.
+    fn vouched(&self) -> String {
+        let weaker = if self.shared.awaits_standby.load(Ordering::Acquire) {
+            "'off', 'local', 'remote_write'"
+        } else if self.shared.commits_lazily.load(Ordering::Acquire) {
+            return String::new();
+        } else {
+            "'off'"
+        };
+        format!(
+            "; SELECT pg_catalog.set_config('synchronous_commit', 'on', true) \
+             WHERE pg_catalog.current_setting('synchronous_commit') IN ({weaker})"
+        )
     }
 
     /// Says whether it wrote anything.

@@ -80,6 +80,7 @@ impl Shared {
             return Err(connect::too_strict("stricter ones"));
         }
         self.awaits_standby.store(state & AWAITS_STANDBY != 0, Ordering::Release);
+        self.commits_lazily.store(state & COMMITS_LAZILY != 0, Ordering::Release);
         self.is_as_durable_as(Durability::by(state, self.address.fails_over()));
         self.answer(reads, &question.keys, &rows)
     }

@@ -68,6 +68,8 @@ pub(crate) struct Shared {
     /// Whether commits wait for a standby, by the last look. Then what others committed may be seen before it is there: after
     /// a restart, or where somebody cancelled the wait.
     pub(crate) awaits_standby: AtomicBool,
+    /// Whether the store's own commits are answered before they are on the disk, by the last look.
+    pub(crate) commits_lazily: AtomicBool,
     /// What commits survive, by the last look.
     durability: Mutex<Durability>,
     origin: Mutex<Origin>,
@@ -252,6 +254,7 @@ impl Postgres {
             aside: Semaphore::new(connect::ASIDE),
             crowded: Mutex::default(),
             awaits_standby: AtomicBool::new(false),
+            commits_lazily: AtomicBool::new(false),
             durability: Mutex::default(),
             origin: Mutex::default(),
             address,

@@ -158,21 +158,26 @@ async fn a_transaction_that_was_told_what_is_there_waits_for_the_standby_when_it
     // By its id: a key would have been locked, which is a write too.
     let offer = || job().id(foreign_id(7)).offer();
     assert!(matches!(engine.enqueue(offer(), "").await.unwrap(), Outcome::Created(_)));
-    standby.stop();
-    let mut caller = client(&primary.url()).await;
-    let transaction = caller.transaction().await.unwrap();
-    let found = inside(&engine, &backend, &transaction, vec![offer()]).await.unwrap();
-    assert!(matches!(&found[..], [Outcome::Repeated(_)]), "{found:?}");
-    let mut committing = std::pin::pin!(transaction.commit());
-    let watcher = client(&primary.url()).await;
-    let waits = until(&watcher, "SELECT count(*) >= 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'");
-    tokio::select! {
-        biased;
-        () = waits => {}
-        ended = committing.as_mut() => panic!("it did not wait: {ended:?}"),
+    for waits_for in ["on", "local"] {
+        standby.stop();
+        let mut caller = client(&primary.url()).await;
+        // Whatever its session would wait for.
+        caller.batch_execute(&format!("SET synchronous_commit = {waits_for}")).await.unwrap();
+        let transaction = caller.transaction().await.unwrap();
+        let found = inside(&engine, &backend, &transaction, vec![offer()]).await.unwrap();
+        assert!(matches!(&found[..], [Outcome::Repeated(_)]), "{found:?}");
+        let mut committing = std::pin::pin!(transaction.commit());
+        let watcher = client(&primary.url()).await;
+        let waits =
+            until(&watcher, "SELECT count(*) >= 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'");
+        tokio::select! {
+            biased;
+            () = waits => {}
+            ended = committing.as_mut() => panic!("it did not wait: {ended:?}"),
+        }
+        standby.start(SAFE);
+        timeout(LONG, committing).await.unwrap().unwrap();
     }
-    standby.start(SAFE);
-    timeout(LONG, committing).await.unwrap().unwrap();
 }
 
 /// A machine that hangs takes connections, and nobody on it answers.

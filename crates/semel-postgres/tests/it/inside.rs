@@ -7,7 +7,7 @@ use semel_core::enqueue::{Mode, Outcome};
 use semel_core::lease::Bearer;
 use semel_core::settle::Settled;
 use semel_engine::Engine;
-use semel_postgres::Postgres;
+use semel_postgres::{Address, Postgres};
 use semel_store::Backend;
 use semel_testkit::fixture::claim;
 use semel_testkit::flows::chain;
@@ -76,4 +76,36 @@ async fn a_transaction_of_many_calls_holds_no_more_locks_than_one_of_a_few() {
     );
     let row = watcher.query_one(&places, &[]).await.unwrap();
     assert_eq!((row.get::<_, i64>(0), row.get::<_, i32>(1)), (MANY, i32::try_from(MANY).unwrap() - 1));
+}
+
+/// Others see its jobs as soon as it is committed, and are told of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transaction_that_stored_something_is_on_the_disk_before_it_is_seen() {
+    let place = Place::new();
+    for (own, callers, with_job, without) in [
+        ("on", "off", "on", "off"),
+        ("on", "local", "local", "local"),
+        ("on", "remote_apply", "remote_apply", "remote_apply"),
+        ("off", "off", "off", "off"),
+    ] {
+        let text = format!("{}?options=-c%20synchronous_commit={own}", url());
+        let address = Address::parse(&text).unwrap().with_schema(place.schema()).unwrap();
+        let backend = Arc::new(Postgres::open(&address).await.unwrap());
+        let engine = Engine::without_duties(Arc::clone(&backend) as Arc<dyn Backend>).unwrap();
+        let mut caller = client(&url()).await;
+        caller.batch_execute(&format!("SET synchronous_commit = {callers}")).await.unwrap();
+        // The second time there is one already.
+        let offer = keyed(&format!("{own} {callers}")).on_conflict("ignore");
+        for expected in [with_job, without] {
+            let transaction = caller.transaction().await.unwrap();
+            let mut inside = backend.inside(&transaction);
+            let told = engine.enqueue_batch_inside(&mut inside, vec![offer.offer()], Mode::Each, "").await;
+            drop(inside);
+            let is = transaction.query_one("SHOW synchronous_commit", &[]).await.unwrap();
+            assert_eq!(is.get::<_, &str>(0), expected, "{own} {callers} {told:?}");
+            transaction.commit().await.unwrap();
+            let is = caller.query_one("SHOW synchronous_commit", &[]).await.unwrap();
+            assert_eq!(is.get::<_, &str>(0), callers, "it is the transaction's alone");
+        }
+    }
 }
