@@ -52,6 +52,19 @@ struct Answer {
     claims: Vec<Vec<Row>>,
 }
 
+/// Why there is no answer.
+struct Failed {
+    error: PostgresError,
+    /// Whether something may have been committed all the same.
+    is_unsure: bool,
+}
+
+impl From<PostgresError> for Failed {
+    fn from(error: PostgresError) -> Self {
+        Self { is_unsure: error.is_lost_connection(), error }
+    }
+}
+
 type Part<'a> = Pin<Box<dyn Future<Output = Result<Vec<Row>, PostgresError>> + Send + 'a>>;
 
 impl Shared {
@@ -81,20 +94,21 @@ impl Shared {
             // Where it was in vain once, something of it has moved.
             let may_be_brief = may_be_brief && tries == 1;
             match self.transact(&connection, mark, batch, may_be_brief, until.is_some()).await {
-                Err(error) if error.is_lost_connection() => {
-                    drop(connection);
+                Err(Failed { error, is_unsure: true }) => {
+                    // Closed: whatever was begun on it ends.
+                    drop(Object::take(connection));
                     return self.resolved(mark, since, batch, error).await;
                 }
                 // The database undid it, and nothing else was done.
-                Err(error) if error.was_in_the_way() && tries < TRIES => {
+                Err(Failed { error, .. }) if error.was_in_the_way() && tries < TRIES => {
                     tracing::debug!(%error, tries, "another transaction was in the way");
                 }
-                Err(error) if error.waited_in_vain() && !batch.groups.is_empty() => {
+                Err(Failed { error, .. }) if error.waited_in_vain() && !batch.groups.is_empty() => {
                     drop(connection);
                     let until = until.unwrap_or_else(|| Instant::now() + SEARCH_MAX);
                     return self.commit_in_parts(batch, until).await;
                 }
-                Err(error) => return Err(error),
+                Err(Failed { error, .. }) => return Err(error),
                 Ok(answer) => break answer,
             }
         };
@@ -212,8 +226,9 @@ impl Shared {
         Ok(applied)
     }
 
-    /// What to answer when the connection was lost before the answer came to a commit that was begun after `since`: the database is
-    /// asked what became of it, once it can be asked. Jobs that a claim took are not known then; their leases run out.
+    /// What to answer when a commit that was begun after `since` may have been applied and its answer did not come, as when the
+    /// connection was lost: the database is asked what became of it, once it can be asked. Jobs that a claim took are not known
+    /// then; their leases run out.
     async fn resolved(
         &self,
         mark: Id,
@@ -286,7 +301,7 @@ impl Shared {
         batch: &Batch,
         may_be_brief: bool,
         is_part: bool,
-    ) -> Result<Answer, PostgresError> {
+    ) -> Result<Answer, Failed> {
         let (groups, claims) = (&batch.groups[..], &batch.claims[..]);
         let mut statements: Vec<(String, Params<'_>)> = Vec::new();
         if !groups.is_empty() {
@@ -323,18 +338,23 @@ impl Shared {
                 parts.push(Box::pin(ask(connection, sql, params)));
             }
             parts.push(plain(connection, "COMMIT"));
+            let last = parts.len() - 1;
             let mut answers = Vec::with_capacity(parts.len());
-            let mut failed = None;
-            for answer in in_order(parts).await {
+            let mut failed: Option<Failed> = None;
+            for (place, answer) in in_order(parts).await.into_iter().enumerate() {
                 match answer {
                     Ok(rows) => answers.push(rows),
-                    // Those after it fail for its sake.
-                    Err(error) => drop(failed.get_or_insert(error)),
+                    Err(error) => {
+                        // Where it was not begun, each of the others was a transaction of its own; where it was not ended, it is
+                        // still open. Else those after the first fail for its sake.
+                        let is_unsure = place == 0 || place == last || error.is_lost_connection();
+                        failed.get_or_insert(Failed { error, is_unsure: false }).is_unsure |= is_unsure;
+                    }
                 }
             }
-            if let Some(error) = failed {
-                // The database has undone it by COMMIT, unless that did not arrive.
-                return Err(error);
+            if let Some(failed) = failed {
+                // The database has undone it by COMMIT.
+                return Err(failed);
             }
             answers.pop();
             answers.remove(0);

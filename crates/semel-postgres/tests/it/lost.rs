@@ -1,8 +1,9 @@
 //! Connections that are lost in the middle of a commit: what was applied is answered as applied, what was not never is.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::Poll;
+use std::time::Duration;
 
 use semel_core::draft::Write;
 use semel_core::enqueue::Outcome;
@@ -27,7 +28,11 @@ pub struct Between {
     refuses: Arc<AtomicBool>,
     /// Whether something else is answered instead of what is swallowed.
     is_full: Arc<AtomicBool>,
+    spoils: Spoils,
 }
+
+/// The next statement that is handed on as one that the database refuses, by how it is known on its way.
+type Spoils = Arc<Mutex<Option<&'static [u8]>>>;
 
 /// What a database says that cannot go on after its disk is full: it may have committed before.
 const FULL: &[u8] = b"E\0\0\0\x33SFATAL\0VFATAL\0C53100\0Mno space left on device\0\0";
@@ -44,16 +49,19 @@ impl Between {
         let refuses = Arc::new(AtomicBool::new(false));
         let is_full = Arc::new(AtomicBool::new(false));
         let (told, hangs_up, full) = (Arc::clone(&swallows), Arc::clone(&refuses), Arc::clone(&is_full));
+        let spoils = Spoils::default();
+        let spoiled = Arc::clone(&spoils);
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 if hangs_up.load(Ordering::SeqCst) {
                     continue;
                 }
                 let upstream = TcpStream::connect(&database).await.unwrap();
-                tokio::spawn(hand_on(client, upstream, Arc::clone(&told), Arc::clone(&full)));
+                let (told, full, spoiled) = (Arc::clone(&told), Arc::clone(&full), Arc::clone(&spoiled));
+                tokio::spawn(hand_on(client, upstream, told, full, spoiled));
             }
         });
-        Self { port, swallows, refuses, is_full }
+        Self { port, swallows, refuses, is_full, spoils }
     }
 
     /// The address of a place by this way.
@@ -72,6 +80,11 @@ impl Between {
         self.is_full.store(true, Ordering::SeqCst);
     }
 
+    /// Hands the next such statement on as one that the database refuses.
+    fn spoil_the_next(&self, statement: &'static [u8]) {
+        *self.spoils.lock().unwrap() = Some(statement);
+    }
+
     pub fn swallow_the_answer_to_the_next_commit(&self) {
         self.swallows.store(true, Ordering::SeqCst);
     }
@@ -82,6 +95,7 @@ async fn hand_on(
     upstream: TcpStream,
     swallows: Arc<AtomicBool>,
     is_full: Arc<AtomicBool>,
+    spoils: Spoils,
 ) {
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_upstream, mut to_upstream) = upstream.into_split();
@@ -90,6 +104,7 @@ async fn hand_on(
     let asks = tokio::spawn(async move {
         let mut buffer = vec![0; 256 * 1024];
         while let Ok(read @ 1..) = from_client.read(&mut buffer).await {
+            spoil(&mut buffer[..read], &spoils);
             let asked = &buffer[..read];
             let is_commit =
                 COMMITS.iter().any(|commit| asked.windows(commit.len()).any(|part| part == *commit));
@@ -114,6 +129,16 @@ async fn hand_on(
         }
     }
     asks.abort();
+}
+
+/// The statement that is to be spoiled, if it is on its way, becomes one that is not known.
+fn spoil(asked: &mut [u8], spoils: &Spoils) {
+    let mut wanted = spoils.lock().unwrap();
+    let Some(statement) = *wanted else { return };
+    if let Some(place) = asked.windows(statement.len()).position(|part| part == statement) {
+        asked[place] = b'?';
+        *wanted = None;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -196,7 +221,7 @@ async fn a_request_that_is_dropped_leaves_neither_a_transaction_nor_a_poisoned_c
     for round in 0..200_u32 {
         let asked = engine.enqueue(keyed(&format!("{round}")).offer(), "");
         // Dropped at another await each time.
-        drop(tokio::time::timeout(std::time::Duration::from_micros(u64::from(round) * 10), asked).await);
+        drop(tokio::time::timeout(Duration::from_micros(u64::from(round) * 10), asked).await);
     }
     let Outcome::Created(last) = engine.enqueue(keyed("last").offer(), "").await.unwrap() else {
         panic!("not created")
@@ -328,5 +353,32 @@ async fn a_commit_that_is_not_among_all_records_of_its_time_was_not_applied() {
         let row = client.query_one(&sql, &[&since, &looks]).await.unwrap();
         assert_eq!(row.get::<_, Option<Vec<i32>>>(1), None);
         assert_eq!(row.get::<_, bool>(0), is_enough, "{since} {looks}");
+    }
+}
+
+/// What is sent behind a BEGIN that the database refuses is carried out all the same; behind a COMMIT that it refuses the transaction
+/// is still open.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_that_was_not_begun_or_not_ended_is_answered_as_what_became_of_it() {
+    let place = Place::new();
+    let between = Between::start().await;
+    let backend = Arc::new(Postgres::open(&between.address(&place)).await.unwrap());
+    let engine = Engine::without_duties(Arc::clone(&backend) as Arc<dyn Backend>).unwrap();
+    engine.enqueue(keyed("before").offer(), "").await.unwrap();
+    for (statement, is_applied) in [(&b"BEGIN\0"[..], true), (b"COMMIT\0", false)] {
+        let before = engine.queues().await.unwrap()[0].created;
+        let groups = groups_of(&*backend, &[keyed(&format!("{before}")).offer()]).await;
+        between.spoil_the_next(statement);
+        let told = backend.commit(Batch { groups, claims: vec![claim_of_nothing()] }).await;
+        assert!(between.spoils.lock().unwrap().is_none(), "it was spoiled");
+        let after = engine.queues().await.unwrap()[0].created;
+        assert_eq!(after, before + u64::from(is_applied));
+        match told {
+            Ok(applied) => assert!(is_applied && applied.groups == [Verdict::Applied]),
+            Err(error) => assert!(!is_applied && matches!(error, StoreError::Unavailable(_)), "{error}"),
+        }
+        // Nobody finds himself in what was left open.
+        let outcome = engine.enqueue(keyed(&format!("after {before}")).offer(), "").await;
+        assert!(matches!(outcome, Ok(Outcome::Created(_))), "{outcome:?}");
     }
 }
