@@ -13,7 +13,7 @@ use semel_core::unique::leave_out_outlived;
 use semel_store::News;
 use semel_store::backend::{Applied, Batch, Claimed, Unwritten, Verdict};
 use semel_store::random;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
@@ -246,11 +246,18 @@ impl Shared {
         let sql = format!("SELECT is_known, stale FROM {}($1, $2, $3)", self.name("resolve"));
         let deadline = Instant::now() + RESOLVE_MAX;
         while Instant::now() < deadline {
-            let asked = tokio::time::timeout_at(deadline, async {
-                let connection = self.connection().await?;
-                ask(&connection, &sql, &params).await
-            });
-            let Ok(asked) = asked.await else { break };
+            let asked = match timeout_at(deadline, self.connection()).await {
+                Err(_) => break,
+                Ok(Err(error)) => Err(error),
+                Ok(Ok(connection)) => match timeout_at(deadline, ask(&connection, &sql, &params)).await {
+                    Ok(asked) => asked,
+                    Err(_) => {
+                        // Closed: the next to use it would wait behind this question.
+                        drop(Object::take(connection));
+                        break;
+                    }
+                },
+            };
             match asked {
                 Ok(rows) => {
                     let row = rows.first().ok_or(PostgresError::Answer("resolve"))?;

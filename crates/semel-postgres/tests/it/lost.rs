@@ -18,7 +18,10 @@ use semel_testkit::make::keyed;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::place::{Place, client, url};
+use crate::place::{Place, client, until, url};
+
+/// Far longer than anything here takes where it does not wait for somebody.
+const LONG: Duration = Duration::from_secs(20);
 
 /// Something between a server and the database that hands everything on, until it is told to swallow the answer to the next
 /// commit and hang up. New connections are handed on again.
@@ -381,4 +384,39 @@ async fn a_commit_that_was_not_begun_or_not_ended_is_answered_as_what_became_of_
         let outcome = engine.enqueue(keyed(&format!("after {before}")).offer(), "").await;
         assert!(matches!(outcome, Ok(Outcome::Created(_))), "{outcome:?}");
     }
+}
+
+/// The database goes on with a question after nobody waits for its answer any more.
+#[tokio::test]
+async fn whoever_gave_up_asking_leaves_nobody_behind_his_question() {
+    let place = Place::new();
+    let between = Between::start().await;
+    let backend = Arc::new(Postgres::open(&between.address(&place)).await.unwrap());
+    let engine = Engine::without_duties(Arc::clone(&backend) as Arc<dyn Backend>).unwrap();
+    engine.enqueue(keyed("before").offer(), "").await.unwrap();
+    let (mut holder, watcher, schema) = (client(&url()).await, client(&url()).await, place.schema());
+    let lock = format!("pg_advisory_xact_lock(hashtext('{schema}'))");
+    let slow = format!(
+        "CREATE OR REPLACE FUNCTION {schema}.resolve(p_mark uuid, p_since int8, p_looks int4, OUT is_known boolean, OUT stale int4[])
+             LANGUAGE plpgsql AS $$ BEGIN PERFORM {lock}; is_known := true; END $$"
+    );
+    holder.batch_execute(&slow).await.unwrap();
+    let held = holder.transaction().await.unwrap();
+    held.batch_execute(&format!("SELECT {lock}")).await.unwrap();
+    between.swallow_the_answer_to_the_next_commit();
+    let asked = tokio::spawn({
+        let engine = engine.clone();
+        async move { engine.enqueue(keyed("a").offer(), "").await }
+    });
+    let waits = format!(
+        "SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%\"{schema}\".resolve%'"
+    );
+    until(&watcher, &waits).await;
+    tokio::time::pause();
+    let answer = asked.await.unwrap();
+    tokio::time::resume();
+    assert!(matches!(answer, Err(StoreError::Unknown(_))), "{answer:?}");
+    let outcome = tokio::time::timeout(LONG, engine.enqueue(keyed("b").offer(), "")).await;
+    assert!(matches!(outcome, Ok(Ok(Outcome::Created(_)))), "{outcome:?}");
+    held.rollback().await.unwrap();
 }
