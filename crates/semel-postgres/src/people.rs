@@ -190,13 +190,17 @@ impl Shared {
         params.number(i64::from(limit));
         // One statement, so that the records and the limits of what is over are of one snapshot. A transaction may have many
         // records, and those that have been read must not stand for any that have not: whoever gets fewer events than he asked
-        // for takes that for the end.
+        // for takes that for the end. A record may have many events, so those behind what fills the page are not sent; of the
+        // first some may be before the cursor.
         let sql = format!(
             "SELECT NULL::int8, 0, pg_snapshot_xmin(pg_current_snapshot())::text::int8, NULL::int2[], \
              NULL::uuid[], NULL::text[], NULL::text[], NULL::int8[], NULL::int8[], dropped FROM {} UNION ALL \
-             (SELECT tx::text::int8, first, at, kinds, jobs, types, queues, attempts, amounts, NULL::int8 \
+             (SELECT tx::text::int8, first, at, kinds, jobs, types, queues, attempts, amounts, NULL::int8 FROM ( \
+             SELECT *, sum(ahead) OVER (ORDER BY tx, first) - ahead AS before FROM ( \
+             SELECT *, cardinality(kinds) - CASE WHEN tx = $1::text::xid8 THEN greatest($2 - first, 0) ELSE 0 END AS ahead \
              FROM {} WHERE tx >= $1::text::xid8 AND cardinality(kinds) > 0 \
-             AND (tx > $1::text::xid8 OR first + cardinality(kinds) > $2) ORDER BY tx, first LIMIT $3)",
+             AND (tx > $1::text::xid8 OR first + cardinality(kinds) > $2) ORDER BY tx, first LIMIT $3) AS found) AS summed \
+             WHERE before < $3 ORDER BY tx, first)",
             self.name("fact"),
             self.name("event")
         );

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use semel_core::enqueue::Mode;
 use semel_core::event::{Event, EventKind};
 use semel_core::time::Timestamp;
 use semel_core::webhook::{Subscription, Wish};
@@ -57,6 +58,56 @@ async fn a_transaction_with_many_records_hides_nothing_behind_it() {
         }
     }
     assert_eq!(read, RECORDS + 4);
+}
+
+/// A record may have as many events as a batch has jobs; what lies behind a full page is not read.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_page_reads_no_more_records_than_fill_it() {
+    const EVENTS: usize = 10;
+    let place = Place::new();
+    let store = Arc::new(Postgres::open(place.address()).await.unwrap());
+    let engine = Engine::without_duties(Arc::clone(&store) as Arc<dyn Backend>).unwrap();
+    let offers = || vec![job().offer(); EVENTS];
+    engine.enqueue_batch(offers(), Mode::Each, "").await.unwrap();
+    let mut caller = client(&url()).await;
+    let transaction = caller.transaction().await.unwrap();
+    for _ in 0..2 {
+        inside(&engine, &store, &transaction, offers()).await.unwrap();
+    }
+    transaction.commit().await.unwrap();
+    engine.enqueue_batch(offers(), Mode::Each, "").await.unwrap();
+    let mut all = Vec::new();
+    for _ in 0..300 {
+        // Somebody else's transaction may hold the log up.
+        all = store.events(0, 100).await.unwrap().events;
+        if all.len() == 4 * EVENTS {
+            break;
+        }
+    }
+    assert_eq!(all.len(), 4 * EVENTS);
+    let cursor_of = |read: usize| read.checked_sub(1).map_or(0, |last| all[last].cursor);
+    for limit in [1, 4, 10, 11, 100] {
+        for read in 0..=all.len() {
+            let page = store.events(cursor_of(read), u32::try_from(limit).unwrap()).await.unwrap();
+            assert_eq!(page.events, all[read..all.len().min(read + limit)], "{limit} after {read}");
+        }
+    }
+    let (client, event) = (client(&url()).await, format!("{}.event", place.schema()));
+    // From the end on each record becomes one that cannot be read.
+    let spoil = format!(
+        "UPDATE {event} SET amounts = ARRAY[NULL]::int8[] \
+         WHERE (tx, first) = (SELECT tx, first FROM {event} ORDER BY tx, first OFFSET $1 LIMIT 1)"
+    );
+    for record in [3, 2, 1_usize] {
+        assert_eq!(client.execute(&spoil, &[&i64::try_from(record).unwrap()]).await.unwrap(), 1);
+        let end = record * EVENTS;
+        for read in end - EVENTS..end {
+            let left = end - read;
+            let page = store.events(cursor_of(read), u32::try_from(left).unwrap()).await.unwrap();
+            assert_eq!(page.events, all[read..end]);
+            assert!(store.events(cursor_of(read), u32::try_from(left + 1).unwrap()).await.is_err());
+        }
+    }
 }
 
 struct Words;
