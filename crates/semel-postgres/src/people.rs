@@ -153,7 +153,10 @@ impl Shared {
     /// The rows of queues that have settings. Enqueues wait for these, so it takes no turn among those who only look.
     pub(crate) async fn settings(&self) -> Result<Vec<QueueRow>, PostgresError> {
         let table = self.name("queue");
-        let sql = format!("SELECT name, paused, version, settings FROM {table} WHERE settings IS NOT NULL");
+        // Workers and limits have rows there as well, many more than there are queues.
+        let sql = format!(
+            "SELECT name, paused, version, settings FROM {table} WHERE settings IS NOT NULL AND left(name, 1) <> '~'"
+        );
         let mut rows = Vec::new();
         for row in self.look(&sql, &Params::default()).await? {
             rows.push(QueueRow {
@@ -163,7 +166,6 @@ impl Shared {
                 settings: row.try_get::<_, Option<&str>>(3)?.map(Arc::from),
             });
         }
-        // Workers and limits have rows there as well.
         rows.retain(is_set);
         Ok(rows)
     }

@@ -1,4 +1,5 @@
--- All queues: a row for each counter, and one without `what` for the settings and the job that has waited longest.
+-- All queues: a row for each counter, and one without `what` for the settings and the job that has waited longest. Rows of workers and
+-- limits, whose names begin as no queue's does, are left out: there may be far more of them.
 CREATE OR REPLACE FUNCTION @.queues() RETURNS TABLE (name text, what int2, n int8, paused boolean, oldest int8, settings text)
 LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_column
@@ -25,7 +26,7 @@ BEGIN
         )), q.settings
         FROM (
             SELECT t.queue AS name FROM @.total t UNION SELECT t.queue FROM @.tally t
-            UNION SELECT q.name FROM @.queue q WHERE q.version > 0
+            UNION SELECT q.name FROM @.queue q WHERE q.version > 0 AND left(q.name, 1) <> '~'
         ) AS u LEFT JOIN @.queue q ON q.name = u.name;
 END
 $$;

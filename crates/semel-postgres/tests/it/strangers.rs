@@ -230,6 +230,35 @@ async fn people_who_look_leave_connections_to_those_who_commit() {
     }
 }
 
+/// There may be one for each of many thousand limits.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_of_limits_are_not_read_by_those_who_look_at_queues() {
+    let place = Place::new();
+    let (store, engine) = opened(&place).await;
+    engine.enqueue(job().offer(), "").await.unwrap();
+    let (client, schema) = (client(&url()).await, place.schema());
+    let rows = format!(
+        "INSERT INTO {schema}.queue (name, paused, settings, version) SELECT name, false, '{{}}', 7
+             FROM unnest(ARRAY['set', '~limit/a', '~worker/a']) AS w(name)"
+    );
+    assert_eq!(client.execute(&rows, &[]).await.unwrap(), 3);
+    let mut names = store.queues().await.unwrap();
+    names.sort_by(|one, other| one.row.name.cmp(&other.row.name));
+    let names: Vec<&str> = names.iter().map(|queue| queue.row.name.as_str()).collect();
+    assert_eq!(names, ["default", "set"]);
+    // From here on whoever reads one is refused.
+    let refuse = format!(
+        "CREATE FUNCTION {schema}.refused() RETURNS int8 LANGUAGE plpgsql AS $$ BEGIN RAISE 'read'; END $$;
+         ALTER TABLE {schema}.queue RENAME TO kept;
+         CREATE VIEW {schema}.queue AS SELECT name, paused, settings,
+             CASE WHEN name LIKE '~%' THEN {schema}.refused() ELSE version END AS version FROM {schema}.kept"
+    );
+    client.batch_execute(&refuse).await.unwrap();
+    let set = store.settings().await.unwrap();
+    let set: Vec<&str> = set.iter().map(|row| row.name.as_str()).collect();
+    assert_eq!(set, ["set"]);
+}
+
 /// However many there are that it does not show, and why.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_page_looks_at_a_bounded_number_of_rows() {
