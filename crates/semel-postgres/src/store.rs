@@ -32,7 +32,7 @@ use crate::listener;
 use crate::migrate::{self, Known, Status};
 use crate::sql::Schema;
 use crate::teller::{self, Teller};
-use crate::upkeep::Shown;
+use crate::upkeep::{Round, Shown};
 use crate::values::Params;
 
 /// The store in a database.
@@ -55,10 +55,8 @@ pub(crate) struct Shared {
     /// The latest time seen.
     floor: AtomicI64,
     pub(crate) upkeep: AtomicU32,
-    /// The page of the table of keys at which house-keeping goes on.
-    pub(crate) key_page: AtomicI64,
-    /// How often house-keeping has gone through that table.
-    pub(crate) key_round: AtomicU32,
+    /// Where house-keeping is in the table of keys.
+    pub(crate) round: Mutex<Round>,
     /// How far the log could be shown.
     pub(crate) shown: Mutex<Shown>,
     /// The share of the connections that those have who only look.
@@ -248,8 +246,7 @@ impl Postgres {
             ahead: AtomicI64::new(0),
             floor: AtomicI64::new(0),
             upkeep: AtomicU32::new(0),
-            key_page: AtomicI64::new(0),
-            key_round: AtomicU32::new(0),
+            round: Mutex::default(),
             shown: Mutex::default(),
             aside: Semaphore::new(connect::ASIDE),
             crowded: Mutex::default(),

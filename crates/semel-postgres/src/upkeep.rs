@@ -11,6 +11,7 @@ use tokio_postgres::types::Type;
 use crate::connect::ask;
 use crate::error::PostgresError;
 use crate::store::Shared;
+use crate::teller;
 use crate::values::Params;
 
 /// Heads forgotten in one go.
@@ -45,6 +46,52 @@ const ENTRIES_MAX: u64 = 10_000;
 const KEY_PAGES: i64 = 1_024;
 /// A look that found so many keys to drop is followed by the next at once.
 const KEYS_MANY: u64 = 1_000;
+
+/// After a round through that table in which little was found, so many times as many looks leave it alone: it may be far larger than what
+/// is held of it, and each look takes a piece of the database's cache.
+const KEY_REST: u64 = 7;
+/// But no more than these: two a second are a quarter of an hour.
+const KEY_REST_MAX: u64 = 1_800;
+
+/// Where house-keeping is in the table of keys.
+#[derive(Debug, Default)]
+pub(crate) struct Round {
+    /// The page at which it goes on.
+    page: i64,
+    /// How often it has gone through all of it.
+    number: u32,
+    /// Keys dropped in this round.
+    dropped: u64,
+    /// Looks that leave it alone.
+    rest: u64,
+}
+
+impl Round {
+    /// Where to look, and whether at those as well that were made only to be locked; nothing while it rests.
+    fn next(&mut self) -> Option<(i64, bool)> {
+        if self.rest > 0 {
+            self.rest -= 1;
+            return None;
+        }
+        Some((self.page, self.number % SELDOM == SELDOM - 1))
+    }
+
+    /// Takes note of a look from `from` on, after which there was more to look at or not, by one of so many servers: all of them look,
+    /// and together they are to look no more than one would.
+    fn note(&mut self, from: i64, dropped: u64, is_end: bool, servers: u64) {
+        self.dropped += dropped;
+        self.page = from + KEY_PAGES;
+        if !is_end {
+            return;
+        }
+        // A table of one stretch costs next to nothing.
+        if from > 0 && self.dropped < KEYS_MANY {
+            let looks = self.page.unsigned_abs() / KEY_PAGES.unsigned_abs();
+            self.rest = (looks * KEY_REST * servers.max(1)).min(KEY_REST_MAX);
+        }
+        *self = Self { number: self.number.wrapping_add(1), rest: self.rest, ..Self::default() };
+    }
+}
 
 /// How far the log could be shown: the lowest transaction that was under way, at looks that are some time apart.
 #[derive(Debug, Default)]
@@ -99,14 +146,15 @@ impl Shared {
 
     /// Drops keys of a stretch of their table that nobody has held since `before`. Says whether there were many.
     async fn drop_keys(&self, connection: &Object, before: i64) -> Result<bool, PostgresError> {
-        let from = self.key_page.load(Ordering::Relaxed);
+        let next = self.round.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let Some((from, with_unheld)) = next else { return Ok(false) };
         let mut params = Params::default();
         params.number(before);
         params.push(format!("({from},0)"), Type::TEXT);
         params.push(format!("({},0)", from + KEY_PAGES), Type::TEXT);
         params.number(from + KEY_PAGES);
         // Those that were made only to be locked have no time in them, and a transaction that begins again is to find its own.
-        params.push(self.key_round.load(Ordering::Relaxed) % SELDOM == SELDOM - 1, Type::BOOL);
+        params.push(with_unheld, Type::BOOL);
         let key = self.name("key");
         let sql = format!(
             "WITH gone AS (DELETE FROM {key} WHERE ctid = ANY (ARRAY(SELECT ctid FROM {key} \
@@ -118,11 +166,9 @@ impl Shared {
         let rows = ask(connection, &sql, &params).await?;
         let row = rows.first().ok_or(PostgresError::Answer("upkeep"))?;
         let is_end: bool = row.try_get(1)?;
-        self.key_page.store(if is_end { 0 } else { from + KEY_PAGES }, Ordering::Relaxed);
-        if is_end {
-            self.key_round.fetch_add(1, Ordering::Relaxed);
-        }
         let gone = u64::try_from(row.try_get::<_, i64>(0)?).unwrap_or(0);
+        let servers = if is_end { teller::listeners(self).await? } else { 0 };
+        self.round.lock().unwrap_or_else(PoisonError::into_inner).note(from, gone, is_end, servers);
         Ok(!is_end && gone >= KEYS_MANY)
     }
 
@@ -202,5 +248,56 @@ impl Shared {
             }
         }
         Err(PostgresError::Contended)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{KEY_PAGES, KEY_REST, KEY_REST_MAX, KEYS_MANY, Round, SELDOM};
+
+    /// Looks at a table of so many stretches; says how many looks a round takes, with the rest after it.
+    fn round(round: &mut Round, stretches: i64, dropped: u64, servers: u64) -> u64 {
+        let mut looks = 0;
+        for stretch in 1..=stretches {
+            let (from, _) = round.next().unwrap();
+            assert_eq!(from, (stretch - 1) * KEY_PAGES);
+            round.note(from, if stretch == 1 { dropped } else { 0 }, stretch == stretches, servers);
+            looks += 1;
+        }
+        while round.rest > 0 {
+            assert_eq!(round.next(), None);
+            looks += 1;
+        }
+        looks
+    }
+
+    #[test]
+    fn a_round_that_found_little_is_followed_by_a_rest() {
+        let mut keys = Round::default();
+        let most = KEYS_MANY - 1;
+        for (stretches, dropped, servers, looks) in [
+            (4, KEYS_MANY, 1, 4),
+            (4, most, 0, 4 + 4 * KEY_REST),
+            (4, 0, 3, 4 + 12 * KEY_REST),
+            (500, 0, 1, 500 + KEY_REST_MAX),
+            (1, 0, 1, 1),
+        ] {
+            assert_eq!(
+                round(&mut keys, stretches, dropped, servers),
+                looks,
+                "{stretches} {dropped} {servers}"
+            );
+        }
+    }
+
+    #[test]
+    fn keys_that_were_made_only_to_be_locked_are_looked_at_seldom() {
+        let mut keys = Round::default();
+        let with_unheld = (0..2 * SELDOM).filter(|_| {
+            let (from, with_unheld) = keys.next().unwrap();
+            keys.note(from, 0, true, 1);
+            with_unheld
+        });
+        assert_eq!(with_unheld.count(), 2);
     }
 }
