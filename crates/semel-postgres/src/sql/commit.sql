@@ -388,9 +388,6 @@ BEGIN
                 UNION ALL
                 SELECT h.queue, 101::int2, 1 FROM @.head h WHERE h.id = ANY (v_ids) AND h.slot <> -1
             ) AS c(queue, what, n) GROUP BY c.queue, c.what;
-        UPDATE @.fact SET gone = w.version
-            FROM (SELECT max(h.version) AS version FROM @.head h WHERE h.id = ANY (v_ids)) AS w
-            WHERE gone < w.version;
         IF v_n > 0 THEN
             -- Of a head that a later group has written, that write says until when it is kept for its key alone, or that it is not.
             f_until := ARRAY(

@@ -3,20 +3,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel_core::draft::{KeyRead, Reads};
+use semel_core::draft::{Group, KeyRead, Reads};
 use semel_core::enqueue::Outcome;
 use semel_core::lease::{Bearer, Grant, LeaseToken};
 use semel_core::settle::{Report, Settled};
 use semel_core::state::StateSet;
 use semel_engine::Engine;
-use semel_engine::duty::Reap;
+use semel_engine::duty::{Purge, Reap};
 use semel_postgres::Postgres;
 use semel_store::Backend;
 use semel_store::backend::{Batch, Claim, Filter, Verdict};
 use semel_store::clock::ManualClock;
 use semel_store::model::deciding;
 use semel_testkit::fixture::{claim, groups_of};
-use semel_testkit::make::{foreign_id, job, key, keyed};
+use semel_testkit::make::{Want, foreign_id, job, key, keyed};
 
 use crate::place::{Place, client, until, url};
 
@@ -227,6 +227,41 @@ async fn people_who_look_leave_connections_to_those_who_commit() {
     held.rollback().await.unwrap();
     for looks in people {
         assert_eq!(looks.await.unwrap(), 1);
+    }
+}
+
+/// Its head is still there, so nobody else can have its id: only where that is gone for good must nothing be stored by what was
+/// decided before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_purge_of_jobs_whose_keys_are_remembered_has_nobody_decide_again() {
+    let (place, clock) = (Place::new(), ManualClock::default());
+    let store = Arc::new(Postgres::open_with_clock(place.address(), clock.clone()).await.unwrap());
+    let engine = Engine::without_duties(Arc::clone(&store) as Arc<dyn Backend>).unwrap();
+    let ended = async |want: Want| {
+        engine.enqueue(want.offer(), "").await.unwrap();
+        let run = engine.claim(claim(&["default"], 1)).await.unwrap().remove(0);
+        engine.complete(run.head.id, Bearer::default(), None).await.unwrap();
+        clock.advance(Duration::from_secs(24 * 3_600));
+    };
+    let late =
+        async |number: u32| groups_of(&*store, &[job().queue("late").id(foreign_id(number)).offer()]).await;
+    let purged = async || assert_eq!(Purge.run_once(engine.store()).await.unwrap().moved, 1);
+    let told = async |groups: Vec<Group>| {
+        store.commit(Batch { groups, claims: Vec::new() }).await.unwrap().groups[0]
+    };
+    ended(keyed("a").states(StateSet::ALL)).await;
+    let (other, same) = (late(1).await, late(2).await);
+    purged().await;
+    assert_eq!(told(other).await, Verdict::Applied);
+    assert_eq!(told(same).await, Verdict::Applied);
+    // One with a key that is remembered has the id meanwhile, and one without goes for good.
+    for (number, is_remembered) in [(3, true), (4, false)] {
+        let (other, same) = (late(10 + number).await, late(number).await);
+        let want = if is_remembered { keyed("b").states(StateSet::ALL) } else { job() };
+        ended(want.id(foreign_id(number))).await;
+        purged().await;
+        assert_eq!(told(same).await, Verdict::Stale, "{number}");
+        assert_eq!(told(other).await, if is_remembered { Verdict::Applied } else { Verdict::Stale });
     }
 }
 
