@@ -78,6 +78,19 @@ local function touch_key(found, version)
     found.moved = true
 end
 
+-- Takes a job from the holders of its key, and says what is known of that key; nothing where it has no record. None is made then: it would
+-- hold nobody, and a new job of the same commit, which comes ready-made, may be about to bring its own.
+local function let_go(key, id)
+    local found = key_record(key)
+    if not found.text and not found.moved then
+        return nil
+    end
+    holders_of(found)
+    take_out(found.live, id)
+    take_out(found.done, id)
+    return found
+end
+
 local function place(set, member, is_in)
     local members = pending[set]
     if not members then
@@ -244,10 +257,8 @@ local function forget(id, kept)
     heads[id] = false
     texts[HEADS .. id] = false
     local key = key_of(old)
-    if key then
-        local found = holders_of(key_record(key))
-        take_out(found.live, id)
-        take_out(found.done, id)
+    local found = key and let_go(key, id)
+    if found then
         touch_key(found, NOW)
     end
 end
@@ -326,11 +337,12 @@ local function update(id, new, kept, is_alone)
             note_crowd(key, #found.done)
         end
     elseif is_held then
-        local found = holders_of(key_record(key_of(old)))
-        take_out(found.live, id)
-        -- Those that were left out are released with it.
-        found.done = {}
-        touch_key(found, 0)
+        local found = let_go(key_of(old), id)
+        if found then
+            -- Those that were left out are released with it.
+            found.done = {}
+            touch_key(found, 0)
+        end
     end
 end
 

@@ -5,19 +5,23 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use semel_core::draft::{Draft, Group, Reads};
-use semel_core::enqueue::enqueue;
+use semel_core::draft::{Draft, Group, Reads, Write};
+use semel_core::enqueue::{Outcome, enqueue};
 use semel_core::event::Event;
 use semel_core::ident::{JobId, QueueName};
+use semel_core::lease::Bearer;
 use semel_core::slot::Due;
+use semel_engine::Engine;
 use semel_store::StoreError;
 use semel_store::backend::{Backend, Batch, Claimed, Filter, QueueStats, Verdict};
 use semel_store::batcher::transact;
 use semel_store::clock::ManualClock;
 use semel_store::memory::Memory;
 use semel_testkit::crash::claim;
-use semel_testkit::make::{Want, job, keyed};
+use semel_testkit::make::{Want, job, key, keyed};
+use semel_testkit::redis::url;
 
+use crate::own::patient;
 use crate::place::{Passing, Place};
 
 /// What is seen of a store.
@@ -152,4 +156,25 @@ async fn of_two_new_jobs_with_one_key_in_a_batch_the_second_is_stale() {
     groups.extend(decided(&*store, &[keyed("b"), keyed("a")], 2).await);
     let verdicts = store.commit(Batch { groups, claims: Vec::new() }).await.unwrap().groups;
     assert_eq!(verdicts, [Verdict::Applied, Verdict::Applied, Verdict::Stale]);
+}
+
+/// An ended job may carry a key that has no record any more: those that were left out for others keep it in their heads, whatever becomes of
+/// these. It goes in the same commit in which a new job has the key.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_purge_beside_a_new_job_takes_nothing_of_its_key() {
+    let place = Passing(Place::new());
+    let store = place.0.open_with(&ManualClock::default());
+    let engine = Engine::without_duties(Arc::clone(&store)).unwrap();
+    let ended = engine.enqueue(keyed("a").offer(), "").await.unwrap().inserted().unwrap();
+    engine.cancel(ended, Bearer::default()).await.unwrap();
+    let record = [place.0.address().base().as_bytes(), b"k", key("a").as_bytes()].concat();
+    let gone: u64 = redis::cmd("DEL").arg(record).query_async(&mut patient(&url()).await).await.unwrap();
+    assert_eq!(gone, 1);
+    let forget = Write::Forget { job: ended, remember: None };
+    let mut groups = vec![Group { writes: vec![forget], ..Group::default() }];
+    groups.extend(decided(&*store, &[keyed("a")], 1).await);
+    let verdicts = store.commit(Batch { groups, claims: Vec::new() }).await.unwrap().groups;
+    assert_eq!(verdicts, [Verdict::Applied; 2]);
+    let second = engine.enqueue(keyed("a").on_conflict("ignore").offer(), "").await.unwrap();
+    assert!(matches!(second, Outcome::Existing(_)), "{second:?}");
 }
