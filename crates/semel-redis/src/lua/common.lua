@@ -20,6 +20,8 @@ local LOCK, PARTITIONS = false, false
 local LEAD = 2000000
 -- How far time is ahead of the clock at most by such beginnings, where several partitions begin one after the other (`open`).
 local STAND = 3 * LEAD
+-- What is told in a moment that stands is numbered one by one: so much room is left for it, in microseconds.
+local ROOM = 20000
 
 local function number(text, at)
     return (unpack_bytes('>I8', text, at or 1))
@@ -82,8 +84,10 @@ local function time_of(clock, ahead, floor)
     LOCK, PARTITIONS = fact[5], fact[6]
     local now = max(clocked, tonumber(floor), tonumber(fact[1] or 0), GONE + 1)
     -- After a restart of the server time stands for a moment (`open`), which nobody is to take for a jump of the clock: or it would be
-    -- ahead for good. In a divided store it stands in all partitions, and in each it may be told by any other.
-    if now - clocked <= (PARTITIONS and STAND or LEAD) and (PARTITIONS or now == tonumber(fact[3] or 0)) then
+    -- ahead for good. Jobs that are gone meanwhile move it by a little. In a divided store it stands in all partitions, and in each it may
+    -- be told by any other.
+    local stood = now - tonumber(fact[3] or 0)
+    if PARTITIONS and now - clocked <= STAND or now - clocked <= LEAD + ROOM and stood >= 0 and stood <= ROOM then
         raw = now - tonumber(ahead)
     end
     return now, raw

@@ -22,8 +22,6 @@ for at = 1, #USED do
 end
 -- More records of the log than a run loses: whoever has read one of these goes on with what comes now, and misses nothing.
 local LOST = 100000
--- What is told in a moment that stands is numbered one by one: so much room is left for it, in microseconds.
-local ROOM = 20000
 
 -- When time begins behind `known`. Partitions share the latest time of all. If each began so much later than that, it would run away from
 -- the clock with every node that is started anew; so all of them together are ahead by no more than two such steps, behind which

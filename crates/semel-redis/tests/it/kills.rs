@@ -4,14 +4,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel_core::draft::Reads;
+use semel_core::draft::{Group, Reads, Write};
 use semel_core::enqueue::Outcome;
 use semel_core::lease::Bearer;
 use semel_core::state::StateSet;
 use semel_engine::Engine;
 use semel_redis::{Address, Redis};
 use semel_store::Backend;
-use semel_store::clock::ManualClock;
+use semel_store::backend::Batch;
+use semel_store::clock::{Clock, ManualClock};
 use semel_testkit::TempDir;
 use semel_testkit::make::keyed;
 use semel_testkit::patience::rounds;
@@ -81,6 +82,32 @@ async fn a_new_run_of_the_server_numbers_nothing_again() {
         assert_eq!(store.load(&Reads::default()).await.unwrap().now, semel_store::clock::Clock::now(&clock));
         own.kill().await;
     }
+}
+
+/// Time is behind all that is gone. Where it stands that moves it by a little, and it is no clock that has jumped back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_purge_while_time_stands_does_not_put_it_ahead_for_good() {
+    let folder = TempDir::new();
+    let mut own = Own::start(folder.path(), &["--appendfsync", "always"]).await;
+    let address = Address::parse(&own.url()).unwrap();
+    let clock = ManualClock::default();
+    let store = Arc::new(Redis::open_with_clock(&address, clock.clone()).await.unwrap());
+    let engine = Engine::without_duties(Arc::clone(&store) as _).unwrap();
+    engine.enqueue(keyed("a").offer(), "").await.unwrap();
+    own.kill().await;
+    for remember in [None, Some(clock.now().saturating_add(Duration::from_secs(60)))] {
+        let id = engine.enqueue(keyed("b").offer(), "").await.unwrap().inserted().unwrap();
+        let last = engine.cancel(id, Bearer::default()).await.unwrap();
+        let group = Group { writes: vec![Write::Forget { job: id, remember }], ..Group::default() };
+        store.commit(Batch { groups: vec![group], claims: Vec::new() }).await.unwrap();
+        let now = store.load(&Reads::default()).await.unwrap().now;
+        let ahead = now.since(clock.now());
+        assert!(ahead > Duration::from_secs(2), "it stands behind what is gone, {last:?}: {ahead:?}");
+    }
+    clock.advance(Duration::from_secs(10));
+    assert_eq!(store.load(&Reads::default()).await.unwrap().now, clock.now());
+    let other = Redis::open_with_clock(&address, clock.clone()).await.unwrap();
+    assert_eq!(other.load(&Reads::default()).await.unwrap().now, clock.now());
 }
 
 /// Of partitions that begin anew one after the other none adds to what another has added; and time comes back to the clock.
