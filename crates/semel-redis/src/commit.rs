@@ -231,6 +231,11 @@ impl Shared {
                             }
                             Err(error) => error,
                         }
+                    } else if said.iter().any(|said| said.as_ref().is_err_and(RedisError::is_emptied)) {
+                        // It is made anew before it is sent again. What else was sent with it is gone as well.
+                        lost_at = lost_at.or(Some(Instant::now()));
+                        self.check(lost_at, &RedisError::Silent)?;
+                        continue;
                     } else if said.iter().any(waits) {
                         RedisError::Silent
                     } else {

@@ -99,6 +99,11 @@ impl RedisError {
         self.code() == Some("SEMELLOCK")
     }
 
+    /// Whether nothing is left of the store: it is to be made anew by who connects. Nothing was done.
+    pub(crate) fn is_emptied(&self) -> bool {
+        self.code() == Some("SEMELEMPTY")
+    }
+
     /// Whether a partition knows nothing of the commit over several that it is told of.
     pub(crate) fn is_given_up(&self) -> bool {
         self.code() == Some("SEMELOLD")

@@ -240,11 +240,14 @@ impl Link {
         } else {
             sent(connection, request).await
         };
-        let is_elsewhere = match &sent {
+        let is_over = match &sent {
             Err(error) => error.is_lost_connection(),
-            Ok(said) => said.iter().any(|said| said.as_ref().is_err_and(RedisError::is_another_node)),
+            // Whoever connects makes a store anew that was emptied.
+            Ok(said) => said
+                .iter()
+                .any(|said| said.as_ref().is_err_and(|error| error.is_another_node() || error.is_emptied())),
         };
-        if is_elsewhere {
+        if is_over {
             self.lose(number);
         }
         sent

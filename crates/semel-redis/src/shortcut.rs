@@ -103,7 +103,7 @@ impl Shared {
             records.arg(self.record(b'h', &id.to_bytes()));
         }
         let mut facts = redis::cmd("HMGET");
-        facts.arg(self.record(b'!', &[])).arg(&["at", "gone", "lock", "pairs"]);
+        facts.arg(self.record(b'!', &[])).arg(&["at", "gone", "lock", "pairs", "layout"]);
         let plain = redis::cmd;
         let commands: Vec<Cmd> = vec![plain("MULTI"), plain("TIME"), facts, records, plain("EXEC")];
         let asked = self.link.times().asked();
@@ -134,9 +134,11 @@ impl Shared {
         };
         // After the versions of all jobs that are gone.
         let last = fact()?.max(fact()?.saturating_add(1));
-        let (lock, pairs) = (facts.take()?, facts.take()?);
+        let (lock, pairs, layout) = (facts.take()?, facts.take()?, facts.take()?);
         let is_divided = self.link.known().is_some_and(|known| known.partitions > 1);
-        let Some(now) = asked.plainly(clock, last, is_divided).filter(|_| lock == Value::Nil) else {
+        // The script says as well that the store was emptied.
+        let is_plain = lock == Value::Nil && layout != Value::Nil;
+        let Some(now) = asked.plainly(clock, last, is_divided).filter(|_| is_plain) else {
             return Ok(None);
         };
         let mut records = list(said.take()?)?.into_iter();

@@ -115,6 +115,7 @@ impl Shared {
                     tokio::time::sleep(RESOLVE_PAUSE).await;
                 }
                 Err(error) if error.is_lost_connection() && tries < 2 => {}
+                Err(error) if error.is_emptied() && tries < 3 => {}
                 said => return said,
             }
         }

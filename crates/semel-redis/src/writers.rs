@@ -94,10 +94,11 @@ impl Writers {
         if is_again && !said.is_empty() {
             said.remove(0)?;
         }
-        // Who is told that the scripts are unknown sends all of it again; so does who is told that this is not the primary, where
-        // that may be another. Else a part of it may have been written, and counts only once replicas have it.
-        let is_sent_again =
-            |error: &RedisError| error.is_unknown_script() || (self.follows && error.is_on_its_way());
+        // Who is told that the scripts are unknown, or that nothing is left of the store, sends all of it again; so does who is told that this
+        // is not the primary, where that may be another. Else a part of it may have been written, and counts only once replicas have it.
+        let is_sent_again = |error: &RedisError| {
+            error.is_unknown_script() || error.is_emptied() || (self.follows && error.is_on_its_way())
+        };
         if said.iter().any(|said| said.as_ref().is_err_and(is_sent_again)) {
             return Ok(said);
         }

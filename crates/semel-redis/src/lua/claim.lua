@@ -7,7 +7,10 @@
 -- each one's worker and limit, how many queues, they, the closed limits. Answers the time, and for each taker the jobs (id, head,
 -- body, notes) and those not granted (id, why).
 local turn = tonumber(ARGV[2])
-local now = time_of(ARGV[3], ARGV[4], ARGV[5])
+local now, emptied = time_of(ARGV[3], ARGV[4], ARGV[5])
+if not now then
+    return emptied
+end
 
 -- What takers are answered: the jobs of each, their bodies read for all at once, and those it was not granted.
 local function answer_of(shares)

@@ -5,7 +5,10 @@
 -- jobs (`fresh.lua`); the events of all groups, in the order of the batch; then for each other group how many expectations and writes,
 -- and they. Answers the time, a letter for each group of the batch, and the keys to be looked over.
 local turn = tonumber(ARGV[2])
-local now = time_of(ARGV[3], ARGV[4], ARGV[5])
+local now, emptied = time_of(ARGV[3], ARGV[4], ARGV[5])
+if not now then
+    return emptied
+end
 -- A part of a commit over several partitions has the mark `x` and that one's number. It is decided: what is said to be stale here was
 -- let in by nobody.
 local is_crossing = ARGV[1] == 'x'

@@ -70,6 +70,8 @@ end
 
 -- The store's time, and what the clock says: the server's clock, or the caller's in a test; plus what the caller knows it to have
 -- jumped back; never before what the caller has seen, nor before the last commit, and after the versions of all jobs that are gone.
+-- Where the store says nothing of itself it was emptied, and whoever asks is to make it anew before anything is written (`open`): then no
+-- time, and what he is told.
 local function time_of(clock, ahead, floor)
     local raw
     if clock == '' then
@@ -78,7 +80,10 @@ local function time_of(clock, ahead, floor)
     else
         raw = tonumber(clock)
     end
-    local fact = call('HMGET', BASE .. '!', 'at', 'gone', 'lead', 'records', 'lock', 'partitions')
+    local fact = call('HMGET', BASE .. '!', 'at', 'gone', 'lead', 'records', 'lock', 'partitions', 'layout')
+    if not fact[7] then
+        return nil, redis.error_reply('SEMELEMPTY nothing is left of the store')
+    end
     local clocked = raw + tonumber(ahead)
     GONE, RECORDS = tonumber(fact[2] or 0), tonumber(fact[4] or 0)
     LOCK, PARTITIONS = fact[5], fact[6]

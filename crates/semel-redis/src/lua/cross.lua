@@ -1,7 +1,10 @@
 -- A commit over several partitions. One is on its way at a time: its place is in the first partition (`+`), and says whose it is, since
 -- when, which partitions take part, and, once that is decided, what each of them is to be told. A partition that takes part is locked
 -- from when its records are looked at until it was told. ARGV: clock, ahead, floor, what, and what that needs.
-local now = time_of(ARGV[1], ARGV[2], ARGV[3])
+local now, emptied = time_of(ARGV[1], ARGV[2], ARGV[3])
+if not now then
+    return emptied
+end
 local what, turn = ARGV[4], ARGV[5]
 local fact, place_name = BASE .. '!', BASE .. '+'
 

@@ -3,6 +3,9 @@
 -- queues, and of documents. Answers the time, what the clock said, the heads, the keys' records, the heads of their holders one behind
 -- the other, as the records name them, then each of the others.
 local now, raw = time_of(ARGV[1], ARGV[2], ARGV[3])
+if not now then
+    return raw
+end
 local refused = refusal()
 if refused then
     return refused

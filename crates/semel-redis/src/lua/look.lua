@@ -1,6 +1,9 @@
 -- What people and duties look at. ARGV: clock, ahead, floor, what, and what that needs. Answers the time, what the clock said, and
 -- what was found.
 local now, raw = time_of(ARGV[1], ARGV[2], ARGV[3])
+if not now then
+    return raw
+end
 local what = ARGV[4]
 local found = {}
 

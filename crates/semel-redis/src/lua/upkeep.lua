@@ -1,5 +1,8 @@
 -- Housekeeping. ARGV: clock, ahead, floor, what, and what that needs.
-local now = time_of(ARGV[1], ARGV[2], ARGV[3])
+local now, emptied = time_of(ARGV[1], ARGV[2], ARGV[3])
+if not now then
+    return emptied
+end
 local what = ARGV[4]
 begin_writes(now)
 local refused = refusal()

@@ -225,6 +225,7 @@ async fn scripts_that_redis_has_forgotten_are_told_again() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_that_comes_late_is_refused() {
     let place = Place::new();
+    let _store = Redis::open(place.address()).await.unwrap();
     let mut connection = connection().await;
     let base = place.address().to_string();
     let base = format!("{}{{p0}}", base.split("prefix=").nth(1).unwrap());

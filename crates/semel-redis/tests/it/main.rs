@@ -17,6 +17,8 @@ mod doors;
 #[cfg(unix)]
 mod encrypted;
 mod ends;
+#[cfg(unix)]
+mod forgotten;
 mod fresh;
 mod halves;
 #[cfg(unix)]

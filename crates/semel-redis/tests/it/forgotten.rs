@@ -1,0 +1,57 @@
+//! A Redis, or one of a store's partitions, that has forgotten all that it had, or something, while the others have not.
+
+use std::sync::Arc;
+
+use semel_core::draft::Reads;
+use semel_core::enqueue::Outcome;
+use semel_core::ident::QueueName;
+use semel_engine::Engine;
+use semel_redis::{Address, Redis};
+use semel_store::Backend;
+use semel_testkit::TempDir;
+use semel_testkit::crash::claim;
+use semel_testkit::make::keyed;
+
+use crate::own::Own;
+use crate::partitions::PARTITIONS;
+
+/// No connection is lost by that, and the scripts are still known.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_is_emptied_under_its_users_is_made_anew_before_it_takes_anything() {
+    for partitions in [1, PARTITIONS] {
+        let folder = TempDir::new();
+        let own = Own::start(folder.path(), &[]).await;
+        let address = Address::parse(&own.url()).unwrap().with_partitions(partitions).unwrap();
+        let store = Arc::new(Redis::open(&address).await.unwrap());
+        let engine = Engine::without_duties(Arc::clone(&store) as _).unwrap();
+        let mut connection = own.connection().await;
+        let mut empty = async || redis::cmd("FLUSHALL").exec_async(&mut connection).await.unwrap();
+        let first = engine.enqueue(keyed("a").offer(), "").await.unwrap();
+        empty().await;
+        let again = engine.enqueue(keyed("a").offer(), "").await.unwrap();
+        assert!(again.is_inserted() && again.inserted() > first.inserted(), "{again:?}");
+        let read = |outcome: &Outcome| match outcome {
+            Outcome::Created(head) => head.version,
+            outcome => panic!("{outcome:?}"),
+        };
+        assert!(read(&again) > read(&first), "nothing is numbered again");
+        // All partitions, whatever comes first.
+        assert_eq!(engine.queues().await.unwrap()[0].created, 1);
+        let other = Redis::open(&address).await.unwrap();
+        assert_eq!((other.secret(), other.partitions()), (store.secret(), partitions));
+        let found = engine.claim(claim(5)).await.unwrap();
+        assert_eq!(found.iter().map(|run| Some(run.head.id)).collect::<Vec<_>>(), [again.inserted()]);
+        for what in 0..5 {
+            empty().await;
+            match what {
+                0 => assert!(engine.claim(claim(5)).await.unwrap().is_empty()),
+                1 => assert!(engine.queues().await.unwrap().is_empty()),
+                2 => drop(store.maintain().await.unwrap()),
+                3 => assert!(engine.set_paused(QueueName::default(), true).await.unwrap().paused),
+                _ => drop(store.load(&Reads::default()).await.unwrap()),
+            }
+            engine.queues().await.unwrap();
+            assert_eq!(Redis::open(&address).await.unwrap().secret(), store.secret(), "after {what}");
+        }
+    }
+}
