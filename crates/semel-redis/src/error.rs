@@ -104,6 +104,11 @@ impl RedisError {
         self.code() == Some("SEMELEMPTY")
     }
 
+    /// Whether the account may not do it.
+    pub(crate) fn is_forbidden(&self) -> bool {
+        self.code() == Some("NOPERM")
+    }
+
     /// Whether a partition knows nothing of the commit over several that it is told of.
     pub(crate) fn is_given_up(&self) -> bool {
         self.code() == Some("SEMELOLD")

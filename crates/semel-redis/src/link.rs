@@ -49,6 +49,8 @@ pub struct Known {
 pub struct Link {
     finder: Arc<Finder>,
     base: String,
+    /// How the names of the second partition's records begin.
+    next_base: String,
     partition: u16,
     /// Into how many partitions the store is to be divided, if that is said.
     wanted: Option<u16>,
@@ -79,6 +81,7 @@ impl Link {
         Ok(Self {
             finder: Arc::new(Finder::new(address)?),
             base: address.base(),
+            next_base: address.base_of(1),
             partition: 0,
             wanted: address.partitions(),
             replicas: address.replicas(),
@@ -91,9 +94,13 @@ impl Link {
 
     /// A link to another partition of the store, not connected yet. All have one secret, and see one time.
     pub fn to_partition(&self, address: &Address, partition: u16) -> Self {
+        self.beside_at(address.base_of(partition), partition)
+    }
+
+    fn beside_at(&self, base: String, partition: u16) -> Self {
         Self {
             finder: Arc::new(self.finder.to_partition(partition)),
-            base: address.base_of(partition),
+            base,
             partition,
             times: Arc::new(self.times.beside()),
             ..self.beside()
@@ -109,6 +116,7 @@ impl Link {
         Self {
             finder: Arc::clone(&self.finder),
             base: self.base.clone(),
+            next_base: self.next_base.clone(),
             partition: self.partition,
             wanted: self.wanted,
             replicas: self.replicas,
@@ -299,9 +307,36 @@ impl Link {
     /// Whether a store is there. Makes none.
     pub async fn is_there(&self) -> Result<bool, RedisError> {
         let (mut connection, ..) = self.fresh().await?;
-        let found: i64 =
-            redis::cmd("EXISTS").arg(format!("{}!", self.base)).query_async(&mut connection).await?;
-        Ok(found > 0)
+        self.is_there_by(&mut connection).await
+    }
+
+    async fn is_there_by(&self, connection: &mut MultiplexedConnection) -> Result<bool, RedisError> {
+        Ok(redis::cmd("EXISTS").arg(format!("{}!", self.base)).query_async(connection).await?)
+    }
+
+    /// Makes sure that no store is made where its first partition, which says what it is, is gone, and others are not.
+    async fn is_alone(&self, connection: &mut MultiplexedConnection) -> Result<(), RedisError> {
+        if self.partition != 0 || self.known().is_some() {
+            return Ok(());
+        }
+        // Whose account ends with the first one has a store of one; what else it may not do, it is told by the script.
+        let unless_forbidden = |told: Result<bool, RedisError>, instead| match told {
+            Err(error) if error.is_forbidden() => Ok(instead),
+            told => told,
+        };
+        if unless_forbidden(self.is_there_by(connection).await, true)? {
+            return Ok(());
+        }
+        let next = self.beside_at(self.next_base.clone(), 1);
+        // Who makes a store makes the first one first: it may have come meanwhile.
+        if !unless_forbidden(next.is_there().await, false)? || self.is_there_by(connection).await? {
+            return Ok(());
+        }
+        Err(RedisError::Unsupported(
+            "the store's first partition is gone, and others are still there: no store is made beside them. Bring back the data of the node \
+             that has it; or, to begin with an empty store, name another by ?prefix=, or delete what is left of this one"
+                .to_owned(),
+        ))
     }
 
     /// Has Redis know the scripts again.
@@ -351,6 +386,7 @@ impl Link {
             return Err(RedisError::Astray("what is said to be the primary is none yet".to_owned()));
         }
         self.load_scripts(connection).await?;
+        self.is_alone(connection).await?;
         let mut open = self.call(Script::Open);
         // A Redis that came back with nothing is the same store, emptied.
         let secret = self.known().map_or_else(random::secret, |known| known.secret);

@@ -11,9 +11,42 @@ use semel_store::Backend;
 use semel_testkit::TempDir;
 use semel_testkit::crash::claim;
 use semel_testkit::make::keyed;
+use semel_testkit::redis::url;
 
-use crate::own::Own;
-use crate::partitions::PARTITIONS;
+use crate::own::{Own, patient};
+use crate::partitions::{PARTITIONS, engine};
+use crate::place::{Passing, Place};
+
+async fn exists(name: &str) -> bool {
+    redis::cmd("EXISTS").arg(name).query_async(&mut patient(&url()).await).await.unwrap()
+}
+
+async fn delete(name: &str) {
+    let deleted: u64 = redis::cmd("DEL").arg(name).query_async(&mut patient(&url()).await).await.unwrap();
+    assert_eq!(deleted, 1);
+}
+
+/// What the store is, says the first one. Whoever finds it empty, and is not told into how many the store is divided, would make one that is
+/// not, beside all that the others still have.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_store_is_made_beside_partitions_that_are_still_there() {
+    let place = Passing(Place::new());
+    let divided = place.0.address().with_partitions(PARTITIONS).unwrap();
+    let made = engine(&divided).await;
+    assert!(made.enqueue(keyed("a").offer(), "").await.unwrap().is_inserted());
+    let fact = format!("{}!", divided.base());
+    delete(&fact).await;
+    for address in [place.0.address(), &divided] {
+        let refused = Redis::open(address).await.map(drop).unwrap_err().to_string();
+        assert!(refused.contains("first partition") && refused.contains("?prefix="), "{refused}");
+        assert!(!exists(&fact).await, "nothing was made");
+    }
+    // Whoever has it open knows what it was.
+    let outcome = made.enqueue(keyed("a").on_conflict("ignore").offer(), "").await.unwrap();
+    assert!(matches!(outcome, Outcome::Existing(_)), "{outcome:?}");
+    made.queues().await.unwrap();
+    assert_eq!(Redis::open(place.0.address()).await.unwrap().partitions(), PARTITIONS);
+}
 
 /// No connection is lost by that, and the scripts are still known.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
