@@ -15,6 +15,7 @@ use crate::load::{queue_row, stored};
 use crate::partitions::Partitions;
 use crate::store::Shared;
 use crate::values::{Values, bytes, id_of, list, maybe_bytes, number};
+use crate::whole::newest;
 use crate::writers::Writers;
 
 /// Keys of the server that are looked at in one go, to find rows among them.
@@ -75,16 +76,22 @@ impl Partitions {
         let (_, said) = shared.answer(asked).await?;
         let mut said = Values::of(said)?;
         let next = bytes(said.take()?)?;
-        let mut piece = Piece::default();
+        let (mut piece, mut queues) = (Piece::default(), Vec::new());
         for entry in list(said.take()?)? {
             let mut entry = Values::of(entry)?;
             let name = QueueName::from_stored(&String::from_utf8_lossy(&bytes(entry.take()?)?));
             let row = queue_row(name, maybe_bytes(entry.take()?)?)?;
-            // A queue's is the same in all partitions.
-            if row.version > 0 && (place == 0 || !row.name.is_queue()) {
+            if row.name.is_queue() && self.only().is_none() {
+                queues.push(row.name);
+            } else if row.version > 0 {
                 piece.rows.push(row);
             }
         }
+        // A queue's is in all partitions. The newest counts, and is told where the first of them has one.
+        let asked = self.parts().iter().map(|shared| shared.rows_of(&queues));
+        let found = join_all(asked).await.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let first_here = newest(found).into_iter().filter(|(first, _)| *first == usize::from(place));
+        piece.rows.extend(first_here.map(|(_, row)| row));
         let next = match (&next[..], place + 1) {
             (b"0", next) if next < self.count() => Some((next, b"0".to_vec())),
             (b"0", _) => None,

@@ -128,6 +128,17 @@ impl Shared {
         Ok(rows)
     }
 
+    /// The rows of these queues, whether they have settings or not, in the order of their names.
+    pub(crate) async fn rows_of(&self, names: &[QueueName]) -> Result<Vec<QueueRow>, RedisError> {
+        let mut asked = redis::cmd("MGET");
+        for name in names {
+            asked.arg(self.record(b'q', name.as_str().as_bytes()));
+        }
+        let said = if names.is_empty() { Vec::new() } else { list(self.look(asked).await?)? };
+        let rows = names.iter().zip(said);
+        rows.map(|(name, row)| queue_row(name.clone(), maybe_bytes(row)?)).collect()
+    }
+
     /// The log after `cursor`. Redis does one thing after the other, so no record appears before one that is there.
     pub(crate) async fn events(&self, cursor: u64, limit: u32) -> Result<LogPage, RedisError> {
         self.page(self.question("events"), cursor, limit).await

@@ -1,7 +1,7 @@
 //! What people and duties see of several partitions, put together.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use futures_util::future::join_all;
 use semel_core::draft::QueueRow;
@@ -16,6 +16,20 @@ use crate::partitions::{AWAY_AFTER, Partitions};
 /// Where one has not answered that is away, duties are to look again soon.
 fn sooner(known: Option<Timestamp>, at: Timestamp) -> Option<Timestamp> {
     Some(known.map_or(at, |known| known.min(at)))
+}
+
+/// The newest row of each queue, of what several have said; and which of them, by its number, was the first to have one.
+pub fn newest(said: Vec<Vec<QueueRow>>) -> Vec<(usize, QueueRow)> {
+    let mut all: BTreeMap<QueueName, (usize, QueueRow)> = BTreeMap::new();
+    for (number, rows) in said.into_iter().enumerate() {
+        for row in rows.into_iter().filter(|row| row.version > 0) {
+            let (_, known) = all.entry(row.name.clone()).or_insert_with(|| (number, row.clone()));
+            if row.version > known.version {
+                *known = row;
+            }
+        }
+    }
+    all.into_values().collect()
 }
 
 impl Partitions {
@@ -88,9 +102,27 @@ impl Partitions {
         Ok(all.into_values().collect())
     }
 
-    /// The rows of queues that have settings: they are the same in all partitions.
+    /// The rows of queues that have settings. They are the same in all partitions, unless one has forgotten its last moments: then the newest
+    /// counts.
     pub async fn settings(&self) -> Result<Vec<QueueRow>, RedisError> {
-        self.first().settings().await
+        if let Some(shared) = self.only() {
+            return shared.settings().await;
+        }
+        let said = self.ask_all(|number| self.at(number).settings()).await?;
+        let Some((one, others)) = said.split_first() else { return Ok(Vec::new()) };
+        let sorted = |rows: &[QueueRow]| -> BTreeMap<QueueName, u64> {
+            rows.iter().map(|row| (row.name.clone(), row.version)).collect()
+        };
+        let known = sorted(one);
+        if others.iter().all(|other| sorted(other) == known) {
+            return Ok(said.into_iter().next().unwrap_or_default());
+        }
+        // The newest may be that it has none any more.
+        let names: BTreeSet<QueueName> = said.into_iter().flatten().map(|row| row.name).collect();
+        let names: Vec<QueueName> = names.into_iter().collect();
+        let said = self.ask_all(|number| self.at(number).rows_of(&names)).await?;
+        let rows = newest(said).into_iter().map(|(_, row)| row);
+        Ok(rows.filter(|row| row.settings.is_some()).collect())
     }
 
     /// Documents that are due, or of a kind.

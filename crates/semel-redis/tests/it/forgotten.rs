@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use semel_core::draft::Reads;
+use semel_core::draft::{QueueRow, Reads};
 use semel_core::enqueue::Outcome;
 use semel_core::ident::QueueName;
+use semel_core::settings::{Backpressure, QueueSettings};
 use semel_engine::Engine;
 use semel_redis::{Address, Redis};
 use semel_store::Backend;
+use semel_store::carry::Part;
 use semel_testkit::TempDir;
 use semel_testkit::crash::claim;
 use semel_testkit::make::keyed;
@@ -87,4 +89,59 @@ async fn a_store_that_is_emptied_under_its_users_is_made_anew_before_it_takes_an
             assert_eq!(Redis::open(&address).await.unwrap().secret(), store.secret(), "after {what}");
         }
     }
+}
+
+/// Nodes may forget different last moments. The newest settings of a queue count, whichever partition has them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_first_partition_has_forgotten_of_a_queue_is_known_by_the_others() {
+    let place = Passing(Place::divided(PARTITIONS));
+    let store = Arc::new(Redis::open(place.0.address()).await.unwrap());
+    let engine = Engine::without_duties(Arc::clone(&store) as _).unwrap();
+    let base = place.0.address().base();
+    let mut connection = patient(&url()).await;
+    let bound = |max_depth: u64| QueueSettings {
+        backpressure: Some(Backpressure { max_depth, warning_threshold: 0.5 }),
+    };
+    let name = QueueName::from_stored;
+    for queue in ["lost", "moved", "unbound", "same"] {
+        engine.set_queue(name(queue), bound(1)).await.unwrap();
+    }
+    let mut before = Vec::new();
+    for queue in ["moved", "unbound"] {
+        let row = format!("{base}q{queue}");
+        let found: Vec<u8> = redis::cmd("GET").arg(&row).query_async(&mut connection).await.unwrap();
+        before.push((row, found));
+    }
+    engine.set_queue(name("moved"), bound(2)).await.unwrap();
+    engine.set_queue(name("unbound"), QueueSettings::default()).await.unwrap();
+    for (row, found) in before {
+        redis::cmd("SET").arg(row).arg(found).exec_async(&mut connection).await.unwrap();
+    }
+    let listed = format!("{base}g");
+    redis::cmd("SADD").arg(&listed).arg("unbound").exec_async(&mut connection).await.unwrap();
+    redis::cmd("SREM").arg(&listed).arg("lost").exec_async(&mut connection).await.unwrap();
+    delete(&format!("{base}qlost")).await;
+    let told = |rows: Vec<QueueRow>| {
+        let bound_of = |row: &QueueRow| {
+            let settings = QueueSettings::decode(row.settings.as_deref());
+            settings.backpressure.map(|bound| bound.max_depth)
+        };
+        let told = rows.into_iter().map(|row| (row.name.as_str().to_owned(), bound_of(&row)));
+        let mut told: Vec<_> = told.filter(|(_, bound)| bound.is_some()).collect();
+        told.sort();
+        told
+    };
+    let newest = [("lost", 1), ("moved", 2), ("same", 1)].map(|(name, max)| (name.to_owned(), Some(max)));
+    assert_eq!(told(store.settings().await.unwrap()), newest);
+    // And whoever copies the store is told each of them once.
+    let (mut rows, mut after) = (Vec::new(), None);
+    loop {
+        let piece = store.rest(Part::Rows, after, 100).await.unwrap();
+        rows.extend(piece.rows);
+        after = piece.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(told(rows), newest);
 }
