@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::error::RedisError;
-use crate::link::CONNECT;
+use crate::link::{CONNECT, Link};
 
 /// How long between two questions whether it has read them.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -20,6 +20,30 @@ pub async fn when_loaded<T, F: Future<Output = Result<T, RedisError>>>(
             Err(error) if !error.is_loading() => return Err(error),
             Err(_) if begun.elapsed() >= CONNECT => return Err(RedisError::Loading),
             Err(_) => tokio::time::sleep(PAUSE).await,
+            done => return done,
+        }
+    }
+}
+
+/// The same, and for `patience` where whoever was found to be the primary is away, or none yet: another is about to take over, or it is
+/// started as this program is. Who finds nobody at all is told so at once: the address may be wrong.
+pub async fn when_there<T, F: Future<Output = Result<T, RedisError>>>(
+    link: &Link,
+    patience: Duration,
+    mut ask: impl FnMut() -> F,
+) -> Result<T, RedisError> {
+    let begun = Instant::now();
+    loop {
+        match when_loaded(&mut ask).await {
+            Err(error)
+                if error.passes()
+                    && link.finder().follows()
+                    && link.finder().place().is_some()
+                    && begun.elapsed() < patience =>
+            {
+                tracing::debug!(%error, "the store is not there yet");
+                tokio::time::sleep(PAUSE).await;
+            }
             done => return done,
         }
     }

@@ -29,7 +29,7 @@ use crate::durability::Durability;
 use crate::error::RedisError;
 use crate::link::Link;
 use crate::listener;
-use crate::loading::when_loaded;
+use crate::loading::{when_loaded, when_there};
 use crate::partitions::Partitions;
 use crate::said::Request;
 use crate::scripts::Script;
@@ -196,7 +196,7 @@ impl Redis {
 
     async fn open_with(address: &Address, clock: Option<Arc<dyn Clock>>) -> Result<Self, RedisError> {
         let link = Link::new(address, Times::new(clock))?;
-        when_loaded(|| link.connection()).await?;
+        when_there(&link, address.patience(), || link.connection()).await?;
         let known = link.known().ok_or(RedisError::Answer("open"))?;
         let mut parts = Vec::with_capacity(usize::from(known.partitions));
         for partition in 1..known.partitions {
@@ -208,7 +208,10 @@ impl Redis {
             ));
         }
         parts.insert(0, Shared::new(link, 0, known.partitions, address));
-        let connecting = parts.iter().skip(1).map(|shared| when_loaded(|| shared.link.connection()));
+        let connecting = parts
+            .iter()
+            .skip(1)
+            .map(|shared| when_there(&shared.link, shared.patience, || shared.link.connection()));
         for connected in join_all(connecting).await {
             connected?;
         }

@@ -145,6 +145,25 @@ async fn a_node_that_is_away_keeps_back_its_own_jobs_alone() {
     .await;
 }
 
+/// A server that is started while others are down as well, or while a replica takes over from one of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_is_opened_once_the_nodes_are_there_that_have_it() {
+    let mut cluster = Cluster::start(0, NEVER, &[]).await;
+    let address = Address::parse(&format!("{}?partitions=16", cluster.url())).unwrap();
+    let address = address.with_patience(PATIENCE);
+    drop(Redis::open(&address).await.unwrap());
+    // The first node has the first partition, the second has others.
+    for node in [0, 1] {
+        let own = &mut cluster.nodes[node].own;
+        own.end();
+        let hasty = address.with_patience(Duration::ZERO);
+        let told = Redis::open(&hasty).await.map(drop).unwrap_err();
+        assert!(told.passes(), "{told}");
+        let (opened, ()) = tokio::join!(Redis::open(&address), own.start_again());
+        assert_eq!(opened.unwrap().partitions(), 16);
+    }
+}
+
 /// Whoever is told that nothing was stored offers it again: what has no key and no id would be there twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_stored_beside_jobs_of_a_node_that_is_gone_is_said_to_be_stored() {
