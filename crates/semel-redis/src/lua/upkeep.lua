@@ -114,11 +114,13 @@ elseif what == 'clear' then
     -- Deletes everything but what the store knows of itself, so many pages of keys behind a cursor of the server's, and answers the next
     -- one. Whoever has read the log until now is told that it is gone.
     local at, pages = ARGV[5], tonumber(ARGV[6])
+    -- What is decided over several partitions is told to those that do not know it yet, and deleted there like all else.
+    local decided = call('HGET', BASE .. '+', 'phase') == 'decided' and BASE .. '+'
     repeat
         local page = call('SCAN', at, 'MATCH', BASE .. '?*', 'COUNT', 1000)
         at, pages = page[1], pages - 1
         for i = 1, #page[2] do
-            if page[2][i] ~= BASE .. '!' then
+            if page[2][i] ~= BASE .. '!' and page[2][i] ~= decided then
                 call('UNLINK', page[2][i])
             end
         end

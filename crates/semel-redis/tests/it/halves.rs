@@ -294,3 +294,20 @@ async fn whoever_ends_what_another_has_decided_tells_all() {
     assert_eq!(place, 0, "it has left");
     assert_eq!(direct.claim(claim(2)).await.unwrap().len(), 1);
 }
+
+/// What is decided is told to all who take part, whoever deletes everything meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_decided_is_told_although_all_is_deleted() {
+    let place = crate::place::Place::divided(PARTITIONS);
+    let engine = engine(place.address()).await;
+    let mut connection = patient(&url()).await;
+    let slot = format!("{}+", place.address().base());
+    for (phase, stays) in [("open", false), ("decided", true)] {
+        let mut enter = redis::cmd("HSET");
+        enter.arg(&slot).arg(&["turn", "1", "token", "somebody's", "phase", phase, "with", ""]);
+        enter.arg("at").arg("9999999999999999").exec_async(&mut connection).await.unwrap();
+        engine.store().clear().await.unwrap();
+        let is_there: bool = redis::cmd("EXISTS").arg(&slot).query_async(&mut connection).await.unwrap();
+        assert_eq!(is_there, stays, "{phase}");
+    }
+}
