@@ -11,7 +11,7 @@ use http::{HeaderValue, StatusCode};
 use semel_core::ident::{JobType, QueueName};
 use semel_core::state::State as JobState;
 use semel_core::time::Timestamp;
-use semel_engine::counters::{Series, is_suppressed};
+use semel_engine::counters::Series;
 use semel_engine::held::HeldKeys;
 use semel_engine::hottest::Hot;
 use semel_store::backend::QueueStats;
@@ -21,6 +21,12 @@ use crate::respond::Refused;
 use crate::routes::Row;
 use crate::tenancy::Scope;
 
+/// What became of requests that a job kept from being jobs of their own, by the names they are counted under. Those whose contents did not
+/// fit (`mismatch`, `key_reused`) are refusals of their own kind.
+const SUPPRESSED: [&str; 6] =
+    ["existing", "amended", "repeated", "rejected", "rejected_finished", "rejected_undisclosed"];
+/// What becomes of jobs later on: of no request.
+const ENDS: [&str; 3] = ["completed", "failed", "cancelled"];
 /// Keys that are named, at most.
 const HOTTEST_MAX: usize = 20;
 /// Digits of a key that are shown: enough to find it, and nothing to compute it from.
@@ -137,12 +143,16 @@ impl Page {
         for stats in queues {
             self.sample("semel_jobs_created_total", &labels(&stats.row.name, &[]), stats.created);
         }
-        self.family("semel_queue_depth", "gauge", "Jobs that a worker could take now, by queue.");
+        self.family(
+            "semel_queue_depth",
+            "gauge",
+            "Jobs that are available, those that a limit holds back too, by queue.",
+        );
         for stats in queues {
             let depth = stats.count(JobState::Available);
             self.sample("semel_queue_depth", &labels(&stats.row.name, &[]), depth);
         }
-        let help = "How long the job at the head of the queue has waited to be taken; 0 when none waits.";
+        let help = "How long the available job has waited that has waited longest, under a limit too; 0 when none waits.";
         self.family("semel_queue_oldest_seconds", "gauge", help);
         for stats in queues {
             let age = stats.oldest_ready.map_or(Duration::ZERO, |oldest| now.since(oldest)).as_secs_f64();
@@ -157,12 +167,13 @@ impl Page {
 
     fn put_suppressed(&mut self, counts: &[(Series, u64)]) {
         let mut by_type: BTreeMap<&JobType, (u64, u64)> = BTreeMap::new();
-        for ((job_type, _, outcome), count) in counts {
+        for ((job_type, _, outcome), count) in counts.iter().filter(|((_, _, name), _)| !ENDS.contains(name))
+        {
             let (suppressed, all) = by_type.entry(job_type).or_default();
-            *suppressed += if is_suppressed(outcome) { *count } else { 0 };
+            *suppressed += if SUPPRESSED.contains(outcome) { *count } else { 0 };
             *all += count;
         }
-        let help = "Requests since the start that a job of the same identity kept from being jobs, of all requests, by type.";
+        let help = "The part of the requests since the start that a job of the same identity kept from being jobs, by type; ends of runs are no requests.";
         self.family("semel_suppressed_ratio", "gauge", help);
         for (job_type, (suppressed, all)) in by_type.into_iter().filter(|(_, (_, all))| *all > 0) {
             let ratio = suppressed as f64 / all as f64;
@@ -230,6 +241,18 @@ fn text(labels: &[(&str, &str)]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The page and `semel top` draw the same outcomes together, which a test of the latter holds against the dashboard; the guide
+    /// names them.
+    #[test]
+    fn what_is_suppressed_is_one_list_for_all_who_show_it() {
+        let dashboard = include_str!("dashboard/files/metrics.js");
+        let names = SUPPRESSED.map(|name| format!("\"{name}\"")).join(", ");
+        assert!(dashboard.contains(&format!("{{ name: \"Deduplicated\", outcomes: [{names}],")), "{names}");
+        let guide = include_str!("../../../docs/guide/alerts.md");
+        let names = SUPPRESSED.map(|name| format!("`{name}`")).join(", ");
+        assert!(guide.replace('\n', " ").contains(&format!("{names} are suppressed")), "{names}");
+    }
 
     #[test]
     fn buckets_add_up() {

@@ -243,6 +243,14 @@ async fn the_hottest_keys_and_what_is_held_are_measured() {
         assert_eq!(server.post("/ojs/v1/jobs", &job(100, "never")).await.status, 409);
     }
     server.create(&json!({ "type": "a.c", "args": [] })).await;
+    // One that has run, and was offered twice.
+    let options = json!({ "queue": "runs", "unique": { "keys": ["args"] } });
+    let ran = json!({ "type": "a.d", "args": [], "options": options });
+    let id = server.create(&ran).await.job_id().to_owned();
+    assert_eq!(server.post("/ojs/v1/jobs", &ran).await.status, 409);
+    let taken = server.post("/ojs/v1/workers/fetch", &json!({ "queues": ["runs"] })).await;
+    assert_eq!(taken.body["jobs"][0]["id"], id.as_str());
+    assert_eq!(server.post("/ojs/v1/workers/ack", &json!({ "job_id": id })).await.status, 200);
     let text = server.get_text("/metrics").await;
     let line = |name: &str| {
         let found = text.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
@@ -260,5 +268,7 @@ async fn the_hottest_keys_and_what_is_held_are_measured() {
     // 375 of 401 requests, and none of one.
     assert_eq!(line("semel_suppressed_ratio{type=\"a.b\"}"), 0.9352);
     assert_eq!(line("semel_suppressed_ratio{type=\"a.c\"}"), 0.0);
+    // One of two: the end of its run is no request.
+    assert_eq!(line("semel_suppressed_ratio{type=\"a.d\"}"), 0.5);
     server.stop().await;
 }
