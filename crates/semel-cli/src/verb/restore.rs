@@ -1,6 +1,7 @@
 //! `semel restore`.
 
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use semel_sqlite::backup;
@@ -15,7 +16,9 @@ use crate::verb::backup::explained;
 /// Make a store from a backup, after looking it over
 #[derive(Args, Debug)]
 #[command(after_help = "\
-The store must not exist: move the old file away first, and stop its server.
+The store must not exist. First stop its server, then move semel.db and every semel.db-* away, together: the journal beside a
+file (semel.db-log.N, semel.db-wal) has what was committed last. Nothing of it is taken over, and it is not overwritten. Jobs
+that ended after the backup are waiting again: see docs/guide/operating.md before workers go on.
 
 Examples:
   semel restore jobs-2026-01-31.db sqlite:./semel.db
@@ -56,6 +59,7 @@ impl Restore {
         if !self.backup.exists() {
             return Err(Failure::failed(format!("there is no backup at {}", self.backup.display())));
         }
+        check_beside(&path)?;
         backup::restore(&self.backup, &path).map_err(|error| explained(&error, &self.backup))?;
         if printer.is_json() {
             printer.value(
@@ -70,4 +74,24 @@ impl Restore {
         }
         Ok(())
     }
+}
+
+/// Refuses to restore beside the journal of another store: it may be all that is left of what that one committed last, and would be
+/// written over.
+fn check_beside(store: &Path) -> Result<(), Failure> {
+    let beside = |suffix: &str| {
+        let mut name = OsString::from(store);
+        name.push(suffix);
+        PathBuf::from(name)
+    };
+    let has_something = |path: &Path| path.metadata().is_ok_and(|about| about.len() > 0);
+    let journal = Some(beside("-log.0")).filter(|path| path.exists());
+    let Some(left) = journal.or_else(|| Some(beside("-wal")).filter(|path| has_something(path))) else {
+        return Ok(());
+    };
+    let (left, store) = (left.display(), store.display());
+    Err(Failure::failed(format!("{left} is of the store that was here, and may have what it committed last"))
+        .next(format!(
+            "stop its server, and move {store} and every {store}-* away, together; then restore again"
+        )))
 }

@@ -277,6 +277,41 @@ fn a_backup_is_made_beside_a_server_and_restored() {
     assert!(!folder.path().join("new.db").exists());
 }
 
+/// What a store that is lost committed last is in the journal beside it, and may be all that is left of it.
+#[test]
+fn a_backup_is_not_restored_over_the_journal_of_another_store() {
+    let folder = Folder::new();
+    let path = |name: &str| folder.path().join(name);
+    folder.json(&with("enqueue", &[]));
+    assert_eq!(folder.run(&["backup", "copy.db"]).code, 0);
+    folder.json(&["enqueue", "later.job"]);
+    // Of the old store's files one was moved, and the others were forgotten.
+    std::fs::rename(path("semel.db"), path("old.db")).unwrap();
+    let journal = std::fs::read(path("semel.db-log.0")).unwrap();
+    assert!(!journal.is_empty());
+    let refused = folder.run(&["restore", "copy.db", "sqlite:semel.db"]);
+    assert_eq!(refused.code, 1, "{refused:?}");
+    for needle in ["semel.db-log.0", "stop its server", "every semel.db-*", "together"] {
+        assert!(refused.err.contains(needle), "{needle:?} is not in {}", refused.err);
+    }
+    assert!(!path("semel.db").exists());
+    assert_eq!(std::fs::read(path("semel.db-log.0")).unwrap(), journal);
+    for entry in std::fs::read_dir(folder.path()).unwrap().map(Result::unwrap) {
+        let name = entry.file_name().into_string().unwrap();
+        if name.starts_with("semel.db") {
+            std::fs::remove_file(entry.path()).unwrap();
+        }
+    }
+    std::fs::write(path("semel.db-wal"), "what SQLite had not carried over").unwrap();
+    let refused = folder.run(&["restore", "copy.db", "sqlite:semel.db"]);
+    assert!(refused.code == 1 && refused.err.contains("semel.db-wal"), "{refused:?}");
+    assert!(path("semel.db-wal").exists());
+    // An empty one has nothing.
+    std::fs::write(path("semel.db-wal"), "").unwrap();
+    assert_eq!(folder.run(&["restore", "copy.db", "sqlite:semel.db"]).code, 0);
+    assert_eq!(folder.json(&["jobs"])["jobs"].as_array().unwrap().len(), 1);
+}
+
 #[test]
 fn events_are_shown_from_where_one_left_off_and_a_lost_place_is_an_error() {
     let folder = Folder::new();
