@@ -36,11 +36,12 @@ pub struct Opened {
     file: Option<Arc<Sqlite>>,
     database: Option<Arc<Postgres>>,
     retention: Retention,
+    only_looks: bool,
 }
 
 impl Opened {
     fn of(backend: Arc<dyn Backend>) -> Self {
-        Self { backend, file: None, database: None, retention: Retention::default() }
+        Self { backend, file: None, database: None, retention: Retention::default(), only_looks: false }
     }
 
     /// Opens a store to work with it.
@@ -100,6 +101,12 @@ impl Opened {
     #[must_use]
     pub fn keeping(self, retention: Retention) -> Self {
         Self { retention, ..self }
+    }
+
+    /// What is due on it is left to others: it is open for somebody who only asks.
+    #[must_use]
+    pub fn only_to_look(self) -> Self {
+        Self { only_looks: true, ..self }
     }
 
     /// The store.
@@ -179,7 +186,12 @@ impl Host {
     ) -> Result<Self, Failure> {
         let listener = bind(listen, &config).await?;
         let address = listener.local_addr().context("cannot tell where the server listens")?;
-        let engine = Engine::keeping(opened.backend, opened.retention).context("cannot start the engine")?;
+        let engine = if opened.only_looks {
+            Engine::without_duties(opened.backend)
+        } else {
+            Engine::keeping(opened.backend, opened.retention)
+        };
+        let engine = engine.context("cannot start the engine")?;
         let (drain, drain_time, is_secure) = (config.drain.clone(), limits.drain, tls.is_some());
         let router = router(engine.clone(), config);
         let (stop, stopped) = oneshot::channel();
@@ -283,7 +295,7 @@ async fn bind(listen: &str, config: &Config) -> Result<TcpListener, Failure> {
     for address in &addresses {
         check_listen(*address, config).map_err(|refused| {
             Failure::usage(refused.to_string())
-                .next("semel token create --tokens FILE --role admin, then semel serve --tokens FILE (or --token-file FILE, one token a line); or --listen 127.0.0.1:8080")
+                .next("semel token create --tokens FILE --role admin, then semel serve --tokens FILE; or --listen 127.0.0.1:8080")
         })?;
     }
     TcpListener::bind(&addresses[..]).await.map_err(|error| {

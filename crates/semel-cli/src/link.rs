@@ -33,15 +33,25 @@ pub struct Link {
     host: Option<Host>,
 }
 
-/// What to do when there is no store yet.
+/// What a verb wants of a store: what is done when there is none yet, and whether what is due there is seen to while it is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Missing {
-    /// Make it: the verb puts something in.
-    Create,
-    /// Say so: the verb would only find it empty.
-    Refuse,
-    /// Take an empty one in memory for it: the verb asks what would be, and writes nothing.
+pub enum Purpose {
+    /// Put something in: the store is made.
+    Put,
+    /// Change what is there. Without a store that is said: it would be empty.
+    Change,
+    /// Only look, as [`Change`](Self::Change) does where there is none. What is due stays due: who looks at others' store decides
+    /// nothing there, by no clock, templates or retention of his own.
+    Look,
+    /// Ask what would be, of an empty store in memory if there is none. What is due stays due.
     Imagine,
+}
+
+impl Purpose {
+    /// Whether nothing is to be written.
+    const fn only_looks(self) -> bool {
+        matches!(self, Self::Look | Self::Imagine)
+    }
 }
 
 impl Link {
@@ -49,7 +59,7 @@ impl Link {
     ///
     /// # Errors
     /// When there is none, or the store cannot be opened.
-    pub async fn open(settings: &Settings, missing: Missing) -> Result<Self, Failure> {
+    pub async fn open(settings: &Settings, purpose: Purpose) -> Result<Self, Failure> {
         let place = match &settings.target {
             Target::Server(url) => return Self::to(url, settings),
             Target::Store(place) => place,
@@ -57,14 +67,14 @@ impl Link {
         if let Place::Postgres(address) = place {
             // Servers share a database: nobody has to be found first.
             let is_there = is_in_database(address).await?;
-            return Self::make(is_there, place, missing, settings).await;
+            return Self::make(is_there, place, purpose, settings).await;
         }
         if let Place::Redis(address) = place {
-            let is_there = missing == Missing::Create || {
+            let is_there = purpose == Purpose::Put || {
                 let found = Redis::is_there(address).await;
                 found.map_err(|error| no_redis(address, &error))?
             };
-            return Self::make(is_there, place, missing, settings).await;
+            return Self::make(is_there, place, purpose, settings).await;
         }
         let Place::Sqlite(path) = place else {
             return Err(Failure::usage("a store in memory lives inside its server")
@@ -80,7 +90,7 @@ impl Link {
                         .next(format!("{} has it; wait until it is done, or stop it", word.trim())));
                 }
                 Some(_) => tokio::time::sleep(OWNER_POLL).await,
-                None => match Self::make(path.exists(), place, missing, settings).await {
+                None => match Self::make(path.exists(), place, purpose, settings).await {
                     Err(failure) if failure.exit == Exit::Unreachable && Instant::now() < deadline => {
                         tokio::time::sleep(OWNER_POLL).await;
                     }
@@ -104,18 +114,21 @@ impl Link {
     async fn make(
         is_there: bool,
         place: &Place,
-        missing: Missing,
+        purpose: Purpose,
         settings: &Settings,
     ) -> Result<Self, Failure> {
         let (templates, retention) = (templates::of(settings)?, settings.retention.clone());
-        match missing {
+        match purpose {
             _ if is_there => {}
-            Missing::Create => {}
-            Missing::Imagine => return Self::inside(&Place::Memory, templates, retention).await,
-            Missing::Refuse => {
+            Purpose::Put => {}
+            Purpose::Imagine => return Self::of(Opened::open(&Place::Memory).await?, templates).await,
+            Purpose::Change | Purpose::Look => {
                 return Err(Failure::new(Exit::Unreachable, format!("there is no store at {place}"))
                     .next("name it with --store or its server with --server URL, or make one: semel serve"));
             }
+        }
+        if purpose.only_looks() {
+            return Self::of(Opened::open(place).await?.only_to_look(), templates).await;
         }
         Self::inside(place, templates, retention).await
     }
@@ -126,10 +139,15 @@ impl Link {
     /// # Errors
     /// When the store cannot be opened.
     pub async fn inside(place: &Place, templates: Templates, retention: Retention) -> Result<Self, Failure> {
+        Self::of(Opened::open(place).await?.keeping(retention), templates).await
+    }
+
+    /// The same, on a store that is open.
+    async fn of(opened: Opened, templates: Templates) -> Result<Self, Failure> {
         let token = random();
         let templates = TemplateSet::new(templates);
         let config = Config { tokens: Tokens::new([&token]), templates, ..Config::default() };
-        let host = Host::start(Opened::open(place).await?.keeping(retention), "127.0.0.1:0", config).await?;
+        let host = Host::start(opened, "127.0.0.1:0", config).await?;
         let client = client(&host.url(), Some(&token), None)?;
         Ok(Self { client, token: Some(token), ca: None, host: Some(host) })
     }
@@ -161,10 +179,10 @@ impl Link {
     /// Those of [`open`](Self::open) and of `talk`.
     pub async fn with<T>(
         settings: &Settings,
-        missing: Missing,
+        purpose: Purpose,
         talk: impl AsyncFnOnce(&Client) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        let link = Self::open(settings, missing).await?;
+        let link = Self::open(settings, purpose).await?;
         let said = match &link.host {
             None => talk(&link.client).await,
             // What this process's own server cannot do any more does not pass, however long somebody would ask again.
@@ -262,7 +280,7 @@ pub async fn send(client: &Client, method: Method, path: &str, body: &Value) -> 
 /// # Errors
 /// Those of [`Link::open`] and of the client.
 pub async fn ask(settings: &Settings, method: Method, path: &str, body: &Value) -> Result<Value, Failure> {
-    Link::with(settings, Missing::Refuse, async |client| send(client, method.clone(), path, body).await).await
+    Link::with(settings, Purpose::Change, async |client| send(client, method.clone(), path, body).await).await
 }
 
 /// Reads what is at `path`.
@@ -270,7 +288,7 @@ pub async fn ask(settings: &Settings, method: Method, path: &str, body: &Value) 
 /// # Errors
 /// Those of [`Link::open`] and of the client.
 pub async fn get(settings: &Settings, path: &str) -> Result<Value, Failure> {
-    Link::with(settings, Missing::Refuse, async |client| Ok(client.get_json(path).await?)).await
+    Link::with(settings, Purpose::Look, async |client| Ok(client.get_json(path).await?)).await
 }
 
 /// Pages of a list, one after the other.

@@ -27,7 +27,7 @@ use tokio::task::JoinSet;
 
 use crate::config::{Globals, Settings, Target};
 use crate::failure::{Context, Exit, Failure};
-use crate::link::{Link, Missing, random};
+use crate::link::{Link, Purpose, random};
 use crate::place::Place;
 use crate::print::{Printer, number};
 use ledger::Ledger;
@@ -127,7 +127,7 @@ impl Demo {
             Target::Store(place @ Place::Memory) => {
                 Link::inside(place, Templates::default(), Retention::default()).await
             }
-            _ => Link::open(&settings, Missing::Create).await,
+            _ => Link::open(&settings, Purpose::Put).await,
         }
     }
 

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::config::{Globals, Settings};
 use crate::failure::Failure;
-use crate::link::{Link, Missing, Pages, ask, encode, get};
+use crate::link::{Link, Pages, Purpose, ask, encode, get};
 use crate::print::{Printer, Style, items, number, text};
 
 /// List crons; trigger, enable, disable or delete one; see what became of its ticks
@@ -78,7 +78,7 @@ impl Crons {
             Action::Disable { name } => set(&settings, printer, &name, "disable").await,
             Action::Delete { name } => {
                 let path = format!("/ojs/v1/cron/{}", encode(&name));
-                let answer = Link::with(&settings, Missing::Refuse, async |client| {
+                let answer = Link::with(&settings, Purpose::Change, async |client| {
                     Ok(client.delete_json(&path).await?)
                 })
                 .await?;
@@ -110,8 +110,7 @@ async fn list(settings: &Settings, printer: &Printer) -> Result<(), Failure> {
     // Crons are few; all of them are shown, however many answers that takes.
     let pages = Pages { path: "/ojs/v1/cron", filters: Vec::new(), member: "crons", page: 200 };
     let (crons, _) =
-        Link::with(settings, Missing::Refuse, async |client| pages.read(client, None, u64::MAX).await)
-            .await?;
+        Link::with(settings, Purpose::Look, async |client| pages.read(client, None, u64::MAX).await).await?;
     if printer.is_json() {
         printer.value(&json!({ "count": crons.len(), "crons": crons }));
         return Ok(());

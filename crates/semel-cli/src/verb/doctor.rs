@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::config::{Globals, Settings, Target};
 use crate::failure::Failure;
-use crate::link::{self, Link, Missing};
+use crate::link::{self, Link, Purpose};
 use crate::place::Place;
 use crate::print::{Printer, Style, text};
 
@@ -51,7 +51,7 @@ impl Doctor {
             }
             _ => (Vec::new(), false, true),
         };
-        let asked = Link::with(&settings, Missing::Refuse, async |client| {
+        let asked = Link::with(&settings, Purpose::Look, async |client| {
             let manifest = client.get_json("/ojs/manifest").await?;
             // What is not well promises what it promised, so that is shown first.
             let health = client.get_json("/ojs/v1/health").await;

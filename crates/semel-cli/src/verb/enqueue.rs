@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::config::{Globals, Settings, Target};
 use crate::failure::{Exit, Failure};
-use crate::link::{Link, Missing};
+use crate::link::{Link, Purpose};
 use crate::offer::Offer;
 use crate::place::Place;
 use crate::print::{Printer, Style, items, moment, text};
@@ -39,7 +39,7 @@ impl Enqueue {
         let body = Bytes::from(self.offer.body()?);
         let settings = Settings::read(globals, None)?;
         let is_new = matches!(&settings.target, Target::Store(Place::Sqlite(path)) if !path.exists());
-        let sent = Link::with(&settings, Missing::Create, async |client| {
+        let sent = Link::with(&settings, Purpose::Put, async |client| {
             // What the duplicates record says of this request's source.
             let headers = HeaderMap::from_iter([(USER_AGENT, HeaderValue::from_static("semel enqueue"))]);
             let response = client.request(Method::POST, "/ojs/v1/jobs", Some(body), headers).await?;

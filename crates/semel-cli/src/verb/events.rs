@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::config::{Globals, Settings};
 use crate::failure::Failure;
-use crate::link::{Link, Missing, query};
+use crate::link::{Link, Purpose, query};
 use crate::patience::Patience;
 use crate::print::{Printer, items, moment, plain, text};
 
@@ -60,7 +60,7 @@ impl Events {
     /// When a filter is none, the events after the place have been dropped, or the server cannot be asked.
     pub async fn run(self, globals: &Globals, printer: &Printer) -> Result<(), Failure> {
         let settings = Settings::read(globals, None)?;
-        Link::with(&settings, Missing::Refuse, async |client| {
+        Link::with(&settings, Purpose::Look, async |client| {
             let mut after = if self.new { Some("end".to_owned()) } else { self.after.clone() };
             let mut left = self.limit.unwrap_or(u64::MAX);
             let mut is_first = true;

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::config::{Globals, Settings};
 use crate::failure::Failure;
-use crate::link::{Link, Missing};
+use crate::link::{Link, Purpose};
 use crate::offer::Offer;
 use crate::print::{Printer, Style, items, moment, number, plain, text};
 
@@ -33,7 +33,7 @@ impl Explain {
     pub async fn run(self, globals: &Globals, printer: &Printer) -> Result<(), Failure> {
         let body = Bytes::from(self.offer.body()?);
         let settings = Settings::read(globals, None)?;
-        let answer = Link::with(&settings, Missing::Imagine, async |client| {
+        let answer = Link::with(&settings, Purpose::Imagine, async |client| {
             let response =
                 client.request(Method::POST, "/ojs/v1/unique/explain", Some(body), HeaderMap::new()).await?;
             Ok(client.read(response)?)

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::config::Settings;
 use crate::failure::Failure;
-use crate::link::{Link, Missing, Pages, encode};
+use crate::link::{Link, Pages, Purpose, encode};
 use crate::print::{Printer, Style, items, plain, text};
 
 /// Things that are listed unless more are asked for.
@@ -66,7 +66,7 @@ impl Kind {
             );
         }
         let pages = Pages { path: self.path, filters, member: name, page: PAGE };
-        let (found, next) = Link::with(settings, Missing::Refuse, async |client| {
+        let (found, next) = Link::with(settings, Purpose::Look, async |client| {
             pages.read(client, before.clone(), limit).await
         })
         .await?;
@@ -93,7 +93,7 @@ impl Kind {
     pub async fn cancel(&self, settings: &Settings, printer: &Printer, id: &str) -> Result<(), Failure> {
         let path = self.path_of(id);
         let answer =
-            Link::with(settings, Missing::Refuse, async |client| Ok(client.delete_json(&path).await?))
+            Link::with(settings, Purpose::Change, async |client| Ok(client.delete_json(&path).await?))
                 .await?;
         if printer.is_json() {
             printer.value(self.of(&answer));

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::config::{Globals, Settings};
 use crate::failure::Failure;
-use crate::link::{Link, Missing, encode};
+use crate::link::{Link, Purpose, encode};
 use crate::print::{Printer, Style, items, moment, number, text};
 
 /// Show one job, or cancel it
@@ -40,7 +40,11 @@ impl Job {
     pub async fn run(self, globals: &Globals, printer: &Printer) -> Result<(), Failure> {
         let settings = Settings::read(globals, None)?;
         let path = format!("/ojs/v1/jobs/{}", encode(&self.id));
-        let answer = Link::with(&settings, Missing::Refuse, async |client| {
+        let purpose = match self.action {
+            Action::Show => Purpose::Look,
+            Action::Cancel => Purpose::Change,
+        };
+        let answer = Link::with(&settings, purpose, async |client| {
             Ok(match self.action {
                 Action::Show => client.get_json(&path).await?,
                 Action::Cancel => client.delete_json(&path).await?,

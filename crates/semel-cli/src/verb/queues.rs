@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::config::{Globals, Settings};
 use crate::failure::Failure;
-use crate::link::{Link, Missing, ask, encode, get, send};
+use crate::link::{Link, Purpose, ask, encode, get, send};
 use crate::print::{Printer, Style, items, number, text};
 
 /// List queues; pause, resume, bound or purge one
@@ -100,7 +100,7 @@ async fn purge(settings: &Settings, printer: &Printer, name: &str, yes: bool) ->
         return Err(Failure::failed("nothing was purged").next("answer y, or give --yes"));
     }
     let path = format!("/ojs/v1/queues/{}/purge", encode(name));
-    let answer = Link::with(settings, Missing::Refuse, async |client| purge_all(client, &path).await).await?;
+    let answer = Link::with(settings, Purpose::Change, async |client| purge_all(client, &path).await).await?;
     if printer.is_json() {
         printer.value(&answer);
     } else {

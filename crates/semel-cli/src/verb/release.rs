@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::config::{Globals, Settings};
 use crate::failure::Failure;
-use crate::link::{Link, Missing, encode, send};
+use crate::link::{Link, Purpose, encode, send};
 use crate::print::{Printer, items, number};
 
 /// Take a unique key from the jobs that hold it, so that the next job with it is admitted
@@ -39,7 +39,7 @@ impl Release {
     pub async fn run(self, globals: &Globals, printer: &Printer) -> Result<(), Failure> {
         let settings = Settings::read(globals, None)?;
         let path = format!("/ojs/v1/unique-jobs/{}", encode(&self.key));
-        let answer = Link::with(&settings, Missing::Refuse, async |client| {
+        let answer = Link::with(&settings, Purpose::Change, async |client| {
             if !self.yes {
                 let held = client.get_json(&path).await?;
                 let hidden = number(&held, "/hidden");

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::config::{Globals, Settings};
 use crate::failure::Failure;
-use crate::link::{Link, Missing};
+use crate::link::{Link, Purpose};
 use crate::patience::Patience;
 use crate::print::{Printer, Style, items, number, text};
 
@@ -61,7 +61,7 @@ impl Top {
     /// When the server cannot be asked.
     pub async fn run(self, globals: &Globals, printer: &Printer) -> Result<(), Failure> {
         let settings = Settings::read(globals, None)?;
-        Link::with(&settings, Missing::Refuse, async |client| {
+        Link::with(&settings, Purpose::Look, async |client| {
             tokio::select! {
                 looked = self.watch(client, printer) => looked,
                 // Asked to end, it has nothing to say.

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::config::{Globals, Settings};
 use crate::failure::Failure;
-use crate::link::{Link, Missing, Pages, ask, encode, get};
+use crate::link::{Link, Pages, Purpose, ask, encode, get};
 use crate::print::{Printer, Style, items, plain, text};
 
 const PATH: &str = "/ojs/v1/webhooks/subscriptions";
@@ -154,8 +154,7 @@ async fn test(settings: &Settings, printer: &Printer, one: &One) -> Result<(), F
 async fn list(settings: &Settings, printer: &Printer) -> Result<(), Failure> {
     let pages = Pages { path: PATH, filters: Vec::new(), member: "subscriptions", page: 100 };
     let (webhooks, _) =
-        Link::with(settings, Missing::Refuse, async |client| pages.read(client, None, u64::MAX).await)
-            .await?;
+        Link::with(settings, Purpose::Look, async |client| pages.read(client, None, u64::MAX).await).await?;
     if printer.is_json() {
         printer.value(&json!({ "count": webhooks.len(), "subscriptions": webhooks }));
         return Ok(());

@@ -6,7 +6,10 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
+use std::time::Duration;
 
+use semel_core::time::Timestamp;
+use semel_store::clock::{Clock as _, SystemClock};
 use serde_json::{Value, json};
 
 use crate::run::{Folder, Ran, Server, without_settings};
@@ -310,6 +313,50 @@ fn a_backup_is_not_restored_over_the_journal_of_another_store() {
     std::fs::write(path("semel.db-wal"), "").unwrap();
     assert_eq!(folder.run(&["restore", "copy.db", "sqlite:semel.db"]).code, 0);
     assert_eq!(folder.json(&["jobs"])["jobs"].as_array().unwrap().len(), 1);
+}
+
+/// Who looks into a store from his own machine would else decide there, by his clock and his table of retention.
+#[test]
+fn looking_leaves_what_is_due_to_others() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, &[]);
+    let job = json!({ "type": "report.build", "args": [] });
+    // Every second, so that one tick at least falls due while nobody serves it.
+    let cron = json!({ "name": "often", "expression": "* * * * * *", "job_template": job, "overlap_policy": "allow" });
+    server.post("/ojs/v1/cron", &cron);
+    let later =
+        json!({ "type": "a.b", "args": [], "options": { "queue": "later", "scheduled_at": "+PT1S" } });
+    server.post("/ojs/v1/jobs", &later);
+    assert_eq!(server.stop().0.code(), Some(0));
+    let jobs = || folder.json(&["jobs", "--limit", "200"])["jobs"].clone();
+    let before = jobs();
+    let next = folder.json(&["crons"])["crons"][0]["next_run_at"].as_str().unwrap().to_owned();
+    // By then another tick and the scheduled job are due as well.
+    let due = Timestamp::parse(&next, "").unwrap().as_millis() + 1_000;
+    while SystemClock.now().as_millis() < due {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let verbs = [
+        &["jobs"][..],
+        &["explain", "a.b", "--key", "k"],
+        &["keys"],
+        &["events"],
+        &["queues"],
+        &["top", "--once"],
+        &["doctor"],
+        &["dead"],
+        &["workflows"],
+        &["tasks"],
+        &["webhooks"],
+        &["crons", "history", "often"],
+        &["job", before[0]["id"].as_str().unwrap()],
+    ];
+    for verb in verbs {
+        let ran = folder.run(verb);
+        assert_eq!(ran.code, 0, "{verb:?}: {}", ran.err);
+    }
+    assert_eq!(jobs(), before, "a look has created or moved a job");
+    assert_eq!(folder.json(&["crons"])["crons"][0]["next_run_at"], next.as_str());
 }
 
 #[test]
