@@ -25,7 +25,7 @@ pub struct Globals {
     /// The store: sqlite:PATH, postgres://…, redis://… or memory: [default: sqlite:./semel.db]
     #[arg(long, global = true, value_name = "URL", help_heading = "Common options")]
     pub store: Option<String>,
-    /// A file of bearer tokens, one a line: `serve` accepts all of them, other verbs send the first
+    /// A file of bearer tokens, one a line: `serve` lets each of them do everything, other verbs send the first
     #[arg(long, global = true, value_name = "FILE", help_heading = "Common options")]
     pub token_file: Option<PathBuf>,
     /// The file of digests that `semel token` writes: `serve` accepts its tokens
@@ -66,16 +66,25 @@ struct File {
 
 /// A bearer token. Not shown by `Debug`.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Secret(String);
+pub struct Secret {
+    text: String,
+    /// The line of its file, from 1 on; 0 where it is of none.
+    line: usize,
+}
 
 impl Secret {
     fn of(text: &str) -> Self {
-        Self(text.trim().to_owned())
+        Self { text: text.trim().to_owned(), line: 0 }
     }
 
     /// The token itself.
     pub fn expose(&self) -> &str {
-        &self.0
+        &self.text
+    }
+
+    /// The line of its file, from 1 on; 0 where it is of none.
+    pub const fn line(&self) -> usize {
+        self.line
     }
 }
 
@@ -313,8 +322,9 @@ fn read_tokens(path: &Path) -> Result<Vec<Secret>, Failure> {
     let shown = path.display();
     let text = std::fs::read_to_string(path)
         .map_err(|error| Failure::usage(format!("cannot read the tokens in {shown}: {error}")))?;
-    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
-    Ok(lines.map(Secret::of).collect())
+    let lines = (1..).zip(text.lines().map(str::trim));
+    let named = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
+    Ok(named.map(|(line, text)| Secret { line, ..Secret::of(text) }).collect())
 }
 
 #[cfg(test)]

@@ -153,6 +153,12 @@ impl TokenFile {
         self.tokens.iter().map(|entry| entry.token().map_err(Failure::usage)).collect()
     }
 
+    /// The entry of the token of this text.
+    pub fn find(&self, text: &str) -> Option<&Entry> {
+        let digest = auth::digest(text);
+        self.tokens.iter().find(|entry| unhex(&entry.sha256) == Some(digest))
+    }
+
     /// Changes the file, or makes it, for its owner alone; readers see the old one or the new one, and nobody else writes
     /// meanwhile. It is a new file under the old name, with the old one's owner and mode.
     ///

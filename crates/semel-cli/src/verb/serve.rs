@@ -1,7 +1,7 @@
 //! `semel serve`.
 
 use std::future::Future;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use semel_server::webhooks::Rules;
 use semel_server::{Config, Limits, TemplateSet, Tls};
 use tracing::level_filters::LevelFilter;
 
-use crate::config::{Globals, Settings, no_token};
+use crate::config::{Globals, Secret, Settings, no_token};
 use crate::failure::{Context, Failure};
 use crate::host::{Host, Opened};
 use crate::otlp::Exporter;
 use crate::print::Printer;
-use crate::tokens::TokenFile;
+use crate::tokens::{Entry, TokenFile};
 use crate::verb::templates;
 
 /// More connections than a process has descriptors for.
@@ -29,8 +29,9 @@ Prints one line, `listening on http://ADDR` (https:// with a certificate), on st
 stderr (SEMEL_LOG=debug says more, warn less). SIGTERM and SIGINT let the requests under way end; SIGHUP reads tokens,
 certificates and templates again, and keeps all that it had if anything is wrong with them. It
 ends with 1 when the store has failed and must be opened again: let your supervisor restart it. Other machines may only
-reach it with a token of --tokens or --token-file (SEMEL_TOKEN is for calling, and lets nobody in); without TLS tokens
-cross the network as they are, so put it behind a proxy or give it a certificate.
+reach it with a token: one of --tokens may do what its entry says (semel token), each line of --token-file may do everything
+(SEMEL_TOKEN is for calling, and lets nobody in). Without TLS tokens cross the network as they are, so put it behind a proxy
+or give it a certificate.
 
 Examples:
   semel serve
@@ -239,18 +240,33 @@ fn check_own(settings: &Settings) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::usage("SEMEL_TOKEN, or token in semel.toml, is the token to call a server with, and lets nobody in")
-        .next("name the tokens that do: --tokens FILE (of semel token create), or --token-file FILE (one a line); or unset it to serve without tokens"))
+        .next("name the tokens that do: --tokens FILE (of semel token create), or for tests --token-file FILE (one a line, each may do everything); or unset it to serve without tokens"))
 }
 
 /// The tokens of both files; `None` when neither is named.
 fn tokens(settings: &Settings) -> Result<Option<Vec<Token>>, Failure> {
-    let plain = settings.accepted.iter().flatten().enumerate();
-    let plain = plain.map(|(at, secret)| Token::all(format!("line-{}", at + 1), secret.expose()));
+    let secrets = || settings.accepted.iter().flatten();
+    let plain = secrets().map(|secret| Token::all(format!("line-{}", secret.line()), secret.expose()));
     match &settings.token_store {
         None if settings.accepted.is_none() => Ok(None),
         None => Ok(Some(plain.collect())),
-        Some(path) => Ok(Some(TokenFile::read(path)?.tokens()?.into_iter().chain(plain).collect())),
+        Some(path) => {
+            let file = TokenFile::read(path)?;
+            secrets().try_for_each(|secret| check_plain(secret, &file, path))?;
+            Ok(Some(file.tokens()?.into_iter().chain(plain).collect()))
+        }
     }
+}
+
+/// Refuses a plain token that the file of digests has as well: as a plain one it may do everything, whatever that file says of it, and
+/// when its time there is over.
+fn check_plain(secret: &Secret, file: &TokenFile, path: &Path) -> Result<(), Failure> {
+    let Some(Entry { id, .. }) = file.find(secret.expose()) else { return Ok(()) };
+    let (line, shown) = (secret.line(), path.display());
+    Err(Failure::usage(format!(
+        "line {line} of the --token-file is {id} of {shown}, and would be let do everything, whatever {shown} says of {id}"
+    ))
+    .next(format!("take the line out of the --token-file: {id} is let in by {shown} alone; to end it, semel token revoke {id}")))
 }
 
 /// A certificate chain and its key, as PEM.

@@ -126,6 +126,33 @@ fn a_token_that_is_taken_out_is_refused_from_the_next_sighup_on() {
     assert_eq!((refused.code, refused.err.contains("holds no token")), (2, true), "{}", refused.err);
 }
 
+/// The later of two entries counts, and that of a plain file may do everything: what the other file says of the token would be
+/// nothing, and its end none.
+#[test]
+fn a_token_that_has_an_entry_is_no_plain_one_too() {
+    let folder = Folder::new();
+    let (id, least) = create(&folder, &["--role", "producer", "--queue", "mail", "--expires", "PT1H"]);
+    let plain = |text: &str| std::fs::write(folder.path().join("plain"), text).unwrap();
+    plain(&format!("# those of the tests\n\nother\n  {least}\n"));
+    let both = ["--tokens", "tokens.toml", "--token-file", "plain"];
+    let refused = folder.run(&[&["serve", "--listen", "127.0.0.1:0"], &both[..]].concat());
+    assert_eq!((refused.code, refused.out.as_str()), (2, ""), "{}", refused.err);
+    for needle in ["line 4 of the --token-file", &id, "tokens.toml", "next: take the line out"] {
+        assert!(refused.err.contains(needle), "{needle:?} is not in {}", refused.err);
+    }
+    assert!(!refused.err.contains(&least), "{}", refused.err);
+    plain("other\n");
+    let server = Server::start(&folder, &both);
+    assert_eq!(ask(&folder, "other", &["keys"]).code, 0);
+    assert!(ask(&folder, &least, &["keys"]).err.contains("(403)"));
+    // Nor does it become one while the server runs.
+    plain(&format!("other\n{least}\n"));
+    server.signal("-HUP");
+    server.log_until("what was read before stays in use");
+    assert!(ask(&folder, &least, &["keys"]).err.contains("(403)"));
+    drop(server);
+}
+
 #[test]
 fn the_file_is_nobody_elses_and_holds_no_token() {
     let folder = Folder::new();
