@@ -6,9 +6,10 @@
 //! - [`host`]: a server inside this process; [`link`]: how a verb reaches a server, this process's own if need be;
 //!   [`patience`]: asking again where it is away.
 //! - [`otlp`]: traces to a collector.
-//! - [`offer`]: a job as typed; [`mod@print`]: tables, JSON, colours; [`failure`]: errors and exit codes.
+//! - [`offer`]: a job as typed; [`again`]: a command as it is to be typed again; [`mod@print`]: tables, JSON, colours; [`failure`]: errors and exit codes.
 //! - `demo/`: the main job, played and checked.
 
+mod again;
 mod cli;
 mod config;
 mod demo;

@@ -4,6 +4,7 @@ use clap::{Args, Subcommand};
 use semel_client::Method;
 use serde_json::json;
 
+use crate::again::Again;
 use crate::config::{Globals, Settings};
 use crate::failure::Failure;
 use crate::link::{ask, encode, get, query};
@@ -71,7 +72,7 @@ impl Dead {
         let path = |one: &One| format!("/ojs/v1/dead-letter/{}", encode(&one.id));
         let none = List { queue: None, job_type: None, limit: LISTED, offset: 0 };
         match self.action.unwrap_or(Action::List(none)) {
-            Action::List(list) => list.run(&settings, printer).await,
+            Action::List(list) => list.run(globals, &settings, printer).await,
             Action::Retry(one) => {
                 let path = format!("{}/retry", path(&one));
                 let answer = ask(&settings, Method::POST, &path, &json!({})).await?;
@@ -96,7 +97,11 @@ impl Dead {
 }
 
 impl List {
-    async fn run(self, settings: &Settings, printer: &Printer) -> Result<(), Failure> {
+    async fn run(self, globals: &Globals, settings: &Settings, printer: &Printer) -> Result<(), Failure> {
+        let again = Again::of("dead list", globals)
+            .with("--queue", self.queue.as_ref())
+            .with("--type", self.job_type.as_ref())
+            .with_number("--limit", self.limit, LISTED);
         let parameters = [
             ("queue", self.queue),
             ("type", self.job_type),
@@ -125,8 +130,8 @@ impl List {
         });
         printer.table(&["ID", "TYPE", "QUEUE", ">TRIES", "DISCARDED", "ERROR"], rows);
         if page["pagination"]["has_more"] == true {
-            let next = self.offset + jobs.len() as u64;
-            printer.remark(format_args!("there are more: semel dead list --offset {next}"));
+            let next = again.with("--offset", Some(self.offset + jobs.len() as u64));
+            printer.remark(format_args!("there are more: {next}"));
         }
         Ok(())
     }

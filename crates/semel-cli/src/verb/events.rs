@@ -3,6 +3,7 @@
 use clap::Args;
 use serde_json::Value;
 
+use crate::again::Again;
 use crate::config::{Globals, Settings};
 use crate::failure::Failure;
 use crate::link::{Link, Purpose, query};
@@ -13,6 +14,10 @@ use crate::print::{Printer, items, moment, plain, text};
 const WAIT_MS: u32 = 20_000;
 /// Events in one answer.
 const PAGE: u32 = 500;
+
+/// The columns, and how wide each of them is at least: pages are shown as they come, one under the other.
+const COLUMNS: [(&str, usize); 6] =
+    [("TIME", 20), ("EVENT", 24), ("OF", 36), ("TYPE", 20), ("QUEUE", 10), ("WHAT", 0)];
 
 /// Show what happened to jobs, oldest first
 #[derive(Args, Debug)]
@@ -81,11 +86,21 @@ impl Events {
             }
             if let (false, Some(cursor)) = (self.follow, after) {
                 let none = if is_first { "no events; " } else { "" };
-                printer.remark(format_args!("{none}go on from here: semel events --after {cursor}"));
+                let next = self.again(globals).with("--after", Some(cursor));
+                printer.remark(format_args!("{none}go on from here: {next}"));
             }
             Ok(())
         })
         .await
+    }
+
+    fn again(&self, globals: &Globals) -> Again {
+        Again::of("events", globals)
+            .with("--types", self.types.as_ref())
+            .with("--queue", self.queue.as_ref())
+            .with("--job-type", self.job_type.as_ref())
+            .with("--job", self.job.as_ref())
+            .with("--limit", self.limit)
     }
 
     fn path(&self, after: Option<&str>, left: u64) -> String {
@@ -113,17 +128,18 @@ fn show(events: &[Value], with_headings: bool, printer: &Printer) {
         return;
     }
     let rows = events.iter().map(|event| {
-        vec![
+        let cells = [
             moment(event, "/time"),
             text(event, "/type"),
             text(event, "/subject"),
             text(event, "/data/job_type"),
             text(event, "/data/queue"),
             what(event),
-        ]
+        ];
+        cells.iter().zip(COLUMNS).map(|(cell, (_, width))| format!("{cell:<width$}")).collect()
     });
-    let headings = ["TIME", "EVENT", "OF", "TYPE", "QUEUE", "WHAT"];
-    printer.table(if with_headings { &headings } else { &[""; 6] }, rows);
+    let headings = COLUMNS.map(|(heading, _)| if with_headings { heading } else { "" });
+    printer.table(&headings, rows);
 }
 
 /// What an event says besides what happened to which job.

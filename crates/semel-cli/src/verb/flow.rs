@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::again::Again;
 use crate::config::Settings;
 use crate::failure::Failure;
 use crate::link::{Link, Pages, Purpose, encode};
@@ -34,6 +35,8 @@ pub struct Wanted {
     pub limit: u64,
     /// Those before this one.
     pub before: Option<String>,
+    /// What to type for the others, but for where it goes on.
+    pub again: Again,
 }
 
 impl Kind {
@@ -59,7 +62,7 @@ impl Kind {
         heads: &[&str],
         row: impl Fn(&Value) -> Vec<String>,
     ) -> Result<(), Failure> {
-        let (name, Wanted { filters, limit, before }) = (self.name, wanted);
+        let (name, Wanted { filters, limit, before, again }) = (self.name, wanted);
         if limit == 0 {
             return Err(
                 Failure::usage("--limit 0 lists nothing").next(format!("give how many {name} to list"))
@@ -81,7 +84,8 @@ impl Kind {
         }
         printer.table(heads, found.iter().map(row));
         if let Some(next) = next {
-            printer.remark(format_args!("there may be more: semel {name} list --before {next}"));
+            let next = again.with("--before", Some(next));
+            printer.remark(format_args!("there may be more: {next}"));
         }
         Ok(())
     }

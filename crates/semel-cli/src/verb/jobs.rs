@@ -2,10 +2,14 @@
 
 use clap::Args;
 
+use crate::again::Again;
 use crate::config::{Globals, Settings};
 use crate::failure::Failure;
 use crate::link::{get, query};
 use crate::print::{Printer, items, moment, number, text};
+
+/// Jobs listed when nobody says how many.
+const LISTED: u32 = 50;
 
 /// List jobs, newest first
 #[derive(Args, Debug)]
@@ -30,7 +34,7 @@ pub struct Jobs {
     #[arg(long = "where", value_name = "POINTER=VALUE")]
     place: Option<String>,
     /// At most so many, up to 200
-    #[arg(long, value_name = "N", default_value_t = 50)]
+    #[arg(long, value_name = "N", default_value_t = LISTED)]
     limit: u32,
     /// Only jobs before this one, in the order of ids: the next page
     #[arg(long, value_name = "ID")]
@@ -44,6 +48,12 @@ impl Jobs {
     /// When a filter is none, or the server cannot be asked.
     pub async fn run(self, globals: &Globals, printer: &Printer) -> Result<(), Failure> {
         let settings = Settings::read(globals, None)?;
+        let again = Again::of("jobs", globals)
+            .with("--state", self.state.as_ref())
+            .with("--queue", self.queue.as_ref())
+            .with("--type", self.job_type.as_ref())
+            .with("--where", self.place.as_ref())
+            .with_number("--limit", self.limit.into(), LISTED.into());
         let parameters = [
             ("state", self.state),
             ("queue", self.queue),
@@ -78,7 +88,8 @@ impl Jobs {
         });
         printer.table(&["ID", "TYPE", "STATE", "QUEUE", ">TRIES", ">DUPLICATES", "CREATED"], rows);
         if let Some(next) = next {
-            printer.remark(format_args!("there may be more: semel jobs --before {next}"));
+            let next = again.with("--before", Some(next));
+            printer.remark(format_args!("there may be more: {next}"));
         }
         Ok(())
     }

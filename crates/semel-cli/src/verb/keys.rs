@@ -3,6 +3,7 @@
 use clap::Args;
 use serde_json::Value;
 
+use crate::again::Again;
 use crate::config::{Globals, Settings};
 use crate::failure::Failure;
 use crate::link::{encode, get, query};
@@ -12,6 +13,9 @@ use crate::verb::job;
 /// The server ends an answer before it has looked through every job that carries a key.
 const LOOKED_ENOUGH: &str =
     "older jobs were not looked at, and may hold keys too; with --type or --queue fewer are looked through";
+
+/// Keys on a page when nobody says how many.
+const LISTED: u32 = 50;
 
 /// List unique keys and who holds them, or show one key's holders and the duplicates they absorbed
 #[derive(Args, Debug)]
@@ -34,7 +38,7 @@ pub struct Keys {
     #[arg(long, value_name = "N", default_value_t = 1)]
     page: u32,
     /// Keys on a page, up to 200
-    #[arg(long, value_name = "N", default_value_t = 50)]
+    #[arg(long, value_name = "N", default_value_t = LISTED)]
     per_page: u32,
 }
 
@@ -45,6 +49,11 @@ impl Keys {
     /// When nobody holds the key, or the server cannot be asked.
     pub async fn run(self, globals: &Globals, printer: &Printer) -> Result<(), Failure> {
         let settings = Settings::read(globals, None)?;
+        let next = Again::of("keys", globals)
+            .with("--type", self.job_type.as_ref())
+            .with("--queue", self.queue.as_ref())
+            .with_number("--per-page", self.per_page.into(), LISTED.into())
+            .with("--page", Some(self.page.saturating_add(1)));
         let parameters = [
             ("type", self.job_type),
             ("queue", self.queue),
@@ -59,13 +68,13 @@ impl Keys {
         match (printer.is_json(), &self.key) {
             (true, _) => printer.value(&answer),
             (false, Some(_)) => show(&answer, printer),
-            (false, None) => list(&answer, self.page, printer),
+            (false, None) => list(&answer, &next, printer),
         }
         Ok(())
     }
 }
 
-fn list(page: &Value, number: u32, printer: &Printer) {
+fn list(page: &Value, next: &Again, printer: &Printer) {
     let keys = items(page, "/items");
     let is_cut = page["pagination"]["next_cursor"].is_string();
     if keys.is_empty() {
@@ -86,7 +95,7 @@ fn list(page: &Value, number: u32, printer: &Printer) {
     if is_cut {
         printer.remark(LOOKED_ENOUGH);
     } else if page["pagination"]["has_more"] == true {
-        printer.remark(format_args!("more: semel keys --page {}", number + 1));
+        printer.remark(format_args!("more: {next}"));
     }
 }
 

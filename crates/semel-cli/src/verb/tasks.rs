@@ -3,6 +3,7 @@
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
+use crate::again::Again;
 use crate::config::{Globals, Settings};
 use crate::failure::Failure;
 use crate::link::get;
@@ -64,19 +65,17 @@ impl Tasks {
     pub async fn run(self, globals: &Globals, printer: &Printer) -> Result<(), Failure> {
         let settings = Settings::read(globals, None)?;
         match self.action.unwrap_or(Action::List { limit: LISTED, before: None }) {
-            Action::List { limit, before } => list(&settings, printer, limit, before).await,
+            Action::List { limit, before } => {
+                let again = Again::of("tasks list", globals).with_number("--limit", limit, LISTED);
+                list(&settings, printer, Wanted { filters: Vec::new(), limit, before, again }).await
+            }
             Action::Show { id } => show(&settings, printer, &id).await,
             Action::Cancel { id } => TASKS.cancel(&settings, printer, &id).await,
         }
     }
 }
 
-async fn list(
-    settings: &Settings,
-    printer: &Printer,
-    limit: u64,
-    before: Option<String>,
-) -> Result<(), Failure> {
+async fn list(settings: &Settings, printer: &Printer, wanted: Wanted) -> Result<(), Failure> {
     let row = |task: &Value| {
         let status = text(task, "/status");
         vec![
@@ -89,7 +88,7 @@ async fn list(
         ]
     };
     let heads = ["TASK", "TYPE", "VERSION", "STATUS", ">DONE", "CREATED"];
-    TASKS.list(settings, printer, Wanted { filters: Vec::new(), limit, before }, &heads, row).await
+    TASKS.list(settings, printer, wanted, &heads, row).await
 }
 
 async fn show(settings: &Settings, printer: &Printer, id: &str) -> Result<(), Failure> {

@@ -4,6 +4,7 @@ use clap::{Args, Subcommand};
 use semel_client::Method;
 use serde_json::{Value, json};
 
+use crate::again::Again;
 use crate::config::{Globals, Settings, Target};
 use crate::failure::Failure;
 use crate::link::{ask, encode, get, query};
@@ -56,7 +57,7 @@ impl Workers {
     pub async fn run(self, globals: &Globals, printer: &Printer) -> Result<(), Failure> {
         let settings = Settings::read(globals, None)?;
         let (one, directive) = match self.action.unwrap_or(Action::List { page: 1 }) {
-            Action::List { page } => return list(&settings, printer, page).await,
+            Action::List { page } => return list(globals, &settings, printer, page).await,
             Action::Quiet(one) => (one, "quiet"),
             Action::Terminate(one) => (one, "terminate"),
             Action::Resume(one) => (one, "running"),
@@ -72,7 +73,7 @@ impl Workers {
     }
 }
 
-async fn list(settings: &Settings, printer: &Printer, page: u32) -> Result<(), Failure> {
+async fn list(globals: &Globals, settings: &Settings, printer: &Printer, page: u32) -> Result<(), Failure> {
     if let Target::Store(Place::Postgres(_) | Place::Redis(_)) = &settings.target {
         return Err(Failure::usage("each server on a database knows its own workers")
             .next("name one with --server URL"));
@@ -103,7 +104,8 @@ async fn list(settings: &Settings, printer: &Printer, page: u32) -> Result<(), F
     });
     printer.table(&["WORKER", "STATE", "TOLD", ">JOBS", "QUEUES", "HEARD"], rows);
     if answer["pagination"]["has_more"] == true {
-        printer.remark(format_args!("there are more: semel workers list --page {}", page + 1));
+        let next = Again::of("workers list", globals).with("--page", Some(page.saturating_add(1)));
+        printer.remark(format_args!("there are more: {next}"));
     }
     Ok(())
 }

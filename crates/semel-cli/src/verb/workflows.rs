@@ -3,6 +3,7 @@
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
+use crate::again::Again;
 use crate::config::{Globals, Settings};
 use crate::failure::Failure;
 use crate::link::get;
@@ -66,20 +67,20 @@ impl Workflows {
     pub async fn run(self, globals: &Globals, printer: &Printer) -> Result<(), Failure> {
         let settings = Settings::read(globals, None)?;
         match self.action.unwrap_or(Action::List { state: None, limit: LISTED, before: None }) {
-            Action::List { state, limit, before } => list(&settings, printer, state, limit, before).await,
+            Action::List { state, limit, before } => {
+                let again = Again::of("workflows list", globals)
+                    .with("--state", state.as_ref())
+                    .with_number("--limit", limit, LISTED);
+                let wanted = Wanted { filters: vec![("state", state)], limit, before, again };
+                list(&settings, printer, wanted).await
+            }
             Action::Show { id } => show(&settings, printer, &id).await,
             Action::Cancel { id } => WORKFLOWS.cancel(&settings, printer, &id).await,
         }
     }
 }
 
-async fn list(
-    settings: &Settings,
-    printer: &Printer,
-    state: Option<String>,
-    limit: u64,
-    before: Option<String>,
-) -> Result<(), Failure> {
+async fn list(settings: &Settings, printer: &Printer, wanted: Wanted) -> Result<(), Failure> {
     let row = |workflow: &Value| {
         let state = text(workflow, "/state");
         let of = |what: &str| number(workflow, &format!("/steps_{what}"));
@@ -93,9 +94,7 @@ async fn list(
         ]
     };
     let heads = ["WORKFLOW", "NAME", "TYPE", "STATE", ">DONE", "CREATED"];
-    WORKFLOWS
-        .list(settings, printer, Wanted { filters: vec![("state", state)], limit, before }, &heads, row)
-        .await
+    WORKFLOWS.list(settings, printer, wanted, &heads, row).await
 }
 
 async fn show(settings: &Settings, printer: &Printer, id: &str) -> Result<(), Failure> {

@@ -32,7 +32,13 @@ fn long_lists_are_shown_whole_or_say_that_they_go_on() {
     let list = |words: &[&str]| folder.run(&[&["workflows", "list"], words, &at[..]].concat());
     let first = list(&["--limit", "3"]);
     assert!(first.out.contains(&ids[2]) && !first.out.contains(&ids[3]), "{}", first.out);
-    assert!(first.err.contains(&format!("semel workflows list --before {}", ids[2])), "{}", first.err);
+    assert!(
+        first
+            .err
+            .contains(&format!("semel workflows list --server {} --limit 3 --before {}", server.url, ids[2])),
+        "{}",
+        first.err
+    );
     let rest = list(&["--before", &ids[2]]);
     assert!(rest.out.contains(&ids[3]) && rest.out.contains(&ids[4]) && !rest.out.contains(&ids[2]));
     assert_eq!(rest.err, "", "that is all");
@@ -184,5 +190,69 @@ fn dead_letters_are_listed_sent_back_and_deleted() {
     assert_eq!(folder.json(&["dead", "delete", &id(1)])["deleted"], true);
     assert_eq!(folder.run(&["dead", "delete", &id(1)]).code, 4);
     assert!(folder.run(&["dead"]).err.contains("no dead letters"));
+    drop(server);
+}
+
+/// Typed as it was shown, the next page once was of all jobs.
+#[test]
+fn the_next_page_is_named_with_the_words_that_were_given() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, &["--store", "memory:"]);
+    let options = json!({ "queue": "mail", "unique": { "keys": ["args"] }, "retry": { "max_attempts": 1, "on_exhaustion": "dead_letter" } });
+    for number in 0..2 {
+        server.post(
+            "/ojs/v1/jobs",
+            &json!({ "type": "a.b", "args": [{ "n": number, "s": "x y" }], "options": options }),
+        );
+    }
+    let told = |words: &[&str]| {
+        let ran = folder.run(&[words, &["--server", &server.url]].concat());
+        assert_eq!(ran.code, 0, "{words:?}: {}", ran.err);
+        ran.err
+    };
+    let at = format!("--server {}", server.url);
+    let jobs = [
+        "jobs",
+        "--state",
+        "available,active",
+        "--queue",
+        "mail",
+        "--type",
+        "a.b",
+        "--where",
+        "/args/0/s=x y",
+        "--limit",
+        "1",
+    ];
+    let next = told(&jobs);
+    let words =
+        "--state available,active --queue mail --type a.b --where '/args/0/s=x y' --limit 1 --before ";
+    assert!(next.contains(&format!("semel jobs {at} {words}")), "{next}");
+    let next = told(&["keys", "--type", "a.b", "--queue", "mail", "--per-page", "1"]);
+    assert!(
+        next.contains(&format!("semel keys {at} --type a.b --queue mail --per-page 1 --page 2")),
+        "{next}"
+    );
+    let next = told(&["events", "--types", "job.enqueued", "--queue", "mail", "--limit", "1"]);
+    let words = "--types job.enqueued --queue mail --limit 1 --after evt_";
+    assert!(next.contains(&format!("semel events {at} {words}")), "{next}");
+    let taken = server.post("/ojs/v1/workers/fetch", &json!({ "queues": ["mail"], "count": 2 }));
+    for job in taken["jobs"].as_array().unwrap() {
+        let error = json!({ "code": "x", "message": "no luck" });
+        server.post("/ojs/v1/workers/nack", &json!({ "job_id": job["id"], "error": error }));
+    }
+    let next = told(&["dead", "list", "--queue", "mail", "--limit", "1"]);
+    assert!(next.contains(&format!("semel dead list {at} --queue mail --limit 1 --offset 1")), "{next}");
+    for _ in 0..2 {
+        server.post(
+            "/ojs/v1/workflows",
+            &json!({ "type": "chain", "name": "w", "steps": [{ "type": "a.c", "args": [] }] }),
+        );
+    }
+    let next = told(&["workflows", "list", "--state", "running", "--limit", "1"]);
+    assert!(
+        next.contains(&format!("semel workflows list {at} --state running --limit 1 --before ")),
+        "{next}"
+    );
     drop(server);
 }
