@@ -28,7 +28,7 @@ pub struct Globals {
     /// A file of bearer tokens, one a line: `serve` lets each of them do everything, other verbs send the first
     #[arg(long, global = true, value_name = "FILE", help_heading = "Common options")]
     pub token_file: Option<PathBuf>,
-    /// The file of digests that `semel token` writes: `serve` accepts its tokens
+    /// The file of digests that `token` writes, and whose tokens `serve` accepts; for these two alone
     #[arg(long, global = true, value_name = "FILE", help_heading = "Common options")]
     pub tokens: Option<PathBuf>,
     /// Believe a server at https whom these certificates (PEM) vouch for [default: the system's]

@@ -39,6 +39,9 @@ impl From<Exit> for ExitCode {
     }
 }
 
+/// How a verb is told which token to send.
+const GIVE_TOKEN: &str = "--token-file FILE, or SEMEL_TOKEN";
+
 /// Why a verb did not do what it was asked.
 #[derive(Debug)]
 pub struct Failure {
@@ -80,7 +83,16 @@ impl Failure {
 
 impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Self {
-        let next = error.hint().map(str::to_owned);
+        let next = match &error {
+            ClientError::Status { status: StatusCode::UNAUTHORIZED, .. } => Some(format!(
+                "name a token that the server accepts: {GIVE_TOKEN}; semel token create makes one"
+            )),
+            ClientError::Status { status: StatusCode::FORBIDDEN, hint, .. } => {
+                let hint = hint.as_deref().unwrap_or("use a token that may do this").trim_end_matches('.');
+                Some(format!("{hint}; name another token with {GIVE_TOKEN}"))
+            }
+            other => other.hint().map(str::to_owned),
+        };
         let passes = error.passes();
         let (exit, what, answer) = match error {
             ClientError::Address { url, .. } => {

@@ -89,14 +89,22 @@ impl Enqueue {
     }
 }
 
-/// A refusal, with the job that stands in the way, where it may be shown.
+/// A refusal, with the job that stands in the way, where it may be shown, and what to do about it.
 fn refused(mut failure: Failure) -> Failure {
     let answer: Option<Value> = failure.answer.as_ref().and_then(|body| serde_json::from_slice(body).ok());
-    if let Some(details) = answer.as_ref().and_then(|answer| answer.pointer("/error/details"))
-        && details["existing_job_id"].is_string()
-    {
-        let (id, state) = (text(details, "/existing_job_id"), text(details, "/existing_job_state"));
+    let error = answer.as_ref().map_or(&Value::Null, |answer| &answer["error"]);
+    let details = &error["details"];
+    if details["existing_job_id"].is_string() {
+        let id = text(details, "/existing_job_id");
+        if details["pointer"] == "/id" {
+            return failure
+                .next(format!("leave --id out, or give another one; semel job {id} shows whose it is"));
+        }
+        let state = text(details, "/existing_job_state");
         failure.what.push_str(&format!("\n  job: {id} ({state})"));
     }
-    failure.next("semel explain, with the same words, says who holds the key and until when")
+    if matches!(error["code"].as_str(), Some("duplicate" | "payload_mismatch")) {
+        return failure.next("semel explain, with the same words, says who holds the key and until when");
+    }
+    failure
 }

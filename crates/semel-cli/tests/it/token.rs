@@ -52,14 +52,18 @@ fn tokens_are_made_rotated_and_revoked_while_the_server_runs() {
     let (_, admin) = create(&folder, &["--role", "admin", "--name", "me"]);
     let server = Server::start(&folder, &["--tokens", "tokens.toml"]);
     assert_eq!(ask(&folder, &admin, &["keys"]).code, 0);
-    assert!(ask(&folder, "semel_nothing", &["jobs"]).err.contains("unauthorized (401)"));
+    let unknown = ask(&folder, "semel_nothing", &["jobs"]).err;
+    assert!(unknown.contains("unauthorized (401)"), "{unknown}");
+    assert!(unknown.contains("--token-file FILE, or SEMEL_TOKEN"), "{unknown}");
     // A new one counts from the next SIGHUP on.
     let (id, mail) = create(&folder, &["--role", "producer", "--queue", "mail"]);
     assert!(ask(&folder, &mail, &["enqueue", "a.b", "--queue", "mail"]).err.contains("(401)"));
     server.signal("-HUP");
     becomes(&folder, &mail, &["enqueue", "a.b", "--queue", "mail"], 0, "");
     assert!(ask(&folder, &mail, &["enqueue", "a.b", "--queue", "other"]).err.contains("forbidden (403)"));
-    assert!(ask(&folder, &mail, &["keys"]).err.contains("admin"), "says which role is needed");
+    let keys = ask(&folder, &mail, &["keys"]).err;
+    assert!(keys.contains("admin"), "says which role is needed: {keys}");
+    assert!(keys.contains("--token-file FILE, or SEMEL_TOKEN"), "{keys}");
     // Both are good during a rotation; the old one has an end.
     let rotated = folder.json(&["token", "rotate", &id, "--tokens", "tokens.toml", "--overlap", "PT1H"]);
     let newer = rotated["token"].as_str().unwrap();
