@@ -1,5 +1,6 @@
 //! Settings: flags before environment before `semel.toml`.
 
+use std::env::VarError;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -185,14 +186,22 @@ impl Settings {
     /// # Errors
     /// When a file cannot be read, or a value is none.
     pub fn read(globals: &Globals, listen: Option<&str>) -> Result<Self, Failure> {
-        let env = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let env = |name: &str| match std::env::var(name) {
+            Ok(value) => Ok(Some(value).filter(|value| !value.is_empty())),
+            Err(VarError::NotPresent) => Ok(None),
+            // Taken for none, it would have another store or other tokens be used.
+            Err(VarError::NotUnicode(_)) => {
+                Err(Failure::usage(format!("the variable {name} is not UTF-8"))
+                    .next("set it anew, or unset it"))
+            }
+        };
         Self::resolve(globals, listen, &env)
     }
 
     fn resolve(
         globals: &Globals,
         listen: Option<&str>,
-        env: &dyn Fn(&str) -> Option<String>,
+        env: &dyn Fn(&str) -> Result<Option<String>, Failure>,
     ) -> Result<Self, Failure> {
         let flags = Level {
             server: globals.server.clone(),
@@ -204,22 +213,22 @@ impl Settings {
             ..Level::default()
         };
         let environment = Level {
-            server: env("SEMEL_SERVER"),
-            store: env("SEMEL_STORE"),
-            listen: env("SEMEL_LISTEN"),
-            token: env("SEMEL_TOKEN").as_deref().map(Secret::of),
-            listed: env("SEMEL_TOKEN_FILE").map(|path| read_tokens(Path::new(&path))).transpose()?,
-            token_store: env("SEMEL_TOKENS").map(PathBuf::from),
-            ca: env("SEMEL_CA").map(PathBuf::from),
-            tls_cert: env("SEMEL_TLS_CERT").map(PathBuf::from),
-            tls_key: env("SEMEL_TLS_KEY").map(PathBuf::from),
-            otlp: env("SEMEL_OTLP"),
-            templates: env("SEMEL_TEMPLATES").map(PathBuf::from),
-            sample_policies: env("SEMEL_SAMPLE_POLICIES").as_deref().map(sampling).transpose()?,
-            log: env("SEMEL_LOG"),
-            log_format: env("SEMEL_LOG_FORMAT"),
+            server: env("SEMEL_SERVER")?,
+            store: env("SEMEL_STORE")?,
+            listen: env("SEMEL_LISTEN")?,
+            token: env("SEMEL_TOKEN")?.as_deref().map(Secret::of),
+            listed: env("SEMEL_TOKEN_FILE")?.map(|path| read_tokens(Path::new(&path))).transpose()?,
+            token_store: env("SEMEL_TOKENS")?.map(PathBuf::from),
+            ca: env("SEMEL_CA")?.map(PathBuf::from),
+            tls_cert: env("SEMEL_TLS_CERT")?.map(PathBuf::from),
+            tls_key: env("SEMEL_TLS_KEY")?.map(PathBuf::from),
+            otlp: env("SEMEL_OTLP")?,
+            templates: env("SEMEL_TEMPLATES")?.map(PathBuf::from),
+            sample_policies: env("SEMEL_SAMPLE_POLICIES")?.as_deref().map(sampling).transpose()?,
+            log: env("SEMEL_LOG")?,
+            log_format: env("SEMEL_LOG_FORMAT")?,
         };
-        let named = globals.config.clone().or_else(|| env("SEMEL_CONFIG").map(PathBuf::from));
+        let named = globals.config.clone().or(env("SEMEL_CONFIG")?.map(PathBuf::from));
         let file = read_file(named.as_deref())?;
         let retention = file.retention.rules();
         let file = Level {
@@ -335,8 +344,9 @@ mod tests {
     use super::*;
 
     fn resolve(globals: &Globals, env: &[(&str, &str)]) -> Result<Settings, Failure> {
-        let find =
-            |name: &str| env.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
+        let find = |name: &str| {
+            Ok(env.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned()))
+        };
         Settings::resolve(globals, None, &find)
     }
 

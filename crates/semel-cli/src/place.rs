@@ -67,6 +67,9 @@ impl FromStr for Place {
                 if path.is_empty() {
                     return Err(format!("the store {text:?} names no file; {SUPPORTED}"));
                 }
+                if path == ":memory:" {
+                    return Err(format!("a store in memory is in no file; write memory:, or {SUPPORTED}"));
+                }
                 Ok(Self::Sqlite(PathBuf::from(path)))
             }
             Some(("postgres" | "postgresql", _)) => Address::parse(text)
@@ -127,7 +130,15 @@ mod tests {
 
     #[test]
     fn a_refusal_says_what_is_supported_and_keeps_secrets() {
-        for text in ["mysql://ada:s3cret@host/db", "semel.db", "sqlite:", "memory:x", "C:\\semel.db"] {
+        for text in [
+            "mysql://ada:s3cret@host/db",
+            "semel.db",
+            "sqlite:",
+            "sqlite::memory:",
+            "sqlite://:memory:",
+            "memory:x",
+            "C:\\semel.db",
+        ] {
             let refusal = text.parse::<Place>().unwrap_err();
             assert!(refusal.contains("sqlite:PATH") && !refusal.contains("s3cret"), "{refusal}");
         }

@@ -6,7 +6,7 @@ use clap::Args;
 use semel_sqlite::{SqliteError, backup};
 use serde_json::json;
 
-use crate::config::{Globals, Settings};
+use crate::config::{Globals, Settings, Target};
 use crate::failure::{Context, Failure};
 use crate::place::Place;
 use crate::print::Printer;
@@ -35,6 +35,13 @@ impl Backup {
         if globals.server.is_some() {
             return Err(Failure::usage("a backup is made of a file, on the machine that has it")
                 .next("leave --server out and name the file: --store sqlite:PATH"));
+        }
+        // Else it would be a copy of a file that happens to lie here.
+        if let Target::Server(_) = &settings.target {
+            return Err(Failure::usage(
+                "a backup is made of a file, on the machine that has it, and SEMEL_SERVER or semel.toml names a server",
+            )
+            .next("name the file: --store sqlite:PATH"));
         }
         let store = match settings.store {
             Place::Sqlite(store) => store,

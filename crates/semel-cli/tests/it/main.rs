@@ -7,6 +7,7 @@
 
 #[cfg(unix)]
 mod away;
+mod backups;
 mod broken_off;
 #[cfg(unix)]
 mod browser;

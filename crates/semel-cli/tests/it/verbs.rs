@@ -1,18 +1,14 @@
 //! The verbs that talk to a server, with one and without one.
 
-use std::fs::Permissions;
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
-use std::os::unix::fs::PermissionsExt as _;
-use std::os::unix::process::CommandExt as _;
-use std::process::Command;
 use std::time::Duration;
 
 use semel_core::time::Timestamp;
 use semel_store::clock::{Clock as _, SystemClock};
 use serde_json::{Value, json};
 
-use crate::run::{Folder, Ran, Server, without_settings};
+use crate::run::{Folder, Ran, Server};
 
 const PAY: [&str; 4] = ["invoice.pay", "42", "--key", "invoice-42"];
 
@@ -111,6 +107,33 @@ fn who_makes_a_store_by_enqueueing_is_told() {
     assert_eq!((first.code, second.code), (0, 0), "{first:?} {second:?}");
     assert!(first.err.contains("sqlite:./semel.db is a new store"), "{}", first.err);
     assert_eq!(second.err, "");
+}
+
+/// Of an id that is taken nobody holds a key.
+#[test]
+fn a_refusal_sends_to_explain_only_where_it_is_about_a_key() {
+    let folder = Folder::new();
+    let id = "0197a3c0-1c2d-7e3f-8a4b-5c6d7e8f9a0b";
+    folder.json(&["enqueue", "a.b", "1", "--id", id]);
+    let taken = folder.run(&["enqueue", "a.b", "2", "--id", id]);
+    assert_eq!(taken.code, 3, "{}", taken.err);
+    assert!(taken.err.contains("leave --id out") && !taken.err.contains("semel explain"), "{}", taken.err);
+}
+
+/// A file of tokens that is passed over would be taken for one that was used.
+#[test]
+fn the_file_of_digests_is_for_those_who_let_in() {
+    let folder = Folder::new();
+    for verb in [&["jobs"][..], &["enqueue", "a.b"], &["backup", "copy.db"], &["bench"]] {
+        let ran = folder.run(&[verb, &["--tokens", "tokens.toml"]].concat());
+        assert_eq!(ran.code, 2, "{verb:?}: {}", ran.err);
+        assert!(
+            ran.err.contains("--tokens names the file of serve and token")
+                && ran.err.contains("--token-file FILE"),
+            "{}",
+            ran.err
+        );
+    }
 }
 
 /// Names in a policy are its caller's, and no command to the operator's terminal.
@@ -227,92 +250,19 @@ fn looking_makes_no_store() {
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
-/// By somebody who is not root, whom no mode keeps from anything.
+/// Taken for one that is not set, it would have another store be used, without a word.
 #[test]
-fn a_backup_is_restored_from_where_nobody_can_write() {
+fn a_variable_that_is_no_text_is_an_error_that_names_it() {
+    use std::os::unix::ffi::OsStrExt as _;
     let folder = Folder::new();
-    let path = |name: &str| folder.path().join(name);
-    let mode = |name: &str, mode| std::fs::set_permissions(path(name), Permissions::from_mode(mode)).unwrap();
-    folder.json(&["enqueue", "email.send", "--store", "sqlite:semel.db"]);
-    std::fs::create_dir(path("kept")).unwrap();
-    std::fs::create_dir(path("new")).unwrap();
-    assert_eq!(folder.run(&["backup", "kept/copy.db", "--store", "sqlite:semel.db"]).code, 0);
-    mode("kept/copy.db", 0o444);
-    mode("kept", 0o555);
-    mode("new", 0o777);
-    // Where the program itself lies not everybody may come.
-    std::fs::copy(env!("CARGO_BIN_EXE_semel"), path("program")).unwrap();
-    let mut restore = Command::new(path("program"));
-    restore.current_dir(folder.path()).args(["restore", "kept/copy.db", "sqlite:new/semel.db"]);
-    if let Ok(account) = std::env::var("SEMEL_TEST_ACCOUNT") {
-        let (user, group) = account.split_once(':').unwrap();
-        restore.uid(user.parse().unwrap()).gid(group.parse().unwrap());
+    for name in ["SEMEL_STORE", "SEMEL_TOKEN", "SEMEL_CONFIG"] {
+        let mut command = folder.semel(&["enqueue", "a.b"]);
+        let ran = Ran::of(command.env(name, std::ffi::OsStr::from_bytes(b"sqlite:\xff.db")));
+        assert_eq!((ran.code, ran.err.contains(&format!("{name} is not UTF-8"))), (2, true), "{}", ran.err);
     }
-    without_settings(&mut restore);
-    let ran = Ran::of(&mut restore);
-    mode("kept", 0o755);
-    assert_eq!(ran.code, 0, "{}", ran.err);
-    assert_eq!(folder.json(&["jobs", "--store", "sqlite:new/semel.db"])["jobs"].as_array().unwrap().len(), 1);
-}
-
-#[test]
-fn a_backup_is_made_beside_a_server_and_restored() {
-    let folder = Folder::new();
-    let server = Server::start(&folder, &[]);
-    let id = folder.json(&with("enqueue", &[]))["job"]["id"].clone();
-    assert!(folder.json(&["backup", "copy.db"])["bytes"].as_u64().unwrap() > 0);
-    folder.json(&["enqueue", "later.job"]);
-    let again = folder.run(&["backup", "copy.db"]);
-    assert_eq!(again.code, 1);
-    assert!(again.err.contains("exists already"), "{}", again.err);
-    assert_eq!(server.stop().0.code(), Some(0));
-
-    assert!(folder.run(&["restore", "copy.db", "sqlite:restored.db"]).out.contains("semel serve --store"));
-    let jobs = folder.json(&["jobs", "--store", "sqlite:restored.db"]);
-    assert_eq!((jobs["jobs"].as_array().unwrap().len(), &jobs["jobs"][0]["id"]), (1, &id));
-    let explained = folder.json(&with("explain", &["--store", "sqlite:restored.db"]));
-    assert_eq!(explained["decision"], "reject", "the key came along");
-    assert_eq!(folder.run(&["restore", "copy.db", "semel.db"]).code, 1, "a store is not overwritten");
-    std::fs::write(folder.path().join("damaged.db"), "not a database at all, whatever its name says")
-        .unwrap();
-    let damaged = folder.run(&["restore", "damaged.db", "new.db"]);
-    assert_eq!(damaged.code, 1, "{}", damaged.err);
-    assert!(!folder.path().join("new.db").exists());
-}
-
-/// What a store that is lost committed last is in the journal beside it, and may be all that is left of it.
-#[test]
-fn a_backup_is_not_restored_over_the_journal_of_another_store() {
-    let folder = Folder::new();
-    let path = |name: &str| folder.path().join(name);
-    folder.json(&with("enqueue", &[]));
-    assert_eq!(folder.run(&["backup", "copy.db"]).code, 0);
-    folder.json(&["enqueue", "later.job"]);
-    // Of the old store's files one was moved, and the others were forgotten.
-    std::fs::rename(path("semel.db"), path("old.db")).unwrap();
-    let journal = std::fs::read(path("semel.db-log.0")).unwrap();
-    assert!(!journal.is_empty());
-    let refused = folder.run(&["restore", "copy.db", "sqlite:semel.db"]);
-    assert_eq!(refused.code, 1, "{refused:?}");
-    for needle in ["semel.db-log.0", "stop its server", "every semel.db-*", "together"] {
-        assert!(refused.err.contains(needle), "{needle:?} is not in {}", refused.err);
-    }
-    assert!(!path("semel.db").exists());
-    assert_eq!(std::fs::read(path("semel.db-log.0")).unwrap(), journal);
-    for entry in std::fs::read_dir(folder.path()).unwrap().map(Result::unwrap) {
-        let name = entry.file_name().into_string().unwrap();
-        if name.starts_with("semel.db") {
-            std::fs::remove_file(entry.path()).unwrap();
-        }
-    }
-    std::fs::write(path("semel.db-wal"), "what SQLite had not carried over").unwrap();
-    let refused = folder.run(&["restore", "copy.db", "sqlite:semel.db"]);
-    assert!(refused.code == 1 && refused.err.contains("semel.db-wal"), "{refused:?}");
-    assert!(path("semel.db-wal").exists());
-    // An empty one has nothing.
-    std::fs::write(path("semel.db-wal"), "").unwrap();
-    assert_eq!(folder.run(&["restore", "copy.db", "sqlite:semel.db"]).code, 0);
-    assert_eq!(folder.json(&["jobs"])["jobs"].as_array().unwrap().len(), 1);
+    let memory = folder.run(&["enqueue", "a.b", "--store", "sqlite::memory:"]);
+    assert!(memory.code == 2 && memory.err.contains("write memory:"), "{}", memory.err);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
 /// Who looks into a store from his own machine would else decide there, by his clock and his table of retention.
@@ -377,6 +327,23 @@ fn events_are_shown_from_where_one_left_off_and_a_lost_place_is_an_error() {
     assert_eq!(following.out.lines().count(), 1, "{}", following.out);
     let lost = folder.run(&["events", "--after", "evt_999999999999999999"]);
     assert!(lost.code != 0 && lost.err.contains("410"), "{}", lost.err);
+}
+
+/// Pages and what follows have no headings of their own.
+#[test]
+fn events_of_later_pages_stand_under_the_headings_of_the_first() {
+    let folder = Folder::new();
+    folder.json(&["enqueue", "a.b"]);
+    let first = folder.run(&["events", "--limit", "1"]);
+    folder.json(&["enqueue", "report.build", "--queue", "reports"]);
+    let all = folder.run(&["events"]);
+    let columns = |line: &str| ["TIME", "EVENT", "OF", "TYPE", "QUEUE", "WHAT"].map(|head| line.find(head));
+    let heads = |ran: &Ran| columns(ran.out.lines().next().unwrap());
+    assert!(heads(&first).iter().all(Option::is_some), "{first:?}");
+    assert_eq!(heads(&first), heads(&all), "{}\n{}", first.out, all.out);
+    let [_, _, of, job_type, ..] = heads(&first).map(Option::unwrap);
+    let line = all.out.lines().last().unwrap();
+    assert!(line[job_type..].starts_with("report.build") && !line[of..].starts_with(' '), "{}", all.out);
 }
 
 /// Over HTTP too, beside the same server with nothing to do.
