@@ -90,7 +90,7 @@ impl Cli {
             Verb::Keys(verb) => verb.run(globals, printer).await,
             Verb::Release(verb) => verb.run(globals, printer).await,
             Verb::Backup(verb) => verb.run(globals, printer).await,
-            Verb::Restore(verb) => verb.run(globals, printer),
+            Verb::Restore(verb) => verb.run(globals, printer).await,
             Verb::Copy(verb) => verb.run(globals, printer).await,
             Verb::Migrate(verb) => verb.run(globals, printer).await,
             Verb::Doctor(verb) => verb.run(globals, printer).await,

@@ -26,6 +26,7 @@ use tokio::task::JoinHandle;
 use crate::failure::{Context, Exit, Failure};
 use crate::link::{no_postgres, no_redis};
 use crate::place::Place;
+use crate::progress::telling;
 
 /// How often the store is asked whether it can go on.
 const HEALTH_EVERY: Duration = Duration::from_millis(500);
@@ -64,6 +65,10 @@ impl Opened {
     /// # Errors
     /// When nobody answers there, another process owns it, or it cannot be used.
     pub async fn open_as_it_is(place: &Place) -> Result<Self, Failure> {
+        telling(Self::open_unsaid(place), || format!("opening {place}")).await
+    }
+
+    async fn open_unsaid(place: &Place) -> Result<Self, Failure> {
         let path = match place {
             Place::Sqlite(path) => path,
             Place::Memory => {

@@ -5,6 +5,7 @@
 //! - [`config`]: flags, environment, `semel.toml`; [`place`]: which store; [`tokens`]: the file of tokens.
 //! - [`host`]: a server inside this process; [`link`]: how a verb reaches a server, this process's own if need be;
 //!   [`patience`]: asking again where it is away.
+//! - [`progress`]: saying how far long work is; [`stop`]: being told to end.
 //! - [`otlp`]: traces to a collector.
 //! - [`offer`]: a job as typed; [`again`]: a command as it is to be typed again; [`mod@print`]: tables, JSON, colours; [`failure`]: errors and exit codes.
 //! - `demo/`: the main job, played and checked.
@@ -21,7 +22,9 @@ mod otlp;
 mod patience;
 mod place;
 mod print;
+mod progress;
 mod retention;
+mod stop;
 mod tokens;
 mod verb;
 

@@ -10,6 +10,8 @@ use crate::config::{Globals, Settings, Target};
 use crate::failure::{Context, Failure};
 use crate::place::Place;
 use crate::print::Printer;
+use crate::progress::telling;
+use crate::stop::Stop;
 
 /// Copy a store to a new file, consistently, also while a server uses it
 #[derive(Args, Debug)]
@@ -66,10 +68,7 @@ impl Backup {
         let file = self.file;
         let (from, to) = (store.clone(), file.clone());
         // SQLite's own locks keep the copy consistent, whoever owns the store.
-        tokio::task::spawn_blocking(move || backup::copy(&from, &to))
-            .await
-            .context("the backup broke off")?
-            .map_err(|error| explained(&error, &store))?;
+        making(&file, move || backup::copy(&from, &to)).await?.map_err(|error| explained(&error, &store))?;
         let bytes = std::fs::metadata(&file).context("cannot look at the backup")?.len();
         if printer.is_json() {
             printer.value(&json!({ "store": store.display().to_string(), "backup": file.display().to_string(), "bytes": bytes }));
@@ -93,4 +92,37 @@ pub fn explained(error: &SqliteError, store: &Path) -> Failure {
             failure.next(format!("is {} a store of semel's, and is there room on the disk?", store.display()))
         }
     }
+}
+
+/// Makes a file, on a thread of its own. It is said how far that is; told to stop, nothing is left of it.
+///
+/// # Errors
+/// When it was told to stop before the file was whole.
+pub async fn making<T: Send + 'static>(
+    file: &Path,
+    make: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Failure> {
+    let mut stop = Stop::new()?;
+    let part = with(file, ".part");
+    let written = || {
+        let bytes = std::fs::metadata(&part).map_or(0, |about| about.len());
+        format!("making {}: {} MiB", file.display(), bytes >> 20)
+    };
+    tokio::select! {
+        made = telling(tokio::task::spawn_blocking(make), written) => made.context("it broke off"),
+        () = stop.next() => {
+            // The thread is at it for as long as the program still lives, and finds nothing more to give the name to.
+            for suffix in ["", "-journal", "-wal", "-shm", ".lock"] {
+                drop(std::fs::remove_file(with(&part, suffix)));
+            }
+            Err(Failure::failed(format!("told to stop before {} was whole; nothing of it is left", file.display())))
+        }
+    }
+}
+
+/// A path with something behind its name.
+fn with(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
 }

@@ -6,6 +6,8 @@ use std::time::Duration;
 use clap::Args;
 use semel_bench::compare::{Baseline, Change, ROUNDS_MIN};
 use semel_bench::{Options, Report};
+use semel_postgres::{Address, Postgres};
+use semel_redis::Redis;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Globals;
@@ -13,6 +15,10 @@ use crate::failure::{Context, Failure};
 use crate::link::random;
 use crate::place::Place;
 use crate::print::{Printer, Style};
+use crate::stop::Stop;
+
+/// How long one try may take to remove what the bench has made.
+const REMOVED_WITHIN: Duration = Duration::from_secs(5);
 
 /// Measure a store in this process, beside what the same disk or database does without a queue
 #[derive(Args, Debug)]
@@ -179,25 +185,77 @@ impl Bench {
             only: self.only.clone(),
         };
         let progress = |case: &str| printer.remark(format_args!("measuring: {case}"));
+        let mut stop = Stop::new()?;
         if let Some(Place::Postgres(address)) = place {
             let address =
                 address.with_schema(&format!("bench_{}", random())).context("cannot name a schema")?;
-            return semel_bench::run_on_postgres(&address, &options, progress)
-                .await
-                .context("the bench broke off");
+            let ran = tokio::select! {
+                ran = semel_bench::run_on_postgres(&address, &options, progress) => Some(ran),
+                () = stop.next() => None,
+            };
+            let Some(ran) = ran else {
+                return Err(stopped(removed_within(async || remove_schema(&address).await).await));
+            };
+            return ran.context("the bench broke off");
         }
         if let Some(Place::Redis(address)) = place {
             let address =
                 address.with_prefix(&format!("bench_{}", random())).context("cannot name a prefix")?;
-            return semel_bench::run_on_redis(&address, &options, progress)
-                .await
-                .context("the bench broke off");
+            let ran = tokio::select! {
+                ran = semel_bench::run_on_redis(&address, &options, progress) => Some(ran),
+                () = stop.next() => None,
+            };
+            let Some(ran) = ran else {
+                let remove = async || Redis::remove(&address).await.context("cannot remove its keys");
+                return Err(stopped(removed_within(remove).await));
+            };
+            return ran.context("the bench broke off");
         }
-        let ran = semel_bench::run(&options, progress).await;
-        let removed = std::fs::remove_dir_all(&folder);
+        // What a disk does is measured by who waits for it: on a thread that nothing else is to be done on.
+        let (told, here) = (printer.clone(), tokio::runtime::Handle::current());
+        let running = tokio::task::spawn_blocking(move || {
+            let progress = |case: &str| told.remark(format_args!("measuring: {case}"));
+            here.block_on(semel_bench::run(&options, progress))
+        });
+        let ran = tokio::select! {
+            ran = running => Some(ran.context("the bench broke off")?),
+            () = stop.next() => None,
+        };
+        let remove = async || std::fs::remove_dir_all(&folder).context("cannot remove the bench's files");
+        let Some(ran) = ran else { return Err(stopped(removed_within(remove).await)) };
+        let removed = remove().await;
         let report = ran.context("the bench broke off")?;
-        removed.context("cannot remove the bench's files")?;
+        removed?;
         Ok(report)
+    }
+}
+
+/// Removes what the bench has made, and again for as long as what was under way still writes there.
+async fn removed_within(remove: impl AsyncFn() -> Result<(), Failure>) -> Result<(), Failure> {
+    const TRIES: u32 = 5;
+    for _ in 1..TRIES {
+        match tokio::time::timeout(REMOVED_WITHIN, remove()).await {
+            Ok(Ok(())) => return Ok(()),
+            _ => tokio::time::sleep(Duration::from_millis(200)).await,
+        }
+    }
+    let last = tokio::time::timeout(REMOVED_WITHIN, remove()).await;
+    last.unwrap_or_else(|_| Err(Failure::failed("nobody answers")))
+}
+
+async fn remove_schema(address: &Address) -> Result<(), Failure> {
+    let failed = "cannot remove its schema";
+    let client = Postgres::connect(address).await.context(failed)?;
+    let sql = format!("DROP SCHEMA IF EXISTS \"{}\" CASCADE", address.schema());
+    client.batch_execute(&sql).await.context(failed)
+}
+
+/// Why there is no report.
+fn stopped(removed: Result<(), Failure>) -> Failure {
+    match removed {
+        Ok(()) => Failure::failed("told to stop before it was done; what it had made is removed"),
+        Err(failure) => Failure::failed(format!("told to stop before it was done; {}", failure.what))
+            .next("remove it by hand: its name begins with bench_, or semel-bench-"),
     }
 }
 

@@ -1,6 +1,6 @@
 //! `semel copy`.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use clap::Args;
 use semel_core::draft::DocumentKind;
@@ -14,10 +14,8 @@ use crate::failure::{Exit, Failure};
 use crate::host::Opened;
 use crate::link::{is_in_database, no_redis};
 use crate::place::Place;
-use crate::print::Printer;
-
-/// How often it is said how far it has come.
-const SAY_EVERY: Duration = Duration::from_secs(2);
+use crate::print::{Printer, remark};
+use crate::progress::SAY_EVERY;
 
 /// Carry a store over into an empty one, of this engine or another, or with other partitions
 #[derive(Args, Debug)]
@@ -78,7 +76,7 @@ impl Copy {
         let mut progress = |copied: &Copied| {
             if said.elapsed() >= SAY_EVERY {
                 said = Instant::now();
-                printer.remark(format_args!("{} records carried over ...", copied.total()));
+                remark(format_args!("{} records carried over ...\n", copied.total()));
             }
         };
         let copied = copy_beside(source.store(), source.outbox(), target.store(), &mut progress).await;

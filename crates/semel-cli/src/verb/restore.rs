@@ -11,7 +11,7 @@ use crate::config::Globals;
 use crate::failure::Failure;
 use crate::place::Place;
 use crate::print::Printer;
-use crate::verb::backup::explained;
+use crate::verb::backup::{explained, making};
 
 /// Make a store from a backup, after looking it over
 #[derive(Args, Debug)]
@@ -37,7 +37,7 @@ impl Restore {
     ///
     /// # Errors
     /// When the backup is damaged, or the store exists.
-    pub fn run(self, _globals: &Globals, printer: &Printer) -> Result<(), Failure> {
+    pub async fn run(self, _globals: &Globals, printer: &Printer) -> Result<(), Failure> {
         let path = if self.to.contains(':') {
             match self.to.parse().map_err(Failure::usage)? {
                 Place::Sqlite(path) => path,
@@ -60,7 +60,9 @@ impl Restore {
             return Err(Failure::failed(format!("there is no backup at {}", self.backup.display())));
         }
         check_beside(&path)?;
-        backup::restore(&self.backup, &path).map_err(|error| explained(&error, &self.backup))?;
+        let (from, to) = (self.backup.clone(), path.clone());
+        let restored = making(&path, move || backup::restore(&from, &to)).await?;
+        restored.map_err(|error| explained(&error, &self.backup))?;
         if printer.is_json() {
             printer.value(
                 &json!({ "backup": self.backup.display().to_string(), "store": path.display().to_string() }),

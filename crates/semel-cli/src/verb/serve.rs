@@ -1,6 +1,5 @@
 //! `semel serve`.
 
-use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
@@ -16,6 +15,7 @@ use crate::failure::{Context, Failure};
 use crate::host::{Host, Opened};
 use crate::otlp::Exporter;
 use crate::print::Printer;
+use crate::stop::Stop;
 use crate::tokens::{Entry, TokenFile};
 use crate::verb::templates;
 
@@ -26,7 +26,7 @@ const CONNECTIONS_MAX: usize = 1 << 20;
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Prints one line, `listening on http://ADDR` (https:// with a certificate), on stdout when it is ready; its log goes to
-stderr (SEMEL_LOG=debug says more, warn less). SIGTERM and SIGINT let the requests under way end; SIGHUP reads tokens,
+stderr (SEMEL_LOG=debug says more, warn less). SIGTERM and SIGINT let the requests under way end, a second one breaks them off; SIGHUP reads tokens,
 certificates and templates again, and keeps all that it had if anything is wrong with them. It
 ends with 1 when the store has failed and must be opened again: let your supervisor restart it. Other machines may only
 reach it with a token: one of --tokens may do what its entry says (semel token), each line of --token-file may do everything
@@ -95,7 +95,7 @@ impl Serve {
         }
         let settings = self.settings(globals)?;
         start_log(&settings.log, &settings.log_format)?;
-        let (stop, hangup) = (signal()?, Hangup::new()?);
+        let (mut stop, hangup) = (Stop::new()?, Hangup::new()?);
         check_own(&settings)?;
         let tokens = match tokens(&settings)? {
             Some(tokens) if tokens.is_empty() && settings.token_store.is_none() => return Err(no_token()),
@@ -142,8 +142,17 @@ impl Serve {
         for thought in templates::thoughts(&templates.get()) {
             tracing::warn!(advice = thought, "a template's policy may not mean what it says");
         }
-        let opened = Opened::open(&store).await?.keeping(settings.retention.clone());
-        let mut host = Host::start_with(opened, &settings.listen, config, limits, tls.clone()).await?;
+        let starting = async {
+            let opened = Opened::open(&store).await?.keeping(settings.retention.clone());
+            Host::start_with(opened, &settings.listen, config, limits, tls.clone()).await
+        };
+        let mut host = tokio::select! {
+            started = starting => started?,
+            () = stop.next() => {
+                tracing::info!("told to stop before the store was open");
+                return Ok(());
+            }
+        };
         host.deliver(webhooks, templates.clone());
         host.announce()?;
         printer.line(format_args!("listening on {}", host.url()));
@@ -162,15 +171,24 @@ impl Serve {
             Err(failure) => tracing::error!(why = failure.what, "what was read before stays in use"),
         });
         let poison = tokio::select! {
-            () = stop => None,
+            () = stop.next() => None,
             poison = host.broken() => Some(poison),
             () = reloading => None,
         };
         tracing::info!("stopping: requests under way may end");
-        let stopped = host.stop().await;
-        if let Some(exporter) = exporter {
-            exporter.stop().await;
-        }
+        let stopping = async {
+            let stopped = host.stop().await;
+            if let Some(exporter) = exporter {
+                exporter.stop().await;
+            }
+            stopped
+        };
+        let stopped = tokio::select! {
+            stopped = stopping => stopped,
+            // What is acknowledged is in the store, as after a crash.
+            () = stop.next() => Err(Failure::failed("told to stop twice: what was under way was broken off")
+                .next("who got no answer may send the same again, with its id")),
+        };
         match poison {
             None => stopped,
             Some(why) => Err(Failure::failed(why).next(
@@ -306,28 +324,6 @@ fn start_log(level: &str, format: &str) -> Result<(), Failure> {
         }
     };
     started.context("cannot start the log")
-}
-
-/// Ends with the first signal to stop. Registered at once, so that none is missed while the store is opened.
-#[cfg(unix)]
-fn signal() -> Result<impl Future<Output = ()>, Failure> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for signals")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for signals")?;
-    Ok(async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-    })
-}
-
-/// Ends with the first signal to stop.
-#[cfg(not(unix))]
-fn signal() -> Result<impl Future<Output = ()>, Failure> {
-    Ok(async {
-        drop(tokio::signal::ctrl_c().await);
-    })
 }
 
 /// Signals to read the settings again.

@@ -3,8 +3,13 @@
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
+use semel_testkit::signal::kill;
+use serde_json::json;
+
+use crate::log::Log;
 use crate::run::{Folder, Ran, Server, without_settings};
 
 const PAY: [&str; 5] = ["enqueue", "invoice.pay", "42", "--key", "invoice-42"];
@@ -109,4 +114,62 @@ fn a_backup_is_not_restored_over_the_journal_of_another_store() {
     std::fs::write(path("semel.db-wal"), "").unwrap();
     assert_eq!(folder.run(&["restore", "copy.db", "sqlite:semel.db"]).code, 0);
     assert_eq!(folder.json(&["jobs"])["jobs"].as_array().unwrap().len(), 1);
+}
+
+fn signal(name: &str, child: &Child) {
+    assert!(kill(name, child.id()).status().unwrap().success());
+}
+
+/// What of a backup's files there is.
+fn files(folder: &Folder, name: &str) -> Vec<String> {
+    let names = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
+    names.map(|found| found.into_string().unwrap()).filter(|found| found.starts_with(name)).collect()
+}
+
+/// Starts a backup and has it stand still before it is whole.
+fn standing(folder: &Folder, name: &str) -> Child {
+    let until = Instant::now() + Duration::from_secs(60);
+    loop {
+        let mut child = folder.semel(&["backup", name]).stderr(Stdio::piped()).spawn().unwrap();
+        while child.try_wait().unwrap().is_none() {
+            if folder.path().join(format!("{name}.part")).exists() {
+                signal("-STOP", &child);
+                if folder.path().join(format!("{name}.part")).exists() {
+                    return child;
+                }
+                signal("-CONT", &child);
+            }
+        }
+        // It was quicker than who looked.
+        assert!(Instant::now() < until, "it never stands still");
+        std::fs::remove_file(folder.path().join(name)).unwrap();
+    }
+}
+
+/// One backup has another wait, which is how it takes long here.
+#[test]
+fn a_backup_says_how_far_it_is_and_leaves_nothing_when_it_is_told_to_stop() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, &[]);
+    let text = "x".repeat(100_000);
+    for _ in 0..10 {
+        let jobs = vec![json!({ "type": "a.b", "args": [text] }); 50];
+        server.post("/ojs/v1/jobs/bulk", &json!({ "jobs": jobs }));
+    }
+    assert_eq!(server.stop().0.code(), Some(0));
+    let mut first = standing(&folder, "a.db");
+    let mut second = folder.semel(&["backup", "b.db", "--json"]);
+    let mut second = second.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let log = Log::of(second.stderr.take().unwrap());
+    log.until("making b.db: 0 MiB ... 2 s");
+    let log_of_first = Log::of(first.stderr.take().unwrap());
+    for (name, child, log) in [("b.db", &mut second, log), ("a.db", &mut first, log_of_first)] {
+        signal("-INT", child);
+        signal("-CONT", child);
+        let (status, told) = (child.wait().unwrap(), log.rest());
+        assert_eq!(status.code(), Some(1), "{name}: {told}");
+        assert!(told.contains("told to stop before"), "{name}: {told}");
+        assert_eq!(files(&folder, name), Vec::<String>::new());
+    }
+    assert_eq!(folder.run(&["backup", "a.db"]).code, 0);
 }

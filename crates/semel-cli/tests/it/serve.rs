@@ -218,3 +218,45 @@ fn so_many_connections_are_served_at_one_time() {
     second.set_read_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
     is_answered(&mut second).unwrap();
 }
+
+/// A database that takes connections and says nothing.
+#[cfg(unix)]
+#[test]
+fn it_ends_at_once_while_its_store_is_still_being_opened() {
+    let (folder, silent) = (Folder::new(), std::net::TcpListener::bind("127.0.0.1:0").unwrap());
+    let store = format!("postgres://ada@{}/d?sslmode=disable", silent.local_addr().unwrap());
+    let mut command = folder.semel(&["serve", "--listen", "127.0.0.1:0", "--store", &store]);
+    let mut child = command.stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let log = crate::log::Log::of(child.stderr.take().unwrap());
+    let (held, _) = silent.accept().unwrap();
+    // It is told of meanwhile, too.
+    log.until("opening postgres://");
+    assert!(semel_testkit::signal::kill("-TERM", child.id()).status().unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(0), "{}", log.rest());
+    drop(held);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_second_signal_breaks_off_what_is_under_way() {
+    use std::io::{Read as _, Write as _};
+    let folder = Folder::new();
+    let mut server = Server::start(&folder, &["--drain", "60"]);
+    let mut half = std::net::TcpStream::connect(server.url.trim_start_matches("http://")).unwrap();
+    let head = "POST /ojs/v1/jobs HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n\
+                content-length: 100\r\nexpect: 100-continue\r\n\r\n";
+    half.write_all(head.as_bytes()).unwrap();
+    // Said once somebody waits for the body.
+    let mut told = [0; 12];
+    half.read_exact(&mut told).unwrap();
+    assert_eq!(&told, b"HTTP/1.1 100");
+    server.signal("-TERM");
+    server.log_until("stopping");
+    let began = std::time::Instant::now();
+    server.signal("-INT");
+    let (status, _, err) = server.end();
+    assert_eq!(status.code(), Some(1), "{err}");
+    assert!(err.contains("told to stop twice"), "{err}");
+    // The body alone has 30 seconds.
+    assert!(began.elapsed() < std::time::Duration::from_secs(20), "{:?}", began.elapsed());
+}

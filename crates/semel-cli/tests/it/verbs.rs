@@ -329,6 +329,23 @@ fn events_are_shown_from_where_one_left_off_and_a_lost_place_is_an_error() {
     assert!(lost.code != 0 && lost.err.contains("410"), "{}", lost.err);
 }
 
+#[test]
+fn a_bench_that_is_told_to_stop_leaves_nothing() {
+    let folder = Folder::new();
+    let words = ["bench", "--folder", ".", "--seconds", "60", "--waiting", "0", "--connections", "0"];
+    let mut bench = folder.semel(&words).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let log = crate::log::Log::of(bench.stderr.take().unwrap());
+    log.until("measuring: limits");
+    while std::fs::read_dir(folder.path()).unwrap().count() == 0 {}
+    let began = std::time::Instant::now();
+    assert!(semel_testkit::signal::kill("-INT", bench.id()).status().unwrap().success());
+    let (status, told) = (bench.wait().unwrap(), log.rest());
+    assert_eq!(status.code(), Some(1), "{told}");
+    assert!(told.contains("what it had made is removed"), "{told}");
+    assert!(began.elapsed() < Duration::from_secs(30), "it went on: {:?}", began.elapsed());
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
 /// Pages and what follows have no headings of their own.
 #[test]
 fn events_of_later_pages_stand_under_the_headings_of_the_first() {
