@@ -48,7 +48,7 @@ pub struct Offer {
     /// What travels with the job: a JSON object
     #[arg(long, value_name = "JSON")]
     meta: Option<String>,
-    /// A word to find it by; may be given several times
+    /// A label, shown with the job; may be given several times
     #[arg(long = "tag", value_name = "WORD")]
     tags: Vec<String>,
     /// The job's own id (UUIDv7): repeating the request then gets the same answer

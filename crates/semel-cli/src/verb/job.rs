@@ -77,6 +77,10 @@ fn show(job: &Value, printer: &Printer) {
         ("attempt", format!("{} of {}", text(job, "/attempt"), text(job, "/max_attempts"))),
         ("args", text(job, "/args")),
     ];
+    let tags: Vec<String> = items(job, "/tags").iter().map(|tag| text(tag, "")).collect();
+    if !tags.is_empty() {
+        facts.push(("tags", tags.join(" ")));
+    }
     if job["meta"].as_object().is_some_and(|meta| !meta.is_empty()) {
         facts.push(("meta", text(job, "/meta")));
     }

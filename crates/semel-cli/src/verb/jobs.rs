@@ -36,7 +36,7 @@ pub struct Jobs {
     /// At most so many, up to 200
     #[arg(long, value_name = "N", default_value_t = LISTED)]
     limit: u32,
-    /// Only jobs before this one, in the order of ids: the next page
+    /// Only jobs behind this one in the list: the next page
     #[arg(long, value_name = "ID")]
     before: Option<String>,
 }

@@ -13,17 +13,21 @@ use crate::failure::{Exit, Failure};
 use crate::print::Printer;
 use crate::tokens::{Entry, TokenFile};
 
+/// When a change counts.
+const TAKEN: &str = "a server that runs takes this when it gets SIGHUP; one that has a copy of the file (systemd's \
+                     LoadCredential, a secret of Kubernetes) when it is started again";
+
 /// Make, list and revoke the tokens with which others may use a server
 #[derive(Args, Debug)]
 #[command(after_help = "\
 The file holds digests only: a token is shown once, when it is made. A server that runs takes a change when it gets
-SIGHUP. Roles: producer (enqueue, ask, cancel), worker (fetch, report), admin (everything), metrics (read /metrics).
+SIGHUP; one that has a copy of the file, as of systemd's LoadCredential or a secret of Kubernetes, when it is started again. Roles: producer (enqueue, ask, cancel), worker (fetch, report), admin (everything), metrics (read /metrics).
 
 Examples:
   semel token create --tokens /etc/semel/tokens.toml --role admin --name me > ~/.semel-token
   semel token create --tokens /etc/semel/tokens.toml --role producer --queue mail --queue 'billing.*'
   semel token rotate tok_4f1c22ab90 --tokens /etc/semel/tokens.toml --overlap P1D
-  semel token revoke tok_4f1c22ab90 --tokens /etc/semel/tokens.toml && kill -HUP \"$(pidof semel)\"
+  semel token revoke tok_4f1c22ab90 --tokens /etc/semel/tokens.toml && pkill -HUP -f 'semel [s]erve'
   semel token list --tokens /etc/semel/tokens.toml")]
 pub struct Token {
     #[command(subcommand)]
@@ -102,7 +106,7 @@ impl Token {
                     printer.value(&json!({ "revoked": id }));
                 } else {
                     printer.line(format_args!("{id} is revoked"));
-                    printer.remark("a server that runs takes this when it gets SIGHUP");
+                    printer.remark(TAKEN);
                 }
                 Ok(())
             }
@@ -191,7 +195,7 @@ fn told(entry: &Entry, text: &str, printer: &Printer) {
     // On stdout alone, so that it can be sent to where it is kept.
     printer.line(text);
     printer.remark(format_args!("{} is made; it is not shown again", entry.id));
-    printer.remark("a server that runs takes this when it gets SIGHUP");
+    printer.remark(TAKEN);
     if is_open_to_others() {
         printer.remark("others on this machine may read the file that it was written to: chmod 600 it");
     }

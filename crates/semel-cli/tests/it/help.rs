@@ -106,3 +106,25 @@ fn there_is_a_manual_page_for_the_whole_and_for_each_verb() {
     let nothing = folder.run(&["man", "queues", "nothing"]);
     assert_eq!((nothing.code, nothing.out.as_str()), (2, ""), "{}", nothing.err);
 }
+
+/// Each has a row, by its variable and its key.
+#[test]
+fn the_page_has_every_setting() {
+    const PAGE: &str = include_str!("../../../../docs/guide/operating.md");
+    let (_, table) = PAGE.split_once("## Settings").unwrap();
+    let (table, _) = table.split_once("\n## ").unwrap();
+    let folder = Folder::new();
+    let help = folder.run(&["--help"]).out;
+    let (_, help) = help.split_once("Settings come from").unwrap();
+    let words = help.split(|c: char| !c.is_ascii_uppercase() && c != '_');
+    let variables: Vec<&str> = words.filter(|word| word.starts_with("SEMEL_")).collect();
+    std::fs::write(folder.path().join("semel.toml"), "nothing = 1").unwrap();
+    let refused = folder.run(&["jobs"]).err;
+    let (_, keys) = refused.split_once("it may set ").unwrap();
+    let (keys, _) = keys.split_once(';').unwrap();
+    let keys: Vec<&str> = keys.split([',', ' ']).filter(|word| !word.is_empty() && *word != "and").collect();
+    assert!(variables.len() > 10 && keys.len() > 10, "{variables:?} {keys:?}");
+    for name in variables.into_iter().chain(keys) {
+        assert!(table.contains(&format!("`{name}`")), "{name} is not in the table");
+    }
+}

@@ -66,7 +66,7 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
         "semel serve --listen 0.0.0.0",
         "tls.rs and token.rs, with certificates of their own",
     ),
-    ("docs/guide/network.md", "kill -HUP", "token.rs"),
+    ("docs/guide/network.md", "pkill -HUP", "token.rs"),
     ("docs/guide/operating.md", "```toml\n[retention]", "retention.rs"),
     ("docs/guide/operating.md", "semel copy", "copies.rs, from and to stores of the test's"),
     ("docs/guide/operating.md", "semel serve --sample-policies", "doctor.rs, on a server of the test's"),

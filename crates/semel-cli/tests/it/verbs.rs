@@ -329,6 +329,15 @@ fn events_are_shown_from_where_one_left_off_and_a_lost_place_is_an_error() {
     assert!(lost.code != 0 && lost.err.contains("410"), "{}", lost.err);
 }
 
+/// Nothing finds a job by its tags; whoever looks at it is shown them.
+#[test]
+fn a_job_is_shown_with_its_tags() {
+    let folder = Folder::new();
+    let made = folder.json(&["enqueue", "a.b", "--tag", "nightly", "--tag", "eu"]);
+    let shown = folder.run(&["job", made["job"]["id"].as_str().unwrap()]).out;
+    assert!(shown.lines().any(|line| line.starts_with("tags") && line.ends_with("nightly eu")), "{shown}");
+}
+
 #[test]
 fn a_bench_that_is_told_to_stop_leaves_nothing() {
     let folder = Folder::new();
