@@ -244,6 +244,21 @@ impl<'a> Value<'a> {
             .map(|(at, raw)| Ok(Value { raw, base: &pointer, name: &at.to_string() }.string()?.into_owned()))
             .collect()
     }
+
+    /// A list of at most `most` strings of at most `bytes` bytes each.
+    pub(crate) fn names(&self, most: usize, bytes: usize) -> Result<Vec<String>, Invalid> {
+        let names = self.strings()?;
+        if names.len() > most {
+            return Err(self.refuse(format!("has more than {most} items; send fewer")));
+        }
+        match names.iter().position(|name| name.len() > bytes) {
+            None => Ok(names),
+            Some(at) => Err(Invalid::request(
+                below(&self.pointer(), &at.to_string()),
+                format!("is longer than {bytes} bytes; send a shorter one"),
+            )),
+        }
+    }
 }
 
 /// The pointer of the member `name` of what stands at `base`.

@@ -4,6 +4,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use semel_core::error::{Invalid, InvalidKind};
+use semel_core::limits::FAILURE_NAME_BYTES_MAX;
 use semel_core::retry::{OnExhaustion, RetryPolicy, RetrySpec};
 
 use crate::duration;
@@ -12,6 +13,10 @@ use crate::write::Object;
 
 /// The longest wait that may be asked for.
 const INTERVAL_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
+/// Errors that one policy may name.
+const ERRORS_MAX: usize = 64;
+/// The longest name or pattern of one, in bytes: longer names of failures are not kept either.
+const ERROR_BYTES_MAX: usize = FAILURE_NAME_BYTES_MAX;
 
 /// Reads a retry policy: intervals as durations or as `*_ms`, the strategy by any of its names.
 pub(crate) fn read(sent: Option<Value<'_>>, max_attempts: Option<Value<'_>>) -> Result<RetryPolicy, Invalid> {
@@ -81,7 +86,9 @@ fn read_member(spec: &mut RetrySpec, name: &str, value: Value<'_>) -> Result<(),
         "backoff_strategy" | "backoff_type" | "backoff" => {
             once(&mut spec.backoff, named(value.string(), name)?.into_owned(), value)?;
         }
-        "non_retryable_errors" => spec.non_retryable_errors = Some(named(value.strings(), name)?),
+        "non_retryable_errors" => {
+            spec.non_retryable_errors = Some(named(value.names(ERRORS_MAX, ERROR_BYTES_MAX), name)?);
+        }
         "on_exhaustion" => spec.on_exhaustion = Some(named(value.string(), name)?.into_owned()),
         _ => {
             return Err(value.refuse(

@@ -1,9 +1,11 @@
 //! A page of jobs: those that a filter admits, or those of them that have a value at some place. And how much an answer has
 //! room for, whatever it lists.
 
+use semel_core::body::Body;
 use semel_core::ident::JobId;
 use semel_core::job::Head;
 use semel_core::trail::Failure;
+use semel_core::unique::{MetaPart, UniquePolicy};
 use semel_engine::{Engine, Job};
 use semel_ojs::JobView;
 use semel_ojs::place::Place;
@@ -36,10 +38,21 @@ pub(crate) fn weight(job: &Job) -> usize {
     let bytes = |part: &Option<bytes::Bytes>| part.as_ref().map_or(0, bytes::Bytes::len);
     // The last of them is told twice, as the job's error too.
     let failures = job.failures.0.iter().chain(job.failures.0.last()).map(Failure::bytes);
-    let tags = job.body.tags.iter().map(|tag| tag.len());
     let parts = [&job.result, &job.progress, &job.parent_results].into_iter().map(bytes);
-    let own = job.body.args.len() + job.body.meta.len() + job.body.extra.len();
-    HEAD_BYTES + own + parts.chain(failures).chain(tags).sum::<usize>()
+    HEAD_BYTES + asked(&job.body) + parts.chain(failures).sum::<usize>()
+}
+
+/// Bytes of what was asked for: of every member that may be longer than a few words.
+fn asked(body: &Body) -> usize {
+    let policy = body.unique.iter();
+    let key = policy.clone().filter_map(UniquePolicy::key_text).map(str::len);
+    let names = policy.flat_map(|policy| {
+        let (MetaPart::Only(meta) | MetaPart::Except(meta)) = policy.meta_part();
+        policy.args_keys().iter().chain(meta)
+    });
+    let listed = body.tags.iter().chain(&body.sensitive).chain(&body.retry.non_retryable_errors);
+    let texts = listed.chain(names).map(String::len);
+    body.args.len() + body.meta.len() + body.extra.len() + key.chain(texts).sum::<usize>()
 }
 
 /// How many jobs are had at once, so that an answer has room for them whatever their size: few at first, more where those
@@ -192,4 +205,37 @@ pub(crate) async fn by_place(
         }
     }
     Ok((found, filter.before))
+}
+
+#[cfg(test)]
+mod tests {
+    use semel_ojs::Enqueue;
+
+    use super::*;
+
+    /// An answer tells all of it.
+    #[test]
+    fn whatever_a_request_may_say_at_length_has_weight() {
+        let asked_for = |options: &str| {
+            let text = format!(r#"{{"type":"a.b","args":[{{}}],"meta":{{}},"options":{{{options}}}}}"#);
+            asked(&Enqueue::parse(&text, true).unwrap().into_parts().1)
+        };
+        let name = "n".repeat(255);
+        let nothing = asked_for("");
+        for options in [
+            format!(r#""tags":["{name}"]"#),
+            format!(r#""retry":{{"non_retryable_errors":["{name}"]}}"#),
+            format!(r#""sensitive":["/args/{}"]"#, "n".repeat(249)),
+            format!(r#""unique":{{"keys":["meta"],"meta_keys":["{name}"]}}"#),
+            format!(r#""unique":{{"keys":["meta"],"meta_except":["{name}"]}}"#),
+            format!(r#""unique":{{"key":"{name}"}}"#),
+        ] {
+            assert_eq!(asked_for(&options), nothing + 255, "{options}");
+        }
+        let by_args = format!(
+            r#"{{"type":"a.b","args":[{{"{name}":1}}],"unique":{{"keys":["args"],"args_keys":["{name}"]}}}}"#
+        );
+        let body = Enqueue::parse(&by_args, true).unwrap().into_parts().1;
+        assert_eq!(asked(&body), body.args.len() + body.meta.len() + body.extra.len() + 255);
+    }
 }

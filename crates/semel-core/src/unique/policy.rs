@@ -49,6 +49,33 @@ pub struct UniquePolicy {
 }
 
 impl UniquePolicy {
+    /// Longest name in `args_keys`, `meta_keys` or `meta_except` of a policy that somebody sends, in bytes.
+    pub const NAME_BYTES_MAX: usize = 255;
+
+    /// As [`build`](Self::build), of a policy that is about to be admitted: its names have a bound, which those of policies that
+    /// are stored already need not keep.
+    ///
+    /// # Errors
+    /// As [`build`](Self::build), and with the pointer of a name that is longer than [`NAME_BYTES_MAX`](Self::NAME_BYTES_MAX).
+    pub fn build_new(spec: &PolicySpec, pointer: &str) -> Result<Self, Invalid> {
+        let policy = Self::build(spec, pointer)?;
+        let named = [
+            ("args_keys", &spec.args_keys),
+            ("meta_keys", &spec.meta_keys),
+            ("meta_except", &spec.meta_except),
+        ];
+        for (member, names) in named {
+            let is_long = |name: &String| name.len() > Self::NAME_BYTES_MAX;
+            if let Some(index) = names.iter().flatten().position(is_long) {
+                return Err(Place(pointer).refuse(
+                    &format!("{member}/{index}"),
+                    format!("is longer than {} bytes; name members by less", Self::NAME_BYTES_MAX),
+                ));
+            }
+        }
+        Ok(policy)
+    }
+
     /// Checks a policy as it was sent. `pointer` is where it stands in the job, e.g. `/options/unique`.
     ///
     /// # Errors

@@ -174,7 +174,7 @@ impl<'m> Parts<'m> {
         let effective = effective(said, &given)
             .map_err(|missing| Unread::MissingKey { missing, pointer: key_at.clone() })?;
         let Some(spec) = effective.spec else { return Ok(None) };
-        let built = UniquePolicy::build(&spec, &pointer).map_err(|mut refused| {
+        let built = UniquePolicy::build_new(&spec, &pointer).map_err(|mut refused| {
             if effective.basis == Basis::RequestKey && refused.pointer == below(&pointer, "key") {
                 refused.pointer.clone_from(&key_at);
             }

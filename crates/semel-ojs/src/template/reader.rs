@@ -206,7 +206,7 @@ impl Reader {
                 "would be the key of every job of the type; let requests name theirs",
             ));
         }
-        let Some(policy) = self.note(UniquePolicy::build(&spec, &pointer)) else { return };
+        let Some(policy) = self.note(UniquePolicy::build_new(&spec, &pointer)) else { return };
         if is_task {
             self.note(check_fits(&policy, &pointer));
         }

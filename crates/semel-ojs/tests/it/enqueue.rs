@@ -1,10 +1,12 @@
 use std::time::Duration;
 
+use semel_core::body::Body;
 use semel_core::enqueue::{Start, When};
 use semel_core::error::InvalidKind;
 use semel_core::limits::META_BYTES_MAX;
-use semel_core::retry::{Backoff, OnExhaustion};
+use semel_core::retry::{Backoff, OnExhaustion, RetryPolicy};
 use semel_core::time::Timestamp;
+use semel_core::unique::{PolicySpec, UniquePolicy};
 
 use crate::{all_refused, read, refused};
 
@@ -342,4 +344,70 @@ fn a_repetition_under_the_callers_id_has_the_same_digest() {
     ] {
         assert_ne!(digest(other), first, "{other}");
     }
+}
+
+/// Each answer about the job tells them all.
+#[test]
+fn names_outside_of_args_and_meta_have_a_bound() {
+    let name = |bytes: usize| "n".repeat(bytes);
+    let many = |number: usize, item: &str| vec![format!("\"{item}\""); number].join(",");
+    let pointer = |bytes: usize| format!("/args/{}", name(bytes - 6));
+    let retry = |names: &str| format!(r#""retry":{{"non_retryable_errors":[{names}]}}"#);
+    let sensitive = |names: &str| format!(r#""sensitive":[{names}]"#);
+    let keys = |member: &'static str| {
+        move |names: &str| format!(r#""unique":{{"keys":["args","meta"],{member}[{names}]}}"#)
+    };
+    let (args_keys, meta_keys, meta_except) =
+        (keys(r#""meta_except":[],"args_keys":"#), keys(r#""meta_keys":"#), keys(r#""meta_except":"#));
+    let listed = |names: &str| format!(r#""unique":{{"key":[{names}]}}"#);
+    let read_all = |options: &str, arg: &str| {
+        format!(r#"{{"type":"a.b","args":[{{"{arg}":1}}],"options":{{{options}}}}}"#)
+    };
+    for (options, arg) in [
+        (retry(&many(64, &name(255))), ""),
+        (sensitive(&many(64, &pointer(1_024))), ""),
+        (args_keys(&many(64, &name(255))), &*name(255)),
+        (listed(&many(64, &name(255))), &*name(255)),
+        (meta_keys(&many(64, &name(255))), ""),
+        (meta_except(&many(64, &name(255))), ""),
+    ] {
+        read(&read_all(&options, arg));
+    }
+    let long = format!(r#""x","{}""#, name(256));
+    for (options, place, bound) in [
+        (retry(&many(65, "x")), "/retry/non_retryable_errors", "64"),
+        (retry(&long), "/retry/non_retryable_errors/1", "255 bytes"),
+        (sensitive(&many(65, "/args/0")), "/sensitive", "64"),
+        (sensitive(&format!(r#""/args/0","{}""#, pointer(1_025))), "/sensitive/1", "1024 bytes"),
+        (args_keys(&many(65, "x")), "/unique/args_keys", "64"),
+        (args_keys(&long), "/unique/args_keys/1", "255 bytes"),
+        (listed(&long), "/unique/key/1", "255 bytes"),
+        (meta_keys(&many(65, "x")), "/unique/meta_keys", "64"),
+        (meta_keys(&long), "/unique/meta_keys/1", "255 bytes"),
+        (meta_except(&many(65, "x")), "/unique/meta_except", "64"),
+        (meta_except(&long), "/unique/meta_except/1", "255 bytes"),
+    ] {
+        let refused = refused(&read_all(&options, "x"));
+        assert_eq!(refused.pointer, format!("/options{place}"), "{refused}");
+        assert!(refused.message.contains(bound) && refused.message.contains(';'), "{refused}");
+    }
+}
+
+/// From before there was one.
+#[test]
+fn longer_names_that_are_stored_are_read() {
+    let name = "n".repeat(300);
+    let spec = PolicySpec {
+        keys: Some(vec!["meta".to_owned()]),
+        meta_except: Some(vec![name.clone()]),
+        ..PolicySpec::default()
+    };
+    let body = Body {
+        unique: Some(UniquePolicy::build(&spec, "").unwrap()),
+        sensitive: vec![format!("/args/{}", "x".repeat(2_000)); 100],
+        retry: RetryPolicy { non_retryable_errors: vec![name; 100], ..RetryPolicy::default() },
+        ..Body::default()
+    };
+    assert_eq!(Body::decode(&body.encode().unwrap()).unwrap(), body);
+    assert_eq!(UniquePolicy::build_new(&spec, "").unwrap_err().pointer, "/meta_except/0");
 }
