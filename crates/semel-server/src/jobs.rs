@@ -209,7 +209,7 @@ pub(crate) fn filter(query: &Parameters) -> Result<Filter, Problem> {
     Ok(Filter { states, queue, job_type, ..Filter::default() })
 }
 
-/// `DELETE /jobs/{id}`.
+/// `DELETE /jobs/{id}`, and `POST /jobs/{id}/cancel`.
 pub(crate) async fn cancel(
     Scope(app): Scope,
     caller: Caller,

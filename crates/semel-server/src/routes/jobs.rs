@@ -49,6 +49,11 @@ pub(super) fn rows() -> Vec<Endpoint> {
             .may_take("Bearer")
             .answers(200, "JobAnswer")
             .refuses(&[InvalidRequest, NotFound, Conflict]),
+        post("/ojs/v1/jobs/{id}/cancel", Touch, jobs::cancel)
+            .named("cancelJobByPost", "The same as DELETE of the job.")
+            .may_take("Bearer")
+            .answers(200, "JobAnswer")
+            .refuses(&[InvalidRequest, NotFound, Conflict]),
         post("/ojs/v1/jobs/{id}/activate", Produce, jobs::activate)
             .named("activateJob", "Makes a pending job available.")
             .answers(200, "JobAnswer")

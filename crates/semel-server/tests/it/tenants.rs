@@ -340,3 +340,25 @@ async fn a_tenants_name_is_checked_and_the_servers_own_endpoints_are_no_tenants(
     assert_eq!(told.status, 400);
     server.stop().await;
 }
+
+/// By the path that Open Job Spec's suite of tenants asks.
+#[tokio::test]
+async fn a_job_is_cancelled_by_post_for_its_own_tenant_alone() {
+    let server = Server::in_memory().await;
+    let made = post(&server, Some("acme"), "/ojs/v1/jobs", &unique("q", "reject")).await;
+    let path = format!("/ojs/v1/jobs/{}/cancel", made.job_id());
+    let state = async || {
+        let show = format!("/ojs/v1/jobs/{}", made.job_id());
+        ask(&server, Some("acme"), Method::GET, &show, None).await.body["state"].clone()
+    };
+    for stranger in [Some("beta"), None] {
+        let told = post(&server, stranger, &path, &json!({})).await;
+        assert_eq!((told.status, told.code()), (404, "not_found"), "{stranger:?}");
+        assert_eq!(state().await, "available", "{stranger:?}");
+    }
+    let told = ask(&server, Some("acme"), Method::POST, &path, None).await;
+    assert_eq!((told.status, &told.body["job"]["state"]), (200, &json!("cancelled")), "{}", told.body);
+    let again = ask(&server, Some("acme"), Method::POST, &path, None).await;
+    assert_eq!((again.status, again.code()), (409, "conflict"));
+    server.stop().await;
+}
