@@ -10,12 +10,17 @@ pub fn is_within(inner: &str, outer: &str) -> bool {
     outer.split('/').all(|token| inside.next().is_some_and(|its| name(its) == name(token)))
 }
 
-/// The member that a token of a pointer names, as names are compared.
-fn name(token: &str) -> Cow<'_, str> {
+/// The member that a token of a pointer names, as names are [compared](member).
+pub fn name(token: &str) -> Cow<'_, str> {
     match token_name(token) {
-        Cow::Borrowed(name) => nfc(name),
-        Cow::Owned(name) => nfc(&name).into_owned().into(),
+        Cow::Borrowed(name) => member(name),
+        Cow::Owned(name) => member(&name).into_owned().into(),
     }
+}
+
+/// A member's name as names are compared: in NFC.
+pub fn member(name: &str) -> Cow<'_, str> {
+    nfc(name)
 }
 
 /// The place that may be told: of one inside of a sensitive value, that value's, for the names in it may be as secret as it is.

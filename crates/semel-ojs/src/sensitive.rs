@@ -1,9 +1,11 @@
 //! Values that a request marks as sensitive: stored and handed to the worker, hidden from everybody else.
 
+use std::borrow::Cow;
+use std::collections::HashMap;
+
 use semel_core::body::Body;
-use semel_core::canon::token_name;
 use semel_core::error::{Flaw, Invalid};
-use semel_core::sensitive::tellable;
+use semel_core::sensitive::{member, name, tellable};
 use semel_core::unique::UniquePolicy;
 use serde_json::value::RawValue;
 
@@ -14,10 +16,10 @@ use crate::write::{object, put_string};
 pub const HIDDEN: &str = "[sensitive]";
 /// Values one job may mark.
 const POINTERS_MAX: usize = 64;
-
-/// Reads `sensitive`: JSON pointers into args and meta, such as `/args/0/card`.
 /// The longest pointer to one, in bytes.
 const POINTER_BYTES_MAX: usize = 1_024;
+
+/// Reads `sensitive`: JSON pointers into args and meta, such as `/args/0/card`.
 pub(crate) fn read(value: Value<'_>) -> Result<Vec<String>, Invalid> {
     let pointers = value.names(POINTERS_MAX, POINTER_BYTES_MAX)?;
     for pointer in &pointers {
@@ -78,46 +80,45 @@ pub fn hidden_meta(body: &Body) -> Option<String> {
 }
 
 fn hidden(pointers: &[String], root: &str, text: &str) -> Option<String> {
-    let mut shown: Option<String> = None;
-    for pointer in pointers.iter().filter_map(|pointer| pointer.strip_prefix(root)) {
-        let mut out = String::with_capacity(text.len());
-        put(shown.as_deref().unwrap_or(text), pointer, &mut out);
-        shown = Some(out);
+    let paths: Vec<&str> = pointers.iter().filter_map(|pointer| pointer.strip_prefix(root)).collect();
+    if paths.is_empty() {
+        return None;
     }
-    shown
+    let mut out = String::with_capacity(text.len());
+    put(text, &paths, &mut out);
+    Some(out)
 }
 
-/// Writes `text` with the value at `pointer` hidden. What has no such value is written as it is; what cannot be read
-/// is hidden whole.
-fn put(text: &str, pointer: &str, out: &mut String) {
-    let Some((token, rest)) = pointer.strip_prefix('/').map(|path| match path.find('/') {
-        Some(at) => path.split_at(at),
-        None => (path, ""),
-    }) else {
-        return put_string(out, HIDDEN);
-    };
-    let name = token_name(token);
+/// What is marked inside of one value: by the names of its members, as names are compared, the rest of each path.
+type Marks<'p> = HashMap<Cow<'p, str>, Vec<&'p str>>;
+
+/// Writes `text` with the values at these paths hidden. What has no such value is written as it is; what cannot be read
+/// is hidden whole. However many paths there are, each value on their way is read once.
+fn put(text: &str, paths: &[&str], out: &mut String) {
+    let Some(marks) = marks(paths) else { return put_string(out, HIDDEN) };
     if text.starts_with('{') {
         let Ok(members) = Members::read(text, "") else { return put_string(out, HIDDEN) };
         out.push('{');
-        for (at, (its, value)) in members.iter("").enumerate() {
+        for (at, (name, value)) in members.iter("").enumerate() {
             if at > 0 {
                 out.push(',');
             }
-            put_string(out, its);
+            put_string(out, name);
             out.push(':');
-            put_one(value.text(), rest, its == name, out);
+            put_one(value.text(), marks.get(&member(name)), out);
         }
         out.push('}');
     } else if text.starts_with('[') {
         let items: Result<Vec<&RawValue>, _> = serde_json::from_str(text);
         let Ok(items) = items else { return put_string(out, HIDDEN) };
+        let marked: HashMap<usize, &Vec<&str>> =
+            marks.iter().filter_map(|(name, paths)| Some((index(name)?, paths))).collect();
         out.push('[');
         for (at, item) in items.iter().enumerate() {
             if at > 0 {
                 out.push(',');
             }
-            put_one(item.get(), rest, name == at.to_string(), out);
+            put_one(item.get(), marked.get(&at).copied(), out);
         }
         out.push(']');
     } else {
@@ -125,8 +126,32 @@ fn put(text: &str, pointer: &str, out: &mut String) {
     }
 }
 
-fn put_one(text: &str, rest: &str, is_it: bool, out: &mut String) {
-    if is_it { put(text, rest, out) } else { out.push_str(text) }
+/// None where a path ends, so that the value itself is marked.
+fn marks<'p>(paths: &[&'p str]) -> Option<Marks<'p>> {
+    let mut marks = Marks::new();
+    for path in paths {
+        let path = path.strip_prefix('/')?;
+        let (token, rest) = path.find('/').map_or((path, ""), |at| path.split_at(at));
+        let below = marks.entry(name(token)).or_default();
+        if !below.contains(&rest) {
+            below.push(rest);
+        }
+    }
+    Some(marks)
+}
+
+/// The element that a name stands for (RFC 6901): a number as it is written, without zeros before it.
+fn index(name: &str) -> Option<usize> {
+    let is_number = name.bytes().all(|digit| digit.is_ascii_digit());
+    let is_plain = is_number && (name == "0" || !name.starts_with('0'));
+    if is_plain { name.parse().ok() } else { None }
+}
+
+fn put_one(text: &str, paths: Option<&Vec<&str>>, out: &mut String) {
+    match paths {
+        Some(paths) => put(text, paths, out),
+        None => out.push_str(text),
+    }
 }
 
 #[cfg(test)]
@@ -149,6 +174,106 @@ mod tests {
         );
         assert_eq!(hidden_meta(&body).unwrap(), "{\"email\":\"[sensitive]\",\"n\":1}");
         assert_eq!(hidden_args(&Body::default()), None);
+    }
+
+    /// As names are compared everywhere else: what is told of a place must not depend on how it is spelled.
+    #[test]
+    fn a_value_is_hidden_however_its_place_is_spelled() {
+        let body = Body {
+            args: "[{\"caf\u{e9}\":1,\"\\u0061~b\":{\"e\u{301}\":2}}]".into(),
+            meta: "{\"cafe\u{301}\":1}".into(),
+            sensitive: ["/args/0/cafe\u{301}", "/args/0/a~b/\u{e9}", "/meta/caf\u{e9}"]
+                .map(str::to_owned)
+                .into(),
+            ..Body::default()
+        };
+        assert_eq!(
+            hidden_args(&body).unwrap(),
+            "[{\"caf\u{e9}\":\"[sensitive]\",\"a~b\":{\"e\u{301}\":\"[sensitive]\"}}]"
+        );
+        assert_eq!(hidden_meta(&body).unwrap(), "{\"cafe\u{301}\":\"[sensitive]\"}");
+    }
+
+    /// The value with one pointer after the other hidden in it, by the definition of pointers.
+    fn hidden_simply(value: &mut serde_json::Value, path: &str) {
+        let Some((token, rest)) =
+            path.strip_prefix('/').map(|path| path.split_once('/').unwrap_or((path, "")))
+        else {
+            *value = HIDDEN.into();
+            return;
+        };
+        let rest = if path.matches('/').count() > 1 { format!("/{rest}") } else { String::new() };
+        let token = member(&token.replace("~1", "/").replace("~0", "~")).into_owned();
+        match value {
+            serde_json::Value::Object(members) => {
+                members.iter_mut().filter(|(name, _)| member(name) == token).for_each(|(_, value)| {
+                    hidden_simply(value, &rest);
+                });
+            }
+            serde_json::Value::Array(items) => {
+                let here = items.iter_mut().enumerate().find(|(at, _)| at.to_string() == token);
+                here.into_iter().for_each(|(_, value)| hidden_simply(value, &rest));
+            }
+            _ => {}
+        }
+    }
+
+    /// Numbers that differ from run to run of it, and are the same each time that the test runs.
+    struct Dice(u64);
+
+    impl Dice {
+        fn below(&mut self, most: usize) -> usize {
+            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            usize::try_from(self.0 >> 33).unwrap() % most
+        }
+
+        fn token(&mut self) -> &'static str {
+            const TOKENS: [&str; 12] =
+                ["0", "1", "2", "01", "10", "", "a", "\u{e9}", "e\u{301}", "~1", "~0", "-"];
+            TOKENS[self.below(TOKENS.len())]
+        }
+
+        fn value(&mut self, depth: usize) -> serde_json::Value {
+            match self.below(if depth == 0 { 1 } else { 3 }) {
+                0 => self.below(100).into(),
+                1 => (0..self.below(12)).map(|_| self.value(depth - 1)).collect(),
+                _ => {
+                    let member = |dice: &mut Self| {
+                        let name = dice.token().replace("~1", "/").replace("~0", "~");
+                        (name, dice.value(depth - 1))
+                    };
+                    let members: serde_json::Map<_, _> = (0..self.below(6)).map(|_| member(self)).collect();
+                    members.into()
+                }
+            }
+        }
+
+        fn path(&mut self) -> String {
+            (0..=self.below(4)).map(|_| format!("/{}", self.token())).collect()
+        }
+    }
+
+    #[test]
+    fn all_pointers_at_once_hide_what_each_of_them_hides() {
+        let mut dice = Dice(7);
+        let mut found = 0;
+        for _ in 0..5_000 {
+            let value = (0..=dice.below(3)).map(|_| dice.value(4)).collect::<serde_json::Value>();
+            let paths: Vec<String> = (0..=dice.below(8)).map(|_| dice.path()).collect();
+            let body = Body {
+                args: value.to_string().into(),
+                sensitive: paths.iter().map(|path| format!("/args{path}")).collect(),
+                ..Body::default()
+            };
+            let mut expected = value.clone();
+            for path in &paths {
+                hidden_simply(&mut expected, path);
+            }
+            found += usize::from(expected != value);
+            let shown: serde_json::Value = serde_json::from_str(&hidden_args(&body).unwrap()).unwrap();
+            assert_eq!(shown, expected, "{paths:?} in {value}");
+        }
+        assert!(found > 500, "too little was hidden: {found}");
     }
 
     #[test]
