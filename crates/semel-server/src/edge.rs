@@ -24,7 +24,7 @@ use crate::App;
 use crate::audit::{Account, Act};
 use crate::auth::Admitted;
 use crate::caller::{Access, Caller};
-use crate::extract::{Peer, REQUEST_ID};
+use crate::extract::{self, Peer, REQUEST_ID};
 use crate::jobs::{QUEUE_BOUND, QUEUE_DEPTH};
 use crate::load::Place;
 use crate::respond::{Refused, status_of};
@@ -178,6 +178,12 @@ fn admit(
         caller.check(access)?;
     }
     check_version(request.headers())?;
+    // What only reads may be asked with parameters that others understand.
+    if let Some(row) = row
+        && !request.method().is_safe()
+    {
+        extract::no_others(request.uri(), &row.query)?;
+    }
     let place = if is_public {
         None
     } else {

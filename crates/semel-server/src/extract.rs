@@ -151,9 +151,14 @@ pub(crate) struct Parameters(HashMap<String, String>);
 
 impl Parameters {
     pub(crate) fn of(uri: &Uri) -> Result<Self, Problem> {
-        Query::try_from_uri(uri).map(|Query(parameters)| Self(parameters)).map_err(|_| {
-            Problem::new(Code::InvalidRequest, "the query cannot be read; percent-encode its values")
-        })
+        let mut parameters = HashMap::new();
+        for (name, value) in sent(uri)? {
+            if parameters.contains_key(&name) {
+                return Err(refuse(&name, "is given twice, and one of them would not be looked at"));
+            }
+            parameters.insert(name, value);
+        }
+        Ok(Self(parameters))
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
@@ -190,6 +195,27 @@ impl Parameters {
             _ => Err(refuse(name, format!("is not a number of {least}..={most}"))),
         }
     }
+}
+
+/// The query's parameters as they were sent.
+fn sent(uri: &Uri) -> Result<Vec<(String, String)>, Problem> {
+    Query::try_from_uri(uri).map(|Query(sent)| sent).map_err(|_| {
+        Problem::new(Code::InvalidRequest, "the query cannot be read; percent-encode its values")
+    })
+}
+
+/// Refuses parameters besides those that are known: taken for a bound on what is done, and not looked at, one would have more
+/// done than was meant.
+pub(crate) fn no_others(uri: &Uri, known: &[&str]) -> Result<(), Problem> {
+    let odd = sent(uri)?.into_iter().find(|(name, _)| !known.contains(&&**name));
+    let Some((name, _)) = odd else { return Ok(()) };
+    let takes = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+    Err(refuse(
+        &name,
+        format!(
+            "is not one that this endpoint takes (it takes {takes}; what else there is to say stands in the body)"
+        ),
+    ))
 }
 
 /// The place in a listing of jobs that a query names, if it does.

@@ -16,6 +16,8 @@ pub(crate) struct Row {
     pub(crate) access: Access,
     /// Whether it is about the whole server: then it is not there for a request that is some tenant's.
     pub(crate) is_global: bool,
+    /// The parameters of its query.
+    pub(crate) query: Vec<&'static str>,
     pub(crate) times: Times,
 }
 
@@ -39,6 +41,7 @@ impl Known {
             name: endpoint.name,
             access: endpoint.access,
             is_global: endpoint.is_global,
+            query: endpoint.query.iter().map(|parameter| parameter.name).collect(),
             times: Times::default(),
         };
         let mut rows: Vec<Row> = table.iter().map(row).collect();

@@ -350,3 +350,40 @@ async fn policies_in_use_say_how_often_they_matched() {
     assert_eq!(theirs.body["items"], json!([]));
     server.stop().await;
 }
+
+/// A bound that stands in the wrong place bounds nothing.
+#[tokio::test]
+async fn a_change_is_refused_with_parameters_that_nobody_reads() {
+    let server = Server::in_memory().await;
+    let id =
+        server.create(&job(&json!({}), &json!({ "queue": "q", "unique": {} }))).await.job_id().to_owned();
+    let key = server.get(&format!("/ojs/v1/jobs/{id}")).await.body["unique_key"].as_str().unwrap().to_owned();
+    let key = format!("/ojs/v1/unique-jobs/{key}");
+    let purge = "/ojs/v1/queues/q/purge".to_owned();
+    let all = json!({ "confirm": true });
+    for (method, path, parameter, body) in [
+        (Method::POST, format!("{purge}?states=scheduled"), "states", None),
+        (Method::POST, "/ojs/v1/admin/jobs/bulk/cancel?queue=other".to_owned(), "queue", Some(&all)),
+        (Method::DELETE, format!("/ojs/v1/jobs/{id}?state=scheduled"), "state", None),
+        (Method::POST, format!("/ojs/v1/admin/jobs/{id}/cancel?dry_run"), "dry_run", None),
+        (Method::DELETE, format!("{key}?reason=a&dry_run=1"), "dry_run", None),
+        (Method::DELETE, format!("{key}?reason=a&reason=b"), "reason", None),
+    ] {
+        let text = body.map(Value::to_string);
+        let told = server.ask(method, &path, text.as_deref(), HeaderMap::new()).await;
+        let named = &told.body["error"]["details"]["parameter"];
+        assert_eq!((told.status, told.code(), named), (400, "invalid_request", &json!(parameter)), "{path}");
+        if path.starts_with(&key) {
+            assert!(told.body["error"]["message"].as_str().unwrap().contains("reason"), "{}", told.body);
+        }
+    }
+    let job = server.get(&format!("/ojs/v1/jobs/{id}")).await.body;
+    assert_eq!((&job["state"], job.get("unique_key").is_some()), (&json!("available"), true));
+    assert_eq!(server.delete(&format!("{key}?reason=a")).await.status, 200);
+    // Who only reads may say what others understand, but nothing twice.
+    assert_eq!(server.get("/ojs/v1/jobs?queue=q&page=1").await.status, 200);
+    let told = server.get("/ojs/v1/jobs?queue=q&queue=other").await;
+    assert_eq!((told.status, &told.body["error"]["details"]["parameter"]), (400, &json!("queue")));
+    assert_eq!(server.post(&purge, &json!({})).await.body["purged"], 1);
+    server.stop().await;
+}
