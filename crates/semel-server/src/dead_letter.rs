@@ -86,8 +86,13 @@ pub(crate) async fn retry(
 ) -> Answered {
     let id = extract::job_id(id)?;
     caller.check_job(&app, id).await?;
-    match app.engine.revive(id).await? {
-        Revived::Done(head) => Ok(Answer::ok(show(&app.engine, &caller, &head, answer::job).await)),
+    revived(&app, &caller, app.engine.revive(id).await?).await
+}
+
+/// What became of a dead letter that was offered again.
+pub(crate) async fn revived(app: &App, caller: &Caller, revived: Revived) -> Answered {
+    match revived {
+        Revived::Done(head) => Ok(Answer::ok(show(&app.engine, caller, &head, answer::job).await)),
         Revived::Blocked { holder } => Err(Problem::new(
             Code::Duplicate,
             "another job holds the dead letter's unique key; wait for its end, or cancel it, and retry again",

@@ -7,7 +7,7 @@ use http::request::Parts;
 use semel_core::ident::{JobId, WorkflowId};
 use semel_core::lease::Bearer;
 use semel_core::life::Revived;
-use semel_core::settle::Settled;
+use semel_core::settle::{Refusal, Settled};
 use semel_core::state::StateSet;
 use semel_ojs::bulk::Bulk;
 use semel_ojs::write::{list as put_list, object};
@@ -18,6 +18,7 @@ use super::Page;
 use crate::App;
 use crate::audit::Many;
 use crate::caller::Caller;
+use crate::dead_letter;
 use crate::extract::{self, Parameters};
 use crate::many::{Found, each, found};
 use crate::respond::{Answer, Answered, Refused, settled, show as show_job, view_for};
@@ -64,6 +65,25 @@ pub(crate) async fn cancel(
     caller.check_cancel(&app, id).await?;
     let head = settled(app.engine.cancel(id, Bearer::default()).await?)?;
     Ok(Answer::ok(show_job(&app.engine, &caller, &head, answer::job).await))
+}
+
+/// `POST /admin/jobs/{id}/retry`: a dead letter. Any other job is there, and is in no state for it.
+pub(crate) async fn retry(
+    Scope(app): Scope,
+    caller: Caller,
+    id: Result<Path<String>, PathRejection>,
+) -> Answered {
+    let id = extract::job_id(id)?;
+    caller.check_job(&app, id).await?;
+    let revived = match app.engine.revive(id).await? {
+        Revived::Refused(Refusal::NotFound) => {
+            let found = app.engine.heads(vec![id]).await?;
+            let refusal = found.first().map_or(Refusal::NotFound, |head| Refusal::WrongState(head.state));
+            return Err(refusal.into());
+        }
+        revived => revived,
+    };
+    dead_letter::revived(&app, &caller, revived).await
 }
 
 /// `POST /admin/jobs/bulk/cancel`: live jobs that the filter admits.

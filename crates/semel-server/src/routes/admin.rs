@@ -73,7 +73,7 @@ pub(super) fn rows() -> Vec<Endpoint> {
             .named("adminCancelJob", "Cancels a job that has not ended.")
             .answers(200, "JobAnswer")
             .refuses(&[NotFound, Conflict]),
-        post("/ojs/v1/admin/jobs/{id}/retry", Admin, dead_letter::retry)
+        post("/ojs/v1/admin/jobs/{id}/retry", Admin, admin::jobs::retry)
             .named("adminRetryJob", "Offers a dead letter again, under its own policy.")
             .answers(200, "JobAnswer")
             .refuses(&[NotFound, Conflict, Duplicate]),

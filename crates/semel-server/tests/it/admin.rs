@@ -387,3 +387,20 @@ async fn a_change_is_refused_with_parameters_that_nobody_reads() {
     assert_eq!(server.post(&purge, &json!({})).await.body["purged"], 1);
     server.stop().await;
 }
+
+/// It is there: only that it has not failed for good.
+#[tokio::test]
+async fn a_job_that_is_no_dead_letter_is_in_no_state_to_be_retried() {
+    let server = Server::in_memory().await;
+    let id = server.create(&job(&json!({}), &json!({ "queue": "q" }))).await.job_id().to_owned();
+    let retry = async |id: &str| server.post(&format!("/ojs/v1/admin/jobs/{id}/retry"), &json!({})).await;
+    let told = retry(&id).await;
+    let state = &told.body["error"]["details"]["current_state"];
+    assert_eq!((told.status, told.code(), state), (409, "conflict", &json!("available")), "{}", told.body);
+    let told = retry("01961111-aaaa-7bbb-8ccc-dddddddddddd").await;
+    assert_eq!((told.status, told.code()), (404, "not_found"));
+    let dead = dead_letter(&server, "broken", None).await;
+    let told = retry(&dead).await;
+    assert_eq!((told.status, &told.body["job"]["state"]), (200, &json!("available")), "{}", told.body);
+    server.stop().await;
+}
