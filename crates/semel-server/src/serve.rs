@@ -17,7 +17,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tower_service::Service as _;
 
 use crate::extract::Peer;
@@ -84,6 +84,8 @@ pub async fn serve_with(
     let graceful = GracefulShutdown::new();
     let places = Arc::new(Semaphore::new(limits.connections));
     let clients = Clients::default();
+    // Dropped when the shutdown begins.
+    let (serving, ended) = watch::channel(());
     let mut shutdown = std::pin::pin!(shutdown);
     loop {
         let place = tokio::select! {
@@ -108,14 +110,14 @@ pub async fn serve_with(
             tracing::debug!(client = %peer.ip(), "a client has too many connections; another one was closed");
             continue;
         };
-        let connection = Connection { router: router.clone(), limits, peer };
+        let connection = Connection { router: router.clone(), limits, peer, ended: ended.clone() };
         let (tls, watcher) = (tls.clone(), graceful.watcher());
         tokio::spawn(async move {
             connection.run(stream, tls, watcher).await;
             drop((place, client));
         });
     }
-    drop(listener);
+    drop((listener, serving));
     if tokio::time::timeout(limits.drain, graceful.shutdown()).await.is_err() {
         tracing::warn!("requests were still under way when the time to drain was over");
     }
@@ -127,17 +129,24 @@ struct Connection {
     router: Router,
     limits: Limits,
     peer: SocketAddr,
+    ended: watch::Receiver<()>,
 }
 
 impl Connection {
-    async fn run(self, stream: TcpStream, tls: Option<Tls>, watcher: Watcher) {
+    async fn run(mut self, stream: TcpStream, tls: Option<Tls>, watcher: Watcher) {
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "a connection broke before it was served");
             return;
         }
         let stream = Patient::new(stream, self.limits.write_timeout);
         let Some(tls) = tls else { return self.serve(stream, watcher).await };
-        match tokio::time::timeout(self.limits.header_timeout, tls.acceptor().accept(stream)).await {
+        let agreed = tokio::time::timeout(self.limits.header_timeout, tls.acceptor().accept(stream));
+        let agreed = tokio::select! {
+            agreed = agreed => agreed,
+            // Nothing was asked yet that the end could wait for.
+            _ = self.ended.changed() => return,
+        };
+        match agreed {
             Ok(Ok(stream)) => self.serve(stream, watcher).await,
             Ok(Err(error)) => tracing::debug!(%error, "a client could not agree on TLS"),
             Err(_) => tracing::debug!("a client did not agree on TLS in time"),
@@ -145,7 +154,7 @@ impl Connection {
     }
 
     async fn serve(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, watcher: Watcher) {
-        let Self { router, limits, peer } = self;
+        let Self { router, limits, peer, .. } = self;
         let service = service_fn(move |mut request: hyper::Request<Incoming>| {
             request.extensions_mut().insert(Peer(peer));
             let mut router = router.clone();

@@ -8,7 +8,7 @@ use semel_client::{Client, ClientError};
 use semel_engine::Engine;
 use semel_server::{Config, Limits, Tls, router, serve_with};
 use semel_store::memory::Memory;
-use tokio::io::AsyncReadExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 
@@ -95,4 +95,57 @@ async fn who_does_not_agree_on_tls_is_not_waited_for() {
     drop(stop);
     serving.await.unwrap().unwrap();
     engine.stop().await;
+}
+
+/// Whoever says half of what agrees on TLS has asked for nothing.
+#[tokio::test]
+async fn a_handshake_does_not_hold_up_the_end() {
+    let (certificate, key) = Authority::new().certificate();
+    let tls = Tls::new(certificate.as_bytes(), key.as_bytes()).unwrap();
+    let engine = Engine::start(Arc::new(Memory::default())).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let hour = Duration::from_secs(3_600);
+    let limits = Limits { header_timeout: hour, drain: hour, ..Limits::default() };
+    let app = router(engine.clone(), Config::default());
+    let serving = tokio::spawn(serve_with(listener, app, limits, Some(tls), async { drop(stopped.await) }));
+    let mut client = TcpStream::connect(address).await.unwrap();
+    client.write_all(&client_hello()).await.unwrap();
+    // The server has said its part, and waits for the client's.
+    client.read_u8().await.unwrap();
+    drop(stop);
+    let ended = tokio::time::timeout(Duration::from_secs(20), serving).await;
+    ended.expect("it waits for the handshake").unwrap().unwrap();
+    engine.stop().await;
+}
+
+/// The first words of a client (TLS 1.2).
+fn client_hello() -> Vec<u8> {
+    fn with_length(bytes: usize, content: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(content.len()).unwrap().to_be_bytes();
+        [&length[4 - bytes..], content].concat()
+    }
+    let extension = |kind: u16, content: &[u8]| [&kind.to_be_bytes()[..], &with_length(2, content)].concat();
+    let extensions = [
+        // Groups: secp256r1. Point formats: uncompressed. Signatures: ECDSA and RSA with SHA-256.
+        extension(10, &with_length(2, &[0, 23])),
+        extension(11, &with_length(1, &[0])),
+        extension(13, &with_length(2, &[4, 3, 8, 4])),
+        // The extended master secret.
+        extension(23, &[]),
+    ];
+    // Ciphers: ECDHE with ECDSA or RSA, and AES-128-GCM.
+    let ciphers = with_length(2, &[0xc0, 0x2b, 0xc0, 0x2f]);
+    let version = [3, 3];
+    let hello = [
+        &version[..],
+        &[7; 32],
+        &with_length(1, &[]),
+        &ciphers,
+        &with_length(1, &[0]),
+        &with_length(2, &extensions.concat()),
+    ];
+    let handshake = [&[1][..], &with_length(3, &hello.concat())].concat();
+    [&[22, 3, 1][..], &with_length(2, &handshake)].concat()
 }
