@@ -1,5 +1,6 @@
 //! Bearer tokens: kept as digests, compared in constant time, never logged; and what each of them may do.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -62,8 +63,8 @@ pub struct Token {
     pub inspect: bool,
     /// When it ends: during a rotation the old and the new one are good side by side.
     pub expires_at: Option<Timestamp>,
-    /// What this token has under way: nothing in a new one.
-    pub share: Share,
+    /// What this token has under way: nothing in a new one. Whoever [replaces](Tokens::replace) tokens need not carry it over.
+    pub share: Arc<Share>,
 }
 
 impl Token {
@@ -82,7 +83,7 @@ impl Token {
             tenant: None,
             inspect: true,
             expires_at: None,
-            share: Share::default(),
+            share: Arc::default(),
         }
     }
 }
@@ -133,10 +134,18 @@ impl Tokens {
     }
 
     /// From now on these tokens and no others. Requests under way end as they began, but for streams: one whose token is
-    /// not there any more, or may something else now, ends.
+    /// not there any more, or may something else now, ends. What a token that stays has under way counts on.
     pub fn replace(&self, tokens: Vec<Token>) {
         let mut present = self.0.tokens.write().unwrap_or_else(PoisonError::into_inner);
-        *present = Some(tokens.into_iter().map(Arc::new).collect());
+        let shares: HashMap<[u8; 32], Arc<Share>> =
+            present.iter().flatten().map(|token| (token.digest, Arc::clone(&token.share))).collect();
+        let carried_over = |mut token: Token| {
+            if let Some(share) = shares.get(&token.digest) {
+                token.share = Arc::clone(share);
+            }
+            Arc::new(token)
+        };
+        *present = Some(tokens.into_iter().map(carried_over).collect());
     }
 
     /// Whether nobody needs a token.
@@ -197,6 +206,7 @@ mod tests {
     use http::HeaderValue;
 
     use super::*;
+    use crate::load::{Bounds, Load, Place};
 
     fn ask(tokens: &Tokens, header: &str, now: i64) -> Option<String> {
         let value = HeaderValue::try_from(header).unwrap();
@@ -228,6 +238,30 @@ mod tests {
         let clone = tokens.clone();
         tokens.replace(vec![Token::all("newest", "three")]);
         assert_eq!((ask(&clone, "Bearer two", 0), ask(&clone, "Bearer three", 0).is_some()), (None, true));
+    }
+
+    /// Its streams stay open, and there may be no more of them for that the file was read again.
+    #[test]
+    fn what_a_token_has_under_way_counts_on_when_tokens_are_read_again() {
+        let admitted = |tokens: &Tokens, text: &str| {
+            let value = HeaderValue::try_from(format!("Bearer {text}")).unwrap();
+            match tokens.admit(&HeaderMap::from_iter([(AUTHORIZATION, value)]), || Timestamp::from_micros(0))
+            {
+                Admitted::As(token) => token,
+                Admitted::Open | Admitted::Refused => panic!("{text} is not there"),
+            }
+        };
+        let bounds = Bounds { requests_per_token: 1, ..Bounds::default() };
+        let load = Arc::new(Load::default());
+        let tokens = Tokens::only(vec![Token::all("a", "one"), Token::all("b", "two")]);
+        let place = Place::take(&load, bounds, Some(&admitted(&tokens, "one"))).unwrap();
+        tokens.replace(vec![Token::all("b", "two"), Token::all("renamed", "one"), Token::all("c", "three")]);
+        for (text, has_room) in [("one", false), ("two", true), ("three", true)] {
+            let taken = Place::take(&load, bounds, Some(&admitted(&tokens, text)));
+            assert_eq!(taken.is_ok(), has_room, "{text}");
+        }
+        drop(place);
+        assert!(Place::take(&load, bounds, Some(&admitted(&tokens, "one"))).is_ok(), "it has ended");
     }
 
     #[test]
