@@ -1,6 +1,7 @@
 //! Workflows on the wire: chain, group, batch and steps with `depends_on`, nested as one likes, and what is shown.
 
 mod defaults;
+mod names;
 mod vain;
 
 use std::collections::HashMap;
@@ -14,6 +15,7 @@ use semel_core::workflow::{Form, Plan, PlannedStep, Step, StepStatus, When, Work
 use serde_json::value::RawValue;
 
 use self::defaults::Defaults;
+use self::names::Names;
 use self::vain::{refuse_attributes, refuse_callbacks, refuse_depends_on};
 use crate::digest;
 use crate::enqueue::{Enqueue, Terms};
@@ -40,7 +42,12 @@ pub fn parse<'t>(text: &str, terms: impl Into<Terms<'t>>) -> Result<Plan, Invali
     let depends = items
         .iter()
         .any(|raw| Members::read(raw.get(), "").is_ok_and(|members| members.raw("depends_on").is_some()));
-    let mut reader = Reader { steps: Vec::new(), terms: terms.into(), defaults: Defaults::default() };
+    let mut reader = Reader {
+        steps: Vec::new(),
+        terms: terms.into(),
+        defaults: Defaults::default(),
+        names: Names::default(),
+    };
     refuse_attributes(&members, "")?;
     reader.defaults.enter(&members, "")?;
     if kind.as_deref() != Some("batch") {
@@ -68,6 +75,7 @@ pub fn parse<'t>(text: &str, terms: impl Into<Terms<'t>>) -> Result<Plan, Invali
             ));
         }
     };
+    reader.names.settle(&mut reader.steps);
     let digest = id.map(|_| digest::request(&members)).transpose()?;
     let plan = Plan {
         owner: Tenant::default(),
@@ -105,6 +113,7 @@ struct Reader<'t> {
     steps: Vec<PlannedStep>,
     terms: Terms<'t>,
     defaults: Defaults,
+    names: Names,
 }
 
 /// What a part of a workflow ends with: those that wait for it wait for these.
@@ -198,7 +207,7 @@ impl Reader<'_> {
         let members = Members::read(raw.get(), pointer)?;
         refuse_depends_on(&members, pointer)?;
         if members.raw("steps").is_none() && members.raw("jobs").is_none() {
-            let id = step_id(&members, pointer, self.steps.len())?;
+            let id = self.names.id(&members, pointer, self.steps.len())?;
             return Ok(vec![self.step(raw.get(), pointer, &id, after, results)?]);
         }
         if depth >= WORKFLOW_DEPTH_MAX {
@@ -237,10 +246,14 @@ impl Reader<'_> {
         for (at, raw) in items.iter().enumerate() {
             let pointer = format!("/{}/{at}", trim(place));
             let members = Members::read(raw.get(), &pointer)?;
-            let id = step_id(&members, &pointer, at)?;
+            let id = self.names.id(&members, &pointer, at)?;
             let number = self.step(raw.get(), &pointer, &id, &[], &[])?;
             numbers.insert(id, number);
             waits.push(members.raw("depends_on").filter(|raw| raw.get() != "null"));
+        }
+        self.names.settle(&mut self.steps);
+        for (number, step) in (0..).zip(&self.steps) {
+            numbers.entry(step.id.clone()).or_insert(number);
         }
         // Which step has named each one last.
         let mut named_by: Vec<Option<usize>> = vec![None; self.steps.len()];
@@ -321,14 +334,6 @@ impl Reader<'_> {
 
 fn trim(pointer: &str) -> &str {
     pointer.trim_start_matches('/')
-}
-
-/// A step's own id, or one made of its number.
-fn step_id(members: &Members<'_>, pointer: &str, number: usize) -> Result<String, Invalid> {
-    Ok(match members.get(pointer, "id") {
-        Some(value) => value.string()?.into_owned(),
-        None => format!("step-{number}"),
-    })
 }
 
 /// Writes a workflow's members into an object. `state_of` gives the state of the job of a step that goes on.

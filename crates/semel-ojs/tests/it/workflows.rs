@@ -353,3 +353,52 @@ fn steps_that_are_named_as_callbacks_are_callbacks() {
     }
     assert_eq!(parse("on_error"), (Form::Chain, CallbackWhen::Success, false));
 }
+
+/// Open Job Spec wants a name of each step, and knows no id.
+#[test]
+fn a_step_without_an_id_is_called_by_its_name_where_it_has_it_alone() {
+    let ids = |text: &str| -> Vec<String> {
+        workflow::parse(text, true).unwrap().steps.into_iter().map(|step| step.id).collect()
+    };
+    let step = |said: &str| format!(r#"{{{said}"type":"a.b","args":[]}}"#);
+    let of = |form: &str, steps: &[&str]| {
+        let steps: Vec<String> = steps.iter().map(|said| step(said)).collect();
+        format!(r#"{{{form}"steps":[{}]}}"#, steps.join(","))
+    };
+    let chain = r#""type":"chain","#;
+    assert_eq!(
+        ids(&of(chain, &[r#""name":"fetch","#, r#""name":"store","id":"s","#, ""])),
+        ["fetch", "s", "step-2"]
+    );
+    // What others are called, names of two steps, and what can be no id, tell nothing.
+    for (name, other) in [
+        (r#""name":"x","#, r#""name":"x","#),
+        (r#""name":"step-1","#, ""),
+        (r#""name":"","#, ""),
+        (r#""name":7,"#, ""),
+        (&*format!(r#""name":"{}","#, "n".repeat(256)), ""),
+    ] {
+        assert_eq!(ids(&of(chain, &[name, other])), ["step-0", "step-1"], "{name} {other}");
+    }
+    assert_eq!(ids(&of(chain, &[r#""name":"x","#, r#""id":"x","#])), ["step-0", "x"]);
+    let nested = format!(
+        r#"{{"type":"chain","steps":[{},{{"type":"group","name":"both","jobs":[{},{}]}}]}}"#,
+        step(r#""name":"a","#),
+        step(r#""name":"a","#),
+        step(r#""name":"b","#)
+    );
+    assert_eq!(ids(&nested), ["step-0", "step-1", "b"]);
+    // Others wait for it by its name, and by its number as before.
+    let graph = of(
+        "",
+        &[
+            r#""name":"fetch","#,
+            r#""depends_on":["fetch"],"#,
+            r#""name":"c","depends_on":["step-0","step-1"],"#,
+        ],
+    );
+    let plan = workflow::parse(&graph, true).unwrap();
+    let waits: Vec<&[u32]> = plan.steps.iter().map(|step| &*step.after).collect();
+    assert_eq!(waits, [&[][..], &[0], &[0, 1]]);
+    assert_eq!(plan.steps[2].id, "c");
+}
