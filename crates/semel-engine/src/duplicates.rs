@@ -158,8 +158,7 @@ impl DuplicateLog {
                 match self.flush(store).await {
                     Ok(true) => {}
                     Ok(false) => break,
-                    // Nobody knows of a piece whether it was written; the others are still to be.
-                    Err(StoreError::Unknown(_)) => {}
+                    // Each would be waited for once more.
                     Err(_) if has_failed => return,
                     Err(_) => has_failed = true,
                 }

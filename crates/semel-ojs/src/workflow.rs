@@ -241,19 +241,22 @@ impl Reader<'_> {
 
     /// Steps that name the steps they wait for.
     fn graph(&mut self, place: &str, items: &[&RawValue]) -> Result<Form, Invalid> {
-        let mut numbers: HashMap<String, u32> = HashMap::new();
+        let mut called: Vec<(String, u32)> = Vec::new();
         let mut waits: Vec<Option<&RawValue>> = Vec::new();
         for (at, raw) in items.iter().enumerate() {
             let pointer = format!("/{}/{at}", trim(place));
             let members = Members::read(raw.get(), &pointer)?;
             let id = self.names.id(&members, &pointer, at)?;
             let number = self.step(raw.get(), &pointer, &id, &[], &[])?;
-            numbers.insert(id, number);
+            called.push((id, number));
             waits.push(members.raw("depends_on").filter(|raw| raw.get() != "null"));
         }
         self.names.settle(&mut self.steps);
-        for (number, step) in (0..).zip(&self.steps) {
-            numbers.entry(step.id.clone()).or_insert(number);
+        let mut numbers: HashMap<String, u32> =
+            (0..).zip(&self.steps).map(|(number, step)| (step.id.clone(), number)).collect();
+        // One that has a name may be called by its number too, unless that is the name of another.
+        for (id, number) in called {
+            numbers.entry(id).or_insert(number);
         }
         // Which step has named each one last.
         let mut named_by: Vec<Option<usize>> = vec![None; self.steps.len()];

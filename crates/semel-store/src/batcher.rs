@@ -242,6 +242,7 @@ impl Batcher {
             entropy: self.entropy,
             answers: self.answers.another(),
             is_patient: is_of_waitlist,
+            is_alone: flights_max == 1,
         };
         let callers = decisions.len() + claims.len();
         let flight = Box::pin(flight.fly(decisions, claims));

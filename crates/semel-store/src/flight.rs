@@ -54,6 +54,8 @@ pub(crate) struct Flight {
     pub(crate) answers: Answers<Outcome>,
     /// Whether it waits for what is away. Others go on without those that need it.
     pub(crate) is_patient: bool,
+    /// Whether nothing else is asked of the store meanwhile.
+    pub(crate) is_alone: bool,
 }
 
 /// What was decided of a group.
@@ -100,7 +102,7 @@ impl Flight {
         // Looked at as late as can be: while a store is away callers give up, ask again and give up again.
         let claims = claims.into_iter().filter(|(_, reply)| !reply.is_gone());
         let (claims, replies): (Vec<Claim>, Vec<ClaimReply>) = claims.unzip();
-        let mut ready = Hints::gather(&groups);
+        let mut ready = self.hints.gather(&groups, self.is_alone);
         if !groups.iter().any(Group::is_checked) && claims.is_empty() {
             let again = self.answer_silent(decided, began).await;
             return Landed { again, ..Landed::default() };

@@ -167,7 +167,8 @@ impl Hints {
         self.watchers.wake_all();
     }
 
-    pub(crate) fn gather(groups: &[Group]) -> Ready {
+    /// What a commit of these is of interest for. `is_alone` says that nobody looks beside it: whoever is to hear of it watches already.
+    pub(crate) fn gather(&self, groups: &[Group], is_alone: bool) -> Ready {
         let mut ready =
             Ready { told: groups.iter().any(|group| !group.events.is_empty()), ..Ready::default() };
         let written = groups.iter().flat_map(|group| &group.writes).filter_map(|write| match write {
@@ -180,7 +181,9 @@ impl Hints {
             | Write::Queue { .. }
             | Write::Document { .. } => None,
         });
-        ready.written.extend(written);
+        if !is_alone || self.watchers.is_any() {
+            ready.written.extend(written);
+        }
         for write in groups.iter().flat_map(|group| &group.writes) {
             if let Write::Document { document: Some(document), .. } = write
                 && let Some(at) = document.due

@@ -30,18 +30,30 @@ impl Names {
         Ok(format!("step-{next}"))
     }
 
-    /// Calls each step by its name, unless another one is called so: a name need not tell steps apart, an id does.
-    pub(super) fn settle(&self, steps: &mut [PlannedStep]) {
-        let mut uses: HashMap<&str, usize> = HashMap::with_capacity(self.0.len());
-        for (_, name) in &self.0 {
-            *uses.entry(name).or_default() += 1;
+    /// Calls each step by its name, unless another one is called so: a name need not tell steps apart, an id does. Those known so
+    /// far are settled for good.
+    pub(super) fn settle(&mut self, steps: &mut [PlannedStep]) {
+        let mut named = std::mem::take(&mut self.0);
+        let mut uses: HashMap<String, usize> = HashMap::with_capacity(named.len());
+        for (_, name) in &named {
+            *uses.entry(name.clone()).or_default() += 1;
         }
-        let ids: HashSet<&str> = steps.iter().map(|step| &*step.id).collect();
-        let is_alone = |name: &str| !ids.contains(name) && uses.get(name) == Some(&1);
-        let alone: Vec<&(usize, String)> = self.0.iter().filter(|(_, name)| is_alone(name)).collect();
-        for (at, name) in alone {
-            if let Some(step) = steps.get_mut(*at) {
-                step.id.clone_from(name);
+        let by_name: HashSet<usize> = named.iter().map(|(at, _)| *at).collect();
+        let others = steps.iter().enumerate().filter(|(at, _)| !by_name.contains(at));
+        let mut ids: HashSet<String> = others.map(|(_, step)| step.id.clone()).collect();
+        loop {
+            let is_alone = |(_, name): &(usize, String)| !ids.contains(name) && uses.get(name) == Some(&1);
+            let (alone, others): (Vec<_>, Vec<_>) = named.into_iter().partition(is_alone);
+            named = alone;
+            if others.is_empty() {
+                break;
+            }
+            // These keep their numbers, which may be names of others.
+            ids.extend(others.iter().filter_map(|(at, _)| steps.get(*at)).map(|step| step.id.clone()));
+        }
+        for (at, name) in named {
+            if let Some(step) = steps.get_mut(at) {
+                step.id = name;
             }
         }
     }

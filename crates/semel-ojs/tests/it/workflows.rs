@@ -401,4 +401,28 @@ fn a_step_without_an_id_is_called_by_its_name_where_it_has_it_alone() {
     let waits: Vec<&[u32]> = plan.steps.iter().map(|step| &*step.after).collect();
     assert_eq!(waits, [&[][..], &[0], &[0, 1]]);
     assert_eq!(plan.steps[2].id, "c");
+    // Names that are others' numbers are names: whoever waits for one waits for who is called so in the answer.
+    let named = |names: [&str; 3], waits: [&str; 3]| {
+        let steps = names
+            .iter()
+            .zip(waits)
+            .map(|(name, waits)| step(&format!(r#""name":"{name}","depends_on":[{waits}],"#)));
+        let text = format!(r#"{{"steps":[{}]}}"#, steps.collect::<Vec<_>>().join(","));
+        let steps = workflow::parse(&text, true).unwrap().steps;
+        steps.into_iter().map(|step| (step.id, step.after)).collect::<Vec<_>>()
+    };
+    let said = |id: &str, after: &[u32]| (id.to_owned(), after.to_vec());
+    assert_eq!(
+        named(["step-1", "other", "last"], ["", "", r#""step-1""#]),
+        [said("step-1", &[]), said("other", &[]), said("last", &[0])]
+    );
+    assert_eq!(
+        named(["step-1", "step-2", "step-3"], ["", r#""step-1""#, r#""step-1","step-2""#]),
+        [said("step-1", &[]), said("step-2", &[0]), said("step-3", &[0, 1])]
+    );
+    // A number that is kept is no other step's name.
+    assert_eq!(
+        named(["x", "x", "step-1"], ["", "", r#""step-1""#]),
+        [said("step-0", &[]), said("step-1", &[]), said("step-2", &[1])]
+    );
 }
