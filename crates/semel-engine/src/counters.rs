@@ -126,19 +126,12 @@ impl Counters {
     }
 }
 
-/// Whether an outcome counted under this name kept a job from being one of its own.
-pub fn is_suppressed(outcome: &str) -> bool {
-    matches!(
-        outcome,
-        "amended"
-            | "existing"
-            | "rejected"
-            | "rejected_finished"
-            | "rejected_undisclosed"
-            | "mismatch"
-            | "key_reused"
-    )
-}
+/// What became of requests that a job kept from being jobs of their own, by the names they are counted under. Those whose contents did not
+/// fit (`mismatch`, `key_reused`) are refusals of their own kind.
+pub const SUPPRESSED: [&str; 6] =
+    ["existing", "amended", "repeated", "rejected", "rejected_finished", "rejected_undisclosed"];
+/// What becomes of jobs later on, counted beside those: of no request.
+pub const ENDS: [&str; 3] = ["completed", "failed", "cancelled"];
 
 #[cfg(test)]
 mod tests {

@@ -7,7 +7,7 @@ use semel_core::enqueue::Offer;
 use semel_core::ident::{JobType, QueueName};
 use semel_core::unique::UniquePolicy;
 
-use crate::counters::is_suppressed;
+use crate::counters::SUPPRESSED;
 
 /// Policies that are counted, in all. Those that come later are told of together.
 pub const POLICIES_MAX: usize = 1_000;
@@ -39,8 +39,10 @@ impl Uses {
             "created" => Some(&mut self.created),
             "replaced" => Some(&mut self.replaced),
             "follow_up" => Some(&mut self.followed_up),
-            "key_reused" => None,
-            other => is_suppressed(other).then_some(&mut self.suppressed),
+            "key_reused" | "repeated" => None,
+            // It was kept from being a job of its own too.
+            "mismatch" => Some(&mut self.suppressed),
+            other => SUPPRESSED.contains(&other).then_some(&mut self.suppressed),
         }
     }
 }

@@ -11,7 +11,7 @@ use http::{HeaderValue, StatusCode};
 use semel_core::ident::{JobType, QueueName};
 use semel_core::state::State as JobState;
 use semel_core::time::Timestamp;
-use semel_engine::counters::Series;
+use semel_engine::counters::{ENDS, SUPPRESSED, Series};
 use semel_engine::held::HeldKeys;
 use semel_engine::hottest::Hot;
 use semel_store::backend::QueueStats;
@@ -21,12 +21,6 @@ use crate::respond::Refused;
 use crate::routes::Row;
 use crate::tenancy::Scope;
 
-/// What became of requests that a job kept from being jobs of their own, by the names they are counted under. Those whose contents did not
-/// fit (`mismatch`, `key_reused`) are refusals of their own kind.
-const SUPPRESSED: [&str; 6] =
-    ["existing", "amended", "repeated", "rejected", "rejected_finished", "rejected_undisclosed"];
-/// What becomes of jobs later on: of no request.
-const ENDS: [&str; 3] = ["completed", "failed", "cancelled"];
 /// Keys that are named, at most.
 const HOTTEST_MAX: usize = 20;
 /// Digits of a key that are shown: enough to find it, and nothing to compute it from.
