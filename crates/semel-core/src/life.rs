@@ -233,7 +233,9 @@ pub fn revive(draft: &mut Draft, id: JobId) -> Result<Revived, Missing> {
         Ok(body) => body,
         Err(corrupt) => return Ok(Revived::Refused(Refusal::Corrupt(corrupt))),
     };
-    if let (Some(key), Some(policy)) = (head.key, &body.unique) {
+    if let Some(policy) = &body.unique {
+        // Whoever has come since was let in because nobody held the key: there is nothing left to decide by.
+        let Some(key) = head.key else { return Ok(Revived::Refused(Refusal::KeyReleased)) };
         let now = draft.now();
         let read = KeyRead { key, states: StateSet::ALL, all: true };
         let others: Vec<Head> =

@@ -33,6 +33,8 @@ pub enum Refusal {
     OtherWorker,
     /// It is a follow-up that waits for the end of a run; nothing else releases it.
     AwaitsRun,
+    /// Its unique key was released, so nothing says any more whether it may run again.
+    KeyReleased,
     /// What is stored of the job cannot be read.
     Corrupt(Corrupt),
 }

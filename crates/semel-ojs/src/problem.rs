@@ -231,6 +231,11 @@ impl From<Refusal> for Problem {
                 "the job is a follow-up and starts by itself when the run it follows has ended; wait, or cancel it"
                     .to_owned(),
             ),
+            Refusal::KeyReleased => conflict(
+                "key_released",
+                "the dead letter's unique key was released, so it cannot be seen whether its work was enqueued since; enqueue it anew"
+                    .to_owned(),
+            ),
             Refusal::Corrupt(_) => Self::internal(),
         }
     }

@@ -149,6 +149,7 @@ const fn reason(refusal: &Refusal) -> &'static str {
         Refusal::StaleLease(_) => "stale_lease",
         Refusal::OtherWorker => "other_worker",
         Refusal::AwaitsRun => "awaits_run",
+        Refusal::KeyReleased => "key_released",
         Refusal::Corrupt(_) => "damaged",
     }
 }

@@ -404,3 +404,25 @@ async fn a_job_that_is_no_dead_letter_is_in_no_state_to_be_retried() {
     assert_eq!((told.status, &told.body["job"]["state"]), (200, &json!("available")), "{}", told.body);
     server.stop().await;
 }
+
+/// Whoever came since was let in because nobody held the key.
+#[tokio::test]
+async fn a_dead_letter_whose_key_was_released_is_enqueued_anew_and_not_sent_back() {
+    let server = Server::in_memory().await;
+    let dead = dead_letter(&server, "q", Some(json!({ "keys": ["args"] }))).await;
+    let key = server.get(&format!("/ojs/v1/jobs/{dead}")).await.body["job"]["unique_key"].clone();
+    let path = format!("/ojs/v1/admin/unique-jobs/{}", key.as_str().unwrap());
+    let released = server.ask(Method::DELETE, &path, Some(r#"{"reason":"a test"}"#), HeaderMap::new()).await;
+    assert_eq!(released.status, 200, "{}", released.body);
+    let again = server.create(&job(&json!({ "k": 1 }), &json!({ "unique": { "keys": ["args"] } }))).await;
+    assert_eq!(again.status, 201);
+    for path in [format!("/ojs/v1/dead-letter/{dead}/retry"), format!("/ojs/v1/admin/jobs/{dead}/retry")] {
+        let told = server.post(&path, &json!({})).await;
+        let reason = &told.body["error"]["details"]["reason"];
+        assert_eq!((told.status, told.code(), reason), (409, "conflict", &json!("key_released")));
+    }
+    let wish = json!({ "confirm": true });
+    let told = server.post("/ojs/v1/admin/jobs/bulk/retry", &wish).await;
+    assert_eq!((&told.body["matched"], &told.body["retried"]), (&json!(1), &json!(0)), "{}", told.body);
+    server.stop().await;
+}

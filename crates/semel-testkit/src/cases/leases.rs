@@ -11,7 +11,7 @@ use semel_core::state::{State, StateSet};
 use semel_core::trail::Failures;
 
 use crate::fixture::{Fixture, bearer, bytes, done};
-use crate::make::{job, keyed};
+use crate::make::{job, key, keyed};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -203,6 +203,27 @@ pub async fn a_dead_letter_whose_key_is_held_is_not_sent_back(f: &Fixture) {
     let revived = f.decide(|draft| life::revive(draft, run.id)).await;
     assert_eq!(revived, Revived::Blocked { holder: Box::new(live) });
     assert_eq!(f.head(run.id).await, Some(dead));
+}
+
+/// Whoever came since was let in without it, and both would run. One without a policy never had a key.
+pub async fn a_dead_letter_whose_key_was_released_is_not_sent_back(f: &Fixture) {
+    let want = keyed("a").attempts(1).dead_letter().states(StateSet::ALL);
+    f.create(&want.offer()).await;
+    let (run, _) = f.claim_one().await;
+    f.fail(&run).await;
+    f.maintain().await;
+    f.decide(|draft| life::release_key(draft, key("a"))).await;
+    let revive = |id| f.decide(move |draft| life::revive(draft, id));
+    assert_eq!(revive(run.id).await, Revived::Refused(Refusal::KeyReleased));
+    f.create(&want.offer()).await;
+    assert_eq!(revive(run.id).await, Revived::Refused(Refusal::KeyReleased));
+    assert_eq!(f.head(run.id).await.unwrap().ending, Some(Ending::DeadLetter));
+    let live = f.claim_one().await.0;
+    f.complete(&live).await;
+    f.create(&job().attempts(1).dead_letter().offer()).await;
+    let (keyless, _) = f.claim_one().await;
+    f.fail(&keyless).await;
+    assert!(matches!(revive(keyless.id).await, Revived::Done(_)));
 }
 
 /// Its key stays its own meanwhile, and an older lease may not do it.

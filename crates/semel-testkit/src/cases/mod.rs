@@ -235,6 +235,7 @@ macro_rules! conformance {
             a_failed_job_is_tried_again_until_its_attempts_are_used_up,
             a_dead_letter_can_be_sent_back,
             a_dead_letter_whose_key_is_held_is_not_sent_back,
+            a_dead_letter_whose_key_was_released_is_not_sent_back,
         );
         $crate::conformance!(@$how $fixture; timers:
             time_never_goes_back,
