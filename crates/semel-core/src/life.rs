@@ -243,6 +243,9 @@ pub fn revive(draft: &mut Draft, id: JobId) -> Result<Revived, Missing> {
         if let Some(holder) = blocking_holder(&admit(policy, &others, now, true), &others) {
             return Ok(Revived::Blocked { holder: Box::new(holder) });
         }
+        // So that the runs of one key are in order whichever job they are of.
+        let highest = others.iter().map(|holder| holder.fence).max().unwrap_or(0);
+        head.fence = head.fence.max(highest);
     }
     let Ok(state) = next(head.state, Event::Revive) else {
         return Ok(Revived::Refused(Refusal::WrongState(head.state)));

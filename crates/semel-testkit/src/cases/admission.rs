@@ -5,7 +5,7 @@ use std::time::Duration;
 use semel_core::body::Body;
 use semel_core::enqueue::Outcome;
 use semel_core::job::{Ending, Head, NoteKind};
-use semel_core::life::{self, KeyReleased};
+use semel_core::life::{self, KeyReleased, Revived};
 use semel_core::limits::HOLDERS_PER_KEY_MAX;
 use semel_core::lineage::Lineage;
 use semel_core::settle::{Refusal, Settled};
@@ -276,6 +276,21 @@ pub async fn fences_of_one_key_ascend_across_jobs(f: &Fixture) {
         assert!(run.fence > last, "{} after {last}", run.fence);
         last = run.fence;
     }
+    // A dead letter that is sent back is one of them, and what it waits with is no less than what it saw.
+    let want = keyed("b").attempts(1).dead_letter();
+    f.create(&want.offer()).await;
+    let (run, _) = f.claim_one().await;
+    f.fail(&run).await;
+    let between = f.create(&want.offer()).await;
+    let (later, _) = f.claim_one().await;
+    assert!(later.id == between.id && later.fence > run.fence);
+    f.complete(&later).await;
+    f.maintain().await;
+    let Revived::Done(back) = f.decide(|draft| life::revive(draft, run.id)).await else {
+        panic!("not sent back")
+    };
+    assert_eq!(back.fence, later.fence);
+    assert!(f.claim_one().await.0.fence > later.fence);
 }
 
 /// `too_many_holders` for replacing and following up; an ordinary duplicate is still found.

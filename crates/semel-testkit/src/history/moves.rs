@@ -118,7 +118,8 @@ fn check_move(before: &Head, after: &Head, is_burned: bool, now: Timestamp) -> C
         }
         (State::Discarded, State::Available) => {
             require(before.ending == Some(Ending::DeadLetter), "only a dead letter is sent back")?;
-            require(after.attempt == 0 && !is_burned, "a job sent back begins anew")
+            // Its fence is the highest of its key's holders, which it was let in among.
+            require(after.attempt == 0, "a job sent back begins anew")
         }
         (from, to) => Err(format!("there is no way from {from} to {to}")),
     }
