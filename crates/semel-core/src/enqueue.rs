@@ -40,6 +40,9 @@ pub fn enqueue_batch(draft: &mut Draft, offers: &[Offer], mode: Mode) -> Result<
                 if !is_planted(Bug::BatchHalfApplied) {
                     draft.roll_back();
                 }
+                if let Some(outcome) = refused_alone(draft, offer)? {
+                    return Ok(Batch::Refused { index, outcome });
+                }
                 // A job that goes with the batch is never named.
                 let is_gone = |id| outcomes.iter().any(|earlier: &Outcome| earlier.inserted() == Some(id));
                 if outcome.absorbed_by().is_some_and(is_gone) {
@@ -51,6 +54,21 @@ pub fn enqueue_batch(draft: &mut Draft, offers: &[Offer], mode: Mode) -> Result<
         }
     }
     if missing { Err(Missing) } else { Ok(Batch::Done(outcomes)) }
+}
+
+/// The refusal of a batch's item by what was there before the batch, where its duplicates start windows again: nothing of a
+/// refused batch is stored, but whoever was turned away has been. None where it is no duplicate by itself, and then nothing
+/// was written.
+fn refused_alone(draft: &mut Draft, offer: &Offer) -> Result<Option<Outcome>, Missing> {
+    if !offer.unique.as_ref().is_some_and(|identity| identity.policy.slides()) {
+        return Ok(None);
+    }
+    let outcome = enqueue(draft, offer)?;
+    if outcome.is_refused() {
+        return Ok(Some(outcome));
+    }
+    draft.roll_back();
+    Ok(None)
 }
 
 /// Admits one job.
@@ -93,10 +111,8 @@ fn decide(draft: &mut Draft, offer: &Offer) -> Result<Outcome, Missing> {
         return create_unblocked(draft, offer, fence);
     };
     let concerned: &[JobId] = match &admission {
-        Admission::CreateFollowUp { after: ids }
-        | Admission::Existing { renew: ids, .. }
-        | Admission::Reject { renew: ids, .. } => ids,
-        _ => &[],
+        Admission::CreateFollowUp { after } => after,
+        other => other.renews(policy),
     };
     let heads: Vec<Head> = view.holders.iter().filter(|head| concerned.contains(&head.id)).cloned().collect();
     let Some(named) = view.holders.iter().find(|head| head.id == holder).cloned() else {
@@ -106,6 +122,10 @@ fn decide(draft: &mut Draft, offer: &Offer) -> Result<Outcome, Missing> {
         && !is_planted(Bug::MismatchAccepted)
         && let Some(refused) = refuse_mismatch(draft, offer, policy, &admission, &named)?
     {
+        // A duplicate like any other. One that cannot be read is none.
+        if policy.slides() && matches!(refused, Outcome::Mismatch { .. }) {
+            renew_windows(draft, heads);
+        }
         return Ok(refused);
     }
     act(draft, offer, identity, admission, heads, named, fence)
@@ -279,7 +299,8 @@ fn create(
     Ok(head)
 }
 
-fn renew_windows(draft: &mut Draft, holders: Vec<Head>) {
+/// Starts the windows of these holders again. What they are must be as this draft has them.
+pub(crate) fn renew_windows(draft: &mut Draft, holders: Vec<Head>) {
     let now = draft.now();
     for mut holder in holders {
         if holder.renewed_at.is_none_or(|at| at < now) && !is_planted(Bug::WindowNotRenewed) {

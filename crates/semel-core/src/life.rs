@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::body::Body;
 use crate::draft::{Draft, KeyRead, Missing, QueueRow};
+use crate::enqueue::renew_windows;
 use crate::event::EventKind;
 use crate::ident::{JobId, QueueName};
 use crate::job::{Ending, Head, Role};
@@ -240,7 +241,10 @@ pub fn revive(draft: &mut Draft, id: JobId) -> Result<Revived, Missing> {
         let read = KeyRead { key, states: StateSet::ALL, all: true };
         let others: Vec<Head> =
             draft.key(&read)?.holders.iter().filter(|holder| holder.id != id).cloned().collect();
-        if let Some(holder) = blocking_holder(&admit(policy, &others, now, true), &others) {
+        let admission = admit(policy, &others, now, true);
+        if let Some(holder) = blocking_holder(&admission, &others) {
+            let renewed = admission.renews(policy);
+            renew_windows(draft, others.into_iter().filter(|holder| renewed.contains(&holder.id)).collect());
             return Ok(Revived::Blocked { holder: Box::new(holder) });
         }
         // So that the runs of one key are in order whichever job they are of.

@@ -80,6 +80,20 @@ impl Admission {
         }
     }
 
+    /// The holders whose windows start again when the offered job does not become one of its own: it was decided about under
+    /// `policy`. Of those that it would have replaced none is finished, so none outlives another.
+    pub fn renews(&self, policy: &UniquePolicy) -> &[JobId] {
+        match self {
+            Self::Existing { renew, .. } | Self::Reject { renew, .. } => renew,
+            Self::Replace { holders, .. } if policy.slides() => holders,
+            Self::Create
+            | Self::Replace { .. }
+            | Self::AmendFollowUp { .. }
+            | Self::CreateFollowUp { .. }
+            | Self::AmendWaiting { .. } => &[],
+        }
+    }
+
     /// Whether an answer may show whom it names.
     pub const fn disclose(&self) -> Disclose {
         match self {
@@ -178,6 +192,11 @@ impl UniquePolicy {
             OnConflict::Replace | OnConflict::ReplaceExceptSchedule | OnConflict::FollowUp => true,
         }
     }
+
+    /// Whether a duplicate starts its holders' windows again.
+    pub fn slides(&self) -> bool {
+        self.period().is_some() && self.period_from() == PeriodFrom::LastDuplicate
+    }
 }
 
 /// Whether `holder`, which carries the new job's key, blocks it at `now`. `policy` is the new job's.
@@ -225,7 +244,7 @@ pub fn admit<'h, 'q>(
     let mut disclose = policy.disclose();
     // Whether the decision would have to do something to a job that is not there for the caller.
     let mut beyond = false;
-    let slides = policy.period().is_some() && policy.period_from() == PeriodFrom::LastDuplicate;
+    let slides = policy.slides();
     let mut blocking = Vec::new();
     for holder in holders {
         let is_blocking = blocks(policy, holder, now).is_blocking();

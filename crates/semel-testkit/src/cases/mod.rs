@@ -24,6 +24,7 @@ pub mod retention;
 pub mod round_trip;
 pub mod tasks;
 pub mod timers;
+pub mod windows;
 pub mod workflows;
 
 /// Admits a store to the conformance kit: one test per case, each on a fresh [`Fixture`](crate::Fixture). With `in turn` instead
@@ -152,6 +153,11 @@ macro_rules! conformance {
             too_many_dead_letters_are_too_many_wherever_they_are_kept,
             of_too_many_holders_an_expired_one_hides_no_other,
             a_key_read_for_live_states_alone_does_not_hide_ended_holders_from_the_next,
+        );
+        $crate::conformance!(@$how $fixture; windows:
+            a_mismatch_starts_a_sliding_window_again,
+            a_refused_batch_starts_the_window_again_that_refused_it,
+            a_dead_letter_that_is_not_sent_back_starts_the_window_again,
         );
         $crate::conformance!(@$how $fixture; holds:
             a_key_is_held_through_a_pause_and_a_return,
