@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::body::Body;
 use crate::draft::{Draft, KeyRead, Missing, QueueRow};
-use crate::enqueue::renew_windows;
+use crate::enqueue::{Holder, renew_windows};
 use crate::event::EventKind;
 use crate::ident::{JobId, QueueName};
 use crate::job::{Ending, Head, Role};
@@ -211,8 +211,8 @@ pub enum Revived {
     Done(Box<Head>),
     /// Another job holds its key: the ordinary answer to a duplicate (SEMANTICS 3).
     Blocked {
-        /// The job that stands in the way.
-        holder: Box<Head>,
+        /// The job that stands in the way, to be shown by the strictest of the letter's policy and those of all who block it.
+        holder: Holder,
     },
     /// It was refused.
     Refused(Refusal),
@@ -245,7 +245,8 @@ pub fn revive(draft: &mut Draft, id: JobId) -> Result<Revived, Missing> {
         if let Some(holder) = blocking_holder(&admission, &others) {
             let renewed = admission.renews(policy);
             renew_windows(draft, others.into_iter().filter(|holder| renewed.contains(&holder.id)).collect());
-            return Ok(Revived::Blocked { holder: Box::new(holder) });
+            let head = Box::new(draft.newest(holder));
+            return Ok(Revived::Blocked { holder: Holder { head, disclose: admission.disclose() } });
         }
         // So that the runs of one key are in order whichever job they are of.
         let highest = others.iter().map(|holder| holder.fence).max().unwrap_or(0);

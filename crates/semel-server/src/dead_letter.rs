@@ -98,9 +98,11 @@ pub(crate) async fn revived(app: &App, caller: &Caller, revived: Revived) -> Ans
             "another job holds the dead letter's unique key; wait for its end, or cancel it, and retry again",
         )
         .with_details(|object| {
-            if disclosed(Disclose::Always, caller.sight(), &holder) == Disclose::Always {
-                object.plain("existing_job_id", holder.id);
-                object.plain("existing_job_state", holder.state);
+            let named = holder.named();
+            let seen = |head: &&Head| disclosed(Disclose::Always, caller.sight(), head) == Disclose::Always;
+            if let Some(head) = named.filter(seen) {
+                object.plain("existing_job_id", head.id);
+                object.plain("existing_job_state", head.state);
             }
         })
         .into()),

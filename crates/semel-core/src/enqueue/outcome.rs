@@ -11,8 +11,8 @@ use crate::unique::{Disclose, RejectReason, UniqueKey};
 /// The job an answer may name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Holder {
-    pub(super) head: Box<Head>,
-    pub(super) disclose: Disclose,
+    pub(crate) head: Box<Head>,
+    pub(crate) disclose: Disclose,
 }
 
 impl Holder {

@@ -173,7 +173,8 @@ impl Show for Settled {
 impl Show for Revived {
     fn show(&mut self, space: &Namespace) {
         match self {
-            Self::Done(head) | Self::Blocked { holder: head } => head.show(space),
+            Self::Done(head) => head.show(space),
+            Self::Blocked { holder } => holder.head_mut().show(space),
             Self::Refused(_) => {}
         }
     }

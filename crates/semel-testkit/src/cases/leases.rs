@@ -201,8 +201,27 @@ pub async fn a_dead_letter_whose_key_is_held_is_not_sent_back(f: &Fixture) {
     let live = f.create(&want.offer()).await;
     f.maintain().await;
     let revived = f.decide(|draft| life::revive(draft, run.id)).await;
-    assert_eq!(revived, Revived::Blocked { holder: Box::new(live) });
+    let Revived::Blocked { holder } = revived else { panic!("{revived:?}") };
+    assert_eq!(holder.named(), Some(&live));
     assert_eq!(f.head(run.id).await, Some(dead));
+}
+
+/// The letter's own policy hides it, or that of whoever blocks: as when it is offered.
+pub async fn a_dead_letter_that_is_not_sent_back_is_told_as_little_as_when_it_is_offered(f: &Fixture) {
+    let disclose = |text: &str, how: &str| {
+        keyed(text).attempts(1).dead_letter().policy(|spec| spec.disclose = Some(how.to_owned()))
+    };
+    for (text, letter, holder) in [("a", "never", "always"), ("b", "always", "never")] {
+        f.create(&disclose(text, letter).offer()).await;
+        let (run, _) = f.claim_one().await;
+        f.fail(&run).await;
+        let live = f.create(&disclose(text, holder).offer()).await;
+        f.maintain().await;
+        let revived = f.decide(|draft| life::revive(draft, run.id)).await;
+        let Revived::Blocked { holder } = revived else { panic!("{revived:?}") };
+        assert_eq!((holder.absorbed_by(), holder.named()), (live.id, None), "{text}");
+        f.cancel(live.id).await;
+    }
 }
 
 /// Whoever came since was let in without it, and both would run. One without a policy never had a key.

@@ -242,6 +242,7 @@ macro_rules! conformance {
             a_dead_letter_can_be_sent_back,
             a_dead_letter_whose_key_is_held_is_not_sent_back,
             a_dead_letter_whose_key_was_released_is_not_sent_back,
+            a_dead_letter_that_is_not_sent_back_is_told_as_little_as_when_it_is_offered,
         );
         $crate::conformance!(@$how $fixture; timers:
             time_never_goes_back,

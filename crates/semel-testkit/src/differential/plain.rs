@@ -61,7 +61,7 @@ pub(super) fn settled((model, store): (Settled, Settled)) -> (Settled, Settled) 
 pub(super) fn revived(revived: &Revived) -> String {
     match revived {
         Revived::Done(head) => format!("done {:?}", plain(head)),
-        Revived::Blocked { holder } => format!("blocked by {}", holder.id),
+        Revived::Blocked { holder } => format!("blocked by {}", holder.absorbed_by()),
         Revived::Refused(refusal) => format!("{refusal:?}"),
     }
 }
