@@ -3,8 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use semel_core::body::Body;
+use semel_core::draft::Full;
 use semel_core::enqueue::Offer;
 use semel_core::ident::{JobType, QueueName};
+use semel_core::job::Head;
 use semel_core::unique::UniquePolicy;
 
 use crate::counters::SUPPRESSED;
@@ -70,6 +73,12 @@ impl Label {
     pub(crate) fn of(offer: &Offer) -> Self {
         let policy = offer.unique.as_ref().map(|identity| Arc::clone(&identity.policy));
         Self { job_type: offer.job_type.clone(), queue: offer.queue.clone(), policy }
+    }
+
+    /// Of a stored job that is offered again. A policy that cannot be read is counted nowhere.
+    pub(crate) fn of_stored(head: &Head, full: &Full) -> Self {
+        let policy = Body::decode(&full.body).ok().and_then(|body| body.unique).map(Arc::new);
+        Self { job_type: head.job_type.clone(), queue: head.queue.clone(), policy }
     }
 }
 

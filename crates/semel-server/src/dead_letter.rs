@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use axum::extract::Path;
 use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Request};
 use http::Uri;
 use semel_core::job::Head;
 use semel_core::life::Revived;
@@ -83,10 +83,12 @@ pub(crate) async fn retry(
     Scope(app): Scope,
     caller: Caller,
     id: Result<Path<String>, PathRejection>,
+    request: Request,
 ) -> Answered {
     let id = extract::job_id(id)?;
     caller.check_job(&app, id).await?;
-    revived(&app, &caller, app.engine.revive(id).await?).await
+    let source = extract::source_of(request.extensions(), request.headers());
+    revived(&app, &caller, app.engine.revive(id, &source).await?).await
 }
 
 /// What became of a dead letter that was offered again.

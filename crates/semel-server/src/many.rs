@@ -76,13 +76,24 @@ pub(crate) async fn each<F>(heads: &[Head], act: impl Fn(JobId) -> F) -> Result<
 where
     F: Future<Output = Result<bool, StoreError>>,
 {
+    let answers = answers(heads, act).await?;
+    Ok(answers.into_iter().filter(|(_, was_done)| *was_done).map(|(id, _)| id).collect())
+}
+
+/// As [`each`], and tells what came of each.
+pub(crate) async fn answers<T, F>(
+    heads: &[Head],
+    act: impl Fn(JobId) -> F,
+) -> Result<Vec<(JobId, T)>, StoreError>
+where
+    F: Future<Output = Result<T, StoreError>>,
+{
     let acts = heads.iter().map(|head| {
         let (id, acted) = (head.id, act(head.id));
-        async move { Ok::<_, StoreError>(acted.await?.then_some(id)) }
+        async move { Ok::<_, StoreError>((id, acted.await?)) }
     });
     let acts: Vec<_> = acts.collect();
-    let done: Vec<Option<JobId>> = stream::iter(acts).buffered(SIDE_BY_SIDE).try_collect().await?;
-    Ok(done.into_iter().flatten().collect())
+    stream::iter(acts).buffered(SIDE_BY_SIDE).try_collect().await
 }
 
 #[cfg(test)]

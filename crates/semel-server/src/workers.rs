@@ -140,7 +140,8 @@ pub(crate) async fn heartbeat(Scope(app): Scope, caller: Caller, request: Reques
     Ok(Answer::ok(answer::heartbeat(&Beat { state, extended: &extended, lost: &lost, now })))
 }
 
-const fn reason(refusal: &Refusal) -> &'static str {
+/// Why a request about a run was refused, in a word.
+pub(crate) const fn reason(refusal: &Refusal) -> &'static str {
     match refusal {
         Refusal::NotFound => "not_found",
         // A worker that has ended it itself may have more to do than the job.

@@ -5,18 +5,20 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use semel_core::draft::{Draft, Missing, Reads, each};
+use semel_core::enqueue::Outcome;
 use semel_core::ident::JobId;
 use semel_core::job::Head;
 use semel_core::lease::{Bearer, LeaseToken};
 use semel_core::life::{self, KeyReleased, Revived};
 use semel_core::settle::{self, Refusal, Report, Settled};
-use semel_core::unique::UniqueKey;
+use semel_core::unique::{RejectReason, UniqueKey};
 use semel_store::StoreError;
 
 use super::Engine;
 use crate::apart::{Apart, PATIENCE, apart};
 use crate::hottest::Hot;
 use crate::latency::What;
+use crate::policies::Label;
 use crate::untold;
 
 /// Heads that one look at the hottest holders reads: commits wait while it does.
@@ -156,23 +158,31 @@ impl Engine {
         self.settle(head_of, id, life::activate).await
     }
 
-    /// Sends a dead letter back.
+    /// Sends a dead letter back. `source` says who does, for the duplicates record of whoever blocks it.
     ///
     /// # Errors
     /// When the store cannot commit.
-    pub async fn revive(&self, id: JobId) -> Result<Revived, StoreError> {
+    pub async fn revive(&self, id: JobId, source: &str) -> Result<Revived, StoreError> {
         let id = self.space.stored_id(id);
         let space = Arc::clone(&self.space);
-        let revived = self
+        let (revived, label, now) = self
             .shared
             .store
             .decide(full_of(id), move |draft| {
+                let now = draft.now();
                 if draft.is_elsewhere(id, &space) {
-                    return Ok(Revived::Refused(Refusal::NotFound));
+                    return Ok((Revived::Refused(Refusal::NotFound), None, now));
                 }
-                life::revive(draft, id)
+                let revived = life::revive(draft, id)?;
+                let is_blocked = matches!(revived, Revived::Blocked { .. });
+                let letter = if is_blocked { draft.full(id)? } else { None };
+                Ok((revived, letter.map(|(head, full)| Label::of_stored(&head, &full)), now))
             })
             .await?;
+        if let (Revived::Blocked { holder }, Some(label)) = (&revived, label) {
+            let outcome = Outcome::Rejected { holder: holder.clone(), why: RejectReason::Duplicate };
+            self.tell(&label, &outcome, now, source);
+        }
         Ok(self.space.shown(revived))
     }
 

@@ -10,7 +10,7 @@ use semel_core::life::Revived;
 use semel_core::settle::{Refusal, Settled};
 use semel_core::state::StateSet;
 use semel_ojs::bulk::Bulk;
-use semel_ojs::write::{list as put_list, object};
+use semel_ojs::write::{Object, list as put_list, object};
 use semel_ojs::{Code, Problem, answer};
 use semel_store::backend::Filter;
 
@@ -20,13 +20,17 @@ use crate::audit::Many;
 use crate::caller::Caller;
 use crate::dead_letter;
 use crate::extract::{self, Parameters};
-use crate::many::{Found, each, found};
+use crate::many::{Found, answers, each, found};
 use crate::respond::{Answer, Answered, Refused, settled, show as show_job, view_for};
 use crate::search::Listed;
 use crate::tenancy::Scope;
+use crate::workers::reason;
 
 /// Jobs that a listing by page numbers looks through.
 const LOOKED_AT_MAX: usize = 10_000;
+/// Dead letters of one request that are named with why they stay; all are counted.
+const LEFT_MAX: usize = 100;
+
 /// `GET /admin/jobs`, newest first: `state`, `queue`, `type`, `page`, `per_page`. The total counts ten thousand at most, of
 /// those that a bounded look finds, and says whether there may be more.
 pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answered {
@@ -72,10 +76,12 @@ pub(crate) async fn retry(
     Scope(app): Scope,
     caller: Caller,
     id: Result<Path<String>, PathRejection>,
+    request: Request,
 ) -> Answered {
     let id = extract::job_id(id)?;
     caller.check_job(&app, id).await?;
-    let revived = match app.engine.revive(id).await? {
+    let source = extract::source_of(request.extensions(), request.headers());
+    let revived = match app.engine.revive(id, &source).await? {
         Revived::Refused(Refusal::NotFound) => {
             let found = app.engine.heads(vec![id]).await?;
             let refusal = found.first().map_or(Refusal::NotFound, |head| Refusal::WrongState(head.state));
@@ -99,17 +105,41 @@ pub(crate) async fn bulk_cancel(Scope(app): Scope, caller: Caller, request: Requ
     };
     let done = each(&found.heads, act).await?;
     Many::done(&parts.extensions, done.len());
-    Ok(Answer::ok(told("cancelled", &found, &done)))
+    Ok(Answer::ok(told("cancelled", &found, &done, |_| {})))
 }
 
-/// `POST /admin/jobs/bulk/retry`: dead letters that the filter admits. One whose key another job holds stays.
+/// `POST /admin/jobs/bulk/retry`: dead letters that the filter admits. One whose key another job holds stays, and is named.
 pub(crate) async fn bulk_retry(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
     let (parts, bulk) = read(&app, &caller, request).await?;
+    let source = extract::source(&parts);
     let found = wanted(&app, &bulk, Filter { dead_letters: true, ..Filter::default() }).await?;
-    let act = async |id| Ok(matches!(app.engine.revive(id).await?, Revived::Done(_)));
-    let done = each(&found.heads, act).await?;
+    let act = async |id| Ok(why_left(&app.engine.revive(id, &source).await?));
+    let (mut done, mut left) = (Vec::new(), Vec::new());
+    for (id, why) in answers(&found.heads, act).await? {
+        match why {
+            None => done.push(id),
+            Some(reason) => left.push((id, reason)),
+        }
+    }
+    left.truncate(LEFT_MAX);
     Many::done(&parts.extensions, done.len());
-    Ok(Answer::ok(told("retried", &found, &done)))
+    Ok(Answer::ok(told("retried", &found, &done, |outer| {
+        put_list(outer.member("failures"), left, |out, (id, reason)| {
+            object(out, |failure| {
+                failure.plain("job_id", id);
+                failure.plain("reason", reason);
+            });
+        });
+    })))
+}
+
+/// Why a dead letter stays where it is; nothing where it does not.
+const fn why_left(revived: &Revived) -> Option<&'static str> {
+    match revived {
+        Revived::Done(_) => None,
+        Revived::Blocked { .. } => Some("duplicate"),
+        Revived::Refused(refusal) => Some(reason(refusal)),
+    }
 }
 
 /// `POST /admin/jobs/bulk/delete`: dead letters that the filter admits.
@@ -119,7 +149,7 @@ pub(crate) async fn bulk_delete(Scope(app): Scope, caller: Caller, request: Requ
     let act = async |id| Ok(matches!(app.engine.delete_dead_letter(id).await?, Settled::Done(_)));
     let done = each(&found.heads, act).await?;
     Many::done(&parts.extensions, done.len());
-    Ok(Answer::ok(told("deleted", &found, &done)))
+    Ok(Answer::ok(told("deleted", &found, &done, |_| {})))
 }
 
 async fn read(app: &App, caller: &Caller, request: Request) -> Result<(Parts, Bulk), Refused> {
@@ -156,7 +186,7 @@ async fn wanted(app: &App, bulk: &Bulk, possible: Filter) -> Result<Found, Refus
     found(app, filter, bulk.limit).await
 }
 
-fn told(verb: &str, found: &Found, done: &[JobId]) -> String {
+fn told(verb: &str, found: &Found, done: &[JobId], put_more: impl FnOnce(&mut Object<'_>)) -> String {
     let matched = found.heads.len();
     let mut out = String::with_capacity(64 + 40 * done.len());
     object(&mut out, |outer| {
@@ -169,6 +199,7 @@ fn told(verb: &str, found: &Found, done: &[JobId]) -> String {
             out.push_str(&id.to_string());
             out.push('"');
         });
+        put_more(outer);
         found.put_rest(outer);
     });
     out

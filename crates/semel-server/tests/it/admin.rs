@@ -227,6 +227,7 @@ async fn what_is_done_to_many_must_be_meant() {
         (&told.body["matched"], &told.body["retried"], &told.body["failed"]),
         (&json!(2), &json!(1), &json!(1))
     );
+    assert_eq!(told.body["failures"], json!([{ "job_id": kept, "reason": "duplicate" }]));
     let told = server
         .post("/ojs/v1/admin/jobs/bulk/cancel", &json!({ "confirm": true, "filter": { "queue": "a" } }))
         .await;
@@ -424,5 +425,30 @@ async fn a_dead_letter_whose_key_was_released_is_enqueued_anew_and_not_sent_back
     let wish = json!({ "confirm": true });
     let told = server.post("/ojs/v1/admin/jobs/bulk/retry", &wish).await;
     assert_eq!((&told.body["matched"], &told.body["retried"]), (&json!(1), &json!(0)), "{}", told.body);
+    assert_eq!(told.body["failures"], json!([{ "job_id": dead, "reason": "key_released" }]));
+    server.stop().await;
+}
+
+/// The holder absorbs it as any other duplicate: in its record, in the metrics and in the log.
+#[tokio::test]
+async fn a_dead_letter_that_is_not_sent_back_is_a_duplicate_like_any_other() {
+    let server = Server::in_memory().await;
+    let unique = json!({ "keys": ["args"] });
+    let dead = dead_letter(&server, "q", Some(unique.clone())).await;
+    let options = json!({ "queue": "q", "unique": unique });
+    let holder = server.create(&job(&json!({ "k": 1 }), &options)).await.job_id().to_owned();
+    let headers = header("x-request-id", "by hand");
+    for path in [format!("/ojs/v1/dead-letter/{dead}/retry"), format!("/ojs/v1/admin/jobs/{dead}/retry")] {
+        let told = server.ask(Method::POST, &path, Some("{}"), headers.clone()).await;
+        assert_eq!((told.status, told.code()), (409, "duplicate"), "{}", told.body);
+        assert_eq!(told.body["error"]["details"]["existing_job_id"], json!(holder));
+    }
+    let told = server.post("/ojs/v1/admin/jobs/bulk/retry", &json!({ "confirm": true })).await;
+    assert_eq!(told.body["failed"], 1, "{}", told.body);
+    let shown = server.get(&format!("/ojs/v1/jobs/{holder}")).await;
+    let duplicates = &shown.body["job"]["unique"]["duplicates"];
+    assert_eq!((&duplicates["count"], &duplicates["recent"][0]["source"]), (&json!(3), &json!("by hand")));
+    let text = server.get_text("/metrics").await;
+    assert!(text.contains("queue=\"q\",type=\"email.send\",outcome=\"rejected\"} 3\n"), "{text}");
     server.stop().await;
 }

@@ -243,7 +243,7 @@ async fn meddle(world: &Arc<World>, dice: &mut Dice) {
             None
         }
         6 if world.may_release => {
-            let heard = world.ask(dice, move |engine| async move { engine.revive(id).await }).await;
+            let heard = world.ask(dice, move |engine| async move { engine.revive(id, "").await }).await;
             if let Some(Revived::Done(head)) = heard.answer() {
                 let checked = world.store.witness.lock().unwrap().check_run(&head);
                 world.judge(|| format!("{id} was sent back"), checked);

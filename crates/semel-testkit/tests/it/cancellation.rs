@@ -169,7 +169,7 @@ calls! {
     cancel_a_waiting: |s| s.engine.cancel(s.waiting.id, Bearer::default());
     cancel_waiting: |s| s.engine.cancel_waiting(s.waiting.id, &Bearer::default());
     activate: |s| s.engine.activate(s.pending.id);
-    revive: |s| s.engine.revive(s.dead.id);
+    revive: |s| s.engine.revive(s.dead.id, "");
     delete_dead_letter: |s| s.engine.delete_dead_letter(s.dead.id);
     release_key: |s| s.engine.release_key(key("waiting"));
     set_paused: |s| s.engine.set_paused(QueueName::default(), true);
