@@ -23,8 +23,11 @@ pub fn cancel(draft: &mut Draft, id: JobId, bearer: &Bearer) -> Result<Settled, 
     let Some(mut head) = draft.head(id)? else {
         return Ok(Settled::Refused(Refusal::NotFound));
     };
-    if bearer.lease.is_some() && standing(&head, bearer) == Standing::Stale {
-        return Ok(Settled::Refused(Refusal::StaleLease(head.state)));
+    // Whoever names no run, or one that has ended, cancels the job all the same.
+    match standing(&head, bearer) {
+        Standing::Stale => return Ok(Settled::Refused(Refusal::StaleLease(head.state))),
+        Standing::OtherWorker => return Ok(Settled::Refused(Refusal::OtherWorker)),
+        Standing::Current | Standing::Settled | Standing::NotActive => {}
     }
     match cancel_head(draft, &mut head, Ending::Cancelled)? {
         Ok(()) => Ok(Settled::Done(Box::new(head))),

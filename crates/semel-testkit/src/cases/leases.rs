@@ -55,7 +55,9 @@ pub async fn another_worker_is_refused(f: &Fixture) {
         f.decide(|draft| settle::complete(draft, run.id, &bearer, None)).await
     };
     let other = Bearer { lease: None, worker: Some("another".into()) };
-    assert_eq!(ack(other).await, Settled::Refused(Refusal::OtherWorker));
+    assert_eq!(ack(other.clone()).await, Settled::Refused(Refusal::OtherWorker));
+    let cancelled = f.decide(|draft| life::cancel(draft, run.id, &other)).await;
+    assert_eq!(cancelled, Settled::Refused(Refusal::OtherWorker));
     let forged = Bearer { lease: Some(LeaseToken(1)), worker: None };
     assert_eq!(ack(forged).await, Settled::Refused(Refusal::StaleLease(State::Active)));
     assert!(matches!(ack(Bearer::default()).await, Settled::Done(_)));
