@@ -1,18 +1,22 @@
 //! What moves a job outside of a run: its time, a caller, an operator.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::body::Body;
-use crate::draft::{Draft, KeyRead, Missing, QueueRow};
+use crate::draft::{Draft, Full, KeyRead, Missing, QueueRow};
 use crate::enqueue::{Holder, renew_windows};
 use crate::event::EventKind;
 use crate::ident::{JobId, QueueName};
-use crate::job::{Ending, Head, Role};
+use crate::job::{Ending, Head, NoteKind, Role};
 use crate::lease::{Bearer, Standing, standing};
+use crate::limits::REQUEST_KEPT_S;
 use crate::planted::{Bug, is_planted};
 use crate::settings::{Directive, QueueSettings};
 use crate::settle::{Refusal, Settled, end};
 use crate::state::{Event, State, StateSet, next};
+use crate::time::Timestamp;
+use crate::trail::Payload;
 use crate::unique::{Admission, UniqueKey, admit, must_remember};
 
 /// CANCEL: ends a live job. A run that is under way is told at its next heartbeat, and its late ACK is refused.
@@ -192,19 +196,40 @@ fn forget(draft: &mut Draft, head: &Head) {
     draft.forget(head, remember.filter(|_| head.key.is_some() && !is_planted(Bug::PurgeForgetsKey)));
 }
 
-/// An operator deletes a dead letter. Its head stays while its policy may still block somebody.
+/// An operator deletes a dead letter. Its head stays while its policy may still block somebody. One whose caller chose its id, or
+/// that of a request it absorbed, is kept as any other job that failed until those need not be answered as the first time any more
+/// (SEMANTICS 4).
 ///
 /// # Errors
-/// [`Missing`] when the snapshot lacks the job.
+/// [`Missing`] when the snapshot lacks the whole job.
 pub fn delete_dead_letter(draft: &mut Draft, id: JobId) -> Result<Settled, Missing> {
-    let Some(head) = draft.head(id)? else {
+    let Some((mut head, full)) = draft.full(id)? else {
         return Ok(Settled::Refused(Refusal::NotFound));
     };
     if !head.is_dead_letter() {
         return Ok(Settled::Refused(Refusal::NotFound));
     }
-    forget(draft, &head);
+    match answered_until(&head, &full) {
+        Some(until) if until > draft.now() => {
+            head.ending = Some(Ending::Failed);
+            head.until = Some(until);
+            draft.update(&mut head);
+        }
+        _ => forget(draft, &head),
+    }
     Ok(Settled::Done(Box::new(head)))
+}
+
+/// Until when the requests of an ended job are answered as the first time whatever becomes of the job, where a caller chose the id
+/// of one that made it or that it absorbed; no longer than the job is kept. What cannot be read is answered to nobody.
+fn answered_until(head: &Head, full: &Full) -> Option<Timestamp> {
+    let has_asked = Body::decode(&full.body).is_ok_and(|body| body.request_digest.is_some());
+    let payload = || full.note(NoteKind::Payload).and_then(|text| Payload::decode(text).ok());
+    if !has_asked && payload().is_none_or(|payload| payload.absorbed.is_empty()) {
+        return None;
+    }
+    let until = head.finished_at?.saturating_add(Duration::from_secs(REQUEST_KEPT_S));
+    Some(head.purge_at().map_or(until, |at| at.min(until)))
 }
 
 /// What became of an operator's wish to run a dead letter again.

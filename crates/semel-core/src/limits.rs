@@ -48,6 +48,9 @@ pub const VISIBILITY_DEFAULT_MS: u32 = 120_000;
 pub const EXECUTION_DEFAULT_MS: u32 = 1_800_000;
 /// Longest lease or execution timeout, in milliseconds: 30 days.
 pub const TIMEOUT_MS_MAX: u64 = 30 * 24 * 3600 * 1000;
+/// How long after its job's end a request under its caller's own id is answered as the first time, at least, whatever an operator
+/// does to the job, in seconds; less where the job is kept for less.
+pub const REQUEST_KEPT_S: u64 = 24 * 3600;
 /// How long completed and cancelled jobs are kept, in seconds.
 pub const RETENTION_DEFAULT_S: u64 = 24 * 3600;
 /// How long discarded jobs are kept, in seconds.

@@ -20,7 +20,8 @@ Examples:
   semel dead delete 0197a3c0-1c2d-7e3f-8a4b-5c6d7e8f9a0b
 
 A job that failed for good and asked for it (retry.on_exhaustion: dead_letter) is a dead letter. One that is sent back is
-a new admission: when another job holds its unique key it stays where it is.")]
+a new admission: when another job holds its unique key it stays where it is. One that is deleted is gone; if whoever
+enqueued it chose its id, it stays an ordinary discarded job until 24 hours after its end.")]
 pub struct Dead {
     #[command(subcommand)]
     action: Option<Action>,

@@ -191,7 +191,7 @@ impl Engine {
     /// # Errors
     /// When the store cannot commit.
     pub async fn delete_dead_letter(&self, id: JobId) -> Result<Settled, StoreError> {
-        self.settle(head_of, id, life::delete_dead_letter).await
+        self.settle(full_of, id, life::delete_dead_letter).await
     }
 
     /// Takes a key from its holders.

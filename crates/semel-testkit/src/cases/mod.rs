@@ -126,6 +126,8 @@ macro_rules! conformance {
             the_id_of_a_purged_job_stays_taken_while_its_key_is_remembered,
             the_id_of_a_purged_job_is_free_when_its_key_is_released,
             a_purged_job_whose_window_is_renewed_meanwhile_is_still_no_job,
+            the_id_of_a_deleted_dead_letter_is_its_own_for_a_day,
+            the_ids_that_a_deleted_dead_letter_absorbed_are_its_own_for_a_day,
         );
         $crate::conformance!(@$how $fixture; remembering:
             a_strict_key_is_never_free_again,

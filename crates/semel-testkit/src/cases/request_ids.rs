@@ -6,15 +6,18 @@ use std::time::Duration;
 use semel_core::draft::Reads;
 use semel_core::enqueue::{Batch, Mode, Outcome, enqueue_batch};
 use semel_core::ident::JobId;
-use semel_core::job::Head;
-use semel_core::life;
+use semel_core::job::{Ending, Head};
+use semel_core::life::{self, Revived};
 use semel_core::limits::ABSORBED_IDS_MAX;
+use semel_core::settle::{Refusal, Settled};
 use semel_core::state::{State, StateSet};
 use semel_core::unique::UniqueKey;
+use semel_store::backend::Filter;
 
-use crate::fixture::Fixture;
-use crate::make::{Want, foreign_id, key, keyed};
+use crate::fixture::{Fixture, done};
+use crate::make::{Want, foreign_id, job, key, keyed};
 
+const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
 fn wish() -> Want {
@@ -189,4 +192,57 @@ pub async fn a_purged_job_whose_window_is_renewed_meanwhile_is_still_no_job(f: &
     let batch = f.decide(|draft| enqueue_batch(draft, &offers, Mode::Each)).await;
     let Batch::Done(outcomes) = batch else { panic!("{batch:?}") };
     assert!(matches!(&outcomes[..], [Outcome::Rejected { .. }, Outcome::IdTaken(_)]), "{outcomes:?}");
+}
+
+/// Whoever lost the reply does not know what an operator has done since. It is a dead letter no more, and an ordinary one until its
+/// day is over.
+pub async fn the_id_of_a_deleted_dead_letter_is_its_own_for_a_day(f: &Fixture) {
+    let want = job().id(foreign_id(1)).attempts(1).dead_letter();
+    f.create(&want.offer()).await;
+    let (run, _) = f.claim_one().await;
+    f.fail(&run).await;
+    f.maintain().await;
+    f.advance(HOUR * 23).await;
+    let delete = || f.decide(|draft| life::delete_dead_letter(draft, run.id));
+    let deleted = done(delete().await);
+    assert_eq!((deleted.state, deleted.ending), (State::Discarded, Some(Ending::Failed)));
+    assert_eq!(deleted.purge_at().unwrap().since(deleted.finished_at.unwrap()), DAY);
+    for _ in 0..2 {
+        assert_eq!(f.enqueue(&want.offer()).await, Outcome::Repeated(Box::new(deleted.clone())));
+        assert_eq!(f.enqueue(&want.clone().digest(2).offer()).await, Outcome::IdTaken(run.id));
+        assert_eq!(delete().await, Settled::Refused(Refusal::NotFound));
+        assert_eq!(f.decide(|draft| life::revive(draft, run.id)).await, Revived::Refused(Refusal::NotFound));
+        let filter = Filter { dead_letters: true, limit: 10, ..Filter::default() };
+        assert!(f.backend().list(filter).await.unwrap().heads.is_empty());
+        f.maintain().await;
+    }
+    f.advance(HOUR * 2).await;
+    assert_eq!(f.purge().await, 1);
+    assert_eq!(f.head(run.id).await, None);
+    f.create(&want.offer()).await;
+    // One that is older has been answered for long enough.
+    let (run, _) = f.claim_one().await;
+    f.fail(&run).await;
+    f.advance(HOUR * 25).await;
+    done(delete().await);
+    assert_eq!(f.head(run.id).await, None);
+}
+
+/// Its own id was chosen by nobody, and those of the requests that are part of it were.
+pub async fn the_ids_that_a_deleted_dead_letter_absorbed_are_its_own_for_a_day(f: &Fixture) {
+    let wish = || wish().attempts(1).dead_letter();
+    let first = f.create(&wish().offer()).await;
+    let again = wish().id(foreign_id(2)).digest(2);
+    absorbed(f, &again, first.id).await;
+    let (run, _) = f.claim_one().await;
+    f.fail(&run).await;
+    for hours in [0, 23] {
+        f.advance(HOUR * hours).await;
+        f.decide(|draft| life::delete_dead_letter(draft, first.id)).await;
+        assert!(!f.head(first.id).await.unwrap().is_dead_letter());
+        absorbed(f, &again, first.id).await;
+    }
+    f.advance(HOUR).await;
+    assert_eq!(f.purge().await, 1);
+    assert!(f.enqueue(&again.offer()).await.is_inserted());
 }
