@@ -170,7 +170,7 @@ fn read(
             None => None,
         },
         hold: match hold {
-            Some(hold) => Hold::from_bytes(hold).ok_or(wrong("no such hold"))?,
+            Some(hold) => Hold::from_bytes(hold).map_err(|unreadable| wrong(unreadable.what()))?,
             None => Hold::NONE,
         },
         job_type: JobType::from_stored(row.field(word(3))?),

@@ -178,7 +178,8 @@ pub fn read(id: JobId, bytes: &[u8]) -> Option<Stored> {
     let (renewed_at, until) = (maybe(has::RENEWED)?, maybe(has::UNTIL)?);
     let follow_up = if has(has::FOLLOW_UP) { Some(JobId::from_bytes(bytes.take()?)) } else { None };
     let ending = if has(has::ENDING) { Some(Ending::from_code(bytes.take::<1>()?[0])?) } else { None };
-    let hold = if has(has::HOLD) { Hold::from_bytes(&bytes.take::<{ Hold::BYTES }>()?)? } else { Hold::NONE };
+    let hold =
+        if has(has::HOLD) { Hold::from_bytes(&bytes.take::<{ Hold::BYTES }>()?).ok()? } else { Hold::NONE };
     if !bytes.0.is_empty() {
         return None;
     }

@@ -199,7 +199,7 @@ impl<'a> Unpacker<'a> {
             [0] => (None, Hold::NONE),
             [1] => (Some(UniqueKey::from_bytes(self.take()?)), {
                 let hold: [u8; Hold::BYTES] = self.take()?;
-                Hold::from_bytes(&hold)?
+                Hold::from_bytes(&hold).ok()?
             }),
             _ => return None,
         };
@@ -303,7 +303,7 @@ impl<'a> Unpacker<'a> {
     pub fn options(&mut self) -> Option<(u32, u32, Hold)> {
         let (visibility_ms, timeout_ms) = (self.small()?, self.small()?);
         let hold: [u8; Hold::BYTES] = self.take()?;
-        Some((visibility_ms, timeout_ms, Hold::from_bytes(&hold)?))
+        Some((visibility_ms, timeout_ms, Hold::from_bytes(&hold).ok()?))
     }
 }
 

@@ -185,8 +185,11 @@ fn key(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<UniqueKey>> {
 }
 
 fn hold(row: &Row<'_>, column: usize) -> rusqlite::Result<Hold> {
-    let bytes = row.get_ref(column)?;
-    Ok(bytes.as_blob_or_null().ok().flatten().and_then(Hold::from_bytes).unwrap_or(Hold::NONE))
+    // One that cannot be read must not be taken for none: its key would be free.
+    let Some(bytes) = row.get_ref(column)?.as_blob_or_null()? else { return Ok(Hold::NONE) };
+    Hold::from_bytes(bytes).map_err(|unreadable| {
+        rusqlite::Error::FromSqlConversionFailure(column, rusqlite::types::Type::Blob, Box::new(unreadable))
+    })
 }
 
 /// Gives an id free that a caller chose, unless it is a stored job's.

@@ -2,6 +2,7 @@
 
 use super::admit::{Blocking, blocks, blocks_by};
 use super::choice::{Disclose, PeriodFrom};
+use super::key::PROFILE_NUMBER;
 use super::period::Period;
 use super::policy::UniquePolicy;
 use crate::job::{Ending, Head};
@@ -49,23 +50,35 @@ impl Hold {
         Period::new(self.months, self.micros)
     }
 
-    /// The stored form: states, anchor, disclosure, a zero, months and microseconds in little endian. Frozen.
+    /// The stored form: states, anchor, disclosure, the number of the key's [profile](super::PROFILE), months and microseconds in
+    /// little endian. Frozen.
     pub fn to_bytes(self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[0] = self.states.bits();
         bytes[1] = self.from.code();
         bytes[2] = self.disclose.code();
+        bytes[3] = PROFILE_NUMBER;
         bytes[4..8].copy_from_slice(&self.months.to_le_bytes());
         bytes[8..].copy_from_slice(&self.micros.to_le_bytes());
         bytes
     }
 
-    /// The hold from its stored form; nothing when the bytes are none.
-    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+    /// The hold from its stored form.
+    ///
+    /// # Errors
+    /// [`Unreadable`] when the bytes are none, or those of a key that was made by other rules.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, Unreadable> {
+        if let Some(profile) = bytes.get(3).filter(|profile| **profile != PROFILE_NUMBER) {
+            return Err(Unreadable::Profile(*profile));
+        }
+        Self::of_known_profile(bytes).ok_or(Unreadable::Hold)
+    }
+
+    fn of_known_profile(bytes: &[u8]) -> Option<Self> {
         let (head, rest) = bytes.split_first_chunk::<4>()?;
         let (months, rest) = rest.split_first_chunk::<4>()?;
         let micros: &[u8; 8] = rest.try_into().ok()?;
-        let [states, from, disclose, 0] = *head else { return None };
+        let [states, from, disclose, _] = *head;
         let (months, micros) = (u32::from_le_bytes(*months), u64::from_le_bytes(*micros));
         if (months, micros) != (0, 0) {
             Period::new(months, micros)?;
@@ -79,6 +92,36 @@ impl Hold {
         })
     }
 }
+
+/// Why a stored hold cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unreadable {
+    /// Its key was made by the rules of another profile, of this number: whether it is the same as one that is made by these cannot
+    /// be said.
+    Profile(u8),
+    /// It is damaged.
+    Hold,
+}
+
+impl Unreadable {
+    /// What is wrong, for people.
+    pub const fn what(self) -> &'static str {
+        match self {
+            Self::Profile(_) => {
+                "its unique key is of a profile that this version does not know; open the store with a newer one"
+            }
+            Self::Hold => "no such hold",
+        }
+    }
+}
+
+impl std::fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.what())
+    }
+}
+
+impl std::error::Error for Unreadable {}
 
 impl Default for Hold {
     fn default() -> Self {

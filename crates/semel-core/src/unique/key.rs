@@ -12,6 +12,8 @@ use crate::planted::{Bug, is_planted};
 
 /// The numbered rules by which keys are made. Stored with a key; any change of a key's bytes is another profile.
 pub const PROFILE: &str = "c1";
+/// The number of [`PROFILE`], as it is [stored](super::Hold::to_bytes) with each key. Frozen.
+pub(super) const PROFILE_NUMBER: u8 = 0;
 
 /// What tracing writes into meta: it differs from try to try of one request, and never is a part of a key.
 pub const TRACE_NAMES: [&str; 3] = ["traceparent", "tracestate", "baggage"];

@@ -22,7 +22,7 @@ pub use admit::{Admission, Blocking, RejectReason, admit, blocks, disclosed, mis
 pub use advice::{Advice, advice};
 pub use choice::{Dimension, Dimensions, Disclose, OnConflict, OnMismatch, PeriodFrom, Scope, WhenActive};
 pub use frees::{Frees, frees};
-pub use hold::{Held, Hold, Remember, held, held_until, is_kept, must_remember};
+pub use hold::{Held, Hold, Remember, Unreadable, held, held_until, is_kept, must_remember};
 pub use key::{KeyInput, PROFILE, TRACE_NAMES, UniqueKey, idempotency_key};
 pub use outlive::{leave_out_outlived, outlives};
 pub use period::Period;

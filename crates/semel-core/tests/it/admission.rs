@@ -10,8 +10,8 @@ use semel_core::sight::{Queues, Sight};
 use semel_core::state::{State, StateSet};
 use semel_core::time::Timestamp;
 use semel_core::unique::{
-    Admission, Blocking, Disclose, Hold, OnConflict, Period, PeriodFrom, RejectReason, Remember,
-    UniquePolicy, admit, blocks, mismatch, must_remember,
+    Admission, Blocking, Disclose, Hold, OnConflict, PROFILE, Period, PeriodFrom, RejectReason, Remember,
+    UniquePolicy, Unreadable, admit, blocks, mismatch, must_remember,
 };
 
 use crate::{policy, spec};
@@ -200,14 +200,26 @@ fn a_mismatch_is_another_type_or_other_args() {
 #[test]
 fn a_hold_is_small_and_its_bytes_are_read_back() {
     assert!(size_of::<Hold>() <= 24);
-    assert_eq!(Hold::from_bytes(&Hold::NONE.to_bytes()), Some(Hold::NONE));
-    assert_eq!(Hold::from_bytes(&[0; 15]), None);
-    assert_eq!(Hold::from_bytes(&[0; 17]), None);
-    for (place, bad) in [(1, 3), (2, 2), (3, 1), (7, 0xff), (15, 0xff)] {
+    assert_eq!(Hold::from_bytes(&Hold::NONE.to_bytes()), Ok(Hold::NONE));
+    assert_eq!(Hold::from_bytes(&[0; 15]), Err(Unreadable::Hold));
+    assert_eq!(Hold::from_bytes(&[0; 17]), Err(Unreadable::Hold));
+    for (place, bad) in [(1, 3), (2, 2), (7, 0xff), (15, 0xff)] {
         let mut bytes = Hold::NONE.to_bytes();
         bytes[place] = bad;
-        assert_eq!(Hold::from_bytes(&bytes), None, "{place}");
+        assert_eq!(Hold::from_bytes(&bytes), Err(Unreadable::Hold), "{place}");
     }
+}
+
+/// Its number is a part of the stored form: 0 is `c1`.
+#[test]
+fn a_key_of_an_unknown_profile_is_not_taken_for_one_of_ours() {
+    let strict = policy(r#"{"states":["available","completed"]}"#).hold();
+    let mut bytes = strict.to_bytes();
+    assert_eq!((PROFILE, bytes[3]), ("c1", 0));
+    bytes[3] = 1;
+    let unreadable = Hold::from_bytes(&bytes).unwrap_err();
+    assert_eq!(unreadable, Unreadable::Profile(1));
+    assert!(unreadable.to_string().contains("profile"), "{unreadable}");
 }
 
 fn period() -> impl Strategy<Value = Option<Period>> {
@@ -407,7 +419,7 @@ proptest! {
         }
         let later = ago(-later);
         let own = policy.hold();
-        prop_assert_eq!(Hold::from_bytes(&own.to_bytes()), Some(own));
+        prop_assert_eq!(Hold::from_bytes(&own.to_bytes()), Ok(own));
         match must_remember(&own, &holder, NOW) {
             Remember::Forget => {
                 prop_assert!(!blocks(&policy, &holder, NOW).is_blocking());
