@@ -8,7 +8,27 @@ use crate::duration;
 use crate::members::{Value, below};
 use crate::write::Object;
 
-const MEMBERS: &str = "keys, args_keys, meta_keys, meta_except, key, scope, with_version, period, period_ms, within, period_from, states, while_active, when_active, on_conflict, on_mismatch, disclose and preset";
+/// The members of a policy.
+const NAMES: [&str; 18] = [
+    "keys",
+    "args_keys",
+    "meta_keys",
+    "meta_except",
+    "key",
+    "scope",
+    "with_version",
+    "period",
+    "period_ms",
+    "within",
+    "period_from",
+    "states",
+    "while_active",
+    "when_active",
+    "on_conflict",
+    "on_mismatch",
+    "disclose",
+    "preset",
+];
 
 /// The member that an answer adds to a policy: those that the job has absorbed. It is no part of the policy.
 pub(crate) const DUPLICATES: &str = "duplicates";
@@ -76,9 +96,18 @@ pub(crate) fn read_asked(sent: Value<'_>) -> Result<Read, Invalid> {
     let mut preset = None;
     let mut key_list = None;
     let (mut count, mut millis, mut within) = (0, None, None);
+    let mut null_key = None;
     let members = sent.members()?;
     for (name, value) in members.iter(pointer) {
-        if value.is_null() || name == DUPLICATES {
+        if name == DUPLICATES {
+            continue;
+        }
+        if value.is_null() {
+            match name {
+                "key" => null_key = Some(value),
+                known if NAMES.contains(&known) => {}
+                _ => return Err(unknown(value)),
+            }
             continue;
         }
         count += 1;
@@ -112,7 +141,7 @@ pub(crate) fn read_asked(sent: Value<'_>) -> Result<Read, Invalid> {
             }
             "on_mismatch" => spec.on_mismatch = Some(value.string()?.into_owned()),
             "disclose" => spec.disclose = Some(value.string()?.into_owned()),
-            _ => return Err(value.refuse(format!("is not a member of a unique policy; use {MEMBERS}"))),
+            _ => return Err(unknown(value)),
         }
     }
     if let Some(value) = millis {
@@ -134,12 +163,31 @@ pub(crate) fn read_asked(sent: Value<'_>) -> Result<Read, Invalid> {
         spec.keys = Some(vec!["type".to_owned(), "args".to_owned()]);
     }
     let preset = preset.map(read_preset).transpose()?;
+    if let Some(value) = null_key {
+        refuse_null_key(&spec, preset, value)?;
+    }
     let period_member = match (millis, within) {
         (Some(_), _) => "period_ms",
         (None, Some(_)) => "within",
         (None, None) => "period",
     };
     Ok(Read { asked: Asked { preset, spec }, key_was_list, period_member })
+}
+
+fn unknown(value: Value<'_>) -> Invalid {
+    let names = NAMES.join(", ");
+    value.refuse(format!("is not a member of a unique policy; use {names}"))
+}
+
+/// A key that is not there, of a policy of which nothing else says what is the same, would make all jobs of a type one.
+fn refuse_null_key(spec: &PolicySpec, preset: Option<Preset>, value: Value<'_>) -> Result<(), Invalid> {
+    let lists = [&spec.keys, &spec.args_keys, &spec.meta_keys, &spec.meta_except];
+    if preset.is_some() || lists.iter().any(|list| list.is_some()) {
+        return Ok(());
+    }
+    Err(value.refuse(
+        "is null, and nothing else says which jobs are the same; send the text that names the work, or leave `unique` out where there is none",
+    ))
 }
 
 fn read_preset(value: Value<'_>) -> Result<Preset, Invalid> {

@@ -57,6 +57,7 @@ fn every_shape_that_clients_send_is_read() {
         (r#"{"key":"order-7"}"#, &["type"]),
         (r#"{"key":"order-7","scope":"global"}"#, &[]),
         (r#"{"keys":["type"],"args_keys":null,"period":null}"#, &["type"]),
+        (r#"{"keys":["type"],"key":null}"#, &["type"]),
         (r#""content""#, &["type", "queue", "args", "meta"]),
     ] {
         assert_eq!(dimensions(unique), expected, "{unique}");

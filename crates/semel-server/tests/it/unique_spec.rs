@@ -81,6 +81,9 @@ async fn a_policy_that_means_nothing_is_refused_at_its_place() {
         (json!({ "on_conflict": "drop" }), "/on_conflict"),
         (json!({ "period": "1 hour" }), "/period"),
         (json!({ "arg_keys": ["a"] }), "/arg_keys"),
+        (json!({ "arg_keys": null }), "/arg_keys"),
+        (json!({ "key": null }), "/key"),
+        (json!({ "key": null, "on_conflict": "ignore", "states": null, "period_ms": 5 }), "/key"),
     ] {
         let told = offer(&server, "q", &json!([]), &json!({}), &unique).await;
         assert_eq!((told.status, told.code()), (400, "invalid_request"), "{unique}");
