@@ -15,7 +15,7 @@ use semel_ojs::answer::{self, Admitted};
 use semel_ojs::batch::Batch;
 use semel_ojs::enqueue::once;
 use semel_ojs::write::{Object, object};
-use semel_ojs::{JobView, Problem};
+use semel_ojs::{Code, JobView, Problem};
 
 use crate::App;
 use crate::caller::Caller;
@@ -105,11 +105,18 @@ pub(crate) async fn all_or_nothing(Scope(app): Scope, caller: Caller, request: R
             Item::Refused(problem) => return Err(problem.at_index(index).into()),
         }
     }
+    let ids: Vec<Option<JobId>> = offers.iter().map(|offer| offer.id).collect();
     let decided = app.engine.enqueue_batch(offers, Mode::AllOrNothing, &extract::source(&parts)).await?;
     let decided = match decided {
         Decided::Done(outcomes) => outcomes,
         Decided::Refused { index, outcome } => {
-            let refused = told(&caller, &outcome).err().unwrap_or_else(Refused::out_of_step);
+            let refused = match outcome {
+                // The caller's own id, twice: nothing of this batch is stored under it.
+                Outcome::IdTaken(id) if ids.iter().take(index).any(|earlier| *earlier == Some(id)) => {
+                    id_twice().into()
+                }
+                outcome => told(&caller, &outcome).err().unwrap_or_else(Refused::out_of_step),
+            };
             let index = offered.get(index).copied().unwrap_or(index);
             return Err(Refused { problem: refused.problem.at_index(index), ..refused });
         }
@@ -143,6 +150,14 @@ pub(crate) async fn all_or_nothing(Scope(app): Scope, caller: Caller, request: R
     let is_replay =
         !outcomes.is_empty() && outcomes.iter().all(|outcome| matches!(outcome, Outcome::Repeated(_)));
     Ok(if is_replay { answer.replayed() } else { answer })
+}
+
+fn id_twice() -> Problem {
+    Problem::new(
+        Code::Duplicate,
+        "an earlier item of the batch has this job id, with other content; leave `id` out, or use a new one",
+    )
+    .with_details(|object| object.plain("pointer", "/id"))
 }
 
 /// `POST /jobs/bulk`: 200 when every item was admitted, 422 when none was, else 207.

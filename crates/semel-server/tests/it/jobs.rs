@@ -118,3 +118,22 @@ async fn in_bulk_each_job_stands_for_itself() {
     assert_eq!(server.post("/ojs/v1/jobs/bulk", &fine).await.status, 200);
     server.stop().await;
 }
+
+/// The job that has the id is stored no more than the one that is refused for it: it has no name.
+#[tokio::test]
+async fn of_two_jobs_of_one_batch_with_one_id_neither_is_named() {
+    let server = Server::in_memory().await;
+    let with_id = |n: u32| json!({ "type": "a.b", "args": [n], "id": ID });
+    let told = server.post("/ojs/v1/jobs/batch", &json!({ "jobs": [with_id(1), with_id(2)] })).await;
+    assert_eq!((told.status, told.code(), told.pointer()), (409, "duplicate", "/id"));
+    let details = &told.body["error"]["details"];
+    assert_eq!((&details["index"], details.get("existing_job_id")), (&1.into(), None), "{}", told.body);
+    assert_eq!(server.stored().await, 0);
+    // One that was there before is.
+    server.create(&with_id(1)).await;
+    let told = server
+        .post("/ojs/v1/jobs/batch", &json!({ "jobs": [{ "type": "a.c", "args": [] }, with_id(2)] }))
+        .await;
+    assert_eq!(told.body["error"]["details"]["existing_job_id"], ID, "{}", told.body);
+    server.stop().await;
+}
