@@ -6,7 +6,6 @@ use semel_core::ident::QueueName;
 use semel_core::job::NoteKind;
 use semel_core::lease::Unclaimable;
 use semel_core::life;
-use semel_core::limits::{EXECUTION_DEFAULT_MS, VISIBILITY_DEFAULT_MS};
 use semel_core::state::State;
 use semel_store::backend::Claimed;
 
@@ -100,8 +99,8 @@ pub async fn a_grant_is_filled_in(f: &Fixture) {
     assert!(run.version > job.version && run.fence > job.fence);
     let lease = run.lease.as_ref().unwrap();
     assert_eq!(&*lease.worker, "w");
-    assert_eq!(lease.visible_until, now.saturating_add(Duration::from_millis(VISIBILITY_DEFAULT_MS.into())));
-    assert_eq!(lease.run_until, now.saturating_add(Duration::from_millis(EXECUTION_DEFAULT_MS.into())));
+    assert_eq!(lease.visible_until, now.saturating_add(SECOND * 120));
+    assert_eq!(lease.run_until, now.saturating_add(SECOND * 30 * 60));
     assert_eq!(f.head(job.id).await, Some(run));
     assert!(f.claim("default", 1).await.jobs.is_empty());
 }
