@@ -73,8 +73,15 @@ impl Partitions {
         }
         let begun = Instant::now();
         let (mut before, mut is_evened) = (None, false);
-        // Those that are away are not asked again in one load.
+        // Those that are away are not asked again in one load. Where it is to be soon, they are not asked until somebody has seen that they
+        // are back: whoever needs them then asks for himself, and nobody else waits each time until they are found away once more.
         let mut late: Vec<u16> = Vec::new();
+        if is_soon {
+            late.extend((0..self.count()).filter(|number| self.at(*number).is_missed()));
+        }
+        if late.len() == self.parts().len() {
+            late.clear();
+        }
         loop {
             let mut asked = self.asked(reads);
             late.iter().for_each(|number| asked[usize::from(*number)] = Asked::default());

@@ -156,7 +156,8 @@ pub(crate) fn add(read: &Reads, reads: &mut Reads) {
     reads.documents.extend_from_slice(&read.documents);
 }
 
-fn size(read: &Reads) -> usize {
+/// How many records `read` names, queues aside.
+pub(crate) fn size(read: &Reads) -> usize {
     let Reads { heads, fulls, keys, documents, .. } = read;
     heads.len() + fulls.len() + keys.len() + documents.len()
 }
@@ -212,20 +213,6 @@ impl Answer for Outcome {
             Self::Claimed(claimed, reply) => reply.answer(Ok(claimed)),
         }
     }
-}
-
-/// Serves what neither decides nor claims, but gives back what names a part of the store that is away.
-pub(crate) async fn read_soon(backend: &dyn Backend, request: Request) -> Option<Request> {
-    let Request::Load(reads, reply) = request else {
-        read(backend, request).await;
-        return None;
-    };
-    match backend.load_soon(&reads).await {
-        Ok((_, away)) if !away.is_empty() => return Some(Request::Load(reads, reply)),
-        Ok((snapshot, _)) => drop(reply.send(Ok(snapshot))),
-        Err(error) => drop(reply.send(Err(error))),
-    }
-    None
 }
 
 /// Serves what neither decides nor claims.

@@ -322,6 +322,26 @@ impl Snapshot {
         (0..self.partitions).filter(is_there).nth((chance % there) as usize).unwrap_or(0)
     }
 
+    /// What of it `reads` names, for one of several who had it loaded together.
+    pub fn part(&self, reads: &Reads) -> Self {
+        let mut part = Self::with_room_for(self.now, reads);
+        (part.partitions, part.away) = (self.partitions, self.away.clone());
+        for id in reads.heads.iter().chain(&reads.fulls) {
+            part.jobs.extend(self.jobs.get(id).map(|row| (*id, row.clone())));
+        }
+        for read in &reads.keys {
+            part.keys.extend(self.keys.get(&read.key).map(|view| (read.key, view.clone())));
+        }
+        for name in &reads.queues {
+            part.queues.extend(self.queues.get(name).map(|row| (name.clone(), row.clone())));
+            part.waiting.extend(self.waiting.get(name).map(|waiting| (name.clone(), *waiting)));
+        }
+        for key in &reads.documents {
+            part.documents.extend(self.documents.get(key).map(|sheet| (key.clone(), sheet.clone())));
+        }
+        part
+    }
+
     /// Makes a row of a job minted in this group.
     pub(super) fn unfold(&mut self, id: JobId) {
         if self.fresh.is_empty() {
@@ -417,7 +437,35 @@ impl Snapshot {
 
 #[cfg(test)]
 mod tests {
+    use super::super::DocumentKind;
     use super::*;
+
+    #[test]
+    fn a_part_has_what_it_names_of_every_kind_and_nothing_else() {
+        let job = |number: u8| JobId::from_bytes([number; 16]);
+        let key = |number: u8| UniqueKey::from_bytes([number; 32]);
+        let queue = |name: &str| QueueName::of_row("limit", name);
+        let document = |name: &str| DocumentKey::new(DocumentKind::Cron, name);
+        let mut whole = Snapshot { partitions: 3, away: vec![2], ..Snapshot::default() };
+        for number in [1, 2, 3, 4] {
+            whole.add_head(job(number), None);
+            whole.add_key(key(number), KeyView::default());
+        }
+        for name in ["a", "b"] {
+            whole.add_queue(QueueRow::fresh(queue(name)), 7);
+            whole.add_document(document(name), Some(Document { version: 1, due: None, text: Bytes::new() }));
+        }
+        let read = KeyRead { key: key(3), states: StateSet::ALL, all: false };
+        let (heads, fulls, keys) = (vec![job(1)], vec![job(2)], vec![read]);
+        let reads = Reads { heads, fulls, keys, queues: vec![queue("a")], documents: vec![document("a")] };
+        let part = whole.part(&reads);
+        assert_eq!((part.now, part.partitions, &part.away), (whole.now, 3, &vec![2]));
+        assert_eq!([1, 2, 3, 4].map(|number| part.has_head(job(number))), [true, true, false, false]);
+        assert_eq!([1, 2, 3, 4].map(|number| part.has_key(&key(number))), [false, false, true, false]);
+        assert_eq!(part.peek_queue(&queue("a")).map(|(_, waiting)| waiting), Some(7));
+        assert!(part.peek_queue(&queue("b")).is_none());
+        assert!(part.peek_document(&document("a")).is_some() && part.peek_document(&document("b")).is_none());
+    }
 
     #[test]
     fn what_may_be_anywhere_is_put_where_somebody_is() {

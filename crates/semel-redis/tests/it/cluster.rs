@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel_core::draft::{Draft, Reads};
+use semel_core::draft::{Draft, KeyRead, Reads};
 use semel_core::enqueue::{Outcome, enqueue};
 use semel_core::lease::{Bearer, LeaseToken};
 use semel_core::partition;
 use semel_core::slot::Due;
+use semel_core::state::StateSet;
 use semel_engine::Engine;
 use semel_redis::{Address, Durability, Redis};
 use semel_store::Backend;
@@ -225,12 +226,26 @@ async fn requests_about_a_node_that_is_away_hold_up_no_others() {
     let cluster = Cluster::start(0, NEVER, &[]).await;
     let address = Address::parse(&format!("{}?partitions=16", cluster.url())).unwrap();
     let address = address.with_patience(PATIENCE);
-    let engine = Engine::without_duties(Arc::new(Redis::open(&address).await.unwrap())).unwrap();
+    let store = Arc::new(Redis::open(&address).await.unwrap());
+    let engine = Engine::without_duties(Arc::clone(&store) as _).unwrap();
     let away = names_at(&cluster, &address, |node| node == 1, 8).await;
     let mut there = names_at(&cluster, &address, |node| node != 1, 4).await.into_iter();
     let mut next = || keyed(&there.next().unwrap()).offer();
     assert!(engine.enqueue(next(), "").await.unwrap().is_inserted());
     cluster.nodes[1].own.pause();
+    let read = |name: &String| KeyRead { key: key(name), states: StateSet::ALL, all: true };
+    let reads = Reads { keys: away.iter().map(read).collect(), ..Reads::default() };
+    let (_, missed) = store.load_soon(&reads).await.unwrap();
+    assert_eq!(missed, reads);
+    // Nobody waits again to find that it is away. One look of several at least is as quick as that on any machine.
+    let mut quick = 0;
+    for _ in 0..5 {
+        quick += u32::from(timeout(AWAY_AFTER / 2, store.load_soon(&reads)).await.is_ok_and(|told| {
+            assert_eq!(told.unwrap().1, reads);
+            true
+        }));
+    }
+    assert!(quick > 0, "each looked for it anew");
     let mut waiting = JoinSet::new();
     for name in away {
         let engine = engine.clone();

@@ -10,7 +10,7 @@ use semel_core::ident::JobId;
 use semel_core::lease::Bearer;
 use semel_core::life;
 use semel_core::settle::Settled;
-use semel_store::backend::{BoxFuture, Filter};
+use semel_store::backend::{BoxFuture, Facts, Filter};
 use semel_store::clock::ManualClock;
 use semel_store::layer::Layer;
 use semel_store::memory::Memory;
@@ -74,6 +74,8 @@ async fn what_takes_long_holds_up_nobody_who_decides() {
 struct Spoiled {
     inner: Memory,
     job: JobId,
+    /// In flight at once.
+    commits: usize,
 }
 
 impl Layer for Spoiled {
@@ -90,12 +92,17 @@ impl Layer for Spoiled {
         }
         self.inner.load(reads)
     }
+
+    fn facts(&self) -> Facts {
+        Facts { commits_in_flight: self.commits, ..self.inner.facts() }
+    }
 }
 
 #[tokio::test]
 async fn a_job_that_cannot_be_read_fails_only_who_asks_for_it() {
     let job = foreign_id(1);
-    let store = Store::open(Arc::new(Spoiled { inner: Memory::new(ManualClock::default()), job })).unwrap();
+    let inner = Memory::new(ManualClock::default());
+    let store = Store::open(Arc::new(Spoiled { inner, job, commits: 1 })).unwrap();
     let Outcome::Created(other) = offer(&store, keyed("a").offer()).await.unwrap() else { panic!() };
     let cancel = |id: JobId| {
         let reads = Reads { heads: vec![id], ..Reads::default() };
@@ -108,4 +115,22 @@ async fn a_job_that_cannot_be_read_fails_only_who_asks_for_it() {
     assert!(matches!(&error, StoreError::Corrupt(what) if what.contains(&job.to_string())), "{error}");
     assert!(matches!(cancelled.unwrap(), Settled::Done(_)));
     assert!(matches!(made.unwrap(), Outcome::Created(_)));
+}
+
+#[tokio::test]
+async fn whoever_loads_what_cannot_be_read_is_told_alone() {
+    let job = foreign_id(1);
+    let inner = Memory::new(ManualClock::default());
+    let store = Store::open(Arc::new(Spoiled { inner, job, commits: 2 })).unwrap();
+    let load = |id: JobId| {
+        let (store, reads) = (store.clone(), Reads { heads: vec![id], ..Reads::default() });
+        tokio::spawn(async move { store.load(reads).await })
+    };
+    // All of them are one load, but for those that come when none is under way: the batcher runs when this task waits.
+    for (id, told) in [2, 3, 4, 1, 5, 6].map(foreign_id).map(|id| (id, load(id))) {
+        match told.await.unwrap() {
+            Ok(snapshot) => assert!(id != job && snapshot.has_head(id) && !snapshot.has_head(job)),
+            Err(error) => assert!(id == job && matches!(error, StoreError::Corrupt(_)), "{id}: {error}"),
+        }
+    }
 }

@@ -1,11 +1,13 @@
 //! Records that are away, in a store of several parts, and those who need them.
 
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use semel_core::draft::{KeyRead, Reads, Snapshot};
 use semel_core::enqueue::{Batch, Mode, Outcome};
 use semel_core::state::StateSet;
+use semel_core::unique::UniqueKey;
 use semel_engine::Engine;
 use semel_store::StoreError;
 use semel_store::backend::{Backend, BoxFuture, Facts};
@@ -13,19 +15,32 @@ use semel_store::layer::Layer;
 use semel_store::memory::Memory;
 use semel_testkit::make::{key, keyed};
 use tokio::sync::Semaphore;
-use tokio::time::timeout;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout};
 
-/// A store that has one key in a part of its own, which is away.
+/// How long it takes to find that something is away.
+const FOUND_AFTER: Duration = Duration::from_secs(1);
+
+/// A store that has some keys in parts of their own, which are away.
 struct Parted {
     inner: Memory,
-    /// A permit for each load that has begun to wait for it.
+    away: Mutex<HashSet<UniqueKey>>,
+    /// A permit for each load that has begun to wait for them.
     begun: Semaphore,
-    /// What they wait for, one each.
+    /// What they wait for, one each. Closed, they are told that it does not come.
     gate: Semaphore,
 }
 
-fn is_away(read: &KeyRead) -> bool {
-    read.key == key("away")
+impl Parted {
+    fn without(names: impl IntoIterator<Item = String>) -> Arc<Self> {
+        let away = Mutex::new(names.into_iter().map(|name| key(&name)).collect());
+        let (begun, gate) = (Semaphore::new(0), Semaphore::new(0));
+        Arc::new(Self { inner: Memory::default(), away, begun, gate })
+    }
+
+    fn is_away(&self, read: &KeyRead) -> bool {
+        self.away.lock().unwrap().contains(&read.key)
+    }
 }
 
 impl Layer for Parted {
@@ -37,9 +52,10 @@ impl Layer for Parted {
 
     fn load<'a>(&'a self, reads: &'a Reads) -> BoxFuture<'a, Result<Snapshot, StoreError>> {
         Box::pin(async move {
-            if reads.keys.iter().any(is_away) {
+            if reads.keys.iter().any(|read| self.is_away(read)) {
                 self.begun.add_permits(1);
-                self.gate.acquire().await.unwrap().forget();
+                let never = |_| StoreError::Unavailable("a part of it is away".to_owned());
+                self.gate.acquire().await.map_err(never)?.forget();
             }
             self.inner.load(reads).await
         })
@@ -47,7 +63,11 @@ impl Layer for Parted {
 
     fn load_soon<'a>(&'a self, reads: &'a Reads) -> BoxFuture<'a, Result<(Snapshot, Reads), StoreError>> {
         Box::pin(async move {
-            let (away, there): (Vec<KeyRead>, Vec<KeyRead>) = reads.keys.iter().copied().partition(is_away);
+            let keys = reads.keys.iter().copied();
+            let (away, there): (Vec<KeyRead>, Vec<KeyRead>) = keys.partition(|read| self.is_away(read));
+            if !away.is_empty() {
+                tokio::time::sleep(FOUND_AFTER).await;
+            }
             let there = Reads { keys: there, ..reads.clone() };
             Ok((self.inner.load(&there).await?, Reads { keys: away, ..Reads::default() }))
         })
@@ -60,8 +80,7 @@ impl Layer for Parted {
 
 #[tokio::test(start_paused = true)]
 async fn who_waits_for_what_is_away_keeps_nobody_from_the_rest_of_what_he_needs() {
-    let (begun, gate) = (Semaphore::new(0), Semaphore::new(0));
-    let store = Arc::new(Parted { inner: Memory::default(), begun, gate });
+    let store = Parted::without(["away".to_owned()]);
     let engine = Engine::without_duties(Arc::clone(&store) as Arc<dyn Backend>).unwrap();
     let both = {
         let engine = engine.clone();
@@ -79,32 +98,69 @@ async fn who_waits_for_what_is_away_keeps_nobody_from_the_rest_of_what_he_needs(
     assert!(matches!(outcomes[..], [Outcome::Created(_), Outcome::Existing(_)]), "{outcomes:?}");
 }
 
-/// However many ask for it, and for how long each of them waits.
+const READERS: usize = 240;
+
+type Reader = JoinHandle<Result<Snapshot, StoreError>>;
+
+fn name(number: usize) -> String {
+    format!("away {number}")
+}
+
+fn read(engine: &Engine, name: &str) -> Reader {
+    let read = KeyRead { key: key(name), states: StateSet::ALL, all: false };
+    let (engine, reads) = (engine.clone(), Reads { keys: vec![read], ..Reads::default() });
+    tokio::spawn(async move { engine.store().load(reads).await })
+}
+
+/// However many ask for it, each for something else, and for how long each of them waits.
 #[tokio::test(start_paused = true)]
 async fn who_only_reads_what_is_away_keeps_nobody_from_reading_the_rest() {
-    const READERS: usize = 50;
-    let (begun, gate) = (Semaphore::new(0), Semaphore::new(0));
-    let store = Arc::new(Parted { inner: Memory::default(), begun, gate });
+    let store = Parted::without((0..READERS).map(name));
     let engine = Engine::without_duties(Arc::clone(&store) as Arc<dyn Backend>).unwrap();
-    let away = KeyRead { key: key("away"), states: StateSet::ALL, all: false };
-    let read = || {
-        let (engine, reads) = (engine.clone(), Reads { keys: vec![away], ..Reads::default() });
-        tokio::spawn(async move { engine.store().load(reads).await })
-    };
-    let readers: Vec<_> = (0..READERS).map(|_| read()).collect();
-    store.begun.acquire().await.unwrap().forget();
+    assert!(engine.enqueue(keyed("there").offer(), "").await.unwrap().is_inserted());
+    let readers: Vec<Reader> = (0..READERS).map(|number| read(&engine, &name(number))).collect();
+    tokio::task::yield_now().await;
+    let asked = Instant::now();
     for _ in 0..READERS {
-        timeout(Duration::from_secs(60), engine.now()).await.expect("nothing of it is away").unwrap();
+        let there = read(&engine, "there").await.unwrap().unwrap();
+        assert_eq!(there.peek_key(&key("there")).unwrap().holders.len(), 1);
+        engine.now().await.unwrap();
     }
-    // Those who have given up are not served when it is back.
+    // One such load may be under way in each place.
+    assert!(asked.elapsed() <= 2 * FOUND_AFTER, "{:?}", asked.elapsed());
+    // Nor from being told that it does not come.
+    let begun = timeout(2 * FOUND_AFTER, store.begun.acquire()).await.unwrap().unwrap();
+    begun.forget();
+    tokio::time::sleep(2 * FOUND_AFTER).await;
     let begun = 1 + store.begun.available_permits();
     assert!(begun < READERS, "{begun}");
-    readers.iter().for_each(tokio::task::JoinHandle::abort);
+    store.away.lock().unwrap().remove(&key(&name(7)));
+    let asked = Instant::now();
+    store.gate.close();
+    for (number, reader) in readers.into_iter().enumerate() {
+        let told = reader.await.unwrap();
+        // Whatever is back meanwhile is answered.
+        assert_eq!(told.is_ok(), number == 7, "{number}: {told:?}");
+        assert!(told.is_ok_and(|told| told.has_key(&key(&name(7)))) || number != 7);
+    }
+    assert!(asked.elapsed() <= 2 * FOUND_AFTER, "{:?}", asked.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_has_given_up_is_not_served_when_it_is_back() {
+    let store = Parted::without((0..READERS).map(name));
+    let engine = Engine::without_duties(Arc::clone(&store) as Arc<dyn Backend>).unwrap();
+    let readers: Vec<Reader> = (0..READERS).map(|number| read(&engine, &name(number))).collect();
+    store.begun.acquire().await.unwrap().forget();
+    tokio::time::sleep(2 * FOUND_AFTER).await;
+    let begun = 1 + store.begun.available_permits();
+    readers.iter().for_each(JoinHandle::abort);
     for reader in readers {
         assert!(reader.await.unwrap_err().is_cancelled());
     }
-    let last = read();
+    let last = read(&engine, &name(0));
     store.gate.add_permits(begun + 1);
-    timeout(Duration::from_secs(60), last).await.expect("it is back").unwrap().unwrap();
+    let last = timeout(Duration::from_secs(60), last).await.expect("it is back").unwrap().unwrap();
+    assert!(last.has_key(&key(&name(0))));
     assert_eq!(1 + store.begun.available_permits(), begun + 1);
 }
