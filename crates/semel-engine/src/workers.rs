@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use semel_core::ident::QueueName;
+use semel_core::settings::Directive;
 use semel_core::sight::Queues;
 use semel_core::tenant::Tenant;
 use semel_core::time::Timestamp;
@@ -31,6 +32,8 @@ pub struct WorkerSeen {
     pub is_draining: bool,
     /// Of which queues whoever said that, or the contrary, may speak.
     pub said_of: Queues,
+    /// What it was told last, as far as this process knows.
+    pub told: Directive,
     /// When it was first heard of, by the store's clock.
     pub first_seen: Timestamp,
     /// When it was last heard of, by the store's clock.
@@ -94,6 +97,7 @@ impl Workers {
             active_jobs: 0,
             is_draining: false,
             said_of: Queues::All,
+            told: Directive::Run,
             first_seen: now,
             last_seen: now,
             heard: Instant::now(),
@@ -105,6 +109,13 @@ impl Workers {
         worker.active_jobs = said.active_jobs.unwrap_or(worker.active_jobs);
         if let Some(is_draining) = said.is_draining {
             (worker.is_draining, worker.said_of) = (is_draining, said.said_of.cloned().unwrap_or_default());
+        }
+    }
+
+    /// A worker that has been heard of is told something.
+    pub fn told(&self, tenant: &Tenant, id: &Arc<str>, directive: Directive) {
+        if let Some(worker) = self.lock().get_mut(&(tenant.clone(), Arc::clone(id))) {
+            worker.told = directive;
         }
     }
 

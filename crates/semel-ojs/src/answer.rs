@@ -178,8 +178,8 @@ pub struct Beat<'a> {
     pub extended: &'a [JobId],
     /// The jobs the worker has lost, and why: it must stop working on them.
     pub lost: &'a [(JobId, &'static str)],
-    /// The store's time.
-    pub now: Timestamp,
+    /// The store's time, where it could be had.
+    pub now: Option<Timestamp>,
 }
 
 /// The answer to a heartbeat.
@@ -199,7 +199,9 @@ pub fn heartbeat(beat: &Beat<'_>) -> String {
                 object.plain("reason", reason);
             });
         });
-        object.plain("server_time", beat.now);
+        if let Some(now) = beat.now {
+            object.plain("server_time", now);
+        }
     });
     out
 }

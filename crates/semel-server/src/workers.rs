@@ -1,17 +1,22 @@
 //! `/ojs/v1/workers`: fetch, ack, nack, heartbeat.
 
+use std::time::Duration;
+
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request};
 use semel_core::canon::Json;
 use semel_core::ident::JobId;
 use semel_core::lease::Grant;
+use semel_core::settings::Directive;
 use semel_core::settle::{Refusal, Settled};
 use semel_core::state::State;
 use semel_engine::workers::{SaidOfItself, WorkerSeen};
 use semel_ojs::JobView;
 use semel_ojs::answer::{self, Beat};
 use semel_ojs::worker::{Ack, Fetch, Heartbeat, Nack};
+use semel_store::StoreError;
 use semel_store::backend::Claim;
+use tokio::time::Instant;
 
 use crate::App;
 use crate::caller::Caller;
@@ -21,6 +26,12 @@ use crate::respond::{Answer, Answered, Refused, settled, view};
 use crate::tenancy::Scope;
 
 type Id = Result<Path<String>, PathRejection>;
+
+/// A heartbeat that names jobs waits for what else it is to say as long as it took to extend their leases, which says how quick the
+/// store is, but so long at least: sooner than any worker gives it up.
+const TOLD_WITHIN: Duration = Duration::from_millis(250);
+/// And so long at most.
+const TOLD_WITHIN_MAX: Duration = Duration::from_secs(1);
 
 /// `POST /workers/fetch`. With `wait_ms` the answer waits for something to do.
 pub(crate) async fn fetch(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
@@ -114,6 +125,7 @@ pub(crate) async fn heartbeat(Scope(app): Scope, caller: Caller, request: Reques
         beat.jobs.retain(|(id, _)| seen.contains(id));
     }
     let ids: Vec<JobId> = beat.jobs.iter().map(|(id, _)| *id).collect();
+    let began = Instant::now();
     if !beat.jobs.is_empty() {
         let answers = app.engine.extend(beat.jobs, beat.visibility_ms).await?;
         for (id, settled) in ids.iter().zip(answers) {
@@ -125,19 +137,43 @@ pub(crate) async fn heartbeat(Scope(app): Scope, caller: Caller, request: Reques
             }
         }
     }
-    let now = app.engine.now().await?;
-    let mut state = "running";
-    let seen = app.engine.workers().get(app.engine.tenant(), &beat.worker);
-    if !beat.worker.is_empty() && speaks_for(&caller, seen.as_ref()) {
+    // What became of the leases is told whatever else can be had, or the worker would take them for run out. Who names no job has come
+    // for the rest alone.
+    let names_jobs = !ids.is_empty() || !lost.is_empty();
+    let patience =
+        if names_jobs { began.elapsed().clamp(TOLD_WITHIN, TOLD_WITHIN_MAX) } else { Duration::MAX };
+    let workers = app.engine.workers();
+    let seen = workers.get(app.engine.tenant(), &beat.worker);
+    let speaks = !beat.worker.is_empty() && speaks_for(&caller, seen.as_ref());
+    let told = async { if speaks { app.engine.directive(&beat.worker).await } else { Ok(Directive::Run) } };
+    let (now, told) = match tokio::join!(within(patience, app.engine.now()), within(patience, told)) {
+        (Ok(now), Ok(told)) => (Some(now), Some(told)),
+        (now, told) if names_jobs => (now.ok(), told.ok()),
+        (Err(error), _) | (_, Err(error)) => return Err(error.into()),
+    };
+    if speaks && let Some(now) = now {
         let (active_jobs, is_draining) = (beat.count, beat.is_draining);
         let said = SaidOfItself { queues: &[], active_jobs, is_draining, said_of: Some(caller.queues()) };
-        app.engine.workers().heard(app.engine.tenant(), &beat.worker, now, &said);
-        state = app.engine.directive(&beat.worker).await?.name();
+        workers.heard(app.engine.tenant(), &beat.worker, now, &said);
     }
+    if speaks && let Some(told) = told {
+        workers.told(app.engine.tenant(), &beat.worker, told);
+    }
+    let last = seen.filter(|_| speaks).map(|worker| worker.told);
+    let mut state = told.or(last).unwrap_or_default().name();
     if app.config.allow_reset && state == "running" {
-        state = directive(&app, &extended).await?;
+        state = directive(&app, &extended).await.unwrap_or(state);
     }
     Ok(Answer::ok(answer::heartbeat(&Beat { state, extended: &extended, lost: &lost, now })))
+}
+
+/// What the store says, if it does so soon.
+async fn within<T>(
+    patience: Duration,
+    said: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, StoreError> {
+    let late = || StoreError::Unavailable("it did not answer in time".to_owned());
+    tokio::time::timeout(patience, said).await.unwrap_or_else(|_| Err(late()))
 }
 
 /// Why a request about a run was refused, in a word.

@@ -1,8 +1,16 @@
 //! Whose a worker's id is: what is said in its name by others.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use semel_client::Method;
+use semel_core::draft::{Reads, Snapshot};
 use semel_server::Config;
 use semel_server::auth::{Queues, Role, Token, Tokens, digest};
+use semel_store::StoreError;
+use semel_store::backend::{Backend, BoxFuture, Facts};
+use semel_store::layer::Layer;
+use semel_store::memory::Memory;
 use serde_json::{Value, json};
 
 use crate::harness::{Server, Told, header};
@@ -88,4 +96,70 @@ async fn who_is_told_to_go_on_takes_jobs_again() {
     let told = post(&server, "mail", "/ojs/v1/workers/fetch", &fetch).await;
     assert_eq!(told.body["jobs"].as_array().unwrap().len(), 1, "{}", told.body);
     server.stop().await;
+}
+
+/// A store of several parts, of which the one is away that has the settings.
+#[derive(Default)]
+struct Parted {
+    inner: Memory,
+    is_away: AtomicBool,
+    /// It says so at once, instead of nothing.
+    says_so: bool,
+}
+
+impl Layer for Parted {
+    type Inner = Memory;
+
+    fn inner(&self) -> &Memory {
+        &self.inner
+    }
+
+    fn load_soon<'a>(&'a self, reads: &'a Reads) -> BoxFuture<'a, Result<(Snapshot, Reads), StoreError>> {
+        let names_away = reads.is_empty() || !reads.queues.is_empty();
+        if !names_away || !self.is_away.load(Ordering::SeqCst) {
+            return Backend::load_soon(&self.inner, reads);
+        }
+        let says_so = self.says_so;
+        Box::pin(async move {
+            if !says_so {
+                std::future::pending::<()>().await;
+            }
+            Err(StoreError::Unavailable("a part of it is away".to_owned()))
+        })
+    }
+
+    fn facts(&self) -> Facts {
+        Facts { commits_in_flight: 2, ..self.inner.facts() }
+    }
+}
+
+/// The worker would take them for run out.
+#[tokio::test]
+async fn what_became_of_leases_is_told_whatever_else_can_be_had() {
+    for says_so in [true, false] {
+        let store = Arc::new(Parted { says_so, ..Parted::default() });
+        let server = Server::on_store(Arc::clone(&store) as _, Config::default()).await;
+        server.create(&json!({ "type": "a.b", "args": [] })).await;
+        let run = server.take("default", "w1").await;
+        let other = "019a0000-0000-7000-8000-000000000000";
+        let path = "/ojs/v1/admin/workers/w1/directive";
+        assert_eq!(server.put(path, &json!({ "directive": "quiet" })).await.status, 200);
+        let beat = json!({ "worker_id": "w1", "active_jobs": [run["id"], other] });
+        let told = server.post("/ojs/v1/workers/heartbeat", &beat).await;
+        assert_eq!((told.status, &told.body["state"]), (200, &json!("quiet")), "{}", told.body);
+        assert!(told.body["server_time"].is_string(), "{}", told.body);
+        store.is_away.store(true, Ordering::SeqCst);
+        let told = server.post("/ojs/v1/workers/heartbeat", &beat).await;
+        assert_eq!((told.status, &told.body["jobs_extended"]), (200, &json!([run["id"]])), "{}", told.body);
+        assert_eq!(told.body["jobs_lost"][0]["job_id"], other, "{}", told.body);
+        // What it was told last holds.
+        assert_eq!((&told.body["state"], told.body.get("server_time")), (&json!("quiet"), None));
+        if says_so {
+            // Whoever names no job has come for that alone.
+            let idle = json!({ "worker_id": "w1", "active_jobs": [] });
+            assert_eq!(server.post("/ojs/v1/workers/heartbeat", &idle).await.status, 503);
+        }
+        store.is_away.store(false, Ordering::SeqCst);
+        server.stop().await;
+    }
 }
