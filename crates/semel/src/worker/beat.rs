@@ -38,7 +38,8 @@ fn unheard() -> Error {
 #[derive(Default)]
 pub(crate) struct Beats {
     held: Mutex<HashMap<JobId, Beating>>,
-    added: Notify,
+    /// Something is to be done sooner than it was.
+    sooner: Notify,
     told: watch::Sender<Directive>,
 }
 
@@ -59,17 +60,25 @@ struct Beating {
     lease: Duration,
     /// When it runs out, unless a heartbeat is answered: counted from when that was sent, for the store counts from no earlier.
     until: Instant,
-    /// It is spoken of right now; until that is answered, or given up, it is not spoken of again.
-    is_under_way: bool,
+    /// Since when it is spoken of; until that is answered, or given up, it is not spoken of again.
+    under_way: Option<Instant>,
     signals: Signals,
 }
 
 impl Beating {
     /// When something is to be done about it: it is to be spoken of, or told that its lease has run out.
     fn due(&self) -> Option<Instant> {
-        let next = Some(self.next).filter(|_| !self.is_under_way);
-        let until = Some(self.until).filter(|_| !self.signals.ran_out.is_cancelled());
+        let next = Some(self.next).filter(|_| self.is_to_be_spoken_of());
+        let until = Some(self.until).filter(|_| self.may_run_out());
         next.into_iter().chain(until).min()
+    }
+
+    fn is_to_be_spoken_of(&self) -> bool {
+        self.under_way.is_none()
+    }
+
+    fn may_run_out(&self) -> bool {
+        !self.signals.ran_out.is_cancelled()
     }
 }
 
@@ -109,7 +118,7 @@ impl Beats {
         let is_soonest = {
             let mut jobs = self.held();
             let soonest = soonest_of(&jobs);
-            let beating = Beating { held, every, next, lease, until, is_under_way: false, signals };
+            let beating = Beating { held, every, next, lease, until, under_way: None, signals };
             if let Some(old) = jobs.insert(job.id, beating) {
                 // Granted again, so the run before it has lost its lease, whoever told of that.
                 old.signals.lost.cancel();
@@ -117,7 +126,7 @@ impl Beats {
             soonest.is_none_or(|soonest| next.min(until) < soonest)
         };
         if is_soonest {
-            self.added.notify_one();
+            self.sooner.notify_one();
         }
         Holding { beats: Arc::clone(self), id: job.id, fence: job.fence }
     }
@@ -147,7 +156,7 @@ impl Beats {
                     }
                 }
                 Some(()) = under_way.next() => {}
-                () = self.added.notified() => {}
+                () = self.sooner.notified() => {}
                 () = stop.cancelled() => return,
             }
         }
@@ -157,11 +166,11 @@ impl Beats {
     fn run_out(&self, now: Instant) -> bool {
         let mut is_due = false;
         for beating in self.held().values() {
-            if beating.until <= now && !beating.signals.ran_out.is_cancelled() {
+            if beating.until <= now && beating.may_run_out() {
                 tracing::warn!(job = %beating.held.id, "nobody has answered for so long that the lease must have run out; the run is told");
                 beating.signals.ran_out.cancel();
             }
-            is_due |= beating.next <= now && !beating.is_under_way;
+            is_due |= beating.next <= now && beating.is_to_be_spoken_of();
         }
         is_due
     }
@@ -172,17 +181,17 @@ impl Beats {
         let mut due = Vec::new();
         let mut patience = BEAT_IDLE_EVERY;
         let mut held = self.held();
-        for beating in held.values_mut().filter(|beating| !beating.is_under_way) {
+        for beating in held.values_mut().filter(|beating| beating.is_to_be_spoken_of()) {
             if beating.next <= now + beating.every / 4 {
                 due.push(beating.held);
                 patience = patience.min(beating.every);
                 beating.next = now + beating.every;
-                beating.is_under_way = true;
+                beating.under_way = Some(now);
             }
         }
         let holds = held.len();
         drop(held);
-        self.speak(link, speaker, due, holds, patience.max(PATIENCE_MIN))
+        self.speak(link, speaker, due, holds, now, patience.max(PATIENCE_MIN))
     }
 
     async fn speak(
@@ -191,62 +200,67 @@ impl Beats {
         speaker: &Speaker,
         due: Vec<Held>,
         holds: usize,
+        sent: Instant,
         patience: Duration,
     ) {
-        let sent = Instant::now();
+        let hears = |part: Beaten| self.hear(sent, part);
         // One that hangs must not keep the next one from being sent in time.
-        let beaten = tokio::time::timeout(patience, link.beat(speaker, &due, holds)).await;
-        {
-            let mut held = self.held();
-            for job in &due {
-                if let Some(beating) = held.get_mut(&job.id).filter(|beating| beating.held.fence == job.fence)
-                {
-                    beating.is_under_way = false;
-                }
-            }
-        }
-        match beaten.unwrap_or_else(|_| Err(unheard())) {
-            Ok(Beaten { lost, unheard, directive }) => {
-                self.told.send_if_modified(|told| std::mem::replace(told, directive) != directive);
-                if !unheard.is_empty() {
-                    tracing::debug!(
-                        jobs = unheard.len(),
-                        "leases that could not be extended are spoken of again"
-                    );
-                    self.again(unheard);
-                }
-                let mut held = self.held();
-                // By its fence: meanwhile the job may have been given to this worker again.
-                for job in &due {
-                    let Some(beating) = held.get_mut(&job.id).filter(|held| held.held.fence == job.fence)
-                    else {
-                        continue;
-                    };
-                    if lost.contains(&job.id) {
-                        beating.signals.lost.cancel();
-                    } else {
-                        // Also of one that could not be extended: whoever answers would have told of its loss.
-                        beating.until = beating.until.max(sent + beating.lease);
-                    }
-                }
-            }
-            Err(error) => {
-                tracing::warn!(%error, jobs = due.len(), "a heartbeat failed; it is sent again");
-                self.again(due.into_iter().map(|job| job.id));
-            }
+        let beaten = tokio::time::timeout(patience, link.beat(speaker, &due, holds, &hears)).await;
+        let left = self.again(sent, &due);
+        if let Err(error) = beaten.unwrap_or_else(|_| Err(unheard())) {
+            tracing::warn!(%error, jobs = left, "a heartbeat failed; what was not answered is sent again");
         }
     }
 
-    /// Has heartbeats for these sent again soon.
-    fn again(&self, jobs: impl IntoIterator<Item = JobId>) {
-        let again = Instant::now() + AGAIN_AFTER;
+    /// A part of the answer to a heartbeat that was sent then.
+    fn hear(&self, sent: Instant, part: Beaten) {
+        let Beaten { extended, lost, unheard, directive } = part;
+        if let Some(directive) = directive {
+            self.told.send_if_modified(|told| std::mem::replace(told, directive) != directive);
+        }
+        if !unheard.is_empty() {
+            tracing::debug!(jobs = unheard.len(), "leases that could not be extended are spoken of again");
+        }
         let mut held = self.held();
-        for id in jobs {
-            if let Some(beating) = held.get_mut(&id) {
-                beating.next = beating.next.min(again);
+        for job in &lost {
+            if let Some(beating) = of(&mut held, job) {
+                beating.under_way = None;
+                beating.signals.lost.cancel();
             }
         }
+        let again = Instant::now() + AGAIN_AFTER;
+        let extended = extended.iter().map(|job| (job, None));
+        for (job, again) in extended.chain(unheard.iter().map(|job| (job, Some(again)))) {
+            if let Some(beating) = of(&mut held, job) {
+                beating.under_way = None;
+                // Also of one that could not be extended: whoever answers would have told of its loss.
+                beating.until = beating.until.max(sent + beating.lease);
+                beating.next = again.map_or(beating.next, |again| beating.next.min(again));
+            }
+        }
+        drop(held);
+        // They may be due again before the rest of the answer is there.
+        self.sooner.notify_one();
     }
+
+    /// Has heartbeats sent again soon for those that were not answered of the one that was sent then. Says how many they are.
+    fn again(&self, sent: Instant, due: &[Held]) -> usize {
+        let again = Instant::now() + AGAIN_AFTER;
+        let (mut held, mut left) = (self.held(), 0);
+        for job in due {
+            if let Some(beating) = of(&mut held, job).filter(|beating| beating.under_way == Some(sent)) {
+                beating.under_way = None;
+                beating.next = beating.next.min(again);
+                left += 1;
+            }
+        }
+        left
+    }
+}
+
+/// By its fence: meanwhile the job may have been given to this worker again.
+fn of<'a>(held: &'a mut HashMap<JobId, Beating>, job: &Held) -> Option<&'a mut Beating> {
+    held.get_mut(&job.id).filter(|beating| beating.held.fence == job.fence)
 }
 
 #[cfg(test)]
@@ -255,7 +269,7 @@ mod tests {
     use semel_core::time::Timestamp;
     use semel_store::backend::BoxFuture;
 
-    use super::super::link::{Ask, Reported};
+    use super::super::link::{Ask, Hears, Reported};
     use super::super::verdict::Outcome;
     use super::*;
 
@@ -280,9 +294,19 @@ mod tests {
         }
     }
 
-    /// A link that never answers for the first job, and keeps when it was spoken of the other.
+    /// A link that never answers for the first job, nor in one heartbeat with it unless by half, and keeps when it was spoken of the
+    /// other.
     #[derive(Default)]
-    struct Hangs(Mutex<Vec<Instant>>);
+    struct Hangs {
+        spoken: Mutex<Vec<Instant>>,
+        answers_half: bool,
+    }
+
+    impl Hangs {
+        fn by_half() -> Self {
+            Self { answers_half: true, ..Self::default() }
+        }
+    }
 
     impl Link for Hangs {
         fn beat<'a>(
@@ -290,16 +314,18 @@ mod tests {
             _: &'a Speaker,
             jobs: &'a [Held],
             _: usize,
-        ) -> BoxFuture<'a, Result<Beaten, Error>> {
+            hears: Hears<'a>,
+        ) -> BoxFuture<'a, Result<(), Error>> {
             let is_of = |fence| jobs.iter().any(|job| job.fence == fence);
             if is_of(2) {
-                self.0.lock().unwrap().push(Instant::now());
+                self.spoken.lock().unwrap().push(Instant::now());
             }
-            if is_of(1) {
-                Box::pin(std::future::pending())
-            } else {
-                Box::pin(async { Ok(Beaten::default()) })
+            let hangs = is_of(1);
+            if !hangs || self.answers_half {
+                let extended = jobs.iter().filter(|job| job.fence != 1).copied().collect();
+                hears(Beaten { extended, ..Beaten::default() });
             }
+            if hangs { Box::pin(std::future::pending()) } else { Box::pin(async { Ok(()) }) }
         }
 
         fn fetch<'a>(
@@ -338,7 +364,7 @@ mod tests {
         let begun = Instant::now();
         tokio::time::sleep(Duration::from_secs(9)).await;
         let mut before = begun;
-        let spoken = link.0.lock().unwrap().clone();
+        let spoken = link.spoken.lock().unwrap().clone();
         for at in spoken.into_iter().chain([Instant::now()]) {
             assert!(at - before < lease, "{:?} after {:?}", at - begun, before - begun);
             before = at;
@@ -365,6 +391,27 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(600)).await;
         assert!(!answered.ran_out.is_cancelled() && !answered.lost.is_cancelled());
         assert!(!unanswered.lost.is_cancelled(), "its end may still count");
+        stop.cancel();
+        running.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_extended_is_whatever_becomes_of_the_rest_of_the_answer() {
+        let (beats, link) = (Arc::new(Beats::default()), Arc::new(Hangs::by_half()));
+        let stop = CancellationToken::new();
+        let speaker = Speaker { worker: "w".into(), queues: Vec::new(), lease: None };
+        let (unanswered, answered) = (Signals::default(), Signals::default());
+        let _first = beats.hold(&granted(1), unanswered.clone());
+        let other = Delivery { id: JobId::mint(Timestamp::EPOCH, 2, 2), ..granted(2) };
+        let _second = beats.hold(&other, answered.clone());
+        let running = tokio::spawn(Arc::clone(&beats).run(link.clone(), speaker, stop.clone()));
+        unanswered.ran_out.cancelled().await;
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        assert!(!answered.ran_out.is_cancelled() && !answered.lost.is_cancelled());
+        // Nor is it spoken of again before it is due.
+        let spoken = link.spoken.lock().unwrap().clone();
+        let every = granted(2).lease / BEATS_PER_LEASE;
+        assert!(spoken.windows(2).all(|two| two[1] - two[0] >= every * 3 / 4), "{spoken:?}");
         stop.cancel();
         running.await.unwrap();
     }

@@ -55,16 +55,21 @@ pub(crate) struct Held {
     pub(crate) has_own_lease: bool,
 }
 
-/// The answer to a heartbeat.
+/// A part of the answer to a heartbeat.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Beaten {
+    /// Jobs whose leases last longer now, or need not.
+    pub(crate) extended: Vec<Held>,
     /// Jobs that are the worker's no more.
-    pub(crate) lost: Vec<JobId>,
+    pub(crate) lost: Vec<Held>,
     /// Jobs of which nothing could be said: they are still the worker's, and to be spoken of again soon.
-    pub(crate) unheard: Vec<JobId>,
-    /// What an operator tells the worker.
-    pub(crate) directive: Directive,
+    pub(crate) unheard: Vec<Held>,
+    /// What an operator tells the worker, where this part says it.
+    pub(crate) directive: Option<Directive>,
 }
+
+/// Hears the answer to a heartbeat, each part as soon as it is there: a lease that was extended is, whatever becomes of the rest.
+pub(crate) type Hears<'a> = &'a (dyn Fn(Beaten) + Send + Sync);
 
 /// What became of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,14 +102,15 @@ pub(crate) trait Link: Send + Sync {
         outcome: &'a Outcome,
     ) -> BoxFuture<'a, Result<Reported, Error>>;
 
-    /// Sends a heartbeat for these of the jobs that the worker holds, which are so many; says which are lost, and what an operator
-    /// tells the worker.
+    /// Sends a heartbeat for these of the jobs that the worker holds, which are so many. Those of which no part of the answer has
+    /// said anything when this ends, or is given up, have not been spoken of.
     fn beat<'a>(
         &'a self,
         speaker: &'a Speaker,
         jobs: &'a [Held],
         holds: usize,
-    ) -> BoxFuture<'a, Result<Beaten, Error>>;
+        hears: Hears<'a>,
+    ) -> BoxFuture<'a, Result<(), Error>>;
 
     /// Ends when the run is known to have lost its lease, whenever that was; may never end.
     fn lost<'a>(&'a self, run: &'a Delivery) -> BoxFuture<'a, ()>;
@@ -154,6 +160,46 @@ pub(crate) fn delivery(job: Job) -> Delivery {
         timeout,
         parent_results: parent_results.and_then(text),
     }
+}
+
+/// Extends the leases of these by so much.
+async fn extend(
+    engine: &Engine,
+    jobs: Vec<Held>,
+    lease: Option<Duration>,
+    hears: Hears<'_>,
+) -> Result<(), Error> {
+    if jobs.is_empty() {
+        return Ok(());
+    }
+    let bearer = |held: &Held| Bearer { lease: Some(LeaseToken(held.fence)), worker: None };
+    let named = jobs.iter().map(|held| (held.id, bearer(held))).collect();
+    let answers = engine.extend(named, lease.map(millis)).await?;
+    let mut beaten = Beaten::default();
+    for (held, answered) in jobs.into_iter().zip(answers) {
+        let such = match answered {
+            Some(Settled::Done(_) | Settled::Repeated(_)) => &mut beaten.extended,
+            // By this very lease: its handler has said so itself, and goes on.
+            Some(Settled::Refused(Refusal::WrongState(State::Completed))) => &mut beaten.extended,
+            Some(Settled::Refused(_)) => &mut beaten.lost,
+            // Such as one that its handler's own transaction has locked.
+            None => &mut beaten.unheard,
+        };
+        such.push(held);
+    }
+    hears(beaten);
+    Ok(())
+}
+
+/// Says that the worker is there, and hears what it is told.
+async fn be_told(engine: &Engine, speaker: &Speaker, holds: usize, hears: Hears<'_>) -> Result<(), Error> {
+    // For people, as a server notes it of workers that speak to it.
+    let said =
+        SaidOfItself { queues: &speaker.queues, active_jobs: Some(holds as u64), ..SaidOfItself::default() };
+    engine.workers().heard(engine.tenant(), &speaker.worker, engine.now().await?, &said);
+    let directive = Some(engine.directive(&speaker.worker).await?);
+    hears(Beaten { directive, ..Beaten::default() });
+    Ok(())
 }
 
 fn text(json: Bytes) -> Option<Box<str>> {
@@ -233,40 +279,19 @@ impl Link for Local {
         speaker: &'a Speaker,
         jobs: &'a [Held],
         holds: usize,
-    ) -> BoxFuture<'a, Result<Beaten, Error>> {
+        hears: Hears<'a>,
+    ) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
             let engine = self.engine()?;
-            let (mut lost, mut unheard) = (Vec::new(), Vec::new());
             // A job that says how long its lease lasts is extended by that, the others by what the worker asked for.
-            for (own, lease) in [(true, None), (false, speaker.lease)] {
-                let these: Vec<(JobId, Bearer)> = jobs
-                    .iter()
-                    .filter(|held| held.has_own_lease == own)
-                    .map(|held| (held.id, Bearer { lease: Some(LeaseToken(held.fence)), worker: None }))
-                    .collect();
-                if these.is_empty() {
-                    continue;
-                }
-                let ids: Vec<JobId> = these.iter().map(|(id, _)| *id).collect();
-                for (id, answered) in ids.into_iter().zip(engine.extend(these, lease.map(millis)).await?) {
-                    match answered {
-                        Some(Settled::Done(_) | Settled::Repeated(_)) => {}
-                        // By this very lease: its handler has said so itself, and goes on.
-                        Some(Settled::Refused(Refusal::WrongState(State::Completed))) => {}
-                        Some(Settled::Refused(_)) => lost.push(id),
-                        // Such as one that its handler's own transaction has locked.
-                        None => unheard.push(id),
-                    }
-                }
-            }
-            // For people, as a server notes it of workers that speak to it.
-            let said = SaidOfItself {
-                queues: &speaker.queues,
-                active_jobs: Some(holds as u64),
-                ..SaidOfItself::default()
-            };
-            engine.workers().heard(engine.tenant(), &speaker.worker, engine.now().await?, &said);
-            Ok(Beaten { lost, unheard, directive: engine.directive(&speaker.worker).await? })
+            let (own, others) = jobs.iter().copied().partition(|held| held.has_own_lease);
+            // Beside each other: no lease waits for what else is asked.
+            let (own, others, told) = tokio::join!(
+                extend(&engine, own, None, hears),
+                extend(&engine, others, speaker.lease, hears),
+                be_told(&engine, speaker, holds, hears),
+            );
+            own.and(others).and(told)
         })
     }
 

@@ -1,9 +1,10 @@
 //! The jobs of a server that speaks Open Job Spec.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::join_all;
 use semel_client::Client;
 use semel_core::ident::JobId;
 use semel_core::lease::LeaseToken;
@@ -19,7 +20,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::link::{Ask, Beaten, Held, Link, Reported, Speaker, millis};
+use super::link::{Ask, Beaten, Hears, Held, Link, Reported, Speaker, millis};
 use super::run::Delivery;
 use super::verdict::{Failure, Outcome};
 use crate::error::Error;
@@ -178,6 +179,50 @@ impl<'a> Nacked<'a> {
 }
 
 impl Remote {
+    /// One request of a heartbeat.
+    async fn speak_of(
+        &self,
+        held: Vec<Held>,
+        lease: Option<Duration>,
+        speaker: &Speaker,
+        holds: usize,
+        hears: Hears<'_>,
+    ) -> Result<(), Error> {
+        let leases: serde_json::Map<String, Value> = held
+            .iter()
+            .map(|held| (held.id.to_string(), LeaseToken(held.fence).to_string().into()))
+            .collect();
+        let worker = &*speaker.worker;
+        let mut body = json!({ "worker_id": worker, "leases": leases, "active_job_count": holds });
+        if let Some(lease) = lease {
+            body["visibility_timeout_ms"] = millis(lease).into();
+        }
+        let answer = self.client.post_json("/ojs/v1/workers/heartbeat", &body).await?;
+        let lost: HashMap<JobId, &Value> = answer["jobs_lost"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|job| Some((id_of(&job["job_id"])?, &job["reason"])))
+            .collect();
+        // A server that does not say which it extended has extended the others.
+        let extended = answer["jobs_extended"].as_array();
+        let extended: Option<HashSet<JobId>> = extended.map(|ids| ids.iter().filter_map(id_of).collect());
+        let directive = answer["state"].as_str().and_then(Directive::from_name);
+        let mut beaten = Beaten { directive, ..Beaten::default() };
+        for held in held {
+            let such = match lost.get(&held.id) {
+                // Ended by this very lease: its handler has said so itself, and goes on.
+                Some(reason) if **reason == State::Completed.name() => &mut beaten.extended,
+                Some(_) => &mut beaten.lost,
+                None if extended.as_ref().is_none_or(|ids| ids.contains(&held.id)) => &mut beaten.extended,
+                None => &mut beaten.unheard,
+            };
+            such.push(held);
+        }
+        hears(beaten);
+        Ok(())
+    }
+
     /// Reports an end. Nothing is read of what a success answers.
     async fn tell(
         &self,
@@ -343,45 +388,20 @@ impl Link for Remote {
         speaker: &'a Speaker,
         jobs: &'a [Held],
         holds: usize,
-    ) -> BoxFuture<'a, Result<Beaten, Error>> {
+        hears: Hears<'a>,
+    ) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
-            let (mut lost, mut unheard) = (Vec::new(), Vec::new());
-            let mut directive = Directive::Run;
+            let mut asking = Vec::new();
             for (own, lease) in [(true, None), (false, speaker.lease)] {
-                let held: Vec<&Held> = jobs.iter().filter(|held| held.has_own_lease == own).collect();
+                let held: Vec<Held> = jobs.iter().filter(|held| held.has_own_lease == own).copied().collect();
                 // One that holds nothing says that it is there, and hears what it is told.
-                let nothing: &[&Held] = &[];
-                let idle = (own && jobs.is_empty()).then_some(nothing);
-                for held in held.chunks(LEASES_MAX).chain(idle) {
-                    let leases: serde_json::Map<String, Value> = held
-                        .iter()
-                        .map(|held| (held.id.to_string(), LeaseToken(held.fence).to_string().into()))
-                        .collect();
-                    let worker = &*speaker.worker;
-                    let mut body =
-                        json!({ "worker_id": worker, "leases": leases, "active_job_count": holds });
-                    if let Some(lease) = lease {
-                        body["visibility_timeout_ms"] = millis(lease).into();
-                    }
-                    let answer = self.client.post_json("/ojs/v1/workers/heartbeat", &body).await?;
-                    directive = answer["state"].as_str().and_then(Directive::from_name).unwrap_or(directive);
-                    let mut told = HashSet::new();
-                    for job in answer["jobs_lost"].as_array().into_iter().flatten() {
-                        let Some(id) = id_of(&job["job_id"]) else { continue };
-                        told.insert(id);
-                        // Ended by this very lease: its handler has said so itself, and goes on.
-                        if job["reason"] != State::Completed.name() {
-                            lost.push(id);
-                        }
-                    }
-                    // A server that does not say which it extended has extended the others.
-                    if let Some(extended) = answer["jobs_extended"].as_array() {
-                        told.extend(extended.iter().filter_map(id_of));
-                        unheard.extend(held.iter().map(|held| held.id).filter(|id| !told.contains(id)));
-                    }
+                let idle = (own && jobs.is_empty()).then(Vec::new);
+                for held in held.chunks(LEASES_MAX).map(<[Held]>::to_vec).chain(idle) {
+                    asking.push(self.speak_of(held, lease, speaker, holds, hears));
                 }
             }
-            Ok(Beaten { lost, unheard, directive })
+            // Beside each other: one that is not answered holds up no other.
+            join_all(asking).await.into_iter().collect()
         })
     }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use semel::{CancellationToken, JobId, JobState, Semel, State, Timestamp, Worker};
-use semel_core::draft::{Group, Record};
+use semel_core::draft::{Group, Reads, Record, Snapshot};
 use semel_core::lease::{Bearer, LeaseToken};
 use semel_core::settle::Settled;
 use semel_store::backend::{Applied, Backend, Batch, BoxFuture, Claimed, Verdict};
@@ -391,4 +391,52 @@ async fn a_run_that_is_cut_off_is_told_when_its_lease_has_run_out() {
     assert_eq!(Some(id), job.id());
     assert!(after >= 2 * SECOND && after < 4 * SECOND, "{after:?}");
     drop(working);
+}
+
+/// A store that can be asked for jobs alone for a while, as one can whose other records are in a part of it that is away.
+struct Blind {
+    inner: Memory,
+    is_blind: AtomicBool,
+}
+
+impl Layer for Blind {
+    type Inner = Memory;
+
+    fn inner(&self) -> &Memory {
+        &self.inner
+    }
+
+    fn load<'a>(&'a self, reads: &'a Reads) -> BoxFuture<'a, Result<Snapshot, semel_store::StoreError>> {
+        let names_jobs_alone = !reads.is_empty() && reads.queues.is_empty();
+        if !names_jobs_alone && self.is_blind.load(Ordering::SeqCst) {
+            return Box::pin(async { Err(semel_store::StoreError::Unavailable("blind".to_owned())) });
+        }
+        self.inner.load(reads)
+    }
+}
+
+/// A heartbeat also asks for the time and for what the worker is told.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_was_extended_is_whatever_else_a_heartbeat_asks_for() {
+    let inner = Memory::new(TokioTime(Instant::now()));
+    let store = Arc::new(Blind { inner, is_blind: AtomicBool::new(false) });
+    let semel = Semel::on(Arc::clone(&store) as Arc<dyn Backend>).unwrap();
+    let (told, mut was_told) = mpsc::unbounded_channel::<bool>();
+    let working = Worker::new(&semel)
+        .lease(3 * SECOND)
+        .state(told)
+        .handle(async |_: Add, token: CancellationToken, State(told): State<mpsc::UnboundedSender<bool>>| {
+            tokio::time::sleep(60 * SECOND).await;
+            told.send(token.is_cancelled()).unwrap();
+        })
+        .start()
+        .unwrap();
+    let job = semel.enqueue(Add { a: 1, b: 1 }).await.unwrap();
+    store.is_blind.store(true, Ordering::SeqCst);
+    let heard = tokio::time::timeout(120 * SECOND, was_told.recv()).await;
+    assert_eq!(heard, Ok(Some(false)));
+    store.is_blind.store(false, Ordering::SeqCst);
+    let ended = job.wait().await.unwrap();
+    assert_eq!((ended.state(), ended.job.attempt()), (JobState::Completed, 1));
+    working.stop().await;
 }
