@@ -41,6 +41,8 @@ pub(crate) struct Beats {
     /// Something is to be done sooner than it was.
     sooner: Notify,
     told: watch::Sender<Directive>,
+    /// What the store said when it was found gone for good, by whoever found it first.
+    gone: watch::Sender<Option<StoreError>>,
 }
 
 /// What a run hears of its lease.
@@ -136,6 +138,27 @@ impl Beats {
         self.told.subscribe()
     }
 
+    /// The store was found gone for good.
+    pub(crate) fn found_gone(&self, worker: &str, said: StoreError) {
+        let error = said.to_string();
+        let is_news = self.gone.send_if_modified(|gone| {
+            let is_news = gone.is_none();
+            gone.get_or_insert(said);
+            is_news
+        });
+        if is_news {
+            tracing::error!(error, worker, "the store is gone for good; no more jobs are taken");
+        }
+    }
+
+    /// Ends when the store is gone for good, with what it said.
+    pub(crate) async fn gone(&self) -> StoreError {
+        let mut gone = self.gone.subscribe();
+        // The sender is kept by what `self` keeps.
+        let said = gone.wait_for(Option::is_some).await.ok().and_then(|said| said.clone());
+        said.unwrap_or(StoreError::Closed)
+    }
+
     fn soonest(&self) -> Option<Instant> {
         soonest_of(&self.held())
     }
@@ -209,6 +232,9 @@ impl Beats {
         let left = self.again(sent, &due);
         if let Err(error) = beaten.unwrap_or_else(|_| Err(unheard())) {
             tracing::warn!(%error, jobs = left, "a heartbeat failed; what was not answered is sent again");
+            if let Some(gone) = error.store_is_gone() {
+                self.found_gone(&speaker.worker, gone);
+            }
         }
     }
 

@@ -7,9 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use semel_store::StoreError;
 use semel_store::backend::BoxFuture;
-use tokio::sync::watch;
 use tokio::task::coop::unconstrained;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -46,8 +44,6 @@ pub(crate) struct Shared {
     pub(crate) grace: Duration,
     /// The types without a handler that have been told of.
     pub(crate) unhandled: Mutex<HashSet<String>>,
-    /// What the store said when it was found gone for good.
-    pub(crate) gone: watch::Sender<Option<StoreError>>,
     /// No more jobs are taken, and none is begun.
     pub(crate) stop: CancellationToken,
     /// Runs are to come to an end.

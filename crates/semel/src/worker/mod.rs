@@ -23,7 +23,6 @@ use std::time::Duration;
 use semel_core::ident::{JobType, QueueName};
 use semel_core::lease::is_worker_id;
 use semel_core::limits::{TIMEOUT_MS_MAX, WORKER_ID_BYTES_MAX};
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use self::beat::Signals;
@@ -277,7 +276,6 @@ impl Worker {
             lease: self.lease,
             grace: self.grace,
             unhandled: Mutex::default(),
-            gone: watch::Sender::default(),
             stop: CancellationToken::new(),
             abort: CancellationToken::new(),
             give_up: CancellationToken::new(),

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use semel_core::ident::QueueName;
 use semel_core::limits::CLAIM_JOBS_MAX;
 use semel_core::settings::Directive;
-use semel_store::StoreError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::beat::Signals;
@@ -36,11 +35,8 @@ impl Pool {
         }
     }
 
-    /// Takes jobs and has them run until the worker stops.
-    ///
-    /// # Errors
-    /// What the store says when it is gone for good.
-    pub(crate) async fn run(&self, shared: &Arc<Shared>) -> Result<(), StoreError> {
+    /// Takes jobs and has them run until the worker stops, or its store is found gone for good.
+    pub(crate) async fn run(&self, shared: &Arc<Shared>) {
         let mut ask = Ask {
             queue: self.queue.clone(),
             limit: 1,
@@ -48,21 +44,25 @@ impl Pool {
             lease: shared.lease,
         };
         let mut told = shared.beats.told();
+        // Also by a heartbeat: while it is quiet, or has no room, it fetches nothing that would tell.
+        let mut gone = std::pin::pin!(shared.beats.gone());
         let mut rest = Rest::default();
         loop {
             // Told to be quiet, it takes no more until it is told otherwise.
             tokio::select! {
                 biased;
-                () = shared.stop.cancelled() => return Ok(()),
+                () = shared.stop.cancelled() => return,
+                _ = &mut gone => return,
                 () = async { drop(told.wait_for(|directive| *directive == Directive::Run).await) } => {}
             }
             let first = tokio::select! {
                 biased;
-                () = shared.stop.cancelled() => return Ok(()),
+                () = shared.stop.cancelled() => return,
+                _ = &mut gone => return,
                 permit = Arc::clone(&self.room).acquire_owned() => permit,
             };
             // The semaphore is never closed.
-            let Ok(mut room) = first else { return Ok(()) };
+            let Ok(mut room) = first else { return };
             // It may have been told so while it waited for room.
             if *told.borrow() != Directive::Run {
                 continue;
@@ -93,7 +93,7 @@ impl Pool {
                 }
                 Err(error) => {
                     if let Some(gone) = error.store_is_gone() {
-                        return Err(gone);
+                        return shared.beats.found_gone(&shared.worker, gone);
                     }
                     let (pause, is_news) = rest.after(&error);
                     if is_news {
@@ -101,7 +101,8 @@ impl Pool {
                     }
                     tokio::select! {
                         () = tokio::time::sleep(pause) => {}
-                        () = shared.stop.cancelled() => return Ok(()),
+                        () = shared.stop.cancelled() => return,
+                        _ = &mut gone => return,
                     }
                 }
             }

@@ -50,12 +50,7 @@ impl Working {
             .iter()
             .map(|pool| {
                 let (pool, shared) = (Arc::clone(pool), Arc::clone(&shared));
-                tokio::spawn(async move {
-                    if let Err(gone) = pool.run(&shared).await {
-                        tracing::error!(error = %gone, worker = &*shared.worker, "the store is gone for good; no more jobs are taken");
-                        shared.gone.send_replace(Some(gone));
-                    }
-                })
+                tokio::spawn(async move { pool.run(&shared).await })
             })
             .collect();
         let beats_end = tokio_util::sync::CancellationToken::new();
@@ -84,10 +79,7 @@ impl Working {
     /// [`Error::Store`] when it has failed so that it must be opened again. The worker takes no more jobs then;
     /// [`stop`](Self::stop) it, and start another when the queue was opened again.
     pub async fn store_gone(&self) -> Error {
-        let mut gone = self.shared.gone.subscribe();
-        // The sender is kept by what `self` keeps.
-        let said = gone.wait_for(Option::is_some).await.ok().and_then(|said| said.clone());
-        said.map_or(Error::Closed, Error::from)
+        self.shared.beats.gone().await.into()
     }
 
     /// Stops: no more jobs are taken, and what waits for a place is given back at once. Runs may go on for the drain

@@ -1,17 +1,18 @@
 //! What a worker does whose jobs cannot be fetched.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use semel::{Error, JobState, Semel, Worker};
+use semel_core::settings::Directive;
 use semel_store::StoreError;
 use semel_store::backend::{Applied, Backend, Batch, BoxFuture};
 use semel_store::layer::Layer;
 use semel_store::memory::Memory;
 use tokio::sync::Notify;
 
-use crate::harness::{Add, add, memory};
+use crate::harness::{Add, add, gate, memory, until_told};
 
 /// A store that fails its next fetches, so many, and counts those that it was asked for.
 struct Failing {
@@ -20,12 +21,15 @@ struct Failing {
     failures: u32,
     fetches: AtomicU32,
     asked: Notify,
+    /// Every commit fails.
+    is_broken: AtomicBool,
 }
 
 impl Failing {
     fn with(error: StoreError, failures: u32) -> Arc<Self> {
         let (fetches, asked) = (AtomicU32::new(0), Notify::new());
-        Arc::new(Self { inner: Memory::default(), error, failures, fetches, asked })
+        let (inner, is_broken) = (Memory::default(), AtomicBool::new(false));
+        Arc::new(Self { inner, error, failures, fetches, asked, is_broken })
     }
 }
 
@@ -37,6 +41,9 @@ impl Layer for Failing {
     }
 
     fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>> {
+        if self.is_broken.load(Ordering::SeqCst) {
+            return Box::pin(std::future::ready(Err(self.error.clone())));
+        }
         if batch.claims.is_empty() {
             return self.inner.commit(batch);
         }
@@ -98,4 +105,34 @@ async fn a_worker_whose_queue_is_closed_ends_and_says_so() {
     semel.close().await.unwrap();
     let ended = tokio::time::timeout(Duration::from_secs(10), working).await.expect("it goes on").unwrap();
     assert!(matches!(ended, Err(Error::Closed)), "{ended:?}");
+}
+
+/// It fetches nothing meanwhile: a heartbeat tells.
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_has_no_room_hears_that_its_store_must_be_opened_again() {
+    let error = StoreError::Poisoned("disk".to_owned());
+    let store = Failing::with(error.clone(), 0);
+    let semel = on(&store);
+    let (gate, mut begun, _told) = gate();
+    let worker = Worker::new(&semel).concurrency(1).state(gate).drain(Duration::ZERO).handle(until_told);
+    let working = tokio::spawn(worker.run_until(std::future::pending()));
+    semel.enqueue(Add { a: 1, b: 0 }).await.unwrap();
+    begun.recv().await.unwrap();
+    store.is_broken.store(true, Ordering::SeqCst);
+    let ended = tokio::time::timeout(Duration::from_secs(70), working).await.expect("it goes on").unwrap();
+    assert!(matches!(&ended, Err(Error::Store(said)) if *said == error), "{ended:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_quiet_worker_hears_that_its_queue_is_closed() {
+    let semel = memory().await;
+    semel.engine().unwrap().direct("w-1", Directive::Quiet).await.unwrap();
+    let working = Worker::new(&semel).name("w-1").handle(add).start().unwrap();
+    tokio::time::timeout(Duration::from_secs(60), working.told_to_be_quiet()).await.expect("it is told");
+    // What it was fetching comes back with nothing.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    semel.close().await.unwrap();
+    let gone = tokio::time::timeout(Duration::from_secs(60), working.store_gone()).await;
+    assert!(matches!(gone, Ok(Error::Closed)), "{gone:?}");
+    working.stop().await;
 }
