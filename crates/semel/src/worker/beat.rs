@@ -52,6 +52,8 @@ pub(crate) struct Signals {
     pub(crate) lost: CancellationToken,
     /// It has run out as far as is known here: nobody has answered for so long. The store may still have the run's end.
     pub(crate) ran_out: CancellationToken,
+    /// Nothing runs any more that could be told: only the end is to be reported.
+    pub(crate) ended: CancellationToken,
 }
 
 struct Beating {
@@ -75,12 +77,15 @@ impl Beating {
         next.into_iter().chain(until).min()
     }
 
+    /// A lease that is lost is nobody's to extend.
     fn is_to_be_spoken_of(&self) -> bool {
-        self.under_way.is_none()
+        self.under_way.is_none() && !self.signals.lost.is_cancelled()
     }
 
+    /// Whether somebody is there who would have to be told, and has not been.
     fn may_run_out(&self) -> bool {
-        !self.signals.ran_out.is_cancelled()
+        let Signals { lost, ran_out, ended } = &self.signals;
+        ![lost, ran_out, ended].into_iter().any(CancellationToken::is_cancelled)
     }
 }
 
@@ -438,6 +443,29 @@ mod tests {
         let spoken = link.spoken.lock().unwrap().clone();
         let every = granted(2).lease / BEATS_PER_LEASE;
         assert!(spoken.windows(2).all(|two| two[1] - two[0] >= every * 3 / 4), "{spoken:?}");
+        stop.cancel();
+        running.await.unwrap();
+    }
+
+    /// Whoever has lost its lease has been answered, and whoever has ended has nobody to be told.
+    #[tokio::test(start_paused = true)]
+    async fn nobody_is_told_of_a_lease_that_is_lost_or_needed_no_more() {
+        let (beats, link) = (Arc::new(Beats::default()), Arc::new(Hangs::default()));
+        let stop = CancellationToken::new();
+        let speaker = Speaker { worker: "w".into(), queues: Vec::new(), lease: None };
+        let running = tokio::spawn(Arc::clone(&beats).run(link, speaker, stop.clone()));
+        let all: Vec<(Signals, Holding)> = (1..=3)
+            .map(|number| {
+                let (id, signals) = (JobId::mint(Timestamp::EPOCH, number, 1), Signals::default());
+                let holding = beats.hold(&Delivery { id, ..granted(1) }, signals.clone());
+                (signals, holding)
+            })
+            .collect();
+        all[0].0.lost.cancel();
+        all[1].0.ended.cancel();
+        all[2].0.ran_out.cancelled().await;
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        assert!(!all[0].0.ran_out.is_cancelled() && !all[1].0.ran_out.is_cancelled());
         stop.cancel();
         running.await.unwrap();
     }

@@ -12,7 +12,7 @@ use tokio::task::coop::unconstrained;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::beat::Beats;
+use super::beat::{Beats, Signals};
 use super::handler::Erased;
 use super::link::{Link, Reported};
 use super::middleware::{Middleware, Next};
@@ -61,15 +61,16 @@ enum End {
 }
 
 impl Shared {
-    /// Runs a job and reports its end; `loss` ends when its lease is gone, `ran_out` fires when it may be. Says how it ended, if it
-    /// still counted.
+    /// Runs a job and reports its end; `loss` ends when its lease is gone. Says how it ended, if it still counted.
     pub(crate) async fn execute(
         &self,
         job: &Delivery,
         loss: impl Future<Output = ()>,
-        ran_out: &CancellationToken,
+        signals: &Signals,
     ) -> Option<Outcome> {
-        match self.run(job, loss, ran_out.child_token()).await {
+        let end = self.run(job, loss, signals.ran_out.child_token()).await;
+        signals.ended.cancel();
+        match end {
             End::Lost => {
                 tracing::info!(job = %job.id, attempt = job.attempt, "the run's lease is lost; its end does not count");
                 None

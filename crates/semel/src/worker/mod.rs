@@ -287,7 +287,7 @@ impl Worker {
         let shared = self.shared()?;
         let (job, signals) = (delivery(job), Signals::default());
         let loss = shared.hears_of_loss(&job, &signals.lost);
-        Ok(shared.execute(&job, loss, &signals.ran_out).await)
+        Ok(shared.execute(&job, loss, &signals).await)
     }
 
     fn queues_of(&self, job_type: &str, own: &Own) -> Vec<String> {

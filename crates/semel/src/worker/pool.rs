@@ -135,11 +135,14 @@ impl Pool {
             };
             match place {
                 Some(place) => {
-                    shared.execute(&job, loss, &signals.ran_out).await;
+                    shared.execute(&job, loss, &signals).await;
                     drop(place);
                 }
                 // It has not been begun, so somebody else may do it at once.
-                None => drop(shared.report(&job, &Outcome::GiveBack).await),
+                None => {
+                    signals.ended.cancel();
+                    shared.report(&job, &Outcome::GiveBack).await;
+                }
             }
             drop(holding);
             drop(room);
