@@ -1,6 +1,7 @@
 //! Copies of a store: a consistent one while it is in use, and back again.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rusqlite::{Connection, MAIN_DB, OpenFlags, TransactionBehavior, params};
 
@@ -32,55 +33,276 @@ enum Purpose {
     Restore,
 }
 
-fn refuse_existing(path: &Path) -> Result<(), SqliteError> {
-    if path.exists() {
-        return Err(SqliteError::Unsupported(format!("{} exists already; name a new file", path.display())));
+/// How far a file is that is being made.
+#[derive(Clone, Copy, PartialEq)]
+enum Stage {
+    /// Nothing is there yet that is of this one: another copy may be being made under the same name.
+    Asked,
+    /// What is called `.part` is of this one, which has its lock.
+    Made,
+    /// It has its name.
+    Named,
+    /// Somebody has told it to end: it gets no name.
+    Stopped,
+}
+
+/// A file that is made of a store: a backup, or a store made of one. It has its name once it is whole, and until then its own name and
+/// `.part`, wherever the link lies that it was called by.
+#[derive(Clone)]
+pub struct Making {
+    to: PathBuf,
+    stage: Arc<Mutex<Stage>>,
+}
+
+impl Making {
+    /// A file of that name, which must not exist. Nothing is made yet.
+    ///
+    /// # Errors
+    /// When there is no such folder, or it may not be looked into.
+    pub fn at(to: &Path) -> Result<Self, SqliteError> {
+        Ok(Self { to: real(to)?, stage: Arc::new(Mutex::new(Stage::Asked)) })
     }
-    Ok(())
+
+    /// Bytes that there are of it.
+    pub fn bytes(&self) -> u64 {
+        let bytes = |path: &Path| path.metadata().map(|about| about.len());
+        bytes(&self.part()).or_else(|_| bytes(&self.to)).unwrap_or(0)
+    }
+
+    /// Has it end, from another thread, and removes what there is of it. Says whether it does: not where the file has its name.
+    pub fn stop(&self) -> bool {
+        let mut stage = self.stage();
+        match *stage {
+            Stage::Named => return false,
+            Stage::Asked | Stage::Stopped => {}
+            Stage::Made => {
+                clean_up(&self.part());
+                drop(std::fs::remove_file(lock_path(&self.part())));
+            }
+        }
+        *stage = Stage::Stopped;
+        true
+    }
+
+    fn stage(&self) -> MutexGuard<'_, Stage> {
+        self.stage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Holds [`stop`](Self::stop) up.
+    fn going(&self) -> Result<MutexGuard<'_, Stage>, SqliteError> {
+        let stage = self.stage();
+        if *stage == Stage::Stopped {
+            return Err(SqliteError::Unsupported(format!("{} was told to end", self.to.display())));
+        }
+        Ok(stage)
+    }
+
+    fn part(&self) -> PathBuf {
+        beside(&self.to, ".part")
+    }
+
+    /// As [`copy`].
+    ///
+    /// # Errors
+    /// As [`copy`], and when it was [told to end](Self::stop).
+    pub fn copy(&self, from: &Path) -> Result<(), SqliteError> {
+        self.make(&real(from)?, Purpose::Backup)
+    }
+
+    /// As [`restore`].
+    ///
+    /// # Errors
+    /// As [`restore`], and when it was [told to end](Self::stop).
+    pub fn restore(&self, from: &Path) -> Result<(), SqliteError> {
+        let from = &real(from)?;
+        check_free(&self.to)?;
+        let _lock = FileLock::take(&self.to)?;
+        let db = Connection::open_with_flags(from, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+        let verdict: String = db.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))?;
+        if verdict != "ok" {
+            return Err(SqliteError::Unsupported(format!("{} is damaged: {verdict}", from.display())));
+        }
+        drop(db);
+        self.make(from, Purpose::Restore)
+    }
+
+    fn make(&self, from: &Path, purpose: Purpose) -> Result<(), SqliteError> {
+        let (to, part) = (&*self.to, self.part());
+        check_free(to)?;
+        let lock = FileLock::take(&part).map_err(|error| match error {
+            SqliteError::Owned { owner, .. } => SqliteError::Unsupported(format!(
+                "another copy to {} is being made{owner}; wait for it, or name another file",
+                to.display()
+            )),
+            other => other,
+        })?;
+        let begun = self.going().map(|mut stage| {
+            *stage = Stage::Made;
+            // What is there was left by one that was killed: nobody has the lock.
+            clean_up(&part);
+        });
+        let made = begun.and_then(|()| self.fill(from, &part, purpose)).and_then(|()| {
+            let mut stage = self.going()?;
+            check_free(to)?;
+            // SQLite would take what is beside this name for what belongs to the new file.
+            clean_beside(to);
+            std::fs::rename(&part, to).map_err(|source| io(to, source))?;
+            *stage = Stage::Named;
+            drop(stage);
+            if is_planted(Bug::BackupNotSynced) {
+                Ok(())
+            } else {
+                sync_folder(to).map_err(|source| io(to, source))
+            }
+        });
+        let mut stage = self.stage();
+        if *stage == Stage::Stopped {
+            drop((stage, lock));
+            clean_up_unless_locked(&part);
+            return made;
+        }
+        if made.is_err() {
+            clean_up(&part);
+            *stage = Stage::Asked;
+        }
+        drop(std::fs::remove_file(lock_path(&part)));
+        drop((stage, lock));
+        made
+    }
+
+    fn fill(&self, from: &Path, part: &Path, purpose: Purpose) -> Result<(), SqliteError> {
+        let (journal, last) = self.copy_rows(from, part, purpose)?;
+        let going = self.going()?;
+        let mut copy = Connection::open_with_flags(part, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+        drop(going);
+        let transaction = copy.transaction()?;
+        let mut insert = transaction
+            .prepare("INSERT OR REPLACE INTO journal (cursor, at, payload) VALUES (?1, ?2, ?3)")?;
+        let last = journal.last().map_or(last, |entry| entry.cursor);
+        for entry in journal {
+            let cursor = i64::try_from(entry.cursor).unwrap_or(i64::MAX);
+            insert.execute(params![cursor, entry.at.as_micros(), &*entry.payload])?;
+        }
+        drop(insert);
+        set_identity(&transaction)?;
+        if purpose == Purpose::Restore {
+            let chance = random::number() % NUMBERS_LEFT_OUT;
+            log::leave_out(&transaction, last, last.saturating_add(NUMBERS_LEFT_OUT + chance))?;
+        }
+        transaction.commit()?;
+        drop(copy);
+        if purpose == Purpose::Restore {
+            // What cannot be opened must be known now, not when it is needed.
+            let going = self.going()?;
+            let db = open(part)?;
+            drop(going);
+            load(&db, brought(&db, carried(&db)?)?)?;
+        }
+        if is_planted(Bug::BackupNotSynced) {
+            return Ok(());
+        }
+        // The copy is a promise too: it is on the disk before it is reported.
+        sync_file(part).map_err(|source| io(part, source))
+    }
+
+    /// The rows, and what the journal has beyond them: its entries, or the last one that the rows have.
+    fn copy_rows(
+        &self,
+        from: &Path,
+        part: &Path,
+        purpose: Purpose,
+    ) -> Result<(Vec<Entry>, u64), SqliteError> {
+        // While this one is at it nobody else writes rows, and no file of the journal is used again.
+        let mut holder = Connection::open_with_flags(from, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+        holder.busy_timeout(PIECE_MAX)?;
+        // A backup may lie where nobody can write; then nobody has to be kept from it.
+        let is_fixed = purpose == Purpose::Restore && holder.is_readonly(MAIN_DB)? && !has_journal(from);
+        let (hold, access) = if is_fixed {
+            (None, OpenFlags::SQLITE_OPEN_READ_ONLY)
+        } else {
+            let hold = holder.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            (Some(hold), OpenFlags::SQLITE_OPEN_READ_WRITE)
+        };
+        let db = Connection::open_with_flags(from, access)?;
+        let going = self.going()?;
+        // An empty file is written into.
+        match purpose {
+            Purpose::Restore => private::make(part),
+            // It stays with who makes it, wherever he puts it. What stands in the way is for SQLite to say.
+            Purpose::Backup => drop(private::options().create_new(true).open(part)),
+        }
+        drop(going);
+        db.execute("VACUUM INTO ?1", [part.to_string_lossy()])?;
+        let last = last(&db)?;
+        let journal = journal::beside(from, identity(&db)?, last)?;
+        drop((db, hold));
+        Ok((journal, last))
+    }
 }
 
 /// Copies a store to a new file, consistently, whoever owns it and while it is in use: the rows, and what the journal has
 /// beyond them. Commits go on; they are carried over to the rows once the copy is made. The file has its name once it is whole.
 ///
 /// # Errors
-/// When the copy exists already or cannot be written.
+/// When the copy exists already or cannot be written, or what another store committed last lies beside its name.
 pub fn copy(from: &Path, to: &Path) -> Result<(), SqliteError> {
-    make(&real(from)?, &real(to)?, Purpose::Backup)
+    Making::at(to)?.copy(from)
 }
 
-/// Where a copy is until it is whole.
-fn part_of(to: &Path) -> PathBuf {
-    let mut name = to.as_os_str().to_owned();
-    name.push(".part");
+/// Makes a store at `to`, which must not exist, from a backup, after looking it over. It has its name once it is whole.
+///
+/// # Errors
+/// When the backup is damaged or of another program, or the store exists or is in use, or what another one committed last lies
+/// beside its name.
+pub fn restore(from: &Path, to: &Path) -> Result<(), SqliteError> {
+    Making::at(to)?.restore(from)
+}
+
+/// Refuses a name that is taken, and one beside which the files of another store are: they may be all that is left of what that one
+/// committed last, and would be written over by whoever opens the new one, if not before.
+fn check_free(path: &Path) -> Result<(), SqliteError> {
+    let shown = path.display();
+    if path.exists() {
+        return Err(SqliteError::Unsupported(format!("{shown} exists already; name a new file")));
+    }
+    let Some(left) = left_beside(path).map_err(|source| io(path, source))? else { return Ok(()) };
+    Err(SqliteError::Unsupported(format!(
+        "{} is of the store that was here, and may have what it committed last; stop its server, and move {shown} and every {shown}-* \
+         away, together; then try again",
+        left.display()
+    )))
+}
+
+/// A file of the journal of the store that had this name, or what SQLite has in its log.
+fn left_beside(store: &Path) -> std::io::Result<Option<PathBuf>> {
+    let Some(name) = store.file_name() else { return Ok(None) };
+    let folder = store.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut first: Option<PathBuf> = None;
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        let found = entry.file_name();
+        let Some(suffix) = found.as_encoded_bytes().strip_prefix(name.as_encoded_bytes()) else { continue };
+        let is_left = match suffix.strip_prefix(b"-log.") {
+            Some(number) => !number.is_empty() && number.iter().all(u8::is_ascii_digit),
+            // An empty one has nothing.
+            None => suffix == b"-wal" && entry.metadata()?.len() > 0,
+        };
+        // The same one each time.
+        if is_left && first.as_ref().is_none_or(|first| entry.path() < *first) {
+            first = Some(entry.path());
+        }
+    }
+    Ok(first)
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
     PathBuf::from(name)
 }
 
-fn make(from: &Path, to: &Path, purpose: Purpose) -> Result<(), SqliteError> {
-    refuse_existing(to)?;
-    let part = part_of(to);
-    let lock = FileLock::take(&part).map_err(|error| match error {
-        SqliteError::Owned { owner, .. } => SqliteError::Unsupported(format!(
-            "another copy to {} is being made{owner}; wait for it, or name another file",
-            to.display()
-        )),
-        other => other,
-    })?;
-    // What is there was left by one that was killed: nobody has the lock.
-    clean_up(&part);
-    let made = fill(from, &part, purpose).and_then(|()| {
-        refuse_existing(to)?;
-        // What a lost store has left beside this name is not this one's: SQLite would take it for what was written last.
-        clean_beside(to);
-        let io = |source| SqliteError::Io { path: to.display().to_string(), source };
-        std::fs::rename(&part, to).map_err(io)?;
-        if is_planted(Bug::BackupNotSynced) { Ok(()) } else { sync_folder(to).map_err(io) }
-    });
-    if made.is_err() {
-        clean_up(&part);
-    }
-    drop(std::fs::remove_file(lock_path(&part)));
-    drop(lock);
-    made
+fn io(path: &Path, source: std::io::Error) -> SqliteError {
+    SqliteError::Io { path: path.display().to_string(), source }
 }
 
 /// Removes what there is of a copy that is not whole.
@@ -89,84 +311,20 @@ fn clean_up(part: &Path) {
     clean_beside(part);
 }
 
+/// The same of one that was told to end and has lost its lock: what is there may be of another by now.
+fn clean_up_unless_locked(part: &Path) {
+    if (part.exists() || lock_path(part).exists())
+        && let Ok(lock) = FileLock::take(part)
+    {
+        clean_up(part);
+        drop(std::fs::remove_file(lock_path(part)));
+        drop(lock);
+    }
+}
+
 /// Removes what SQLite has beside a database that is not there.
 fn clean_beside(database: &Path) {
     for suffix in ["-journal", "-wal", "-shm"] {
-        let mut name = database.as_os_str().to_owned();
-        name.push(suffix);
-        drop(std::fs::remove_file(PathBuf::from(name)));
+        drop(std::fs::remove_file(beside(database, suffix)));
     }
-}
-
-fn fill(from: &Path, part: &Path, purpose: Purpose) -> Result<(), SqliteError> {
-    let (journal, last) = copy_rows(from, part, purpose)?;
-    let mut copy = Connection::open_with_flags(part, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
-    let transaction = copy.transaction()?;
-    let mut insert =
-        transaction.prepare("INSERT OR REPLACE INTO journal (cursor, at, payload) VALUES (?1, ?2, ?3)")?;
-    let last = journal.last().map_or(last, |entry| entry.cursor);
-    for entry in journal {
-        let cursor = i64::try_from(entry.cursor).unwrap_or(i64::MAX);
-        insert.execute(params![cursor, entry.at.as_micros(), &*entry.payload])?;
-    }
-    drop(insert);
-    set_identity(&transaction)?;
-    if purpose == Purpose::Restore {
-        let chance = random::number() % NUMBERS_LEFT_OUT;
-        log::leave_out(&transaction, last, last.saturating_add(NUMBERS_LEFT_OUT + chance))?;
-    }
-    transaction.commit()?;
-    drop(copy);
-    if is_planted(Bug::BackupNotSynced) {
-        return Ok(());
-    }
-    // The copy is a promise too: it is on the disk before it is reported.
-    sync_file(part).map_err(|source| SqliteError::Io { path: part.display().to_string(), source })
-}
-
-/// The rows, and what the journal has beyond them: its entries, or the last one that the rows have.
-fn copy_rows(from: &Path, part: &Path, purpose: Purpose) -> Result<(Vec<Entry>, u64), SqliteError> {
-    // While this one is at it nobody else writes rows, and no file of the journal is used again.
-    let mut holder = Connection::open_with_flags(from, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
-    holder.busy_timeout(PIECE_MAX)?;
-    // A backup may lie where nobody can write; then nobody has to be kept from it.
-    let is_fixed = purpose == Purpose::Restore && holder.is_readonly(MAIN_DB)? && !has_journal(from);
-    let (hold, access) = if is_fixed {
-        (None, OpenFlags::SQLITE_OPEN_READ_ONLY)
-    } else {
-        let hold = holder.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        (Some(hold), OpenFlags::SQLITE_OPEN_READ_WRITE)
-    };
-    let db = Connection::open_with_flags(from, access)?;
-    // An empty file is written into.
-    match purpose {
-        Purpose::Restore => private::make(part),
-        // It stays with who makes it, wherever he puts it. What stands in the way is for SQLite to say.
-        Purpose::Backup => drop(private::options().create_new(true).open(part)),
-    }
-    db.execute("VACUUM INTO ?1", [part.to_string_lossy()])?;
-    let last = last(&db)?;
-    let journal = journal::beside(from, identity(&db)?, last)?;
-    drop((db, hold));
-    Ok((journal, last))
-}
-
-/// Makes a store at `to`, which must not exist, from a backup, after looking it over. It has its name once it is whole.
-///
-/// # Errors
-/// When the backup is damaged or of another program, or the store exists or is in use.
-pub fn restore(from: &Path, to: &Path) -> Result<(), SqliteError> {
-    let (from, to) = (&real(from)?, &real(to)?);
-    refuse_existing(to)?;
-    let _lock = FileLock::take(to)?;
-    let db = Connection::open_with_flags(from, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
-    let verdict: String = db.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))?;
-    if verdict != "ok" {
-        return Err(SqliteError::Unsupported(format!("{} is damaged: {verdict}", from.display())));
-    }
-    drop(db);
-    make(from, to, Purpose::Restore)?;
-    // What cannot be opened must be known now, not when it is needed.
-    let db = open(to)?;
-    load(&db, brought(&db, carried(&db)?)?).map(drop)
 }

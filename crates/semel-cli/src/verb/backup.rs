@@ -1,9 +1,11 @@
 //! `semel backup`.
 
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 
 use clap::Args;
-use semel_sqlite::{SqliteError, backup};
+use semel_sqlite::SqliteError;
+use semel_sqlite::backup::Making;
 use serde_json::json;
 
 use crate::config::{Globals, Settings, Target};
@@ -66,9 +68,9 @@ impl Backup {
                 .next("name it with --store sqlite:PATH"));
         }
         let file = self.file;
-        let (from, to) = (store.clone(), file.clone());
+        let from = store.clone();
         // SQLite's own locks keep the copy consistent, whoever owns the store.
-        making(&file, move || backup::copy(&from, &to)).await?.map_err(|error| explained(&error, &store))?;
+        making(&file, move |copy| copy.copy(&from)).await?.map_err(|error| explained(&error, &store))?;
         let bytes = std::fs::metadata(&file).context("cannot look at the backup")?.len();
         if printer.is_json() {
             printer.value(&json!({ "store": store.display().to_string(), "backup": file.display().to_string(), "bytes": bytes }));
@@ -94,35 +96,70 @@ pub fn explained(error: &SqliteError, store: &Path) -> Failure {
     }
 }
 
-/// Makes a file, on a thread of its own. It is said how far that is; told to stop, nothing is left of it.
+/// Makes a file, on a thread of its own. It is said how far that is; told to stop before it has its name, nothing is left of it.
 ///
 /// # Errors
-/// When it was told to stop before the file was whole.
+/// When it was told to stop before the file was whole, or there is no folder for it.
 pub async fn making<T: Send + 'static>(
     file: &Path,
-    make: impl FnOnce() -> T + Send + 'static,
+    make: impl FnOnce(&Making) -> T + Send + 'static,
 ) -> Result<T, Failure> {
     let mut stop = Stop::new()?;
-    let part = with(file, ".part");
-    let written = || {
-        let bytes = std::fs::metadata(&part).map_or(0, |about| about.len());
-        format!("making {}: {} MiB", file.display(), bytes >> 20)
-    };
-    tokio::select! {
-        made = telling(tokio::task::spawn_blocking(make), written) => made.context("it broke off"),
-        () = stop.next() => {
-            // The thread is at it for as long as the program still lives, and finds nothing more to give the name to.
-            for suffix in ["", "-journal", "-wal", "-shm", ".lock"] {
-                drop(std::fs::remove_file(with(&part, suffix)));
-            }
-            Err(Failure::failed(format!("told to stop before {} was whole; nothing of it is left", file.display())))
-        }
+    let making = Making::at(file).map_err(|error| Failure::failed(error.to_string()))?;
+    let written = || format!("making {}: {} MiB", file.display(), making.bytes() >> 20);
+    let made = tokio::task::spawn_blocking({
+        let making = making.clone();
+        move || make(&making)
+    });
+    match unless_stopped(telling(made, written), stop.next(), &making).await {
+        Some(made) => made.context("it broke off"),
+        None => Err(Failure::failed(format!(
+            "told to stop before {} was whole; nothing of it is left",
+            file.display()
+        ))),
     }
 }
 
-/// A path with something behind its name.
-fn with(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(suffix);
-    name.into()
+/// What comes of a file, if it has its name before somebody says `stop`; what is left to do then is done.
+async fn unless_stopped<T>(
+    made: impl Future<Output = T>,
+    stop: impl Future<Output = ()>,
+    making: &Making,
+) -> Option<T> {
+    let mut made = pin!(made);
+    tokio::select! {
+        made = &mut made => return Some(made),
+        () = stop => {}
+    }
+    if making.stop() { None } else { Some(made.await) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use semel_sqlite::{Sqlite, backup};
+    use semel_testkit::TempDir;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn told_to_stop_it_says_what_is_there() {
+        let dir = TempDir::new();
+        let path = |name: &str| dir.path().join(name);
+        drop(Sqlite::open(path("first.db")).unwrap());
+        backup::copy(&path("first.db"), &path("copy.db")).unwrap();
+        let making = Making::at(&path("semel.db")).unwrap();
+        assert_eq!(unless_stopped(pending::<()>(), ready(()), &making).await, None);
+        assert!(making.restore(&path("copy.db")).is_err() && !path("semel.db").exists());
+        // It has its name, and is not through.
+        let making = Making::at(&path("semel.db")).unwrap();
+        making.restore(&path("copy.db")).unwrap();
+        let made = async {
+            tokio::task::yield_now().await;
+            7
+        };
+        assert_eq!(unless_stopped(made, ready(()), &making).await, Some(7));
+        assert!(path("semel.db").exists());
+    }
 }

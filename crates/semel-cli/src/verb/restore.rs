@@ -1,10 +1,8 @@
 //! `semel restore`.
 
-use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
-use semel_sqlite::backup;
 use serde_json::json;
 
 use crate::config::Globals;
@@ -59,9 +57,8 @@ impl Restore {
         if !self.backup.exists() {
             return Err(Failure::failed(format!("there is no backup at {}", self.backup.display())));
         }
-        check_beside(&path)?;
-        let (from, to) = (self.backup.clone(), path.clone());
-        let restored = making(&path, move || backup::restore(&from, &to)).await?;
+        let from = self.backup.clone();
+        let restored = making(&path, move |store| store.restore(&from)).await?;
         restored.map_err(|error| explained(&error, &self.backup))?;
         if printer.is_json() {
             printer.value(
@@ -76,24 +73,4 @@ impl Restore {
         }
         Ok(())
     }
-}
-
-/// Refuses to restore beside the journal of another store: it may be all that is left of what that one committed last, and would be
-/// written over.
-fn check_beside(store: &Path) -> Result<(), Failure> {
-    let beside = |suffix: &str| {
-        let mut name = OsString::from(store);
-        name.push(suffix);
-        PathBuf::from(name)
-    };
-    let has_something = |path: &Path| path.metadata().is_ok_and(|about| about.len() > 0);
-    let journal = Some(beside("-log.0")).filter(|path| path.exists());
-    let Some(left) = journal.or_else(|| Some(beside("-wal")).filter(|path| has_something(path))) else {
-        return Ok(());
-    };
-    let (left, store) = (left.display(), store.display());
-    Err(Failure::failed(format!("{left} is of the store that was here, and may have what it committed last"))
-        .next(format!(
-            "stop its server, and move {store} and every {store}-* away, together; then restore again"
-        )))
 }

@@ -1,8 +1,9 @@
 //! `semel backup` and `semel restore`.
 
 use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::os::unix::process::CommandExt as _;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -95,7 +96,7 @@ fn a_backup_is_not_restored_over_the_journal_of_another_store() {
     assert!(!journal.is_empty());
     let refused = folder.run(&["restore", "copy.db", "sqlite:semel.db"]);
     assert_eq!(refused.code, 1, "{refused:?}");
-    for needle in ["semel.db-log.0", "stop its server", "every semel.db-*", "together"] {
+    for needle in ["semel.db-log.0", "stop its server", "semel.db-* away", "together"] {
         assert!(refused.err.contains(needle), "{needle:?} is not in {}", refused.err);
     }
     assert!(!path("semel.db").exists());
@@ -121,20 +122,21 @@ fn signal(name: &str, child: &Child) {
 }
 
 /// What of a backup's files there is.
-fn files(folder: &Folder, name: &str) -> Vec<String> {
-    let names = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
+fn files(folder: &Path, name: &str) -> Vec<String> {
+    let names = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
     names.map(|found| found.into_string().unwrap()).filter(|found| found.starts_with(name)).collect()
 }
 
-/// Starts a backup and has it stand still before it is whole.
-fn standing(folder: &Folder, name: &str) -> Child {
+/// Starts a backup and has it stand still before it is whole. The file itself is to be at `file`.
+fn standing(folder: &Folder, name: &str, file: &Path) -> Child {
     let until = Instant::now() + Duration::from_secs(60);
+    let part = file.with_extension("db.part");
     loop {
         let mut child = folder.semel(&["backup", name]).stderr(Stdio::piped()).spawn().unwrap();
         while child.try_wait().unwrap().is_none() {
-            if folder.path().join(format!("{name}.part")).exists() {
+            if part.exists() {
                 signal("-STOP", &child);
-                if folder.path().join(format!("{name}.part")).exists() {
+                if part.exists() {
                     return child;
                 }
                 signal("-CONT", &child);
@@ -142,7 +144,7 @@ fn standing(folder: &Folder, name: &str) -> Child {
         }
         // It was quicker than who looked.
         assert!(Instant::now() < until, "it never stands still");
-        std::fs::remove_file(folder.path().join(name)).unwrap();
+        std::fs::remove_file(file).unwrap();
     }
 }
 
@@ -157,7 +159,11 @@ fn a_backup_says_how_far_it_is_and_leaves_nothing_when_it_is_told_to_stop() {
         server.post("/ojs/v1/jobs/bulk", &json!({ "jobs": jobs }));
     }
     assert_eq!(server.stop().0.code(), Some(0));
-    let mut first = standing(&folder, "a.db");
+    // Called by a link, it is made where that leads to.
+    let kept = folder.path().join("kept");
+    std::fs::create_dir(&kept).unwrap();
+    symlink("kept/a.db", folder.path().join("a.db")).unwrap();
+    let mut first = standing(&folder, "a.db", &kept.join("a.db"));
     let mut second = folder.semel(&["backup", "b.db", "--json"]);
     let mut second = second.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let log = Log::of(second.stderr.take().unwrap());
@@ -169,7 +175,12 @@ fn a_backup_says_how_far_it_is_and_leaves_nothing_when_it_is_told_to_stop() {
         let (status, told) = (child.wait().unwrap(), log.rest());
         assert_eq!(status.code(), Some(1), "{name}: {told}");
         assert!(told.contains("told to stop before"), "{name}: {told}");
-        assert_eq!(files(&folder, name), Vec::<String>::new());
     }
+    assert_eq!(
+        (files(folder.path(), "a.db"), files(folder.path(), "b.db")),
+        (vec!["a.db".to_owned()], vec![])
+    );
+    assert_eq!(files(&kept, ""), Vec::<String>::new());
     assert_eq!(folder.run(&["backup", "a.db"]).code, 0);
+    assert_eq!(files(&kept, ""), ["a.db"]);
 }

@@ -140,7 +140,7 @@ async fn what_a_lost_store_left_beside_its_name_is_not_taken_for_the_restored_on
         offer(&store, number, 10).await.unwrap();
     }
     while lost.maintain().await.unwrap() {}
-    // As a disk that fails leaves it: SQLite's own log beside the name, the rows gone.
+    // As a disk that fails leaves it: SQLite's own log and the journal beside the name, the rows gone.
     let kept = std::fs::read(path("jobs.db-wal")).unwrap();
     assert!(!kept.is_empty());
     store.close().await;
@@ -149,8 +149,21 @@ async fn what_a_lost_store_left_beside_its_name_is_not_taken_for_the_restored_on
         std::thread::yield_now();
     }
     std::fs::remove_file(path("jobs.db")).unwrap();
-    std::fs::write(path("jobs.db-wal"), kept).unwrap();
-    semel_sqlite::backup::restore(&path("copy.db"), &path("jobs.db")).unwrap();
+    std::fs::write(path("jobs.db-wal"), &kept).unwrap();
+    let restore = || semel_sqlite::backup::restore(&path("copy.db"), &path("jobs.db"));
+    assert!(restore().unwrap_err().to_string().contains("jobs.db-log.0"));
+    for number in 0.. {
+        let journal = path(&format!("jobs.db-log.{number}"));
+        if !journal.exists() {
+            break;
+        }
+        std::fs::remove_file(journal).unwrap();
+    }
+    assert!(restore().unwrap_err().to_string().contains("jobs.db-wal"));
+    assert!(std::fs::read(path("jobs.db-wal")).unwrap() == kept && !path("jobs.db").exists());
+    std::fs::rename(path("jobs.db-wal"), path("kept")).unwrap();
+    std::fs::write(path("jobs.db-shm"), &kept).unwrap();
+    restore().unwrap();
     let restored = Sqlite::open(path("jobs.db")).unwrap();
     assert_eq!(page(&restored, 0).await.events.len(), 1);
 }

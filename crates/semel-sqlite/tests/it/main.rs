@@ -20,6 +20,7 @@ conformance!(filed_after_every_step, Fixture::in_dir(Step::Maintain, crate::open
 conformance!(reopened_after_every_step, Fixture::in_dir(Step::Reopen, crate::open));
 
 mod against_the_model;
+mod backups;
 mod closing;
 mod crash;
 mod disk;
