@@ -111,6 +111,8 @@ pub struct Settings {
     pub target: Target,
     /// The store, for verbs that want one whatever they talk to.
     pub store: Place,
+    /// Whether the place that says what to talk to names the store, too: else it is a lower place's, or the default.
+    pub names_store: bool,
     /// Where to listen.
     pub listen: String,
     /// The tokens to call with, of which the first is sent; none where no place names any. A file that was named may have
@@ -256,6 +258,8 @@ impl Settings {
         // an old SEMEL_SERVER.
         let target =
             levels.iter().find_map(|level| level.server.clone().map(Ok).or(level.store.clone().map(Err)));
+        let deciding = levels.iter().find(|level| level.server.is_some() || level.store.is_some());
+        let names_store = deciding.is_some_and(|level| level.store.is_some());
         let chosen = levels.iter().find_map(|level| level.store.clone());
         let store: Place = chosen.as_deref().unwrap_or(STORE_DEFAULT).parse().map_err(Failure::usage)?;
         let target = match target {
@@ -274,6 +278,7 @@ impl Settings {
         Ok(Self {
             target,
             store,
+            names_store,
             listen: listen.unwrap_or_else(|| LISTEN_DEFAULT.to_owned()),
             // A file that has none left is not made up for by a lower place: its tokens were taken out on purpose.
             tokens: levels.iter().find_map(Level::tokens),

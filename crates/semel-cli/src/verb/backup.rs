@@ -18,7 +18,8 @@ use crate::stop::Stop;
 /// Copy a store to a new file, consistently, also while a server uses it
 #[derive(Args, Debug)]
 #[command(after_help = "\
-The copy is made beside a running server, from the file itself: run it on the machine that has the file.
+The copy is made beside a running server, from the file itself: run it on the machine that has the file. Where SEMEL_SERVER or
+semel.toml names a server, the store must be named there as well, or with --store.
 
 Examples:
   semel backup jobs-2026-01-31.db
@@ -40,10 +41,12 @@ impl Backup {
             return Err(Failure::usage("a backup is made of a file, on the machine that has it")
                 .next("leave --server out and name the file: --store sqlite:PATH"));
         }
-        // Else it would be a copy of a file that happens to lie here.
-        if let Target::Server(_) = &settings.target {
+        // Else it would be a copy of a file that happens to lie here. A store that is named with the server is that server's.
+        if let Target::Server(_) = &settings.target
+            && !settings.names_store
+        {
             return Err(Failure::usage(
-                "a backup is made of a file, on the machine that has it, and SEMEL_SERVER or semel.toml names a server",
+                "a backup is made of a file, on the machine that has it, and SEMEL_SERVER or semel.toml names a server and no store",
             )
             .next("name the file: --store sqlite:PATH"));
         }

@@ -56,6 +56,23 @@ fn a_backup_is_not_made_of_another_store_than_the_one_that_is_set() {
     assert_eq!(folder.run(&["backup", "copy.db", "--store", "sqlite:semel.db"]).code, 0);
 }
 
+/// As a machine has it that serves and asks: `serve` reads the one, all other verbs the other.
+#[test]
+fn a_backup_is_made_of_the_store_that_is_named_with_the_server() {
+    let folder = Folder::new();
+    folder.json(&["enqueue", "a.b", "--store", "sqlite:jobs.db"]);
+    let settings = "store = \"sqlite:jobs.db\"\nserver = \"http://127.0.0.1:9\"\n";
+    std::fs::write(folder.path().join("semel.toml"), settings).unwrap();
+    assert_eq!(folder.json(&["backup", "copy.db"])["store"], "jobs.db");
+    // A variable is above the file: what that says of the store is not of this server.
+    let other = Ran::of(folder.semel(&["backup", "other.db"]).env("SEMEL_SERVER", "http://127.0.0.1:9"));
+    assert_eq!((other.code, folder.path().join("other.db").exists()), (2, false), "{}", other.err);
+    let mut both = folder.semel(&["backup", "other.db"]);
+    both.env("SEMEL_SERVER", "http://127.0.0.1:9").env("SEMEL_STORE", "sqlite:jobs.db");
+    let both = Ran::of(&mut both);
+    assert_eq!(both.code, 0, "{}", both.err);
+}
+
 #[test]
 fn a_backup_is_made_beside_a_server_and_restored() {
     let folder = Folder::new();
