@@ -183,10 +183,19 @@ impl Serve {
             }
             stopped
         };
+        let has_failed = poison.is_some();
+        let broken_off = async {
+            if has_failed {
+                // Nobody has told it to stop yet.
+                stop.next().await;
+                tracing::info!("told to stop, which it does already: once more breaks off what is under way");
+            }
+            stop.next().await;
+        };
         let stopped = tokio::select! {
             stopped = stopping => stopped,
             // What is acknowledged is in the store, as after a crash.
-            () = stop.next() => Err(Failure::failed("told to stop twice: what was under way was broken off")
+            () = broken_off => Err(Failure::failed("told to stop twice: what was under way was broken off")
                 .next("who got no answer may send the same again, with its id")),
         };
         match poison {

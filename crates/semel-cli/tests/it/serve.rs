@@ -92,12 +92,8 @@ fn what_cannot_be_served_is_refused_with_a_way_out() {
     assert!(ran.err.contains("127.0.0.1:1") && !ran.err.contains("s3cret"), "{}", ran.err);
 }
 
-#[test]
-fn a_store_that_has_failed_ends_the_server() {
-    let folder = Folder::new();
-    let mut server = Server::start(&folder, &[]);
-    folder.json(&["enqueue", "a.b"]);
-    // The disk goes mad under the store's feet.
+/// The disk goes mad under the store's feet.
+fn fail(folder: &Folder, server: &Server) {
     for name in ["semel.db", "semel.db-wal", "semel.db-shm"] {
         let path = folder.path().join(name);
         let length = usize::try_from(std::fs::metadata(&path).unwrap().len()).unwrap();
@@ -110,6 +106,14 @@ fn a_store_that_has_failed_ends_the_server() {
     // A job that is not in memory is looked for in the rows.
     let unknown = "018bcfe5-6800-7000-8000-000000000001";
     assert_eq!(folder.run(&["job", unknown, "--server", &server.url]).code, 1);
+}
+
+#[test]
+fn a_store_that_has_failed_ends_the_server() {
+    let folder = Folder::new();
+    let mut server = Server::start(&folder, &[]);
+    folder.json(&["enqueue", "a.b"]);
+    fail(&folder, &server);
     assert_eq!(folder.run(&["enqueue", "a.b", "--server", &server.url]).code, 1, "nothing is acknowledged");
     let (status, _, err) = server.end();
     assert_eq!(status.code(), Some(1), "{err}");
@@ -236,20 +240,27 @@ fn it_ends_at_once_while_its_store_is_still_being_opened() {
     drop(held);
 }
 
+/// A request whose body does not come; the server waits for it.
 #[cfg(unix)]
-#[test]
-fn a_second_signal_breaks_off_what_is_under_way() {
+fn half_a_request(server: &Server) -> std::net::TcpStream {
     use std::io::{Read as _, Write as _};
-    let folder = Folder::new();
-    let mut server = Server::start(&folder, &["--drain", "60"]);
     let mut half = std::net::TcpStream::connect(server.url.trim_start_matches("http://")).unwrap();
     let head = "POST /ojs/v1/jobs HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n\
                 content-length: 100\r\nexpect: 100-continue\r\n\r\n";
     half.write_all(head.as_bytes()).unwrap();
     // Said once somebody waits for the body.
-    let mut told = [0; 12];
+    let mut told = [0; 25];
     half.read_exact(&mut told).unwrap();
-    assert_eq!(&told, b"HTTP/1.1 100");
+    assert_eq!(&told, b"HTTP/1.1 100 Continue\r\n\r\n");
+    half
+}
+
+#[cfg(unix)]
+#[test]
+fn a_second_signal_breaks_off_what_is_under_way() {
+    let folder = Folder::new();
+    let mut server = Server::start(&folder, &["--drain", "60"]);
+    let half = half_a_request(&server);
     server.signal("-TERM");
     server.log_until("stopping");
     let began = std::time::Instant::now();
@@ -259,4 +270,26 @@ fn a_second_signal_breaks_off_what_is_under_way() {
     assert!(err.contains("told to stop twice"), "{err}");
     // The body alone has 30 seconds.
     assert!(began.elapsed() < std::time::Duration::from_secs(20), "{:?}", began.elapsed());
+    drop(half);
+}
+
+/// Nobody has told it to stop before that: the store did.
+#[cfg(unix)]
+#[test]
+fn the_first_signal_after_the_store_has_failed_lets_requests_end() {
+    use std::io::{Read as _, Write as _};
+    let folder = Folder::new();
+    let mut server = Server::start(&folder, &["--drain", "60"]);
+    let mut half = half_a_request(&server);
+    fail(&folder, &server);
+    server.log_until("stopping");
+    server.signal("-TERM");
+    server.log_until("told to stop, which it does already");
+    half.write_all(&[b' '; 100]).unwrap();
+    let mut answer = [0; 12];
+    half.read_exact(&mut answer).unwrap();
+    assert_eq!(answer, *b"HTTP/1.1 400");
+    let (status, _, err) = server.end();
+    assert_eq!(status.code(), Some(1), "{err}");
+    assert!(err.contains("error: the store has failed") && !err.contains("twice"), "{err}");
 }
