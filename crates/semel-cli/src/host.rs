@@ -18,7 +18,7 @@ use semel_sqlite::{Sqlite, SqliteError};
 use semel_store::copy::unfinished;
 use semel_store::memory::Memory;
 use semel_store::outbox::Outbox;
-use semel_store::{Backend, StoreError};
+use semel_store::{Backend, Store, StoreError};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -192,7 +192,8 @@ impl Host {
         let listener = bind(listen, &config).await?;
         let address = listener.local_addr().context("cannot tell where the server listens")?;
         let engine = if opened.only_looks {
-            Engine::without_duties(opened.backend)
+            // It decides nothing, and says what holds.
+            Store::keeping(opened.backend, opened.retention).map(Engine::on)
         } else {
             Engine::keeping(opened.backend, opened.retention)
         };

@@ -121,14 +121,14 @@ impl Link {
         match purpose {
             _ if is_there => {}
             Purpose::Put => {}
-            Purpose::Imagine => return Self::of(Opened::open(&Place::Memory).await?, templates).await,
+            Purpose::Imagine => return Self::inside(&Place::Memory, templates, retention).await,
             Purpose::Change | Purpose::Look => {
                 return Err(Failure::new(Exit::Unreachable, format!("there is no store at {place}"))
                     .next("name it with --store or its server with --server URL, or make one: semel serve"));
             }
         }
         if purpose.only_looks() {
-            return Self::of(Opened::open(place).await?.only_to_look(), templates).await;
+            return Self::of(Opened::open(place).await?.keeping(retention).only_to_look(), templates).await;
         }
         Self::inside(place, templates, retention).await
     }
@@ -362,6 +362,7 @@ pub fn query(path: &str, parameters: &[(&str, Option<String>)]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Globals;
 
     #[test]
     fn queries_are_encoded() {
@@ -380,6 +381,24 @@ mod tests {
         let next = |error| no_redis(&address, &error).next;
         assert!(next(RedisError::Silent).unwrap().contains("Redis is up"));
         assert_eq!(next(RedisError::Unsupported("too old".to_owned())), None);
+    }
+
+    /// Also to who decides nothing by them.
+    #[tokio::test]
+    async fn the_rules_that_are_set_are_told_whoever_opens_the_store() {
+        let dir = semel_testkit::TempDir::new();
+        let file = dir.path().join("semel.toml");
+        std::fs::write(&file, "[retention]\ncompleted = \"PT1H\"\n").unwrap();
+        let store = Some(format!("sqlite:{}", dir.path().join("semel.db").display()));
+        let globals = Globals { config: Some(file), store, ..Globals::default() };
+        let settings = Settings::read(&globals, None).unwrap();
+        // The first asks of an empty store in memory, the second makes one.
+        for purpose in [Purpose::Imagine, Purpose::Put, Purpose::Look, Purpose::Imagine] {
+            let link = Link::open(&settings, purpose).await.unwrap();
+            let told = link.client.get_json("/ojs/manifest").await.unwrap();
+            assert_eq!(told["limits"]["retention_completed_s"], 3_600, "{purpose:?}");
+            link.close().await.unwrap();
+        }
     }
 
     #[test]

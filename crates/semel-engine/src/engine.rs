@@ -101,7 +101,8 @@ impl Engine {
         Ok(engine)
     }
 
-    /// An engine whose duties nobody runs, for tests that run them by hand.
+    /// An engine whose duties nobody runs but by hand, as tests do, and that keeps what ends by the default rules. Who only looks at a
+    /// store, by rules of his own, is [on](Self::on) one.
     ///
     /// # Errors
     /// When the store's thread cannot be started.
