@@ -14,6 +14,7 @@ mod browser;
 mod copies;
 mod demo;
 mod doctor;
+mod embedded;
 mod help;
 mod herd;
 mod least;
