@@ -6,12 +6,13 @@
 use std::sync::Arc;
 
 use allocation_counter::measure;
-use semel_bench::load::{Work, queue};
+use semel_bench::load::{Work, fill, queue};
 use semel_core::enqueue::{Batch, Identity, Mode, Offer, Outcome};
 use semel_core::lease::{Bearer, Grant, LeaseToken};
 use semel_core::unique::{PolicySpec, UniquePolicy};
 use semel_engine::Engine;
 use semel_ojs::Enqueue;
+use semel_sqlite::Sqlite;
 use semel_store::backend::Claim;
 use semel_store::memory::Memory;
 use tokio::runtime::{Builder, Runtime};
@@ -115,6 +116,30 @@ fn a_claim_of_fifty_and_their_ends() {
             }
         });
     });
+}
+
+/// Just more than a table of keys holds before it grows: of no number does a job take more.
+const WAITING: u64 = 14_400;
+
+/// As it is where a settled file is opened, SQLite's own memory left out.
+#[test]
+fn a_waiting_job_with_a_key_takes_350_bytes_at_most() {
+    let folder = std::env::temp_dir().join(format!("semel-allocations-{}", std::process::id()));
+    std::fs::create_dir(&folder).unwrap();
+    let open = || Sqlite::open(folder.join("waiting.db")).unwrap();
+    Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+        // What is in the journal alone takes more.
+        let engine = Engine::start(Arc::new(open().filing_at_once())).unwrap();
+        fill(&engine, &Work::new(200, true).unwrap(), 0, WAITING).await.unwrap();
+        while engine.store().maintain().await.unwrap() {}
+        engine.close().await;
+    });
+    let mut opened = None;
+    let counted = measure(|| opened = Some(open()));
+    drop(opened);
+    std::fs::remove_dir_all(&folder).unwrap();
+    let each = counted.bytes_current as f64 / WAITING as f64;
+    assert!((280.0..=350.0).contains(&each), "a waiting job takes {each:.0} bytes");
 }
 
 #[test]
