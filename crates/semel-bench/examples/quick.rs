@@ -18,6 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         callers,
         args_bytes: 200,
         duration: std::time::Duration::from_secs_f64(seconds),
+        rate: std::env::var("RATE").ok().and_then(|text| text.parse().ok()),
         waiting,
         connections,
         finished: number("FINISHED"),

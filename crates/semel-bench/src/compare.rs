@@ -51,6 +51,10 @@ impl Baseline {
                     limit = Some(figure.per_second);
                     continue;
                 }
+                if figure.offered_per_second.is_some() {
+                    // As many are done as were offered.
+                    continue;
+                }
                 let beside = figure.share_of_limit.or(limit.map(|limit| figure.per_second / limit));
                 let Some(share) = beside.filter(|share| share.is_finite() && *share > 0.0) else { continue };
                 match cases.iter_mut().find(|case| case.name == figure.name) {
@@ -209,6 +213,7 @@ mod tests {
             jobs: 1,
             seconds: 1.0,
             per_second,
+            offered_per_second: None,
             p50_ms: 0.0,
             p99_ms: 0.0,
             share_of_limit: share,
@@ -223,6 +228,7 @@ mod tests {
                 figure("limit: rows", 100.0, None),
                 figure("unique", 40.0, Some(0.5)),
                 figure("cycle", 20.0, None),
+                figure("open loop", 20.0, None).offered(20.0),
                 figure("limit: http", 10.0, None),
                 figure("over HTTP", 5.0, None),
             ],

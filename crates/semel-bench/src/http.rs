@@ -1,5 +1,6 @@
 //! Single enqueues over HTTP: kept connections, one request at a time on each, beside the same accept loop answering every
-//! request with the same bytes. Both are asked by the same client on the same processors.
+//! request with the same bytes. Both are asked by the same client on the same processors. Then new jobs by a schedule, on as many
+//! connections.
 
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -13,15 +14,18 @@ use semel_server::{Config, Limits, router, serve};
 use semel_sqlite::Sqlite;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinHandle;
 
 use crate::Options;
 use crate::load::drive;
+use crate::open_loop::{self, Pace};
 use crate::report::{BenchError, Figure};
 
-/// The case's name.
-pub const NAME: &str = "unique enqueue over HTTP";
+/// The cases' names: callers who wait for their answers, and jobs that come by a schedule.
+pub const NAMES: [&str; 2] = [NAME, OPEN];
+const NAME: &str = "unique enqueue over HTTP";
+const OPEN: &str = "new jobs over HTTP, open loop";
 /// The limit's.
 const LIMIT: &str = "limit: a constant answer over HTTP";
 const PATH: &str = "/ojs/v1/jobs";
@@ -29,7 +33,7 @@ const MEDIA_TYPE: &str = "application/openjobspec+json";
 /// An answer is a few hundred bytes; one that is longer than this is none.
 const ANSWER_MAX: usize = 64 * 1024;
 
-/// Measures both on a new embedded store in the options' folder: the limit, then the enqueues as a share of it.
+/// Measures all on a new embedded store in the options' folder: the limit, then the enqueues as a share of it, and at half of their rate.
 ///
 /// # Errors
 /// When the server cannot be started, or answers anything but that a job was created.
@@ -57,7 +61,14 @@ async fn figures(
     progress(NAME);
     let mut figure = ask_all(NAME, server, options).await?;
     figure.share_of_limit = Some(figure.per_second / limit.per_second);
-    Ok(vec![limit, figure])
+    let (mut figures, next) = (vec![limit], figure.jobs + options.connections as u64 + 1);
+    let pace = options.pace(figure.per_second);
+    figures.push(figure);
+    if options.wants(OPEN) {
+        progress(OPEN);
+        figures.push(offer_all(OPEN, server, options, pace, next).await?);
+    }
+    Ok(figures)
 }
 
 /// A server that reads each request and answers the same.
@@ -70,23 +81,57 @@ fn answering(answer: Bytes) -> Router {
     Router::new().route(PATH, axum::routing::post(handler))
 }
 
-async fn ask_all(name: &str, address: SocketAddr, options: &Options) -> Result<Figure, BenchError> {
-    let mut askers = Vec::with_capacity(options.connections);
-    for _ in 0..options.connections {
-        askers.push(Asker::connect(address).await?);
+/// Kept connections with no request on them.
+#[derive(Clone)]
+struct Idle {
+    askers: Arc<Mutex<Vec<Asker>>>,
+    count: Arc<Semaphore>,
+}
+
+impl Idle {
+    async fn connect(address: SocketAddr, count: usize) -> Result<Self, BenchError> {
+        let mut askers = Vec::with_capacity(count);
+        for _ in 0..count {
+            askers.push(Asker::connect(address).await?);
+        }
+        Ok(Self { askers: Arc::new(Mutex::new(askers)), count: Arc::new(Semaphore::new(count)) })
     }
-    // As many as there are callers, so there is always one.
-    let idle = Arc::new(Mutex::new(askers));
+
+    /// Asks on one of them, once there is one.
+    async fn ask(&self, request: &[u8]) -> Result<(), BenchError> {
+        let none = || BenchError::Invalid("no connection is idle".to_owned());
+        let _one = self.count.acquire().await.map_err(|_| none())?;
+        let asker = self.askers.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let mut asker = asker.ok_or_else(none)?;
+        asker.ask(request).await?;
+        self.askers.lock().unwrap_or_else(PoisonError::into_inner).push(asker);
+        Ok(())
+    }
+}
+
+async fn ask_all(name: &str, address: SocketAddr, options: &Options) -> Result<Figure, BenchError> {
+    let idle = Idle::connect(address, options.connections).await?;
     let bytes = options.args_bytes;
     drive(name, options.connections, options.duration, move |turn| {
-        let idle = Arc::clone(&idle);
-        async move {
-            let asker = idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-            let mut asker = asker.ok_or_else(|| BenchError::Invalid("no connection is idle".to_owned()))?;
-            asker.ask(&request(bytes, turn + 1)).await?;
-            idle.lock().unwrap_or_else(PoisonError::into_inner).push(asker);
-            Ok(1)
-        }
+        let idle = idle.clone();
+        async move { idle.ask(&request(bytes, turn + 1)).await.map(|()| 1) }
+    })
+    .await
+}
+
+/// New jobs by a schedule. What finds no connection idle waits for one, and its time runs.
+async fn offer_all(
+    name: &str,
+    address: SocketAddr,
+    options: &Options,
+    pace: Pace,
+    from: u64,
+) -> Result<Figure, BenchError> {
+    let idle = Idle::connect(address, options.connections).await?;
+    let bytes = options.args_bytes;
+    open_loop::drive(name, pace, move |number| {
+        let idle = idle.clone();
+        async move { idle.ask(&request(bytes, from + number)).await }
     })
     .await
 }

@@ -9,6 +9,7 @@ pub mod http;
 pub mod limit;
 pub mod load;
 pub mod on_postgres;
+pub mod open_loop;
 pub mod postgres;
 pub mod redis;
 pub mod report;
@@ -19,6 +20,8 @@ use std::time::Duration;
 
 use semel_engine::Engine;
 use semel_sqlite::Sqlite;
+
+use crate::open_loop::Pace;
 
 pub use on_postgres::run_on_postgres;
 pub use report::{BenchError, Figure, Report};
@@ -34,6 +37,8 @@ pub struct Options {
     pub args_bytes: usize,
     /// How long each case runs.
     pub duration: Duration,
+    /// Jobs a second that are offered in an open loop; half of what was reached by callers who wait for their answers, without.
+    pub rate: Option<f64>,
     /// Jobs already waiting in the second round; without any there is no second round.
     pub waiting: u64,
     /// Kept connections of the case over HTTP; without any it is left out.
@@ -49,6 +54,11 @@ pub struct Options {
 impl Options {
     fn wants(&self, name: &str) -> bool {
         self.only.as_deref().is_none_or(|only| name.contains(only))
+    }
+
+    /// How an open loop goes beside callers who reached so many jobs a second by waiting for their answers.
+    fn pace(&self, reached: f64) -> Pace {
+        Pace { rate: self.rate.unwrap_or(reached / 2.0), duration: self.duration }
     }
 }
 
@@ -79,7 +89,7 @@ pub async fn run(options: &Options, progress: impl Fn(&str)) -> Result<Report, B
         engine.close().await;
     }
     let mut report = Report::of(&facts, options, figures);
-    if options.connections > 0 && options.wants(http::NAME) {
+    if options.connections > 0 && http::NAMES.into_iter().any(|name| options.wants(name)) {
         report.figures.extend(http::measure(options, &progress).await?);
     }
     Ok(report)
@@ -175,11 +185,20 @@ impl<P: Fn(&str)> Run<'_, P> {
             from += figure.jobs + *callers as u64;
             figures.push(figure);
         }
-        let name = label("unique enqueue");
-        if wanted(&name) {
+        let (name, open) = (label("unique enqueue"), label("new jobs, open loop"));
+        let rate_is_sought = self.options.wants(&open) && self.options.rate.is_none();
+        let mut reached = 0.0;
+        if wanted(&name) || rate_is_sought {
             let mut figure = load::enqueue(&name, engine, &work, *callers, *duration, from, 1).await?;
             from += figure.jobs + *callers as u64;
             figure.share_of_limit = self.writes_per_second.map(|limit| figure.per_second / limit);
+            reached = figure.per_second;
+            figures.push(figure);
+        }
+        if wanted(&open) {
+            let pace = self.options.pace(reached);
+            let figure = open_loop::enqueue(&open, engine, &work, pace, from).await?;
+            from += figure.jobs;
             figures.push(figure);
         }
         let name = label("99 % duplicates");

@@ -150,7 +150,7 @@ where
     Ok(Figure::new(name, jobs, took, &latencies))
 }
 
-fn histogram() -> Result<Histogram<u64>, BenchError> {
+pub(crate) fn histogram() -> Result<Histogram<u64>, BenchError> {
     Histogram::new_with_bounds(1, 60_000_000, 3).map_err(|error| BenchError::Invalid(error.to_string()))
 }
 

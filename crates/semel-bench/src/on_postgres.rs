@@ -8,7 +8,7 @@ use semel_postgres::{Address, Postgres};
 use crate::load::{self, Work};
 use crate::postgres::{self, Plain};
 use crate::report::{BenchError, Figure, Report};
-use crate::{Options, grown};
+use crate::{Options, grown, open_loop};
 
 /// Jobs of one batch of the case with batches, and how many callers offer such.
 const BULK: u64 = 1_000;
@@ -115,11 +115,20 @@ impl<P: Fn(&str)> Run<'_, P> {
     ) -> Result<(), BenchError> {
         let Options { callers, duration, .. } = self.options;
         let (callers, duration, engine, work) = (*callers, *duration, self.engine, &self.work);
-        let name = format!("unique enqueue, {label}");
-        if self.wants(&name) {
+        let (name, open) = (format!("unique enqueue, {label}"), format!("new jobs, open loop, {label}"));
+        let rate_is_sought = self.options.wants(&open) && self.options.rate.is_none();
+        let mut reached = 0.0;
+        if self.wants(&name) || rate_is_sought {
             let figure = load::enqueue(&name, engine, work, callers, duration, *from, 1).await?;
             *from += figure.jobs + callers as u64;
+            reached = figure.per_second;
             figures.push(figure.beside(limits.inserts));
+        }
+        if self.wants(&open) {
+            let pace = self.options.pace(reached);
+            let figure = open_loop::enqueue(&open, engine, work, pace, *from).await?;
+            *from += figure.jobs;
+            figures.push(figure);
         }
         let name = format!("batches of {BULK}, {BULK_CALLERS} callers, {label}");
         if self.wants(&name) {

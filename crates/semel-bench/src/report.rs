@@ -21,6 +21,9 @@ pub struct Figure {
     pub seconds: f64,
     /// Jobs per second.
     pub per_second: f64,
+    /// Jobs that were due each second, where they came by a schedule, whatever was answered: how long one took is counted from the time
+    /// that it was due at. Else callers offer their next one once the last is answered.
+    pub offered_per_second: Option<f64>,
     /// Half of the turns took at most so many milliseconds.
     pub p50_ms: f64,
     /// 99 of 100 turns took at most so many milliseconds.
@@ -39,10 +42,17 @@ impl Figure {
             jobs,
             seconds,
             per_second: jobs as f64 / seconds,
+            offered_per_second: None,
             p50_ms: ms(0.5),
             p99_ms: ms(0.99),
             share_of_limit: None,
         }
+    }
+
+    /// The same, of jobs that came by a schedule of so many a second.
+    #[must_use]
+    pub fn offered(self, rate: f64) -> Self {
+        Self { offered_per_second: Some(rate), ..self }
     }
 
     /// The same, beside a limit of so many jobs a second that was measured in the same run.

@@ -27,10 +27,15 @@ Every figure is durable: an answer comes after an fsync, or after the database's
 limits are measured in the same run; figures of different machines are not to be compared. Without --store it is a new
 file; in a database it is a new schema, in Redis a new prefix, deleted afterwards.
 
+Callers offer their next job when the last one is answered, which shows how much a store takes. In an open loop jobs come by
+a schedule, whatever is answered (OFFERED, so many a second), and how long one took counts from the time it was due at, so
+that a stall counts for all that it delayed. It shows how long callers wait who do not all wait for one another.
+
 Examples:
   semel bench
   semel bench --seconds 10 --waiting 1000000
   semel bench --only HTTP --waiting 0
+  semel bench --only 'open loop' --rate 20000
   semel bench --rounds 5 --json > baseline.json      # then, after a change:
   semel bench --rounds 5 --compare baseline.json
   semel bench --only cycle --folder /data/bench --json
@@ -46,6 +51,9 @@ pub struct Bench {
     /// Bytes of each job's args
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     args_bytes: u32,
+    /// Jobs that are due each second in the cases with an open loop [default: half of what callers who wait reached]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    rate: Option<u32>,
     /// Jobs already waiting in a second round; 0 leaves it out
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     waiting: u64,
@@ -127,13 +135,14 @@ impl Bench {
         let rows = report.figures.iter().map(|figure| {
             vec![
                 figure.name.clone(),
+                figure.offered_per_second.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.0}")),
                 printer.styled(Style::Bold, &format!("{:.0}", figure.per_second)),
                 format!("{:.2}", figure.p50_ms),
                 format!("{:.2}", figure.p99_ms),
                 figure.share_of_limit.map_or_else(|| "-".to_owned(), |share| format!("{share:.2}")),
             ]
         });
-        printer.table(&["CASE", ">PER SECOND", ">P50 MS", ">P99 MS", ">OF LIMIT"], rows);
+        printer.table(&["CASE", ">OFFERED", ">PER SECOND", ">P50 MS", ">P99 MS", ">OF LIMIT"], rows);
         if !changes.is_empty() {
             printer.line("");
             let rows = changes.iter().map(|change| {
@@ -178,6 +187,7 @@ impl Bench {
             callers: usize::try_from(self.callers).unwrap_or(usize::MAX),
             args_bytes: usize::try_from(self.args_bytes).unwrap_or(usize::MAX),
             duration: Duration::from_secs(self.seconds),
+            rate: self.rate.map(f64::from),
             waiting: self.waiting,
             connections: usize::try_from(self.connections).unwrap_or(usize::MAX),
             finished: self.finished,

@@ -379,7 +379,7 @@ fn the_bench_asks_over_http_beside_a_constant_answer() {
     let asked = ["--seconds", "1", "--waiting", "0", "--only", "HTTP", "--connections", "4", "--folder", "."];
     let report = folder.json(&[&["bench"], &asked[..]].concat());
     let figures = report["figures"].as_array().unwrap();
-    let [.., limit, figure] = &figures[..] else { panic!("{report}") };
+    let [.., limit, figure, open] = &figures[..] else { panic!("{report}") };
     assert_eq!(
         (&limit["name"], limit["share_of_limit"].is_null()),
         (&"limit: a constant answer over HTTP".into(), true)
@@ -387,9 +387,39 @@ fn the_bench_asks_over_http_beside_a_constant_answer() {
     assert_eq!(figure["name"], "unique enqueue over HTTP");
     assert!(limit["jobs"].as_u64() > Some(0) && figure["jobs"].as_u64() > Some(0), "{report}");
     assert!(figure["share_of_limit"].as_f64() > Some(0.0), "{report}");
+    assert_eq!(open["name"], "new jobs over HTTP, open loop");
+    // A schedule of one second.
+    let half = figure["per_second"].as_f64().unwrap() / 2.0;
+    for offered in [&open["offered_per_second"], &open["jobs"]] {
+        assert!((offered.as_f64().unwrap() - half).abs() <= 1.0, "{report}");
+    }
     let without =
         folder.json(&["bench", "--seconds", "1", "--waiting", "0", "--only", "HTTP", "--connections", "0"]);
     assert!(without["figures"].as_array().unwrap().len() < figures.len(), "{without}");
+}
+
+/// As many as come, and no fewer where answers come late.
+#[test]
+fn the_bench_offers_jobs_by_a_schedule() {
+    let folder = Folder::new();
+    let short = ["bench", "--seconds", "1", "--waiting", "0", "--connections", "0", "--only", "open loop"];
+    let report = folder.json(&[&short[..], &["--rate", "2000"]].concat());
+    let figures = report["figures"].as_array().unwrap();
+    let [_, _, open] = &figures[..] else { panic!("{report}") };
+    assert_eq!(open["name"], "new jobs, open loop, empty");
+    assert_eq!((&open["jobs"], &open["offered_per_second"]), (&json!(2000), &json!(2000.0)));
+    assert!(open["p99_ms"].as_f64() > Some(0.0), "{report}");
+    // It says nothing of how fast it is.
+    assert_eq!(report["baseline"]["cases"], json!([]));
+    // Without a rate it is told by the callers who wait.
+    let told = folder.run(&short).out;
+    let line = |name: &str| told.lines().find(|line| line.starts_with(name)).unwrap().to_owned();
+    let number = |name: &str, at: usize| -> f64 {
+        line(name).split_whitespace().rev().nth(at).unwrap().parse().unwrap()
+    };
+    // From the right: of limit, p99, p50, per second, offered.
+    let (reached, offered) = (number("unique enqueue, empty", 3), number("new jobs, open loop, empty", 4));
+    assert!((reached / 2.0 - offered).abs() <= 1.0, "{told}");
 }
 
 /// A regression guard goes by shares of the limits that each run measures for itself.
