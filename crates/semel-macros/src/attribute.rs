@@ -126,6 +126,7 @@ fn retry(meta: &ParseNestedMeta<'_>) -> Result<Vec<TokenStream>> {
             "dead_letter" => quote!(.dead_letter()),
             "never" => {
                 let errors = texts(&meta)?;
+                check::names(&errors)?;
                 quote!(.never([#(#errors),*]))
             }
             _ => {

@@ -8,8 +8,10 @@ pub const TIMEOUT_DAYS_MAX: u64 = 30;
 pub const INTERVAL_DAYS_MAX: u64 = 366;
 /// Longest period of a unique policy, and longest wait of a job for its run, in days.
 pub const PERIOD_DAYS_MAX: u64 = 36_525;
-/// Most tags of a job, and most members that a part of a unique policy names.
+/// Most tags of a job, most members that a part of a unique policy names, and most errors that are never retried.
 const NAMES_MAX: usize = 64;
+/// Longest name of such a member or error, in bytes.
+const NAME_BYTES_MAX: usize = 255;
 const DAY_MS: u64 = 86_400_000;
 
 /// A job type: lower-case words joined by dots, each starting with a letter.
@@ -74,6 +76,18 @@ pub fn coefficient(number: &LitFloat) -> Result<()> {
 pub fn number(names: &[LitStr]) -> Result<()> {
     match names.get(NAMES_MAX) {
         Some(more) => refuse(more, &format!("is one more than the {NAMES_MAX} that may be named")),
+        None => Ok(()),
+    }
+}
+
+/// The same, and none that is longer than it may be.
+pub fn names(names: &[LitStr]) -> Result<()> {
+    number(names)?;
+    match names.iter().find(|name| name.value().len() > NAME_BYTES_MAX) {
+        Some(long) => Err(Error::new_spanned(
+            long,
+            format!("a name has {NAME_BYTES_MAX} bytes at most, and this one has {}", long.value().len()),
+        )),
         None => Ok(()),
     }
 }

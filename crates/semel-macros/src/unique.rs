@@ -70,7 +70,7 @@ fn one(meta: &ParseNestedMeta<'_>, parts: &mut Parts, members: &Members) -> Resu
         }
         "meta_except" => {
             let names = texts(meta)?;
-            check::number(&names)?;
+            check::names(&names)?;
             parts.has_meta = true;
             quote!(.and_meta_except([#(#names),*]))
         }
@@ -139,7 +139,7 @@ fn named(meta: &ParseNestedMeta<'_>) -> Result<Vec<LitStr>> {
     if names.is_empty() {
         return Err(Error::new_spanned(&meta.path, "this names nothing; name at least one, or leave it out"));
     }
-    check::number(&names)?;
+    check::names(&names)?;
     Ok(names)
 }
 

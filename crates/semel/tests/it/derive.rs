@@ -134,7 +134,16 @@ async fn the_macro_and_the_queue_know_the_same_names() {
     timeout = "30d",
     lease = "30d",
     expires = "36525d",
-    retry(max = "366d", coefficient = 1.0),
+    retry(
+        max = "366d",
+        coefficient = 1.0,
+        never(
+            "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\
+             aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\
+             aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\
+             aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+        )
+    ),
     unique(
         args,
         on_conflict = "follow_up",
@@ -159,6 +168,7 @@ async fn the_macro_and_the_queue_refuse_the_same() {
     let job = || Envelope::new("a.b");
     let unique = |unique: Unique| job().unique(unique);
     let (day, moment) = (Duration::from_secs(24 * 3600), Duration::from_millis(1));
+    let long = "a".repeat(256);
     let follow_up = || Unique::by_all_args().on_conflict(OnConflict::FollowUp);
     let hour = || Unique::by_all_args().within(Duration::from_secs(3600));
     let replace = |policy: Unique| policy.on_conflict(OnConflict::Replace);
@@ -176,6 +186,11 @@ async fn the_macro_and_the_queue_refuse_the_same() {
         (unique(Unique::by_args(vec!["a"; 65])), "/options/unique/args_keys"),
         (unique(Unique::by_type().and_meta(Vec::<String>::new())), "/options/unique/meta_keys"),
         (unique(Unique::by_type().and_meta_except(vec!["a"; 65])), "/options/unique/meta_except"),
+        (job().retry(Retry::new().never(vec!["E"; 65])), "/options/retry/non_retryable_errors"),
+        (job().retry(Retry::new().never([&*long])), "/options/retry/non_retryable_errors/0"),
+        (unique(Unique::by_args([&*long])), "/options/unique/args_keys/0"),
+        (unique(Unique::by_type().and_meta([&*long])), "/options/unique/meta_keys/0"),
+        (unique(Unique::by_type().and_meta_except([&*long])), "/options/unique/meta_except/0"),
         (unique(Unique::by_type().states([])), "/options/unique/states"),
         (unique(hour().period_from(PeriodFrom::Finished)), "/options/unique/period_from"),
         (unique(replace(Unique::by_all_args().states([JobState::Cancelled]))), "/options/unique/states/0"),
