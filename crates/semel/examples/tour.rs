@@ -32,8 +32,8 @@ async fn log(run: Run, next: Next) -> Outcome {
     outcome
 }
 
-#[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), semel::Error> {
+/// What the two clicks are told, and how many of the three deliveries were new.
+pub(crate) async fn run() -> Result<([i64; 2], u64), semel::Error> {
     let semel = Semel::open("memory:").await?; // Or "sqlite:app.db".
     let worker = Worker::new(&semel).state(30_i64).layer(log).handle(capture).start()?;
 
@@ -43,7 +43,8 @@ async fn main() -> Result<(), semel::Error> {
     if let Enqueued::Existing(existing) = &second {
         println!("the second click is job {}: {}", existing.job.id(), existing.reason);
     }
-    println!("both are told: {} {}", first.result::<i64>().await?, second.result::<i64>().await?);
+    let told = [first.result::<i64>().await?, second.result::<i64>().await?];
+    println!("both are told: {told:?}");
 
     // Webhooks that are delivered twice, for later.
     let events = ["evt_1", "evt_2", "evt_1"].map(|event| Envelope::of(&click()).key(event));
@@ -51,5 +52,11 @@ async fn main() -> Result<(), semel::Error> {
     println!("of three deliveries {} were new, {} duplicates", many.counts.inserted, many.counts.skipped);
 
     worker.stop().await;
-    semel.close().await
+    semel.close().await?;
+    Ok((told, many.counts.inserted))
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), semel::Error> {
+    run().await.map(drop)
 }

@@ -10,6 +10,7 @@ mod directives;
 #[cfg(feature = "postgres")]
 mod drivers;
 mod enqueue;
+mod examples;
 mod fetching;
 mod handle;
 mod harness;
