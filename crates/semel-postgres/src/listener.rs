@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use semel_store::News;
 use semel_store::hints::Hints;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_postgres::types::Type;
 use tokio_postgres::{AsyncMessage, Client};
@@ -34,6 +34,8 @@ const PROBE: &str = "probe";
 struct Ear {
     client: Client,
     messages: mpsc::UnboundedReceiver<String>,
+    /// Says when the store has left the server at the other end.
+    left: watch::Receiver<Option<std::time::Instant>>,
     /// Whether a message has ever arrived.
     hears: bool,
     /// Whether others are asked to tell.
@@ -52,6 +54,8 @@ pub async fn run(store: Weak<Shared>, hints: Weak<Hints>) {
     let mut awaited_at: Option<Instant> = None;
     loop {
         let Some(waiting) = hints.upgrade() else { return };
+        // Who asks to be told there is told nothing.
+        ear = ear.filter(|ear| !ear.is_left());
         if waiting.is_awaited() {
             awaited_at = Some(Instant::now());
         } else if awaited_at.is_none_or(|at| at.elapsed() >= LINGER) {
@@ -136,12 +140,13 @@ enum Heard {
     Message(String),
     /// It is time to look, whatever else there is to hear.
     Enough,
-    /// The connection has ended.
+    /// The connection has ended, or others tell by another server now.
     Lost,
 }
 
 impl Ear {
     async fn open(shared: &Shared) -> Result<Self, PostgresError> {
+        let left = shared.left.subscribe();
         let (client, mut connection) = connect::single(&shared.address).await?;
         let (sender, messages) = mpsc::unbounded_channel();
         tokio::spawn(async move {
@@ -164,7 +169,7 @@ impl Ear {
         params.push(format!("{} {PROBE}", shared.teller.name()), Type::TEXT);
         // By another connection: a pooler may hand on what the same one told itself.
         ask(&shared.connection().await?, "SELECT pg_notify($1, $2)", &params).await?;
-        Ok(Self { client, messages, hears: false, asks: false })
+        Ok(Self { client, messages, left, hears: false, asks: false })
     }
 
     /// The next message, until it is time to look again. Others' messages do not put that off: the one that was lost may be
@@ -174,11 +179,21 @@ impl Ear {
         if Instant::now() >= look_at {
             return Heard::Enough;
         }
-        match timeout_at(look_at, self.messages.recv()).await {
-            Ok(Some(message)) => Heard::Message(message),
-            Ok(None) => Heard::Lost,
-            Err(_) => Heard::Enough,
+        tokio::select! {
+            // The store that is gone has left too.
+            _ = self.left.changed() => Heard::Lost,
+            heard = timeout_at(look_at, self.messages.recv()) => match heard {
+                Ok(Some(message)) => Heard::Message(message),
+                Ok(None) => Heard::Lost,
+                Err(_) => Heard::Enough,
+            },
         }
+    }
+
+    /// Whether the store has left the server at the other end since it was connected to: it may keep the connection open, and nobody
+    /// tells anything there.
+    fn is_left(&self) -> bool {
+        self.left.has_changed().unwrap_or(true)
     }
 
     /// Asks others to tell, or not to. A connection that hears nothing must not: its lock would stay with a pooler.

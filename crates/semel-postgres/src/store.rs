@@ -19,7 +19,7 @@ use semel_store::clock::Clock;
 use semel_store::hints::Hints;
 use semel_store::{LogPage, StoreError};
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
@@ -71,6 +71,8 @@ pub(crate) struct Shared {
     /// What commits survive, by the last look.
     durability: Mutex<Durability>,
     origin: Mutex<Origin>,
+    /// When a server was left last, because it took no writes. Who has a connection of his own goes too.
+    pub(crate) left: watch::Sender<Option<std::time::Instant>>,
     pub(crate) address: Address,
     pub(crate) teller: Arc<Teller>,
 }
@@ -93,6 +95,7 @@ impl Shared {
     /// Closes the connections that nobody has just now. The server at their other end takes no writes any more and keeps them open;
     /// whoever connects anew comes to the one that does, by the address.
     fn leave(&self) {
+        self.left.send_replace(Some(std::time::Instant::now()));
         drop(self.pool.retain(|_, _| false));
     }
 
@@ -254,6 +257,7 @@ impl Postgres {
             commits_lazily: AtomicBool::new(false),
             durability: Mutex::default(),
             origin: Mutex::default(),
+            left: watch::Sender::new(None),
             address,
             teller: Arc::new(Teller::new()),
         };

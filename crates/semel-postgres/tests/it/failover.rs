@@ -6,15 +6,19 @@ use std::time::Duration;
 
 use semel_core::draft::Reads;
 use semel_core::enqueue::Outcome;
+use semel_core::ident::QueueName;
 use semel_engine::Engine;
 use semel_postgres::{Address, Postgres};
+use semel_store::backend::Claim;
 use semel_store::{Backend, StoreError};
 use semel_testkit::TempDir;
 use semel_testkit::cluster::{self, Cluster};
+use semel_testkit::crash::claim;
 use semel_testkit::make::{foreign_id, job, keyed};
 use semel_testkit::patience::rounds;
 use semel_testkit::traffic::Traffic;
 use tokio::time::{Instant, timeout};
+use tokio_postgres::Client;
 
 use crate::contention::inside;
 use crate::place::{client, judge, until};
@@ -57,7 +61,8 @@ async fn a_standby_that_takes_over_under_load_has_all_that_was_acknowledged() {
     for _ in 0..2 {
         servers.push(Arc::new(Postgres::open(&address).await.unwrap()));
     }
-    let traffic = Traffic::start(&servers, 1);
+    let mut traffic = Traffic::start(&servers, 1);
+    traffic.cross(&servers);
     for round in 0..rounds("SEMEL_FAILOVER_ROUNDS", 1_u64) {
         traffic.more(100 + round * 13 % 37).await;
         primary.kill();
@@ -69,7 +74,7 @@ async fn a_standby_that_takes_over_under_load_has_all_that_was_acknowledged() {
         (primary, standby) = (standby, next);
     }
     traffic.more(100).await;
-    while traffic.account().acked.len() <= 20 {
+    while traffic.account().acked.len() <= 20 || !traffic.account().crossings.is_any_of_each() {
         traffic.more(20).await;
     }
     let account = traffic.end().await;
@@ -237,7 +242,14 @@ async fn a_standby_answers_nothing_until_it_is_promoted() {
     assert!(matches!(offered(engine, "b").await, Outcome::Created(_)));
 }
 
-/// Whoever fences the old one need not end its connections.
+/// Has a database refuse writes from now on, as somebody does who fences it. Connections to it stay.
+async fn fence(fencing: &Client) {
+    fencing.batch_execute("ALTER SYSTEM SET default_transaction_read_only = on").await.unwrap();
+    fencing.batch_execute("SELECT pg_reload_conf()").await.unwrap();
+    until(fencing, "SELECT current_setting('default_transaction_read_only')::boolean").await;
+}
+
+/// Whoever fences the old one need not end its connections: neither those of requests, nor the one by which a server hears the others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_takes_no_writes_any_more_is_left_for_the_one_that_does() {
     let folder = TempDir::new();
@@ -255,13 +267,30 @@ async fn a_server_that_takes_no_writes_any_more_is_left_for_the_one_that_does() 
     let reader = client(&standby.url()).await;
     until(&reader, "SELECT to_regclass('semel.head') IS NOT NULL").await;
     until(&reader, "SELECT count(*) = 1 FROM semel.head").await;
+    let waiting = tokio::spawn({
+        let engine = engine.clone();
+        let nothing = || Claim { queues: vec![QueueName::from_stored("nothing")], ..claim(1) };
+        async move {
+            loop {
+                // Refused until there is one that takes writes.
+                if engine.claim_or_wait(nothing(), LONG).await.is_err() {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            }
+        }
+    });
     let fencing = client(&primary.url()).await;
-    fencing.batch_execute("ALTER SYSTEM SET default_transaction_read_only = on").await.unwrap();
-    fencing.batch_execute("SELECT pg_reload_conf()").await.unwrap();
-    until(&fencing, "SELECT current_setting('default_transaction_read_only')::boolean").await;
+    let listens =
+        |number: u32| format!("SELECT count(*) = {number} FROM pg_locks WHERE locktype = 'advisory'");
+    until(&fencing, &listens(1)).await;
+    fence(&fencing).await;
     standby.promote();
     let outcome =
         timeout(LONG, offered(engine, "b")).await.expect("it stays with the one that takes no writes");
     assert!(matches!(outcome, Outcome::Created(_)), "{outcome:?}");
     until(&reader, "SELECT count(*) = 2 FROM semel.head").await;
+    until(&fencing, &listens(0)).await;
+    until(&reader, &listens(1)).await;
+    assert_eq!(store.company().await.unwrap(), 1, "who copies the store sees that somebody uses it");
+    waiting.abort();
 }
