@@ -4,6 +4,7 @@ use std::future::Future;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use deadpool_postgres::{Object, Pool};
@@ -34,6 +35,10 @@ use crate::sql::Schema;
 use crate::teller::{self, Teller};
 use crate::upkeep::{Round, Shown};
 use crate::values::Params;
+
+/// At least so long between two departures from a server that takes no writes: there may be no other, and each has all connections
+/// made anew.
+const LEAVE_AGAIN: Duration = Duration::from_secs(1);
 
 /// The store in a database.
 pub struct Postgres {
@@ -93,10 +98,18 @@ impl Shared {
     }
 
     /// Closes the connections that nobody has just now. The server at their other end takes no writes any more and keeps them open;
-    /// whoever connects anew comes to the one that does, by the address.
+    /// whoever connects anew comes to the one that does, by the address. Those that were made since the last time stay for a while:
+    /// where they lead to no other server, the next ones would not either.
     fn leave(&self) {
-        self.left.send_replace(Some(std::time::Instant::now()));
-        drop(self.pool.retain(|_, _| false));
+        self.left.send_if_modified(|left| {
+            let goes = left.is_none_or(|at| at.elapsed() >= LEAVE_AGAIN);
+            if goes {
+                *left = Some(std::time::Instant::now());
+            }
+            goes
+        });
+        let left = *self.left.borrow();
+        drop(self.pool.retain(|_, made| Some(made.created) > left));
     }
 
     /// What changes nothing, and so may be asked again: a database that was restarted leaves connections behind that end

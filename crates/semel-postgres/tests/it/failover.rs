@@ -294,3 +294,31 @@ async fn a_server_that_takes_no_writes_any_more_is_left_for_the_one_that_does() 
     assert_eq!(store.company().await.unwrap(), 1, "who copies the store sees that somebody uses it");
     waiting.abort();
 }
+
+/// Where there is no other, each request would have all connections made anew.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_database_that_takes_no_writes_is_not_connected_to_at_every_request() {
+    let folder = TempDir::new();
+    let mut cluster = Cluster::new(&folder.path().join("a"));
+    cluster.start(&["log_connections=on"]);
+    let engine = server(&cluster.url()).await;
+    fence(&client(&cluster.url()).await).await;
+    let made = || cluster.log().matches("connection received").count();
+    let (before, begun, mut refused) = (made(), Instant::now(), 0);
+    while refused < 500 {
+        let mut asking = tokio::task::JoinSet::new();
+        for number in 0..4 {
+            let engine = engine.clone();
+            let offer = keyed(&format!("{refused}-{number}")).offer();
+            asking.spawn(async move { engine.enqueue(offer, "").await });
+        }
+        for told in asking.join_all().await {
+            assert!(matches!(told, Err(StoreError::Unavailable(_))), "{told:?}");
+            refused += 1;
+        }
+    }
+    // All that it may have, once a second.
+    let most = 8 * (2 + usize::try_from(begun.elapsed().as_secs()).unwrap());
+    assert!(most < refused / 2, "too slow to say anything: {:?}", begun.elapsed());
+    assert!(made() - before <= most, "{} of at most {most}", made() - before);
+}
