@@ -5,8 +5,10 @@ use std::sync::Weak;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
+use deadpool_postgres::Object;
 use semel_core::ident::JobId;
 use semel_store::{News, Untold, random};
+use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use crate::connect::ask;
@@ -120,8 +122,19 @@ fn locks(schema: &Schema) -> String {
 
 /// How many servers want to be told.
 pub async fn listeners(shared: &Shared) -> Result<u64, PostgresError> {
-    let sql = format!("SELECT count(*) {}", locks(&shared.schema));
-    let rows = shared.look_aside(&sql, &Params::default()).await?;
+    counted(&shared.look_aside(&count(&shared.schema), &Params::default()).await?)
+}
+
+/// The same, asked on a connection that one has.
+pub async fn listeners_by(connection: &Object, schema: &Schema) -> Result<u64, PostgresError> {
+    counted(&ask(connection, &count(schema), &Params::default()).await?)
+}
+
+fn count(schema: &Schema) -> String {
+    format!("SELECT count(*) {}", locks(schema))
+}
+
+fn counted(rows: &[Row]) -> Result<u64, PostgresError> {
     let count: i64 = rows.first().ok_or(PostgresError::Answer("listeners"))?.try_get(0)?;
     Ok(u64::try_from(count).unwrap_or(0))
 }

@@ -76,20 +76,24 @@ impl Round {
         Some((self.page, self.number % SELDOM == SELDOM - 1))
     }
 
-    /// Takes note of a look from `from` on, after which there was more to look at or not, by one of so many servers: all of them look,
-    /// and together they are to look no more than one would.
-    fn note(&mut self, from: i64, dropped: u64, is_end: bool, servers: u64) {
+    /// Takes note of a look from `from` on, after which there was more to look at or not. Says for how many looks one server alone
+    /// would leave the table alone now.
+    fn note(&mut self, from: i64, dropped: u64, is_end: bool) -> u64 {
         self.dropped += dropped;
         self.page = from + KEY_PAGES;
         if !is_end {
-            return;
+            return 0;
         }
         // A table of one stretch costs next to nothing.
-        if from > 0 && self.dropped < KEYS_MANY {
-            let looks = self.page.unsigned_abs() / KEY_PAGES.unsigned_abs();
-            self.rest = (looks * KEY_REST * servers.max(1)).min(KEY_REST_MAX);
-        }
-        *self = Self { number: self.number.wrapping_add(1), rest: self.rest, ..Self::default() };
+        let is_worth_a_rest = from > 0 && self.dropped < KEYS_MANY;
+        let looks = self.page.unsigned_abs() / KEY_PAGES.unsigned_abs();
+        *self = Self { number: self.number.wrapping_add(1), ..Self::default() };
+        if is_worth_a_rest { looks * KEY_REST } else { 0 }
+    }
+
+    /// Rests for so many looks, as one of so many servers: all of them look, and together they are to look no more than one would.
+    fn rest(&mut self, looks: u64, servers: u64) {
+        self.rest = (looks * servers.max(1)).min(KEY_REST_MAX);
     }
 }
 
@@ -167,8 +171,12 @@ impl Shared {
         let row = rows.first().ok_or(PostgresError::Answer("upkeep"))?;
         let is_end: bool = row.try_get(1)?;
         let gone = u64::try_from(row.try_get::<_, i64>(0)?).unwrap_or(0);
-        let servers = if is_end { teller::listeners(self).await? } else { 0 };
-        self.round.lock().unwrap_or_else(PoisonError::into_inner).note(from, gone, is_end, servers);
+        let rest = self.round.lock().unwrap_or_else(PoisonError::into_inner).note(from, gone, is_end);
+        if rest > 0 {
+            // What was dropped is dropped, whoever else may be there.
+            let servers = teller::listeners_by(connection, &self.schema).await.unwrap_or(1);
+            self.round.lock().unwrap_or_else(PoisonError::into_inner).rest(rest, servers);
+        }
         Ok(!is_end && gone >= KEYS_MANY)
     }
 
@@ -261,7 +269,10 @@ mod tests {
         for stretch in 1..=stretches {
             let (from, _) = round.next().unwrap();
             assert_eq!(from, (stretch - 1) * KEY_PAGES);
-            round.note(from, if stretch == 1 { dropped } else { 0 }, stretch == stretches, servers);
+            let rest = round.note(from, if stretch == 1 { dropped } else { 0 }, stretch == stretches);
+            if rest > 0 {
+                round.rest(rest, servers);
+            }
             looks += 1;
         }
         while round.rest > 0 {
@@ -295,7 +306,7 @@ mod tests {
         let mut keys = Round::default();
         let with_unheld = (0..2 * SELDOM).filter(|_| {
             let (from, with_unheld) = keys.next().unwrap();
-            keys.note(from, 0, true, 1);
+            assert_eq!(keys.note(from, 0, true), 0, "nobody has to say how many servers there are");
             with_unheld
         });
         assert_eq!(with_unheld.count(), 2);

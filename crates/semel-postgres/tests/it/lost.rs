@@ -83,8 +83,13 @@ impl Between {
         self.is_full.store(true, Ordering::SeqCst);
     }
 
+    /// Whether the statement that was to be spoiled has been.
+    pub fn has_spoiled(&self) -> bool {
+        self.spoils.lock().unwrap().is_none()
+    }
+
     /// Hands the next such statement on as one that the database refuses.
-    fn spoil_the_next(&self, statement: &'static [u8]) {
+    pub fn spoil_the_next(&self, statement: &'static [u8]) {
         *self.spoils.lock().unwrap() = Some(statement);
     }
 
@@ -373,7 +378,7 @@ async fn a_commit_that_was_not_begun_or_not_ended_is_answered_as_what_became_of_
         let groups = groups_of(&*backend, &[keyed(&format!("{before}")).offer()]).await;
         between.spoil_the_next(statement);
         let told = backend.commit(Batch { groups, claims: vec![claim_of_nothing()] }).await;
-        assert!(between.spoils.lock().unwrap().is_none(), "it was spoiled");
+        assert!(between.has_spoiled());
         let after = engine.queues().await.unwrap()[0].created;
         assert_eq!(after, before + u64::from(is_applied));
         match told {

@@ -36,6 +36,7 @@ mod secret;
 mod servers;
 mod strangers;
 mod together;
+mod trips;
 #[cfg(unix)]
 mod upgrade;
 mod upkeep;

@@ -1,0 +1,219 @@
+//! What goes to the database and back: how many round trips a load and a commit take, and what is asked in them.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use semel_core::draft::{KeyRead, Reads};
+use semel_core::enqueue::{Batch as Outcomes, Mode};
+use semel_engine::Engine;
+use semel_postgres::{Address, Postgres};
+use semel_store::backend::{Backend, Batch, Verdict};
+use semel_testkit::crash::claim;
+use semel_testkit::fixture::groups_of;
+use semel_testkit::make::keyed;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::{Instant, sleep_until};
+
+use crate::lost::Between;
+use crate::place::{Place, client, url};
+
+/// How long who asks says nothing before he is given an answer: what he sends without waiting for one has come by then.
+const QUIET: Duration = Duration::from_millis(20);
+
+/// Something between a server and the database that hands everything on, and writes down what is asked: one entry for each time that
+/// somebody asks who waits for no answer.
+pub struct Wire {
+    port: u16,
+    trips: Arc<Mutex<Vec<String>>>,
+}
+
+/// One connection.
+struct Talk {
+    trips: Arc<Mutex<Vec<String>>>,
+    /// The entry of its last trip.
+    trip: usize,
+    /// How many answers are waited for.
+    awaited: u64,
+    /// When the client said something last.
+    heard: Instant,
+}
+
+impl Talk {
+    /// The client says something: statements, by themselves or in parts, and what has these answered.
+    fn hear(&mut self, kind: u8, text: &[u8]) {
+        self.heard = Instant::now();
+        if matches!(kind, b'P' | b'Q') {
+            let mut trips = self.trips.lock().unwrap();
+            if self.awaited == 0 {
+                trips.push(String::new());
+                self.trip = trips.len() - 1;
+            }
+            // Somebody may have looked at it meanwhile.
+            if let Some(trip) = trips.get_mut(self.trip) {
+                trip.push_str(&String::from_utf8_lossy(text));
+            }
+        }
+        self.awaited += u64::from(matches!(kind, b'S' | b'Q'));
+    }
+}
+
+impl Wire {
+    pub async fn start() -> Self {
+        let database = url().split('@').nth(1).unwrap().split('/').next().unwrap().to_owned();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let trips = Arc::<Mutex<Vec<String>>>::default();
+        let written = Arc::clone(&trips);
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let (from_client, to_client) = client.into_split();
+                let (from_upstream, to_upstream) = TcpStream::connect(&database).await.unwrap().into_split();
+                let trips = Arc::clone(&written);
+                // The first answer comes to who says who he is.
+                let talk = Talk { trips, trip: 0, awaited: 1, heard: Instant::now() };
+                let talk = Arc::new(Mutex::new(talk));
+                tokio::spawn(ask(from_client, to_upstream, Arc::clone(&talk)));
+                tokio::spawn(answer(from_upstream, to_client, talk));
+            }
+        });
+        Self { port, trips }
+    }
+
+    /// The address of a place by this way.
+    pub fn address(&self, place: &Place) -> Address {
+        let text = format!("postgres://postgres@127.0.0.1:{}/postgres?sslmode=disable", self.port);
+        Address::parse(&text).unwrap().with_schema(place.schema()).unwrap()
+    }
+
+    /// What was asked since the last time, but for what other servers are told behind it.
+    pub fn trips(&self) -> Vec<String> {
+        let mut trips = std::mem::take(&mut *self.trips.lock().unwrap());
+        trips.retain(|trip| !trip.contains("pg_notify"));
+        trips
+    }
+}
+
+async fn ask(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, talk: Arc<Mutex<Talk>>) {
+    // What is said first has no kind.
+    let mut has_kind = false;
+    while let Ok((kind, message)) = message(&mut from, std::mem::replace(&mut has_kind, true)).await {
+        talk.lock().unwrap().hear(kind, &message);
+        if to.write_all(&message).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn answer(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, talk: Arc<Mutex<Talk>>) {
+    while let Ok((kind, message)) = message(&mut from, true).await {
+        // It is ready for the next one.
+        if kind == b'Z' {
+            loop {
+                let quiet = talk.lock().unwrap().heard + QUIET;
+                if quiet <= Instant::now() {
+                    break;
+                }
+                sleep_until(quiet).await;
+            }
+            talk.lock().unwrap().awaited -= 1;
+        }
+        if to.write_all(&message).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// The next message as it is, and its kind.
+async fn message(from: &mut OwnedReadHalf, has_kind: bool) -> std::io::Result<(u8, Vec<u8>)> {
+    let mut message = Vec::new();
+    let kind = if has_kind { from.read_u8().await? } else { 0 };
+    message.extend(has_kind.then_some(kind));
+    let length = from.read_u32().await?;
+    message.extend_from_slice(&length.to_be_bytes());
+    let begun = message.len();
+    message.resize(begun + usize::try_from(length).unwrap() - 4, 0);
+    from.read_exact(&mut message[begun..]).await?;
+    Ok((kind, message))
+}
+
+/// Of one job or of a thousand.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_load_and_a_commit_are_one_round_trip_each_however_much_is_in_them() {
+    let (place, wire) = (Place::new(), Wire::start().await);
+    let store = Arc::new(Postgres::open(&wire.address(&place)).await.unwrap());
+    let engine = Engine::without_duties(Arc::clone(&store) as Arc<dyn Backend>).unwrap();
+    // Which queues are bounded is asked once.
+    engine.enqueue(keyed("first").offer(), "").await.unwrap();
+    for number in [1, 1_000] {
+        let offers = |name: &str| -> Vec<_> {
+            (0..number).map(|at| keyed(&format!("{name} {number}-{at}")).offer()).collect()
+        };
+        // Their keys are looked for, and they are stored.
+        wire.trips();
+        let stored = engine.enqueue_batch(offers("a"), Mode::Each, "").await.unwrap();
+        let trips = wire.trips();
+        let Outcomes::Done(outcomes) = stored else { panic!("{stored:?}") };
+        assert!(outcomes.len() == number && outcomes.iter().all(|outcome| outcome.is_inserted()));
+        assert_eq!(trips.len(), 2, "{number}: {trips:#?}");
+        // Each for itself, and jobs taken with the commit.
+        let keys = offers("a").into_iter().map(|offer| {
+            let identity = offer.unique.unwrap();
+            KeyRead { key: identity.key, states: identity.policy.states(), all: false }
+        });
+        let reads = Reads { keys: keys.collect(), ..Reads::default() };
+        let snapshot = store.load(&reads).await.unwrap();
+        assert!(reads.keys.iter().all(|read| snapshot.peek_key(&read.key).unwrap().holders.len() == 1));
+        assert_eq!(wire.trips().len(), 1, "{number}");
+        for claims in [Vec::new(), vec![claim(u32::try_from(number).unwrap())]] {
+            let groups = groups_of(&*store, &offers(&format!("b {}", claims.len()))).await;
+            let (wanted, takes) = (groups.len(), claims.len() * number);
+            wire.trips();
+            let applied = store.commit(Batch { groups, claims }).await.unwrap();
+            let trips = wire.trips();
+            assert_eq!(applied.groups, vec![Verdict::Applied; wanted]);
+            assert_eq!(applied.claims.iter().map(|claimed| claimed.jobs.len()).sum::<usize>(), takes);
+            assert_eq!(trips.len(), 1, "{number}: {trips:#?}");
+        }
+    }
+}
+
+/// How many servers there are is asked where it decides something, and housekeeping goes on where nobody says so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn housekeeping_asks_for_other_servers_only_where_they_matter() {
+    let (place, wire) = (Place::new(), Wire::start().await);
+    let store = Postgres::open(&wire.address(&place)).await.unwrap();
+    let (client, schema) = (client(&url()).await, place.schema());
+    let asks = |trips: &[String]| trips.iter().filter(|trip| trip.contains("pg_locks")).count();
+    wire.trips();
+    for _ in 0..10 {
+        store.maintain().await.unwrap();
+    }
+    let trips = wire.trips();
+    assert!(!trips.is_empty());
+    assert_eq!(asks(&trips), 0, "a table of one stretch is gone through at every look: {trips:#?}");
+    // Few rows a page: two stretches, in which there is nothing to drop.
+    let fill = format!(
+        "ALTER TABLE {schema}.key SET (fillfactor = 10);
+         INSERT INTO {schema}.key SELECT uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()),
+             (extract(epoch FROM now()) * 1000000)::int8, '{{}}', '{{}}' FROM generate_series(1, 12000)"
+    );
+    client.batch_execute(&fill).await.unwrap();
+    let pages = format!("SELECT pg_relation_size('{schema}.key') / current_setting('block_size')::int8");
+    let pages: i64 = client.query_one(&pages, &[]).await.unwrap().get(0);
+    assert!((1_025..=2_048).contains(&pages), "{pages}");
+    let mut asked = 0;
+    for _ in 0..10 {
+        store.maintain().await.unwrap();
+        asked += asks(&wire.trips());
+    }
+    assert_eq!(asked, 1, "once in a round, and then it rests");
+    let between = Between::start().await;
+    let other = Postgres::open(&between.address(&place)).await.unwrap();
+    between.spoil_the_next(b"pg_locks");
+    for _ in 0..10 {
+        other.maintain().await.unwrap();
+    }
+    assert!(between.has_spoiled());
+}
