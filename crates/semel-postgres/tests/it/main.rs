@@ -14,6 +14,8 @@ mod contention;
 mod copies;
 mod cuts;
 #[cfg(unix)]
+mod duplicates;
+#[cfg(unix)]
 mod elsewhere;
 #[cfg(unix)]
 mod failover;
