@@ -41,7 +41,8 @@ async fn a_database_that_is_killed_under_load_loses_and_doubles_nothing() {
     for _ in 0..2 {
         servers.push(Arc::new(Postgres::open(&address).await.unwrap()));
     }
-    let traffic = Traffic::start(&servers, 1);
+    let mut traffic = Traffic::start(&servers, 1);
+    traffic.cross(&servers);
     for round in 0..rounds("SEMEL_KILL_ROUNDS", 4_u64) {
         // At another moment each time.
         traffic.more(40 + round * 13 % 37).await;
@@ -54,7 +55,7 @@ async fn a_database_that_is_killed_under_load_loses_and_doubles_nothing() {
         }
     }
     traffic.more(40).await;
-    while traffic.account().acked.len() <= 10 {
+    while traffic.account().acked.len() <= 10 || !traffic.account().crossings.is_any_of_each() {
         traffic.more(20).await;
     }
     let account = traffic.end().await;

@@ -12,6 +12,7 @@ mod connections;
 #[cfg(unix)]
 mod contention;
 mod copies;
+mod crash;
 mod cuts;
 #[cfg(unix)]
 mod duplicates;

@@ -1,0 +1,59 @@
+//! SIGKILL of a server at random points under load: what it acknowledged is there, nothing is there twice, no key is stuck.
+//! `SEMEL_CRASH_ROUNDS` says how often.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel_postgres::{Address, Postgres};
+use semel_store::Backend;
+use semel_store::clock::{Clock, ManualClock, SystemClock};
+use semel_testkit::crash::{Account, called, kill_after, victim};
+use semel_testkit::patience::rounds;
+use semel_testkit::runtime::wait_for;
+
+use crate::place::{Passing, Place, client, until, url};
+
+/// Answers of a victim's, at most, before it is killed.
+const LINES_MAX: usize = 200;
+/// Rounds in one store before a new one is begun. Each is an hour: after a day the first workflows would be forgotten.
+const ROUNDS_PER_STORE: u64 = 10;
+
+/// The process that is killed; on its own, a short life that ends in peace.
+#[test]
+fn the_victim() {
+    let place = Passing(Place::new());
+    let (address, round, turns) = match called() {
+        Some((round, address)) => (Address::parse(&address).unwrap(), round, u64::MAX / 8),
+        None => (place.0.address().clone(), 0, 20),
+    };
+    wait_for(async move { victim(Arc::new(Postgres::open(&address).await.unwrap()), round, turns).await });
+}
+
+#[test]
+#[allow(clippy::print_stdout, reason = "whoever asks for many rounds wants to know what they were")]
+fn nothing_acknowledged_is_lost_and_nothing_is_doubled_when_a_server_is_killed() {
+    let mut random = 0x5eed_u64;
+    let mut told = (0, 0);
+    let mut place = Passing(Place::new());
+    let rounds = rounds("SEMEL_CRASH_ROUNDS", 5_u64);
+    for round in 0..rounds {
+        if round > 0 && round % ROUNDS_PER_STORE == 0 {
+            place = Passing(Place::new());
+        }
+        random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        let lines = 1 + (random >> 33) as usize % LINES_MAX;
+        let schema = place.0.schema();
+        let address = format!("{}?schema={schema}&application_name={schema}", url());
+        let account = Account::read(&kill_after(&address, round, lines));
+        told = (told.0 + account.created.len(), told.1 + account.acked.len());
+        let sql = format!("SELECT count(*) = 0 FROM pg_stat_activity WHERE application_name = '{schema}'");
+        // What it had asked for last is done to its end by the database, which notices only then that nobody waits.
+        wait_for(async move { until(&client(&url()).await, &sql).await });
+        // So many hours on: the leases of the dead are over. The next victim's time goes on from there.
+        let hours = Duration::from_secs(3_600 * (1 + round % ROUNDS_PER_STORE));
+        let store = place.0.open_with(&ManualClock::at(SystemClock.now().saturating_add(hours)));
+        wait_for(async move { account.judge(store as Arc<dyn Backend>, round).await });
+    }
+    println!("{rounds} kills; {} jobs created and {} ends acknowledged", told.0, told.1);
+    assert!(told.0 as u64 >= rounds && told.1 > 0, "{told:?}");
+}
