@@ -72,6 +72,14 @@ fn own_folder(path: &Path) {
     }
 }
 
+/// Which version the programs are of.
+pub fn version() -> u32 {
+    let output = Command::new(Path::new(&told(PROGRAMS)).join("postgres")).arg("--version").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let number = text.split(|letter: char| !letter.is_ascii_digit()).find_map(|word| word.parse().ok());
+    number.unwrap_or_else(|| panic!("postgres does not say its version: {text}"))
+}
+
 /// The address of a cluster in a folder, or in what a link says.
 pub fn address(folder: &Path) -> String {
     url(folder, PORT)
