@@ -2,6 +2,7 @@
 //! elsewhere. Nothing is sent again here: who asked knows whether that is right.
 
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -57,6 +58,8 @@ pub struct Link {
     replicas: u32,
     times: Arc<Times>,
     sums: OnceLock<Vec<String>>,
+    /// Whether this partition of the store has been spoken to, by any of its links.
+    was_there: Arc<AtomicBool>,
     now: Mutex<Now>,
     /// Held while a connection is made, so that one is made at a time.
     connecting: tokio::sync::Mutex<()>,
@@ -87,6 +90,7 @@ impl Link {
             replicas: address.replicas(),
             times: Arc::new(times),
             sums: OnceLock::new(),
+            was_there: Arc::default(),
             now: Mutex::default(),
             connecting: tokio::sync::Mutex::default(),
         })
@@ -103,6 +107,7 @@ impl Link {
             base,
             partition,
             times: Arc::new(self.times.beside()),
+            was_there: Arc::default(),
             ..self.beside()
         }
     }
@@ -122,6 +127,7 @@ impl Link {
             replicas: self.replicas,
             times: Arc::clone(&self.times),
             sums: OnceLock::new(),
+            was_there: Arc::clone(&self.was_there),
             now: Mutex::new(Now { known, heir, ..Now::default() }),
             connecting: tokio::sync::Mutex::default(),
         }
@@ -404,6 +410,16 @@ impl Link {
         }
         let secret = values::bytes(opened.take()?)?;
         let partitions: u16 = values::number(opened.take()?)?;
+        let is_new = values::number::<u8>(opened.take()?)? == 1;
+        if self.was_there.swap(true, Ordering::AcqRel) && is_new {
+            tracing::error!(
+                store = %self.base,
+                "Redis has lost all that was stored in it: it was emptied (FLUSHALL, FLUSHDB), or came back without its data. The store is \
+                 begun anew, empty: jobs that were acknowledged will not run, and their keys are free. Where the data can be brought back \
+                 (an append-only file, a snapshot, a replica), stop all servers, bring it back and start them again; else enqueue again \
+                 what is missing. What a restart loses is said by semel doctor --store"
+            );
+        }
         if let Some(wanted) = wanted.filter(|wanted| *wanted != partitions) {
             return Err(RedisError::Unsupported(format!(
                 "the store has {partitions} partitions and not {wanted}, and keeps as many as it was made with: leave \

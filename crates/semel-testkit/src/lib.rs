@@ -14,6 +14,7 @@
 //! - [`traffic`]: callers and workers who go on through outages of their store.
 //! - [`database`]: a schema of a test's own in PostgreSQL; [`cluster`]: a PostgreSQL of a test's own, to be killed.
 //! - [`redis`]: a prefix of a test's own in Redis.
+//! - [`warnings`]: what was said in the log for an operator.
 //! - [`chromium`]: a Chromium of a test's own.
 //! - [`patience`]: times of a real clock, and how often a test is played; [`runtime`]: one that outlives a test's own;
 //!   [`signal`]: what ends or halts a process.
@@ -66,6 +67,8 @@ pub mod signal;
 pub mod sim;
 #[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
 pub mod traffic;
+#[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
+pub mod warnings;
 
 pub use fixture::{Fixture, Step, TempDir};
 pub use make::Want;

@@ -1,9 +1,9 @@
 -- What a program says when it connects. ARGV: the layout it knows, a secret if there is none, the run of the server; into how many
 -- partitions the store is to be divided, if that is said, the layout of one that is, and which partition this is; the latest time that the
 -- program has seen, clock, ahead, and the latest time that it had seen before it met this run anywhere in the store.
--- Answers the layout, the secret, and into how many it is. In another run of the server than the last, which may be a
--- replica that took over, time begins later than anything that run may have told and forgotten: so no version and no fence is
--- given twice.
+-- Answers the layout, the secret, into how many it is, and whether it was made just now. In another run of the server than the last, which
+-- may be a replica that took over, time begins later than anything that run may have told and forgotten: so no version and no fence is given
+-- twice.
 local fact = BASE .. '!'
 -- What an account may not do is refused when it is done, in the middle of a script: so it is asked beforehand.
 local USED = {
@@ -86,14 +86,14 @@ if not layout then
     end
     -- One that was emptied in the midst of a run is that run's: whatever was seen was told by it.
     begin_run(ARGV[7])
-    return { layout, ARGV[2], parts }
+    return { layout, ARGV[2], parts, '1' }
 end
 local parts = call('HGET', fact, 'partitions') or '1'
 if ARGV[4] ~= '' and ARGV[4] ~= parts then
     -- Who asks is to say so himself, before anything is written.
-    return { layout, secret_here(), parts }
+    return { layout, secret_here(), parts, '0' }
 end
 if call('HGET', fact, 'run') ~= ARGV[3] then
     begin_run(ARGV[10])
 end
-return { layout, secret_here(), parts }
+return { layout, secret_here(), parts, '0' }

@@ -15,6 +15,8 @@ mod damage;
 #[cfg(target_os = "linux")]
 mod doors;
 #[cfg(unix)]
+mod emptied;
+#[cfg(unix)]
 mod encrypted;
 mod ends;
 #[cfg(unix)]

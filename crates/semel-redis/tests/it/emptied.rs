@@ -1,0 +1,83 @@
+//! A Redis that has lost everything: the store goes on, empty, and its operator is told so, once.
+
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use semel_core::draft::Reads;
+use semel_engine::Engine;
+use semel_redis::{Address, Redis};
+use semel_testkit::make::keyed;
+use semel_testkit::redis::prefix;
+use semel_testkit::{TempDir, warnings};
+
+use crate::own::Own;
+
+/// Servers on a store of so many partitions in a Redis, and what is said of it in the log.
+async fn servers(own: &Own, partitions: u16) -> (Vec<Engine>, Vec<String>) {
+    warnings::keep();
+    let address = Address::parse(&own.url()).unwrap().with_prefix(&prefix()).unwrap();
+    let address = address.with_partitions(partitions).unwrap();
+    let mut engines = Vec::new();
+    for _ in 0..2 {
+        engines.push(Engine::without_duties(Arc::new(Redis::open(&address).await.unwrap())).unwrap());
+    }
+    (engines, (0..partitions).map(|partition| format!("store={}", address.base_of(partition))).collect())
+}
+
+/// Asks so that each server is in each partition, several times.
+async fn go_on(engines: &[Engine], round: u32) {
+    for engine in engines {
+        let offers = (0..40).map(|number| keyed(&format!("{round}-{number}")).on_conflict("ignore").offer());
+        for outcome in join_all(offers.map(|offer| engine.enqueue(offer, ""))).await {
+            outcome.unwrap();
+        }
+        engine.queues().await.unwrap();
+        engine.store().load(Reads::default()).await.unwrap();
+    }
+}
+
+async fn is_told_once_in_each_partition(settings: &[&str], empty: impl AsyncFn(&mut Own)) {
+    for partitions in [1, 3] {
+        let folder = TempDir::new();
+        let mut own = Own::start(folder.path(), settings).await;
+        let (engines, stores) = servers(&own, partitions).await;
+        let told = || stores.iter().map(|store| warnings::with(store)).collect::<Vec<_>>();
+        go_on(&engines, 0).await;
+        assert!(told().iter().all(Vec::is_empty), "a store that is new has lost nothing: {:?}", told());
+        for round in 1..=2 {
+            empty(&mut own).await;
+            go_on(&engines, round).await;
+            for said in told() {
+                assert_eq!(said.len(), round as usize, "{said:?}");
+                let says = |what: &str| said.iter().all(|said| said.contains(what));
+                assert!(says("ERROR Redis has lost all") && says("enqueue again"), "{said:?}");
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_empties_a_redis_is_heard_of() {
+    is_told_once_in_each_partition(&[], async |own| {
+        redis::cmd("FLUSHALL").exec_async(&mut own.connection().await).await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_that_comes_back_with_nothing_is_heard_of() {
+    is_told_once_in_each_partition(&["--appendonly", "no"], async |own| own.kill().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_that_comes_back_with_everything_has_lost_nothing() {
+    let folder = TempDir::new();
+    let mut own = Own::start(folder.path(), &["--appendfsync", "always"]).await;
+    let (engines, stores) = servers(&own, 3).await;
+    for round in 0..3 {
+        go_on(&engines, round).await;
+        own.kill().await;
+    }
+    go_on(&engines, 3).await;
+    assert!(stores.iter().all(|store| warnings::with(store).is_empty()));
+}
