@@ -1,6 +1,7 @@
 //! Commits over several partitions of every kind, broken off after each of their steps: a server dies there, with all that it has on its
 //! way. Others find it done as a whole or not at all, and go on.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -16,7 +17,7 @@ use semel_redis::Address;
 use semel_store::StoreError;
 use semel_testkit::crash::claim;
 use semel_testkit::flows::{chain, letters};
-use semel_testkit::make::{Want, key, keyed};
+use semel_testkit::make::{Want, job, key, keyed};
 use semel_testkit::redis::{prefix, url};
 
 use crate::own::patient;
@@ -141,6 +142,31 @@ async fn each_partition_tells_of_its_own_jobs() {
     }
     assert_eq!(told, 3);
     assert_eq!(engine.store().events(0, 10).await.unwrap().events.len(), 3);
+}
+
+/// Whatever else were in another partition would have to be agreed about.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jobs_without_keys_of_one_batch_are_in_one_partition() {
+    let place = crate::place::Place::divided(PARTITIONS);
+    let engine = engine(place.address()).await;
+    let mut used = BTreeSet::new();
+    for _ in 0..24 {
+        let offers = (0..8).map(|_| job().offer()).collect();
+        let told = engine.enqueue_batch(offers, Mode::AllOrNothing, "").await.unwrap();
+        let Batch::Done(outcomes) = told else { panic!("{told:?}") };
+        let of = |outcome: &Outcome| partition::of_id(outcome.inserted().unwrap(), PARTITIONS);
+        let places: BTreeSet<u16> = outcomes.iter().map(of).collect();
+        assert_eq!(places.len(), 1, "{outcomes:?}");
+        used.extend(places);
+    }
+    assert_eq!(used.len(), usize::from(PARTITIONS), "and batches are spread over all of them");
+    let mut connection = patient(&url()).await;
+    for partition in 0..PARTITIONS {
+        let slot = format!("{}!", place.address().base_of(partition));
+        let crossed: Option<u64> =
+            redis::cmd("HGET").arg(slot).arg("crossed").query_async(&mut connection).await.unwrap();
+        assert_eq!(crossed, None, "nothing was agreed about");
+    }
 }
 
 struct FollowUp;
