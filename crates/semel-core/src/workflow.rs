@@ -30,7 +30,7 @@ use crate::trail::Failures;
 
 use self::advance::{advance, drop_leftovers, drop_offer, settle};
 
-pub use self::plan::{Plan, PlannedStep};
+pub use self::plan::{Plan, PlannedStep, waits_bytes};
 pub use self::record::{Form, Status, Step, StepError, StepStatus, When, Workflow};
 
 /// Which workflow: whose, and its id, which is looked up among its owner's alone.

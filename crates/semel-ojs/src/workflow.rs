@@ -22,7 +22,7 @@ use crate::enqueue::{Enqueue, Terms};
 use crate::members::{Members, Value};
 use crate::write::{Object, list, object, put_string};
 
-/// Callbacks and when they come. SDKs that send them as steps name those so, by either spelling.
+/// Callbacks and when they come. SDKs that send them as steps give those such ids, by either spelling.
 const CALLBACKS: [(&str, &str, When); 3] = [
     ("on_complete", "on-complete", When::Always),
     ("on_success", "on-success", When::Success),
@@ -76,6 +76,7 @@ pub fn parse<'t>(text: &str, terms: impl Into<Terms<'t>>) -> Result<Plan, Invali
         }
     };
     reader.names.settle(&mut reader.steps);
+    reader.names.fit(&mut reader.steps);
     let digest = id.map(|_| digest::request(&members)).transpose()?;
     let plan = Plan {
         owner: Tenant::default(),
@@ -242,14 +243,16 @@ impl Reader<'_> {
     /// Steps that name the steps they wait for.
     fn graph(&mut self, place: &str, items: &[&RawValue]) -> Result<Form, Invalid> {
         let mut called: Vec<(String, u32)> = Vec::new();
-        let mut waits: Vec<Option<&RawValue>> = Vec::new();
+        // Whether each has an id of its own, and what it waits for.
+        let mut waits: Vec<(bool, Option<&RawValue>)> = Vec::new();
         for (at, raw) in items.iter().enumerate() {
             let pointer = format!("/{}/{at}", trim(place));
             let members = Members::read(raw.get(), &pointer)?;
             let id = self.names.id(&members, &pointer, at)?;
             let number = self.step(raw.get(), &pointer, &id, &[], &[])?;
             called.push((id, number));
-            waits.push(members.raw("depends_on").filter(|raw| raw.get() != "null"));
+            let has_id = members.get(&pointer, "id").is_some();
+            waits.push((has_id, members.raw("depends_on").filter(|raw| raw.get() != "null")));
         }
         self.names.settle(&mut self.steps);
         let mut numbers: HashMap<String, u32> =
@@ -261,7 +264,7 @@ impl Reader<'_> {
         // Which step has named each one last.
         let mut named_by: Vec<Option<usize>> = vec![None; self.steps.len()];
         let mut is_batch = false;
-        for (at, (step, waits)) in self.steps.iter_mut().zip(waits).enumerate() {
+        for (at, (step, (has_id, waits))) in self.steps.iter_mut().zip(waits).enumerate() {
             if let Some(raw) = waits {
                 let base = format!("/{}/{at}", trim(place));
                 let depends_on = Value::new(raw, &base, "depends_on");
@@ -282,7 +285,8 @@ impl Reader<'_> {
             }
             step.results.clone_from(&step.after);
             let callback = CALLBACKS.iter().find(|(member, name, _)| [*member, *name].contains(&&*step.id));
-            if let Some((_, _, when)) = callback.filter(|_| !step.after.is_empty()) {
+            // A name is for people: one that happens to be a callback's says nothing of when the step is wanted.
+            if let Some((_, _, when)) = callback.filter(|_| has_id && !step.after.is_empty()) {
                 (step.when, step.is_callback, is_batch) = (*when, true, true);
             }
         }

@@ -104,9 +104,7 @@ impl Plan {
 
     /// Between two groups there are as many waits as the one has steps times those of the other.
     fn check_waits(&self) -> Result<(), Invalid> {
-        let told: Vec<usize> = self.steps.iter().map(|step| told_bytes(&step.id)).collect();
-        let waits = self.steps.iter().flat_map(|step| &step.after);
-        let bytes: usize = waits.filter_map(|other| told.get(*other as usize)).sum();
+        let bytes = waits_bytes(&self.steps);
         if bytes <= WORKFLOW_WAITS_BYTES_MAX {
             return Ok(());
         }
@@ -141,6 +139,14 @@ impl Plan {
         }
         open.iter().position(|left| *left > 0).and_then(|at| self.steps.get(at))
     }
+}
+
+/// How many bytes an answer takes for what each of the steps waits for: at most
+/// [so many](crate::limits::WORKFLOW_WAITS_BYTES_MAX) of a plan.
+pub fn waits_bytes(steps: &[PlannedStep]) -> usize {
+    let told: Vec<usize> = steps.iter().map(|step| told_bytes(&step.id)).collect();
+    let waits = steps.iter().flat_map(|step| &step.after);
+    waits.filter_map(|other| told.get(*other as usize)).sum()
 }
 
 /// The bytes of a name in a list of an answer.

@@ -3,14 +3,22 @@
 use std::collections::{HashMap, HashSet};
 
 use semel_core::error::Invalid;
-use semel_core::limits::WORKFLOW_NAME_BYTES_MAX;
-use semel_core::workflow::PlannedStep;
+use semel_core::limits::{WORKFLOW_NAME_BYTES_MAX, WORKFLOW_WAITS_BYTES_MAX};
+use semel_core::workflow::{PlannedStep, waits_bytes};
 
 use crate::members::Members;
 
-/// The steps that are called by their numbers for now and bring a name: their places among the steps, and the names.
 #[derive(Default)]
-pub(super) struct Names(Vec<(usize, String)>);
+pub(super) struct Names {
+    /// The steps that are called by their numbers for now and bring a name: their places among the steps, and the names.
+    open: Vec<(usize, String)>,
+    /// Those that are called by their names.
+    settled: Vec<usize>,
+}
+
+fn by_number(at: usize) -> String {
+    format!("step-{at}")
+}
 
 impl Names {
     /// The id of the step that is the next of so many: its own, or one made of its number until all names are known.
@@ -25,15 +33,15 @@ impl Names {
         }
         let name = members.get(pointer, "name").and_then(|name| name.string().ok());
         if let Some(name) = name.filter(|name| (1..=WORKFLOW_NAME_BYTES_MAX).contains(&name.len())) {
-            self.0.push((next, name.into_owned()));
+            self.open.push((next, name.into_owned()));
         }
-        Ok(format!("step-{next}"))
+        Ok(by_number(next))
     }
 
     /// Calls each step by its name, unless another one is called so: a name need not tell steps apart, an id does. Those known so
     /// far are settled for good.
     pub(super) fn settle(&mut self, steps: &mut [PlannedStep]) {
-        let mut named = std::mem::take(&mut self.0);
+        let mut named = std::mem::take(&mut self.open);
         let mut uses: HashMap<String, usize> = HashMap::with_capacity(named.len());
         for (_, name) in &named {
             *uses.entry(name.clone()).or_default() += 1;
@@ -54,6 +62,20 @@ impl Names {
         for (at, name) in named {
             if let Some(step) = steps.get_mut(at) {
                 step.id = name;
+                self.settled.push(at);
+            }
+        }
+    }
+
+    /// Calls all by their numbers where their names make the lists of what each step waits for longer than they may be: nobody is
+    /// refused for a name that need not be an id.
+    pub(super) fn fit(self, steps: &mut [PlannedStep]) {
+        if waits_bytes(steps) <= WORKFLOW_WAITS_BYTES_MAX {
+            return;
+        }
+        for at in self.settled {
+            if let Some(step) = steps.get_mut(at) {
+                step.id = by_number(at);
             }
         }
     }

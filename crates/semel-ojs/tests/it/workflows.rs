@@ -352,6 +352,36 @@ fn steps_that_are_named_as_callbacks_are_callbacks() {
         assert_eq!(parse(step), (Form::Batch, when, true), "{step}");
     }
     assert_eq!(parse("on_error"), (Form::Chain, CallbackWhen::Success, false));
+    // A name is for people: it does not keep a step from its turn.
+    for name in ["on_complete", "on_success", "on-failure"] {
+        let text = format!(
+            r#"{{"steps":[{{"name":"a","type":"a.b","args":[]}},{{"name":"{name}","type":"a.b","args":[],"depends_on":["a"]}}]}}"#
+        );
+        let plan = workflow::parse(&text, true).unwrap();
+        let step = &plan.steps[1];
+        assert_eq!(
+            (&*step.id, plan.form, step.when, step.is_callback),
+            (name, Form::Chain, CallbackWhen::Success, false)
+        );
+    }
+}
+
+/// A name need not be an id: it keeps no workflow from being taken that is without it.
+#[test]
+fn names_that_make_the_waits_too_long_are_no_ids() {
+    let group = |n: usize, name: &dyn Fn(usize) -> String| {
+        let jobs = (0..n).map(|at| format!(r#"{{{}"type":"a.b","args":[]}}"#, name(at)));
+        format!(r#"{{"type":"group","jobs":[{}]}}"#, jobs.collect::<Vec<_>>().join(","))
+    };
+    let of = |n: usize, said: &dyn Fn(usize) -> String| {
+        let text =
+            format!(r#"{{"type":"chain","steps":[{},{}]}}"#, group(n, said), group(n, &|_| String::new()));
+        workflow::parse(&text, true).map(|plan| plan.steps[0].id.clone())
+    };
+    let name = |at: usize| format!(r#""name":"a-name-of-{at:04}","#);
+    assert_eq!(of(400, &name).unwrap(), "a-name-of-0000");
+    assert_eq!(of(500, &name).unwrap(), "step-0");
+    assert_eq!(of(500, &|at| format!(r#""id":"a-name-of-{at:04}","#)).unwrap_err().pointer, "");
 }
 
 /// Open Job Spec wants a name of each step, and knows no id.
