@@ -8,7 +8,7 @@ mod outcome;
 mod replace;
 
 use self::absorb::{amend, answered_before};
-use self::mismatch::refuse_mismatch;
+use self::mismatch::{refuse_mismatch, refuse_other_type};
 pub use self::offer::{Identity, Offer, Start, When};
 pub use self::outcome::{Batch, Counts, Holder, Mode, Outcome};
 use self::replace::replace;
@@ -164,7 +164,10 @@ fn act(
             Ok(Outcome::FollowUp(Box::new(follow_up)))
         }
         Admission::AmendFollowUp { .. } | Admission::AmendWaiting { .. } => {
-            amend(draft, offer, identity.read(), named.id)
+            match refuse_other_type(offer, admission.disclose(), &named) {
+                Some(refused) => Ok(refused),
+                None => amend(draft, offer, identity.read(), named.id),
+            }
         }
     }
 }

@@ -48,7 +48,7 @@ pub struct Head {
     pub created_at: Timestamp,
     /// When the job may run: its place in the queue, or what its timer waits for.
     pub available_at: Timestamp,
-    /// When the job ends unstarted, if it does.
+    /// When the job ends, if it waits then.
     pub expires_at: Option<Timestamp>,
     /// When the present or last run began.
     pub started_at: Option<Timestamp>,
@@ -114,7 +114,7 @@ impl Head {
         self.finished_at.and_then(|at| purge_at(self.state, at, self.kept_until()))
     }
 
-    /// Whether the job ends unstarted at `now`: a waiting job past its `expires_at` (SEMANTICS 3).
+    /// Whether the job ends at `now` without another run: a waiting job past its `expires_at` (SEMANTICS 3).
     pub fn is_expired(&self, now: Timestamp) -> bool {
         self.state.is_live() && self.state != State::Active && self.expires_at.is_some_and(|at| at <= now)
     }

@@ -128,7 +128,8 @@ pub fn promote(draft: &mut Draft, id: JobId) -> Result<bool, Missing> {
     Ok(true)
 }
 
-/// A waiting job past its `expires_at` is discarded. Says whether it was.
+/// A waiting job past its `expires_at` is discarded. One that has begun may have done its work: it ends as any other discarded
+/// job, and keeps its key as that does. Says whether it was.
 ///
 /// # Errors
 /// [`Missing`] when the snapshot lacks the job.
@@ -143,7 +144,8 @@ pub fn expire(draft: &mut Draft, id: JobId) -> Result<bool, Missing> {
         return Ok(false);
     };
     head.state = state;
-    end(draft, &mut head, Ending::Expired, EventKind::Expired)?;
+    let ending = if head.has_begun() { Ending::Failed } else { Ending::Expired };
+    end(draft, &mut head, ending, EventKind::Expired)?;
     Ok(true)
 }
 

@@ -178,7 +178,7 @@ pub enum Event {
     LeaseExhausted,
     /// A caller, an operator or a replacement ends the job.
     Cancel,
-    /// `expires_at` has passed before the job was started (OJS core 5.2).
+    /// `expires_at` has passed while the job waited (OJS core 5.2).
     Expire,
     /// A worker or operator puts the job off to a later time.
     Snooze,

@@ -46,6 +46,16 @@ pub(super) fn refuse_mismatch(
     Ok(Some(Outcome::Mismatch { holder: holder(), pointers }))
 }
 
+/// The refusal of a job whose args would be put in place of those of another type's job: workers of that type would be given them,
+/// and nobody would run what was asked for. None when the type is the same.
+pub(super) fn refuse_other_type(offer: &Offer, disclose: Disclose, named: &Head) -> Option<Outcome> {
+    if offer.job_type == named.job_type {
+        return None;
+    }
+    let pointers = differing_type(offer, named, disclose == Disclose::Always).into_iter().collect();
+    Some(Outcome::Mismatch { holder: Holder { head: Box::new(named.clone()), disclose }, pointers })
+}
+
 /// The pointer of the type, if it is another and that may be told.
 fn differing_type(offer: &Offer, head: &Head, may_tell: bool) -> Option<String> {
     (may_tell && offer.job_type != head.job_type).then(|| "/type".to_owned())

@@ -198,7 +198,7 @@ pub enum Mode {
 /// Counts of a batch's outcomes (SEMANTICS 5).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Jobs created, replacements included.
+    /// Jobs created by these requests, replacements included, whether now or when the same request came before.
     pub inserted: u64,
     /// Answered with an existing job.
     pub skipped: u64,
@@ -214,12 +214,13 @@ impl Counts {
         let mut counts = Self::default();
         for outcome in outcomes {
             match outcome {
-                Outcome::Created(_) | Outcome::FollowUp(_) => counts.inserted += 1,
+                // What is sent again is answered as the first time.
+                Outcome::Created(_) | Outcome::FollowUp(_) | Outcome::Repeated(_) => counts.inserted += 1,
                 Outcome::Replaced { .. } => {
                     counts.inserted += 1;
                     counts.replaced += 1;
                 }
-                Outcome::Repeated(_) | Outcome::Amended(_) | Outcome::Existing(_) => counts.skipped += 1,
+                Outcome::Amended(_) | Outcome::Existing(_) => counts.skipped += 1,
                 _ => counts.rejected += 1,
             }
         }

@@ -147,7 +147,7 @@ pub enum Blocking {
     WhileActive,
     /// Does not block: its state is not among the policy's.
     OtherState,
-    /// Does not block: it waited past its `expires_at` and will never run, or never did.
+    /// Does not block: it waited past its `expires_at`, and either was never started or does not block as a discarded job.
     Expired,
     /// Does not block: its window has ended.
     WindowOver {
@@ -209,15 +209,18 @@ pub(super) fn blocks_by(hold: &Hold, while_active: bool, holder: &Head, now: Tim
     if !hold.states.contains(holder.state) {
         return Blocking::OtherState;
     }
-    // Whether the sweep has reached it or not makes no difference (SEMANTICS 3).
     if holder.state == State::Retryable && is_planted(Bug::RetryFreesKey) {
         return Blocking::OtherState;
     }
-    if (holder.is_expired(now) && !is_planted(Bug::ExpiredBlocks)) || holder.ending == Some(Ending::Expired) {
+    // Whether the sweep has reached it or not makes no difference (SEMANTICS 3): what was never started is as if it had not been
+    // there; what has begun may be done, and blocks those whom it will block as a discarded job.
+    let is_expired = holder.is_expired(now);
+    let stays = holder.has_begun() && hold.states.contains(State::Discarded);
+    if (is_expired && !stays && !is_planted(Bug::ExpiredBlocks)) || holder.ending == Some(Ending::Expired) {
         return Blocking::Expired;
     }
     let Some(period) = hold.period() else { return Blocking::InState };
-    if while_active && holder.state.is_live() {
+    if while_active && holder.state.is_live() && !is_expired {
         return Blocking::WhileActive;
     }
     let Some(anchor) = anchor(hold.from, holder) else { return Blocking::Unfinished };
@@ -278,12 +281,12 @@ pub fn admit<'h, 'q>(
             reject(RejectReason::Undisclosed, renew)
         }
         OnConflict::Ignore => Admission::Existing { holder, renew },
-        OnConflict::FollowUp => follow_up(&blocking).unwrap_or(Admission::Existing { holder, renew }),
+        OnConflict::FollowUp => follow_up(&blocking, now).unwrap_or(Admission::Existing { holder, renew }),
         OnConflict::Replace | OnConflict::ReplaceExceptSchedule => {
             if beyond {
                 return reject(RejectReason::Undisclosed, renew);
             }
-            if blocking.iter().any(|holder| holder.state.is_finished()) {
+            if !blocking.iter().all(|holder| goes_on(holder, now)) {
                 if is_planted(Bug::ReplaceFinished) {
                     return Admission::Create;
                 }
@@ -333,9 +336,14 @@ fn rank(holder: &Head) -> (bool, Timestamp, JobId) {
     (holder.state == State::Active, holder.created_at, holder.id)
 }
 
-/// `blocking` comes in the order of ranks, highest first. Nothing when all of it is finished.
-fn follow_up(blocking: &[&Head]) -> Option<Admission> {
-    let live = || blocking.iter().filter(|holder| holder.state.is_live());
+/// Whether a holder that blocks has not ended: one past its `expires_at` is as good as discarded.
+fn goes_on(holder: &Head, now: Timestamp) -> bool {
+    holder.state.is_live() && !holder.is_expired(now)
+}
+
+/// `blocking` comes in the order of ranks, highest first. Nothing when all of it has ended.
+fn follow_up(blocking: &[&Head], now: Timestamp) -> Option<Admission> {
+    let live = || blocking.iter().filter(|holder| goes_on(holder, now));
     if let Some(waiting) = live().find(|holder| holder.role == Role::FollowUp && !holder.has_begun()) {
         return Some(Admission::AmendFollowUp { follow_up: waiting.id });
     }

@@ -1,8 +1,8 @@
 -- Of a key's live holders, which are more than any decision may touch, at least one more than that: all that may decide whether any
 -- of them blocks, then others. One does not decide for another in its state that was created, renewed and expires no earlier, and
--- has the same hold. A renewal comes after the creation: of one that was never renewed only the expiry is compared. Those that may
--- decide are few as long as callers have few policies for the key, and most jobs expire in the order in which they came; else they
--- are at most all of its live holders.
+-- has the same hold; of those that expire, only one that has begun for one that has. A renewal comes after the creation: of one that
+-- was never renewed only the expiry is compared. Those that may decide are few as long as callers have few policies for the key, and
+-- most jobs expire in the order in which they came; else they are at most all of its live holders.
 CREATE OR REPLACE FUNCTION @.deciding(p_live uuid[]) RETURNS uuid[]
 LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_column
@@ -15,7 +15,8 @@ BEGIN
                     ELSE max(coalesce(h.renewed_at, h.created_at)) FILTER (WHERE h.expires_at IS NULL) OVER before >= h.renewed_at
                 END, false) AS is_covered
                 FROM unnest(p_live) AS u(id) JOIN @.head h ON h.id = u.id
-                WINDOW before AS (PARTITION BY h.state, h.hold, h.finished_at ORDER BY h.created_at DESC, h.id DESC
+                WINDOW before AS (PARTITION BY h.state, h.hold, h.finished_at, h.expires_at IS NOT NULL AND h.attempt > 0
+                    ORDER BY h.created_at DESC, h.id DESC
                     ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
             ) AS w
         ) AS w

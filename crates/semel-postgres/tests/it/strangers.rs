@@ -76,10 +76,11 @@ async fn a_key_that_thousands_hold_is_loaded_in_part() {
     let schema = place.schema();
     engine.enqueue(keyed("a").states(StateSet::FINISHED).offer(), "").await.unwrap();
     let client = client(&url()).await;
-    // Some expire, some were renewed, some are of other states: each in an order of its own.
+    // Some expire, the oldest have begun, some were renewed, some are of other states: each in an order of its own.
     let copies = format!(
         "INSERT INTO {schema}.head SELECT (jsonb_populate_record(h, jsonb_build_object(
-             'id', gen_random_uuid(), 'created_at', h.created_at + n * 37 % 1009, 'state', (ARRAY[1, 3, 4])[1 + n % 3],
+             'id', gen_random_uuid(), 'created_at', h.created_at + n * 37 % 1009, 'state', (ARRAY[3, 1, 4])[1 + n % 3],
+             'attempt', (n * 37 % 1009 < 200)::int,
              'expires_at', CASE WHEN n % 3 = 1 THEN h.created_at + 1000000000000 + n * 31 % 97 END,
              'renewed_at', CASE WHEN n % 7 = 0 THEN h.created_at + 1000000 + n * 53 % 1999 END))).*
          FROM {schema}.head h, generate_series(1, 3000) AS n;

@@ -99,8 +99,8 @@ pub fn bounded(holders: Vec<Head>) -> (Vec<Head>, bool) {
 }
 
 /// The holders that decide whether any blocks: one is left out only for another in its state that was created,
-/// finished and renewed no earlier, expires no earlier, and hides at least as much. An expired one blocks nobody, so it stands in
-/// for no other than expired ones.
+/// finished and renewed no earlier, expires no earlier, and hides at least as much. One that expired unstarted blocks nobody, so it
+/// stands in for no other than such; nor does one that may come to that for one that has begun, which blocks when it has expired.
 pub fn deciding<'a>(heads: impl Iterator<Item = &'a Head>) -> Vec<&'a Head> {
     let rank = |head: &Head| {
         (
@@ -109,13 +109,14 @@ pub fn deciding<'a>(heads: impl Iterator<Item = &'a Head>) -> Vec<&'a Head> {
             head.renewed_at.unwrap_or(head.created_at),
             head.hold.disclose,
             head.ending != Some(Ending::Expired),
+            head.expires_at.is_none() || head.has_begun(),
         )
     };
     let mut heads: Vec<&Head> = heads.collect();
     heads.sort_unstable_by_key(|head| std::cmp::Reverse((head.created_at, head.id)));
     let mut kept: Vec<&Head> = Vec::new();
     for head in heads {
-        let (expires, finished, renewed, disclose, blocks) = rank(head);
+        let (expires, finished, renewed, disclose, blocks, stays) = rank(head);
         let covered = kept.iter().filter(|other| other.state == head.state).any(|other| {
             let other = rank(other);
             other.0 >= expires
@@ -123,6 +124,7 @@ pub fn deciding<'a>(heads: impl Iterator<Item = &'a Head>) -> Vec<&'a Head> {
                 && other.2 >= renewed
                 && other.3 >= disclose
                 && other.4 >= blocks
+                && other.5 >= stays
         });
         if !covered {
             kept.push(head);

@@ -155,6 +155,36 @@ pub async fn an_expired_waiting_holder_does_not_block(f: &Fixture) {
     assert_eq!(f.head(first.id).await.unwrap().ending, Some(Ending::Expired));
 }
 
+/// What has begun may have done its work. It is not run again, and from its moment on it is a discarded job, swept or not.
+pub async fn an_expired_holder_that_had_begun_blocks_as_a_discarded_one(f: &Fixture) {
+    let begun = async |want: Want| {
+        let head = f.create(&want.expires(SECOND * 60).offer()).await;
+        let (run, _) = f.claim_one().await;
+        assert!(matches!(f.fail(&run).await, Settled::Done(head) if head.state == State::Retryable));
+        head
+    };
+    let also = StateSet::LIVE.with(State::Completed).with(State::Discarded);
+    let first = begun(keyed("a").states(StateSet::ALL)).await;
+    let other = begun(keyed("b")).await;
+    f.advance(SECOND * 60).await;
+    assert!(admitted(f, &keyed("b").queue("else")).await, "who asks for live ones alone is not concerned");
+    for is_swept in [false, true] {
+        assert_eq!(rejected(f, &keyed("a").states(StateSet::ALL)).await.id, first.id, "{is_swept}");
+        let replaces = f.enqueue(&keyed("a").states(also).on_conflict("replace").offer()).await;
+        let why = RejectReason::FinishedHolder;
+        assert!(matches!(&replaces, Outcome::Rejected { why: found, .. } if *found == why), "{replaces:?}");
+        let follows = f.enqueue(&keyed("a").states(also).on_conflict("follow_up").offer()).await;
+        assert!(matches!(&follows, Outcome::Existing(head) if head.id == first.id), "{follows:?}");
+        assert!(f.claim("default", 5).await.jobs.is_empty());
+        f.run_duties().await;
+        for id in [first.id, other.id] {
+            let ended = f.head(id).await.unwrap();
+            assert_eq!((ended.state, ended.ending), (State::Discarded, Some(Ending::Failed)));
+        }
+    }
+    assert!(admitted(f, &keyed("a")).await);
+}
+
 /// A caller who lost the reply sends the same request again.
 pub async fn the_same_id_is_answered_as_the_first_time(f: &Fixture) {
     let want = keyed("a").id(foreign_id(1));

@@ -48,6 +48,27 @@ pub async fn a_waiting_job_is_overwritten(f: &Fixture) {
     assert_eq!(f.queue("default").await.unwrap().created, 1);
 }
 
+/// Workers of the other type would be given its args, and its own would never hear of it.
+pub async fn a_request_takes_over_no_job_of_another_type(f: &Fixture) {
+    let other = |args: &str| wish(args).of_type("other");
+    let refused = async |want: Want, by: &Head| {
+        let outcome = f.enqueue(&want.offer()).await;
+        let Outcome::Mismatch { holder, pointers } = &outcome else { panic!("{outcome:?}") };
+        assert_eq!((holder.named().unwrap().id, &pointers[..]), (by.id, &["/type".to_owned()][..]));
+    };
+    let first = f.create(&wish("[1]").offer()).await;
+    refused(other("[2]"), &first).await;
+    let (run, full) = f.claim_one().await;
+    assert!(full.note(NoteKind::Payload).is_none());
+    let next = followed(f, &other("[3]")).await;
+    refused(wish("[4]"), &next).await;
+    let amended = f.enqueue(&other("[5]").offer()).await;
+    assert!(matches!(&amended, Outcome::Amended(head) if head.id == next.id), "{amended:?}");
+    f.complete(&run).await;
+    let (run, _) = f.claim_one().await;
+    assert_eq!((run.id, args(f, &run).await), (next.id, "[5]".to_owned()));
+}
+
 /// In the very commit of the end.
 pub async fn a_started_job_gets_a_follow_up_that_is_released_with_its_end(f: &Fixture) {
     let first = f.create(&wish("[1]").offer()).await;

@@ -76,6 +76,7 @@ macro_rules! conformance {
             a_replacement_takes_over_the_earliest_schedule,
             a_replacement_may_wait_for_the_lease_it_replaces,
             an_expired_waiting_holder_does_not_block,
+            an_expired_holder_that_had_begun_blocks_as_a_discarded_one,
             the_same_id_is_answered_as_the_first_time,
             the_same_id_for_something_else_is_refused,
             a_key_that_stands_for_other_work_is_a_mismatch,
@@ -154,6 +155,7 @@ macro_rules! conformance {
             many_dead_letters_are_in_nobodys_way,
             too_many_dead_letters_are_too_many_wherever_they_are_kept,
             of_too_many_holders_an_expired_one_hides_no_other,
+            of_too_many_holders_one_that_expires_unstarted_hides_none_that_has_begun,
             a_key_read_for_live_states_alone_does_not_hide_ended_holders_from_the_next,
         );
         $crate::conformance!(@$how $fixture; windows:
@@ -256,6 +258,7 @@ macro_rules! conformance {
         );
         $crate::conformance!(@$how $fixture; follow_up:
             a_waiting_job_is_overwritten,
+            a_request_takes_over_no_job_of_another_type,
             a_started_job_gets_a_follow_up_that_is_released_with_its_end,
             a_follow_up_is_released_by_whatever_end,
             a_follow_up_keeps_its_own_time,

@@ -469,3 +469,17 @@ pub async fn of_too_many_holders_an_expired_one_hides_no_other(f: &Fixture) {
         f.maintain().await;
     }
 }
+
+/// Those that expire before they are started are no stand-ins for one that goes on to block.
+pub async fn of_too_many_holders_one_that_expires_unstarted_hides_none_that_has_begun(f: &Fixture) {
+    let begun = f.create(&strict("a").expires(SECOND * 60).offer()).await;
+    let (run, _) = f.claim_one().await;
+    f.fail(&run).await;
+    f.advance(SECOND * 50).await;
+    f.run_duties().await;
+    assert_eq!(f.head(begun.id).await.unwrap().state, State::Available);
+    let others = keyed("a").states(discarded()).expires(SECOND * 10).offer();
+    f.decide(|draft| (0..HOLDERS_PER_KEY_MAX).try_for_each(|_| enqueue(draft, &others).map(drop))).await;
+    f.advance(SECOND * 10).await;
+    assert_eq!(rejected(f, &strict("a")).await.id, begun.id);
+}

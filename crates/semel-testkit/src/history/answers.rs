@@ -169,8 +169,10 @@ impl Witness {
                 .iter()
                 .any(|holder| blocks(policy, holder, now) && holder.hold.disclose == Disclose::Never);
         match (outcome, expected) {
-            (Outcome::Existing(head), Expected::Existing(id))
-            | (Outcome::Amended(head), Expected::Amend(id)) => head.id == *id && is_its_like(*id),
+            (Outcome::Existing(head), Expected::Existing(id)) => head.id == *id && is_its_like(*id),
+            (Outcome::Amended(head), Expected::Amend(id)) => {
+                head.id == *id && head.job_type == offer.job_type && is_its_like(*id)
+            }
             (Outcome::Rejected { holder, why }, Expected::Reject(id, expected)) => {
                 holder.absorbed_by() == *id
                     && why == expected
@@ -179,8 +181,9 @@ impl Witness {
             }
             (Outcome::Mismatch { holder, pointers }, expected) => {
                 let id = holder.absorbed_by();
+                let is_other_type = holder.labels().0 != &offer.job_type;
                 expected.named() == Some(id)
-                    && is_other_work(id)
+                    && (is_other_work(id) || is_other_type && matches!(expected, Expected::Amend(_)))
                     && (holder.named().is_some() || pointers.is_empty())
             }
             _ => false,

@@ -113,8 +113,9 @@ fn check_move(before: &Head, after: &Head, is_burned: bool, now: Timestamp) -> C
             require(ending && is_burned, "a cancellation did not burn its fence")
         }
         (State::Scheduled | State::Available | State::Pending | State::Retryable, State::Discarded) => {
-            let expired = before.is_expired(now) && after.ending == Some(Ending::Expired);
-            require(expired && !is_burned, "it was discarded before its time")
+            require(before.is_expired(now) && !is_burned, "it was discarded before its time")?;
+            let ending = if before.attempt > 0 { Ending::Failed } else { Ending::Expired };
+            require(after.ending == Some(ending), "only what was never started frees its key as it expires")
         }
         (State::Discarded, State::Available) => {
             require(before.ending == Some(Ending::DeadLetter), "only a dead letter is sent back")?;

@@ -58,11 +58,13 @@ pub fn blocks(policy: &UniquePolicy, holder: &Head, now: Timestamp) -> bool {
     }
     let is_waiting = holder.state.is_live() && holder.state != State::Active;
     let has_expired = is_waiting && holder.expires_at.is_some_and(|at| now >= at);
-    if has_expired || holder.ending == Some(Ending::Expired) {
+    // What was started may have been done, and then it is a discarded job, swept or not.
+    let blocks_when_discarded = holder.attempt > 0 && policy.states().contains(State::Discarded);
+    if (has_expired && !blocks_when_discarded) || holder.ending == Some(Ending::Expired) {
         return false;
     }
     let Some(period) = policy.period() else { return true };
-    if policy.while_active() && !holder.state.is_finished() {
+    if policy.while_active() && !holder.state.is_finished() && !has_expired {
         return true;
     }
     match policy.period_from() {
@@ -83,7 +85,10 @@ pub fn decide(policy: &UniquePolicy, holders: &[Head], now: Timestamp, inspect: 
     let is_hidden = !inspect
         || policy.disclose() == Disclose::Never
         || blocking.iter().any(|holder| holder.hold.disclose == Disclose::Never);
-    let live: Vec<&Head> = blocking.iter().copied().filter(|head| head.state.is_live()).collect();
+    let has_expired =
+        |head: &Head| head.state != State::Active && head.expires_at.is_some_and(|at| now >= at);
+    let live: Vec<&Head> =
+        blocking.iter().copied().filter(|head| head.state.is_live() && !has_expired(head)).collect();
     match policy.on_conflict() {
         OnConflict::Reject => Expected::Reject(named, RejectReason::Duplicate),
         OnConflict::Ignore | OnConflict::FollowUp if is_hidden => {
