@@ -20,7 +20,7 @@ use semel_ojs::{Code, JobView, Problem};
 use crate::App;
 use crate::caller::Caller;
 use crate::extract;
-use crate::jobs::told;
+use crate::jobs::{asked_for, is_own, told};
 use crate::replay;
 use crate::respond::{Answer, Answered, Refused, if_read, view};
 use crate::search::{self, ANSWER_BYTES_MAX, weight};
@@ -88,7 +88,7 @@ pub(crate) async fn all_or_nothing(Scope(app): Scope, caller: Caller, request: R
     let (parts, text) = extract::text(request, app.config.batch_bytes_max).await?;
     let mut offers = Vec::new();
     // Of each item its body if it is offered, and its outcome if that is known already.
-    let mut items: Vec<(Body, Option<Outcome>)> = Vec::new();
+    let mut items: Vec<(Option<Body>, Option<Outcome>)> = Vec::new();
     let mut offered = Vec::new();
     for (index, item) in read(&app, &caller, &parts, &text).await?.into_iter().enumerate() {
         match item {
@@ -96,10 +96,10 @@ pub(crate) async fn all_or_nothing(Scope(app): Scope, caller: Caller, request: R
                 let (offer, body) = *item;
                 offers.push(offer);
                 offered.push(index);
-                items.push((body, None));
+                items.push((Some(body), None));
             }
             Item::Answered(outcome) => match told(&caller, &outcome) {
-                Ok(_) => items.push((Body::default(), Some(outcome))),
+                Ok(_) => items.push((None, Some(outcome))),
                 Err(refused) => return Err(Refused { problem: refused.problem.at_index(index), ..refused }),
             },
             Item::Refused(problem) => return Err(problem.at_index(index).into()),
@@ -130,7 +130,7 @@ pub(crate) async fn all_or_nothing(Scope(app): Scope, caller: Caller, request: R
         bodies.push(body);
         outcomes.push(known.or_else(|| decided.next()).ok_or_else(Refused::out_of_step)?);
     }
-    let mut stored = Stored::read(&app, &outcomes).await;
+    let mut stored = Stored::read(&app, &caller, &outcomes).await;
     let mut out = String::with_capacity(ITEM_BYTES * outcomes.len() + 64);
     let mut outer = Object::open(&mut out);
     let jobs = outer.member("jobs");
@@ -140,16 +140,20 @@ pub(crate) async fn all_or_nothing(Scope(app): Scope, caller: Caller, request: R
             jobs.push(',');
         }
         let (head, how) = told(&caller, outcome)?;
-        stored.show(head, how, body, |view| answer::enqueued_item(view, how, jobs));
+        stored.show(head, how, body.as_ref(), |view| answer::enqueued_item(view, how, jobs));
     }
     jobs.push(']');
     outer.number("count", outcomes.len());
     answer::put_counts(Counts::of(&outcomes), &mut outer);
     outer.close();
-    let answer = Answer::status(StatusCode::CREATED, out);
+    Ok(said_again(Answer::status(StatusCode::CREATED, out), &outcomes))
+}
+
+/// The answer, which says so if all of its items were stored before by the same requests.
+fn said_again(answer: Answer, outcomes: &[Outcome]) -> Answer {
     let is_replay =
         !outcomes.is_empty() && outcomes.iter().all(|outcome| matches!(outcome, Outcome::Repeated(_)));
-    Ok(if is_replay { answer.replayed() } else { answer })
+    if is_replay { answer.replayed() } else { answer }
 }
 
 fn id_twice() -> Problem {
@@ -164,15 +168,15 @@ fn id_twice() -> Problem {
 pub(crate) async fn each(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
     let (parts, text) = extract::text(request, app.config.batch_bytes_max).await?;
     let mut offers = Vec::new();
-    let mut items: Vec<Result<(Body, Option<Outcome>), Problem>> = Vec::new();
+    let mut items: Vec<Result<(Option<Body>, Option<Outcome>), Problem>> = Vec::new();
     for item in read(&app, &caller, &parts, &text).await? {
         items.push(match item {
             Item::Offered(item) => {
                 let (offer, body) = *item;
                 offers.push(offer);
-                Ok((body, None))
+                Ok((Some(body), None))
             }
-            Item::Answered(outcome) => Ok((Body::default(), Some(outcome))),
+            Item::Answered(outcome) => Ok((None, Some(outcome))),
             Item::Refused(problem) => Err(problem),
         });
     }
@@ -196,7 +200,7 @@ pub(crate) async fn each(Scope(app): Scope, caller: Caller, request: Request) ->
         });
     }
     let items = read;
-    let mut stored = Stored::read(&app, &outcomes).await;
+    let mut stored = Stored::read(&app, &caller, &outcomes).await;
     let mut counts = Counts::of(&outcomes);
     let mut decided = outcomes.iter();
     let mut out = String::with_capacity(ITEM_BYTES * items.len() + 128);
@@ -220,7 +224,7 @@ pub(crate) async fn each(Scope(app): Scope, caller: Caller, request: Request) ->
         };
         match verdict {
             Ok(((head, how), body)) => {
-                stored.show(head, how, body, |view| put_result(at, Ok((view, how)), results));
+                stored.show(head, how, body.as_ref(), |view| put_result(at, Ok((view, how)), results));
             }
             Err(problem) => {
                 failed += 1;
@@ -239,7 +243,8 @@ pub(crate) async fn each(Scope(app): Scope, caller: Caller, request: Request) ->
         all if all == items.len() => StatusCode::UNPROCESSABLE_ENTITY,
         _ => StatusCode::MULTI_STATUS,
     };
-    Ok(Answer::status(status, out))
+    let answer = Answer::status(status, out);
+    Ok(if failed == 0 { said_again(answer, &outcomes) } else { answer })
 }
 
 fn put_result(index: usize, verdict: Result<(&JobView<'_>, Admitted<'_>), Problem>, out: &mut String) {
@@ -264,12 +269,18 @@ fn put_result(index: usize, verdict: Result<(&JobView<'_>, Admitted<'_>), Proble
 /// The jobs that answer items without having been created by them, as far as an answer has room for them.
 struct Stored {
     jobs: Map<JobId, Job>,
+    /// Whether the caller may not see them.
+    are_hidden: bool,
     /// Bytes of them that were shown whole.
     shown: usize,
 }
 
 impl Stored {
-    async fn read(app: &App, outcomes: &[Outcome]) -> Self {
+    async fn read(app: &App, caller: &Caller, outcomes: &[Outcome]) -> Self {
+        let are_hidden = !caller.inspect();
+        if are_hidden {
+            return Self { jobs: Map::default(), are_hidden, shown: 0 };
+        }
         let mut seen = HashSet::new();
         let ids = outcomes.iter().filter_map(|outcome| match outcome {
             Outcome::Repeated(head) | Outcome::Amended(head) | Outcome::Existing(head) => Some(head.id),
@@ -277,31 +288,31 @@ impl Stored {
         });
         let ids: Vec<JobId> = ids.filter(|id| seen.insert(*id)).collect();
         let (jobs, _) = if_read(search::whole(&app.engine, &ids).await);
-        Self { jobs: jobs.into_iter().map(|job| (job.head.id, job)).collect(), shown: 0 }
+        Self { jobs: jobs.into_iter().map(|job| (job.head.id, job)).collect(), are_hidden, shown: 0 }
     }
 
-    /// Shows an item's job: what was created by it as it was asked for; another one whole, and by its head alone where there is
-    /// no room for that.
+    /// Shows an item's job: what was created by it as it was asked for; another one whole, by its head alone where there is no room
+    /// for that, and by what was asked for to who may not see more.
     fn show<T>(
         &mut self,
         head: &Head,
         how: Admitted<'_>,
-        body: &Body,
+        body: Option<&Body>,
         show: impl FnOnce(&JobView<'_>) -> T,
     ) -> T {
-        match how {
-            Admitted::Created | Admitted::Replaced(_) | Admitted::FollowUp => {
-                show(&JobView::fresh(head, body))
+        let own = asked_for(head, body);
+        if is_own(how) {
+            return show(&own);
+        }
+        if self.are_hidden {
+            return show(&JobView { is_curt: true, ..own });
+        }
+        match self.jobs.get(&head.id).filter(|_| self.shown < ANSWER_BYTES_MAX) {
+            Some(job) => {
+                self.shown += weight(job);
+                show(&view(job))
             }
-            Admitted::Repeated | Admitted::Amended | Admitted::Existing => {
-                match self.jobs.get(&head.id).filter(|_| self.shown < ANSWER_BYTES_MAX) {
-                    Some(job) => {
-                        self.shown += weight(job);
-                        show(&view(job))
-                    }
-                    None => show(&JobView::bare(head)),
-                }
-            }
+            None => show(&JobView::bare(head)),
         }
     }
 }

@@ -30,6 +30,7 @@ use crate::load::Place;
 use crate::respond::{Refused, status_of};
 use crate::routes::Row;
 use crate::sending;
+use crate::tasks;
 use crate::tenancy::{Scope, tenant_of};
 use crate::trace::{self, Span};
 
@@ -58,7 +59,10 @@ pub(crate) async fn edge(State(app): State<Arc<App>>, mut request: Request, next
         request.extensions_mut().insert(trace.clone());
     }
     let mut response = match admit(&app, path, row, &mut request) {
-        Err(problem) => Refused::from(problem).into_response(),
+        Err(Turned::Misasked(problem)) if row.is_some_and(|row| row.path.starts_with(tasks::PATH)) => {
+            tasks::bad_request(problem.message()).into_response()
+        }
+        Err(Turned::Misasked(problem) | Turned::Away(problem)) => Refused::from(problem).into_response(),
         Ok((who, place)) => {
             caller = who;
             let act = row.and_then(|row| Act::of(row, &caller, &mut request));
@@ -153,6 +157,19 @@ pub(crate) async fn no_such_method() -> Refused {
     .into()
 }
 
+/// Why a request is not let in.
+enum Turned {
+    /// Its parameters are not those of the endpoint, which has words of its own for that.
+    Misasked(Problem),
+    Away(Problem),
+}
+
+impl From<Problem> for Turned {
+    fn from(problem: Problem) -> Self {
+        Self::Away(problem)
+    }
+}
+
 /// Whether the request is let in, whose it is, and its place among those under way. Handlers find these, and the app
 /// of the request's tenant, among the extensions.
 fn admit(
@@ -160,7 +177,7 @@ fn admit(
     path: Option<&str>,
     row: Option<&Row>,
     request: &mut Request,
-) -> Result<(Caller, Option<Arc<Place>>), Problem> {
+) -> Result<(Caller, Option<Arc<Place>>), Turned> {
     let access = row.map(|row| row.access);
     // What is no endpoint is told apart by whoever has a token, and by nobody else below OJS's path.
     let is_public = match access {
@@ -172,7 +189,7 @@ fn admit(
     caller.check_tenant(&tenant)?;
     // To a tenant what is about the whole server is not there.
     if !tenant.is_default() && path.is_some_and(|path| app.routes.is_global(path)) {
-        return Err(nothing_there());
+        return Err(nothing_there().into());
     }
     if let Some(access) = access {
         caller.check(access)?;
@@ -182,7 +199,7 @@ fn admit(
     if let Some(row) = row
         && !request.method().is_safe()
     {
-        extract::no_others(request.uri(), &row.query)?;
+        extract::no_others(request.uri(), &row.query).map_err(Turned::Misasked)?;
     }
     let place = if is_public {
         None

@@ -9,6 +9,7 @@ use semel_core::body::Body;
 use semel_core::enqueue::Outcome;
 use semel_core::enqueue::once::Once;
 use semel_core::ident::{JobType, QueueName};
+use semel_core::job::Head;
 use semel_core::settle::Settled;
 use semel_core::state::{State as JobState, StateSet};
 use semel_core::unique::Disclose;
@@ -67,7 +68,7 @@ pub(crate) async fn create(Scope(app): Scope, caller: Caller, request: Request) 
     // Header values are pieces of what the connection reads into: while they are kept it has to find room elsewhere.
     drop((parts, text));
     let outcome = app.engine.enqueue(offer, &source).await?;
-    let mut answer = admitted(&app, &caller, &outcome, &body).await?;
+    let mut answer = admitted(&app, &caller, &outcome, Some(&body)).await?;
     // What is stored is told: a header that cannot be had is left out.
     if let Some(key) = limit
         && let Ok(Some(seen)) = Box::pin(app.engine.limit(&key)).await
@@ -96,7 +97,7 @@ async fn replayed(
     refusal: Problem,
 ) -> Answered {
     match replay::answer(app, caller, parts, sent).await? {
-        Some(outcome) => admitted(app, caller, &outcome, &Body::default()).await,
+        Some(outcome) => admitted(app, caller, &outcome, None).await,
         None => Err(refusal.into()),
     }
 }
@@ -107,29 +108,37 @@ fn with_limit(seen: &semel_engine::limits::LimitSeen, answer: Answer) -> Answer 
     answer.with(RATE_LIMIT, view.most()).with(RATE_REMAINING, view.remaining())
 }
 
-/// The answer to one enqueued job.
-async fn admitted(app: &App, caller: &Caller, outcome: &Outcome, body: &Body) -> Answered {
+/// The answer to one enqueued job. `body` is what was sent, where that could be read.
+async fn admitted(app: &App, caller: &Caller, outcome: &Outcome, body: Option<&Body>) -> Answered {
     let (head, how) = told(caller, outcome)?;
+    let own = asked_for(head, body);
+    let shown = if is_own(how) {
+        answer::enqueued(&own, how)
+    } else if !caller.inspect() {
+        answer::enqueued(&JobView { is_curt: true, ..own }, how)
+    } else {
+        Box::pin(show_job(&app.engine, caller, head, |view| answer::enqueued(view, how))).await
+    };
     Ok(match how {
-        Admitted::Created | Admitted::Replaced(_) | Admitted::FollowUp => {
-            Answer::created(head.id, answer::enqueued(&JobView::fresh(head, body), how))
-        }
-        Admitted::Repeated => {
-            let shown = show_job(&app.engine, caller, head, |view| answer::enqueued(view, how));
-            Answer::created(head.id, Box::pin(shown).await).replayed()
-        }
-        Admitted::Amended | Admitted::Existing => {
-            let shown = show_job(&app.engine, caller, head, |view| answer::enqueued(view, how));
-            Answer::ok(Box::pin(shown).await)
-        }
+        Admitted::Repeated => Answer::created(head.id, shown).replayed(),
+        Admitted::Amended | Admitted::Existing => Answer::ok(shown),
+        Admitted::Created | Admitted::Replaced(_) | Admitted::FollowUp => Answer::created(head.id, shown),
     })
 }
 
+/// A job as it was asked for; its head alone where that could not be read.
+pub(crate) fn asked_for<'a>(head: &'a Head, body: Option<&'a Body>) -> JobView<'a> {
+    body.map_or(JobView::bare(head), |body| JobView::fresh(head, body))
+}
+
+/// Whether the job is what this very request asked for, and nothing else yet. Of another one, who may not inspect is told no more
+/// than what it sent: others may have put theirs in its place since.
+pub(crate) const fn is_own(how: Admitted<'_>) -> bool {
+    matches!(how, Admitted::Created | Admitted::Replaced(_) | Admitted::FollowUp)
+}
+
 /// The job that answers an outcome and how it came to, or the refusal.
-pub(crate) fn told<'o>(
-    caller: &Caller,
-    outcome: &'o Outcome,
-) -> Result<(&'o semel_core::job::Head, Admitted<'o>), Refused> {
+pub(crate) fn told<'o>(caller: &Caller, outcome: &'o Outcome) -> Result<(&'o Head, Admitted<'o>), Refused> {
     caller.check_named(outcome)?;
     let shown = |disclose, ids| if disclose == Disclose::Always { Some(ids) } else { None };
     match outcome {

@@ -96,7 +96,11 @@ pub(crate) async fn show(Scope(app): Scope, caller: Caller) -> Result<Response, 
         page.sample("semel_outcomes_total", &labels, count);
     }
     page.put_suppressed(&app.engine.counters().all());
-    page.put_keys(app.engine.held_keys().await?, &app.engine.hottest_keys(HOTTEST_MAX));
+    page.put_keys(app.engine.held_keys().await?);
+    // Who may not list keys is not told which there are (SEMANTICS 4), by no part of them either.
+    if caller.is_operator() {
+        page.put_hottest(&app.engine.hottest_keys(HOTTEST_MAX));
+    }
     page.put_requests(app.routes.rows());
     page.family("semel_http_requests_under_way", "gauge", "Requests under way, long polls aside.");
     page.sample("semel_http_requests_under_way", &[], app.load.requests());
@@ -175,7 +179,7 @@ impl Page {
         }
     }
 
-    fn put_keys(&mut self, held: HeldKeys, hottest: &[Hot]) {
+    fn put_keys(&mut self, held: HeldKeys) {
         let help = "Keys that jobs hold, of all tenants, as of at most 15 seconds ago.";
         self.family("semel_keys_held", "gauge", help);
         self.sample("semel_keys_held", &[], held.keys);
@@ -188,6 +192,9 @@ impl Page {
             "How long ago the oldest holder of a key was created.",
         );
         self.sample("semel_key_oldest_seconds", &[], held.oldest.unwrap_or_default().as_secs_f64());
+    }
+
+    fn put_hottest(&mut self, hottest: &[Hot]) {
         let help = "Duplicates by the keys that had the most since the start, at most 20, each by the first 8 digits of its key; those of hidden holders aside.";
         self.family("semel_key_duplicates", "gauge", help);
         for hot in hottest {

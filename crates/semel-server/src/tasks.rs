@@ -18,11 +18,13 @@ use crate::App;
 use crate::caller::Caller;
 use crate::extract::{self, Parameters};
 use crate::replay;
-use crate::respond::{Answer, Answered, Refused, view};
+use crate::respond::{Answer, Answered, Refused, status_of, view};
 use crate::search::{READ_AT_ONCE, Told};
 use crate::tenancy::Scope;
 use crate::workflows::states_of_running;
 
+/// Where tasks are.
+pub(crate) const PATH: &str = "/v1/tasks";
 /// Tasks on a page, unless the query says otherwise, and at most.
 const PAGE_DEFAULT: u64 = 50;
 const PAGE_MAX: u64 = 200;
@@ -91,7 +93,8 @@ fn refused(unread: Unread) -> Answer {
     }
 }
 
-fn bad_request(message: &str) -> Answer {
+/// The answer to a request that says what cannot be meant.
+pub(crate) fn bad_request(message: &str) -> Answer {
     error(StatusCode::BAD_REQUEST, "BAD_REQUEST", message)
 }
 
@@ -149,6 +152,9 @@ async fn answer_decided(app: &App, outcome: Outcome, planned: usize) -> Answered
                 let message = task::mismatch(problem.message(), pointers);
                 return Ok(error(StatusCode::UNPROCESSABLE_ENTITY, "PAYLOAD_MISMATCH", &message));
             }
+            if status_of(&problem) == StatusCode::CONFLICT {
+                return Ok(error(StatusCode::CONFLICT, "CONFLICT", problem.message()));
+            }
             Err(Refused { problem, cause })
         }
     }
@@ -164,8 +170,7 @@ fn page(query: &Parameters) -> Result<(Option<WorkflowId>, usize), Problem> {
 /// `GET /v1/tasks`, the newest first.
 pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answered {
     caller.check_all_queues()?;
-    let query = Parameters::of(&uri)?;
-    let (from, limit) = match page(&query) {
+    let (from, limit) = match Parameters::of(&uri).and_then(|query| page(&query)) {
         Ok(page) => page,
         Err(problem) => return Ok(bad_request(problem.message())),
     };

@@ -264,6 +264,26 @@ async fn a_token_of_one_queue_reaches_no_other_by_enqueueing() {
     server.stop().await;
 }
 
+/// Listing keys is an admin's, and some digits of each are a list of them.
+#[tokio::test]
+async fn metrics_name_keys_to_admins_alone() {
+    let server = server().await;
+    let job = json!({ "type": "a.b", "args": [1], "options": { "unique": { "keys": ["args"] } } });
+    let first = ask(&server, "producer", Method::POST, "/ojs/v1/jobs", Some(&job)).await;
+    assert_eq!(ask(&server, "producer", Method::POST, "/ojs/v1/jobs", Some(&job)).await.status, 409);
+    let digits = &first.body["job"]["unique_key"].as_str().unwrap()[..8];
+    for (token, is_told) in [("admin", true), ("metrics", false)] {
+        let headers = header("authorization", &format!("Bearer {token}"));
+        let text = server.client.request(Method::GET, "/metrics", None, headers).await.unwrap().body;
+        let text = String::from_utf8(text.to_vec()).unwrap();
+        assert!(text.contains("semel_keys_held 1\n"), "{token}: {text}");
+        for told in [digits, "semel_key_duplicates"] {
+            assert_eq!(text.contains(told), is_told, "{token}: {text}");
+        }
+    }
+    server.stop().await;
+}
+
 #[tokio::test]
 async fn who_may_not_inspect_is_told_of_no_other_job() {
     let server = server().await;
@@ -332,5 +352,55 @@ async fn who_may_not_inspect_acts_without_being_shown() {
     // Others are shown the whole of it.
     let shown = ask(&server, "producer", Method::GET, &format!("/ojs/v1/jobs/{id}"), None).await;
     assert!(shown.body.to_string().contains(secret));
+    server.stop().await;
+}
+
+/// Others may have put theirs into the job since, and workers have told of it: a request that is sent again is answered with what
+/// was in it.
+#[tokio::test]
+async fn who_may_not_inspect_is_answered_again_with_what_it_sent() {
+    let server = server().await;
+    let secret = "c4n4ry";
+    let id = "019a0000-0000-7000-8000-0000000000";
+    let ways = [
+        ("/ojs/v1/jobs", ""),
+        ("/ojs/v1/jobs", "r-1"),
+        ("/ojs/v1/jobs/batch", ""),
+        ("/ojs/v1/jobs/bulk", "r-2"),
+    ];
+    for (n, (path, key)) in ways.into_iter().enumerate() {
+        let queue = format!("q-{n}");
+        let mut job = json!({ "type": "a.b", "args": ["own"], "options": {
+            "queue": queue, "unique": { "key": queue, "on_conflict": "follow_up" } } });
+        let newer =
+            json!({ "type": "a.b", "args": [secret], "meta": { "of": secret }, "options": job["options"] });
+        if key.is_empty() {
+            job["id"] = json!(format!("{id}{n:02}"));
+        }
+        let body = if path.ends_with("jobs") { job } else { json!({ "jobs": [job] }) };
+        let send = async || {
+            let mut headers = header("authorization", "Bearer blind");
+            if !key.is_empty() {
+                headers.insert("idempotency-key", key.parse().unwrap());
+            }
+            server.ask(Method::POST, path, Some(&body.to_string()), headers).await
+        };
+        let first = send().await;
+        assert!([200, 201].contains(&first.status), "{path}: {}", first.body);
+        let taken = ask(&server, "producer", Method::POST, "/ojs/v1/jobs", Some(&newer)).await;
+        assert_eq!((taken.status, &taken.body["outcome"]), (200, &json!("amended")), "{}", taken.body);
+        let fetch = json!({ "queues": [queue], "worker_id": secret });
+        ask(&server, "worker", Method::POST, "/ojs/v1/workers/fetch", Some(&fetch)).await;
+        let failed = json!({ "job_id": taken.job_id(), "error": { "code": secret, "message": secret } });
+        assert_eq!(
+            ask(&server, "worker", Method::POST, "/ojs/v1/workers/nack", Some(&failed)).await.status,
+            200
+        );
+        let again = send().await;
+        let text = again.body.to_string();
+        assert_eq!(again.status, first.status, "{path}: {text}");
+        assert!(text.contains("\"repeated\"") && text.contains("[\"own\"]"), "{path}: {text}");
+        assert!(!text.contains(secret), "{path} with {key:?}: {text}");
+    }
     server.stop().await;
 }

@@ -4,11 +4,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel_client::Method;
+use semel_client::{HeaderMap, Method};
+use semel_core::ident::WorkflowId;
+use semel_core::retention::{Keep, Retention, keep_for};
+use semel_engine::Engine;
 use semel_engine::duty::{Promote, Purge, Tend};
 use semel_ojs::{Template, Templates};
 use semel_server::auth::{Queues, Role, Token, Tokens, digest};
 use semel_server::{Config, TemplateSet};
+use semel_store::Backend;
 use semel_store::clock::ManualClock;
 use semel_store::memory::Memory;
 use serde_json::{Value, json};
@@ -71,8 +75,18 @@ async fn all_of_a_tasks_request_counts() {
 async fn a_batch_that_was_stored_before_says_so() {
     let server = Server::start().await;
     let batch = json!({ "jobs": [{ "type": "a.b", "args": [1] }, { "type": "a.b", "args": [2] }] });
-    assert!(!is_replay(&post(&server, "/ojs/v1/jobs/batch", &batch, "r-1").await));
-    assert!(is_replay(&post(&server, "/ojs/v1/jobs/batch", &batch, "r-1").await));
+    let counts = json!({ "inserted": 2, "skipped": 0, "replaced": 0, "rejected": 0 });
+    for (path, key) in [("/ojs/v1/jobs/batch", "r-1"), ("/ojs/v1/jobs/bulk", "r-2")] {
+        for replayed in [false, true] {
+            let told = post(&server, path, &batch, key).await;
+            assert_eq!(is_replay(&told), replayed, "{path}: {}", told.body);
+            assert_eq!(told.body["counts"], counts, "{path}: {}", told.body);
+        }
+    }
+    // Not when one of them is new, or none was stored.
+    let more = json!({ "jobs": [{ "type": "a.b", "args": [1] }, { "type": "a.b", "args": [3] }] });
+    let told = post(&server, "/ojs/v1/jobs/bulk", &more, "r-2").await;
+    assert_eq!((told.status, is_replay(&told)), (207, false), "{}", told.body);
     server.stop().await;
 }
 
@@ -164,6 +178,32 @@ async fn a_task_that_is_only_remembered_is_still_the_answer() {
     server.stop().await;
 }
 
+/// What it made is gone before it: that is no reason to make it twice.
+#[tokio::test]
+async fn a_key_whose_task_is_gone_is_refused_in_the_words_of_tasks() {
+    let clock = ManualClock::default();
+    let store: Arc<dyn Backend> = Arc::new(Memory::new(clock.clone()));
+    let config = Config { templates: tasks::templates(), ..Config::default() };
+    let server = Server::on_store(Arc::clone(&store), config).await;
+    let task = json!({ "namespace": "orders", "name": "notify", "context": { "n": 1 } });
+    let first = post(&server, "/v1/tasks", &task, "r-1").await;
+    // Another server of the store keeps what it ends for an hour.
+    let hour = Some(keep_for(Duration::from_secs(3_600), "").unwrap());
+    let rules = Retention::new(Keep { completed: hour, cancelled: hour, discarded: hour });
+    let other = Engine::keeping(store, rules).unwrap();
+    let id = WorkflowId::parse(first.body["task_uuid"].as_str().unwrap(), "").unwrap();
+    other.cancel_task(id).await.unwrap();
+    clock.advance(Duration::from_secs(2 * 3_600));
+    for _ in 0..20 {
+        Tend.run_once(server.engine.store()).await.unwrap();
+        Purge.run_once(server.engine.store()).await.unwrap();
+    }
+    let told = post(&server, "/v1/tasks", &task, "r-1").await;
+    assert_eq!((told.status, told.code()), (409, "CONFLICT"), "{}", told.body);
+    assert!(told.body["error"]["message"].as_str().unwrap().contains("Idempotency-Key"), "{}", told.body);
+    server.stop().await;
+}
+
 /// One identity, by whichever member it was said; and an explanation says what a request would be told.
 #[tokio::test]
 async fn a_policy_that_is_only_a_key_is_the_request_s_key() {
@@ -192,8 +232,14 @@ async fn what_is_wrong_with_a_request_for_tasks_is_told_in_their_words() {
     let server = tasks::server().await;
     let task = json!({ "namespace": "orders", "name": "notify", "context": {} });
     let mut told = vec![post(&server, "/v1/tasks", &task, " ").await];
-    for query in ["limit=0", "limit=x", "cursor=x"] {
+    for query in ["limit=0", "limit=x", "cursor=x", "limit=1&limit=2"] {
         told.push(server.get(&format!("/v1/tasks?{query}")).await);
+    }
+    told.push(server.post("/v1/tasks?strict=true", &task).await);
+    let id = "019a0000-0000-7000-8000-000000000001";
+    for query in ["force=1", "a=1&a=2"] {
+        let path = format!("/v1/tasks/{id}?{query}");
+        told.push(server.ask(Method::DELETE, &path, None, HeaderMap::new()).await);
     }
     for told in told {
         assert_eq!((told.status, told.code()), (400, "BAD_REQUEST"), "{}", told.body);

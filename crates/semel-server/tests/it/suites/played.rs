@@ -265,14 +265,22 @@ async fn extensions() {
 /// They wait for the minute to be full, once or twice: side by side, and beside everything else.
 #[tokio::test(flavor = "multi_thread")]
 async fn level_2_by_the_minute() {
+    run_by_the_minute(Server::start().await, Server::start().await).await;
+}
+
+async fn run_by_the_minute(first: Server, second: Server) {
     let dir = suites();
-    let (first, second) = (Server::start().await, Server::start().await);
     let mut tests = load(&dir, LEVEL_2);
     tests.retain(|test| is_under(&test.path, SLOW));
     assert_eq!(tests.len(), 2);
     tokio::join!(play(&first, &tests[..1]), play(&second, &tests[1..]));
     first.stop().await;
     second.stop().await;
+}
+
+#[cfg(unix)]
+async fn run_by_the_minute_on(first: String, second: String) {
+    run_by_the_minute(Server::on_shared(&first).await, Server::on_shared(&second).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -372,17 +380,16 @@ async fn levels_2_to_4_on_two_servers_and_a_cluster() {
     run_on_cluster(&[LEVEL_2, LEVELS_3_AND_4].concat()).await;
 }
 
-/// Those that wait for the minute to be full, beside each other.
+/// Those that wait for the minute to be full, on PostgreSQL, one Redis and a cluster: all beside each other, for they wait for the
+/// same minutes.
 #[cfg(unix)]
 #[tokio::test(flavor = "multi_thread")]
-async fn level_2_by_the_minute_on_a_cluster() {
-    let dir = suites();
+async fn level_2_by_the_minute_on_stores_that_are_shared() {
     let (_cluster, url) = cluster().await;
-    let (first, second) = (format!("{url}&prefix=first"), format!("{url}&prefix=second"));
-    let (first, second) = (Server::on_shared(&first).await, Server::on_shared(&second).await);
-    let mut tests = load(&dir, LEVEL_2);
-    tests.retain(|test| is_under(&test.path, SLOW));
-    tokio::join!(play(&first, &tests[..1]), play(&second, &tests[1..]));
-    first.stop().await;
-    second.stop().await;
+    let redis = semel_testkit::redis::store_url;
+    tokio::join!(
+        run_by_the_minute_on(store_url(), store_url()),
+        run_by_the_minute_on(redis(), redis()),
+        run_by_the_minute_on(format!("{url}&prefix=first"), format!("{url}&prefix=second"))
+    );
 }
