@@ -244,9 +244,14 @@ async fn meddle(world: &Arc<World>, dice: &mut Dice) {
         }
         6 if world.may_release => {
             let heard = world.ask(dice, move |engine| async move { engine.revive(id, "").await }).await;
-            if let Some(Revived::Done(head)) = heard.answer() {
-                let checked = world.store.witness.lock().unwrap().check_run(&head);
-                world.judge(|| format!("{id} was sent back"), checked);
+            match heard.answer() {
+                Some(Revived::Done(head)) => {
+                    let checked = world.store.witness.lock().unwrap().check_run(&head);
+                    world.judge(|| format!("{id} was sent back"), checked);
+                }
+                // It is a duplicate of whoever blocks it.
+                Some(Revived::Blocked { holder }) => world.absorbed(Some(holder.absorbed_by())),
+                Some(Revived::Refused(_)) | None => {}
             }
             None
         }
