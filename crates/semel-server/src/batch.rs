@@ -39,6 +39,9 @@ enum Item {
     Refused(Problem),
 }
 
+/// Of an item its body if it is offered, and its outcome if that is known already.
+type Taken = (Option<Body>, Option<Outcome>);
+
 /// Reads the items of a batch, each with its own part of the batch's `Idempotency-Key`.
 async fn read(app: &App, caller: &Caller, parts: &Parts, text: &str) -> Result<Vec<Item>, Refused> {
     let batch = Batch::parse(text)?;
@@ -87,8 +90,7 @@ async fn read(app: &App, caller: &Caller, parts: &Parts, text: &str) -> Result<V
 pub(crate) async fn all_or_nothing(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
     let (parts, text) = extract::text(request, app.config.batch_bytes_max).await?;
     let mut offers = Vec::new();
-    // Of each item its body if it is offered, and its outcome if that is known already.
-    let mut items: Vec<(Option<Body>, Option<Outcome>)> = Vec::new();
+    let mut items: Vec<Taken> = Vec::new();
     let mut offered = Vec::new();
     for (index, item) in read(&app, &caller, &parts, &text).await?.into_iter().enumerate() {
         match item {
@@ -111,7 +113,7 @@ pub(crate) async fn all_or_nothing(Scope(app): Scope, caller: Caller, request: R
         Decided::Done(outcomes) => outcomes,
         Decided::Refused { index, outcome } => {
             let refused = match outcome {
-                // The caller's own id, twice: nothing of this batch is stored under it.
+                // The item that has it is stored no more than this one.
                 Outcome::IdTaken(id) if ids.iter().take(index).any(|earlier| *earlier == Some(id)) => {
                     id_twice().into()
                 }
@@ -168,7 +170,7 @@ fn id_twice() -> Problem {
 pub(crate) async fn each(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
     let (parts, text) = extract::text(request, app.config.batch_bytes_max).await?;
     let mut offers = Vec::new();
-    let mut items: Vec<Result<(Option<Body>, Option<Outcome>), Problem>> = Vec::new();
+    let mut items: Vec<Result<Taken, Problem>> = Vec::new();
     for item in read(&app, &caller, &parts, &text).await? {
         items.push(match item {
             Item::Offered(item) => {
