@@ -27,7 +27,7 @@ use crate::partitions::{PARTITIONS, astray, cut_after, engine};
 const STEPS: usize = 4 + 2 * PARTITIONS as usize;
 
 /// What is asked for.
-trait Kind: Sync {
+pub trait Kind: Sync {
     /// What has to be there.
     type Ready: Send;
     async fn prepare(&self, direct: &Engine) -> Self::Ready;
@@ -65,7 +65,7 @@ async fn broken_off<K: Kind>(kind: &K, steps: usize, loses_answer: bool) -> Opti
 }
 
 /// After each step in turn.
-async fn everywhere(kind: impl Kind) {
+pub async fn everywhere(kind: impl Kind) {
     let rounds = (0..=STEPS).flat_map(|steps| [(steps, false), (steps, true)]);
     let told = join_all(rounds.map(|(steps, loses)| broken_off(&kind, steps, loses))).await;
     for became in [Some(false), Some(true), None] {
@@ -76,7 +76,7 @@ async fn everywhere(kind: impl Kind) {
 }
 
 /// Names whose keys are in so many partitions, one in each.
-fn apart(number: u16) -> Vec<String> {
+pub fn apart(number: u16) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     let place = |name: &str| partition::of_key(&key(name), PARTITIONS);
     for at in 0.. {

@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
 
 mod against_the_model;
+mod breaks;
 #[cfg(unix)]
 mod cluster;
 mod crash;

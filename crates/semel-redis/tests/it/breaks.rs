@@ -1,0 +1,61 @@
+//! More commits over several partitions that are broken off after each of their steps.
+
+use semel_core::ident::{JobId, WorkflowId};
+use semel_core::lease::{Bearer, LeaseToken};
+use semel_core::workflow::{Created, Plan};
+use semel_engine::Engine;
+use semel_store::StoreError;
+use semel_store::backend::Filter;
+use semel_testkit::crash::claim;
+use semel_testkit::flows::{group, letters};
+use semel_testkit::make::{foreign_id, keyed};
+
+use crate::halves::{Kind, apart, everywhere};
+
+async fn ids(engine: &Engine) -> Vec<JobId> {
+    let found = engine.list(Filter { limit: 100, ..Filter::default() }).await.unwrap();
+    found.heads.iter().map(|head| head.id).collect()
+}
+
+struct Creation;
+
+impl Creation {
+    fn plan() -> Plan {
+        let mut plan = group(apart(3).iter().map(|name| keyed(name).offer()));
+        plan.id = Some(WorkflowId::new(foreign_id(1)));
+        plan.digest = Some([7; 32]);
+        plan
+    }
+}
+
+impl Kind for Creation {
+    type Ready = ();
+
+    async fn prepare(&self, _direct: &Engine) {}
+
+    async fn act(&self, victim: &Engine, _ready: &()) -> Result<(), StoreError> {
+        victim.create_workflow(Self::plan()).await.map(drop)
+    }
+
+    async fn is_done(&self, direct: &Engine, _ready: ()) -> bool {
+        let is_done = match direct.create_workflow(Self::plan()).await.unwrap() {
+            Created::Repeated(..) => true,
+            Created::Done(..) => false,
+            other => panic!("{other:?}"),
+        };
+        let runs = direct.claim(claim(9)).await.unwrap();
+        assert_eq!((runs.len(), ids(direct).await.len()), (3, 3), "by half");
+        for run in runs {
+            let bearer = Bearer { lease: Some(LeaseToken(run.head.fence)), worker: None };
+            direct.complete(run.head.id, bearer, None).await.unwrap();
+        }
+        let workflow = direct.workflow(WorkflowId::new(foreign_id(1))).await.unwrap().unwrap();
+        assert_eq!(letters(&workflow), "ccc");
+        is_done
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_workflow_that_is_created() {
+    everywhere(Creation).await;
+}
