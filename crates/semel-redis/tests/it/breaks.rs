@@ -1,5 +1,8 @@
 //! More commits over several partitions that are broken off after each of their steps.
 
+use std::time::Duration;
+
+use semel_core::enqueue::Outcome;
 use semel_core::ident::{JobId, WorkflowId};
 use semel_core::lease::{Bearer, LeaseToken};
 use semel_core::workflow::{Created, Plan};
@@ -8,13 +11,56 @@ use semel_store::StoreError;
 use semel_store::backend::Filter;
 use semel_testkit::crash::claim;
 use semel_testkit::flows::{group, letters};
-use semel_testkit::make::{foreign_id, keyed};
+use semel_testkit::make::{Want, foreign_id, keyed};
 
 use crate::halves::{Kind, apart, everywhere};
+use crate::partitions::astray;
 
 async fn ids(engine: &Engine) -> Vec<JobId> {
     let found = engine.list(Filter { limit: 100, ..Filter::default() }).await.unwrap();
     found.heads.iter().map(|head| head.id).collect()
+}
+
+/// Its id is remembered in another partition than the job is in that takes what it asks for.
+struct Absorbed;
+
+impl Absorbed {
+    fn wish() -> Want {
+        keyed("a").later(Duration::from_secs(3_600)).on_conflict("follow_up")
+    }
+
+    async fn ask(engine: &Engine, digest: u8) -> Result<Outcome, StoreError> {
+        let want = Self::wish().id(astray("a", 1)).args(&format!("[{digest}]")).digest(digest);
+        engine.enqueue(want.offer(), "").await
+    }
+}
+
+impl Kind for Absorbed {
+    type Ready = JobId;
+
+    async fn prepare(&self, direct: &Engine) -> JobId {
+        direct.enqueue(Self::wish().offer(), "").await.unwrap().inserted().unwrap()
+    }
+
+    async fn act(&self, victim: &Engine, _ready: &JobId) -> Result<(), StoreError> {
+        Self::ask(victim, 2).await.map(drop)
+    }
+
+    async fn is_done(&self, direct: &Engine, job: JobId) -> bool {
+        // Whose id it is shows when another request has it.
+        let told = Self::ask(direct, 3).await.unwrap();
+        let is_done = matches!(told, Outcome::IdTaken(_));
+        assert!(is_done || matches!(told, Outcome::Amended(_)), "{told:?}");
+        let args = direct.job(job).await.unwrap().unwrap().body.args;
+        assert_eq!(&*args, if is_done { "[2]" } else { "[3]" }, "an id is spent on what it asked for");
+        assert_eq!(ids(direct).await, [job]);
+        is_done
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_a_job_absorbs() {
+    everywhere(Absorbed).await;
 }
 
 struct Creation;
