@@ -82,13 +82,7 @@ impl Opened {
             }
             Place::Redis(address) => {
                 let store = Redis::open(address).await.map_err(|error| no_redis(address, &error))?;
-                match store.survey().await {
-                    Ok(survey) => survey
-                        .findings()
-                        .iter()
-                        .for_each(|finding| tracing::warn!("what is acknowledged may be lost: {finding}")),
-                    Err(error) => tracing::warn!(%error, "it is not known how Redis is set"),
-                }
+                store.warn_of_settings().await;
                 return Ok(Self::of(Arc::new(store)));
             }
         };

@@ -262,6 +262,18 @@ impl Redis {
         Ok(Survey::together(all))
     }
 
+    /// Warns in the log of each setting by which something acknowledged may be lost, as it is now: for whoever has opened a store to
+    /// work with it.
+    pub async fn warn_of_settings(&self) {
+        match self.survey().await {
+            Ok(survey) => survey
+                .findings()
+                .iter()
+                .for_each(|finding| tracing::warn!("what is acknowledged may be lost: {finding}")),
+            Err(error) => tracing::warn!(%error, "it is not known how Redis is set"),
+        }
+    }
+
     /// How the Redis at `address` is set, whether there is a store or not. Where there is one, in a cluster, all nodes that have
     /// partitions of it.
     ///

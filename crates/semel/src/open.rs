@@ -134,7 +134,9 @@ async fn open_database(url: &str) -> Result<Opened, Error> {
 async fn open_redis(url: &str) -> Result<Opened, Error> {
     let refuse = |error: semel_redis::RedisError| Error::Open { url: shown(url), reason: error.to_string() };
     let address = semel_redis::Address::parse(url).map_err(refuse)?;
-    Ok(Opened::on(Arc::new(semel_redis::Redis::open(&address).await.map_err(refuse)?)))
+    let store = semel_redis::Redis::open(&address).await.map_err(refuse)?;
+    store.warn_of_settings().await;
+    Ok(Opened::on(Arc::new(store)))
 }
 
 #[cfg(not(feature = "redis"))]

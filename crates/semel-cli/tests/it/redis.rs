@@ -79,6 +79,17 @@ fn the_doctor_names_what_contradicts_the_promise() {
 }
 
 #[test]
+fn a_server_says_at_its_start_which_settings_lose_something() {
+    let (folder, store) = (Folder::new(), store_url());
+    let server = Server::start(&folder, &["--store", &store]);
+    let (_, _, well) = server.stop();
+    assert!(!well.contains("may be lost"), "{well}");
+    let server = Server::start(&folder, &["--store", &format!("{store}&replicas=1")]);
+    let said = server.log_until("connected_slaves is 0, to be 1: ");
+    assert!(said.contains("WARN") && said.contains("what is acknowledged may be lost"), "{said}");
+}
+
+#[test]
 fn only_a_redis_is_told_to_wait_for_replicas() {
     let folder = Folder::new();
     let told = folder.run(&["serve", "--store", "memory:", "--min-replicas", "1"]);

@@ -12,9 +12,9 @@ use semel_engine::Engine;
 use semel_redis::{Address, Durability, Redis, RedisError};
 use semel_store::StoreError;
 use semel_store::backend::Backend;
-use semel_testkit::TempDir;
 use semel_testkit::crash::claim;
 use semel_testkit::make::{job, keyed};
+use semel_testkit::{TempDir, warnings};
 
 use crate::nodes::Node;
 use crate::own::Own;
@@ -56,6 +56,21 @@ async fn a_store_says_what_its_redis_promises() {
         let named: Vec<&str> = findings.iter().map(|finding| finding.setting).collect();
         assert_eq!(named, Vec::from_iter(wrong));
     }
+}
+
+/// In the log, of whoever works with the store.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_setting_that_loses_something_is_warned_of() {
+    warnings::keep();
+    let folder = TempDir::new();
+    let own =
+        Own::start(folder.path(), &["--appendfsync", "always", "--maxmemory-policy", "volatile-ttl"]).await;
+    let store = Redis::open(&Address::parse(&own.url()).unwrap()).await.unwrap();
+    assert!(warnings::with("volatile-ttl").is_empty(), "who only looks asks for it");
+    store.warn_of_settings().await;
+    let said = warnings::with("volatile-ttl");
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(said[0].starts_with("WARN what is acknowledged may be lost: maxmemory-policy"), "{said:?}");
 }
 
 /// What is set otherwise later is told by whoever has connected anew.

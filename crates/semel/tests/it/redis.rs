@@ -2,6 +2,7 @@
 
 use semel::{Enqueued, Error, Semel, Worker};
 use semel_testkit::redis::{store_url, url};
+use semel_testkit::warnings;
 
 use crate::harness::{Add, Welcome, add, soon};
 
@@ -23,6 +24,18 @@ async fn a_job_of_one_program_runs_in_another_and_both_know_it_is_one() {
     working.stop().await;
     here.close().await.unwrap();
     there.close().await.unwrap();
+}
+
+/// The Redis of these tests loses nothing, but no replica is there to wait for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_setting_that_loses_something_is_warned_of() {
+    const SAYS: &str = "WARN what is acknowledged may be lost: connected_slaves is 0, to be 1";
+    warnings::keep();
+    let url = store_url();
+    Semel::open(&url).await.unwrap().close().await.unwrap();
+    assert!(warnings::with(SAYS).is_empty());
+    drop(Semel::open(&format!("{url}&replicas=1")).await.unwrap());
+    assert_eq!(warnings::with(SAYS).len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
