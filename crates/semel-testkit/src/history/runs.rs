@@ -71,8 +71,8 @@ impl Witness {
 
     /// Whether another job of its key runs.
     fn others_run(&self, head: &Head) -> bool {
-        let mut others = self.jobs.values().map(|job| &job.head).filter(|other| other.id != head.id);
-        head.key.is_some() && others.any(|other| other.key == head.key && other.state == State::Active)
+        let runs = |other: &Stored| other.head.id != head.id && other.head.state == State::Active;
+        head.key.is_some_and(|key| self.of_key(key).any(runs))
     }
 
     /// Notes a run that has begun.

@@ -51,6 +51,8 @@ pub struct Witness {
     pub tasks: Tasks,
     pub(super) paused: BTreeSet<QueueName>,
     pub(super) seq: u64,
+    /// Who carries each key, and who did: nobody else need be asked for it.
+    carriers: BTreeMap<UniqueKey, BTreeSet<JobId>>,
     loads: Vec<(u64, Timestamp)>,
 }
 
@@ -200,6 +202,7 @@ impl Witness {
         };
         self.check_admission(&stored, &policy, key, progress)?;
         self.jobs.insert(head.id, stored);
+        self.carriers.entry(key).or_default().insert(head.id);
         progress.keys.insert(key);
         self.remember(key);
         if head.role == Role::Plain {
@@ -393,9 +396,15 @@ impl Witness {
         Ok(())
     }
 
+    /// The jobs that carry a key, forgotten ones too.
+    pub(super) fn of_key(&self, key: UniqueKey) -> impl Iterator<Item = &Stored> {
+        let carriers = self.carriers.get(&key).into_iter().flatten();
+        carriers.filter_map(|id| self.jobs.get(id)).filter(move |job| job.head.key == Some(key))
+    }
+
     /// Notes the present holders of a key.
     pub(super) fn remember(&mut self, key: UniqueKey) {
-        let holders = self.jobs.values().filter(|job| job.head.key == Some(key));
+        let holders = self.of_key(key);
         let heads = holders.map(|job| job.head.clone()).filter(|head| !self.forgotten.contains(&head.id));
         let state = (self.seq, heads.collect());
         self.keys.entry(key).or_default().push(state);
@@ -422,10 +431,10 @@ impl Witness {
         let goes_behind = |head: &Head| released.attempt > 0 && waits_for_a_run(head);
         let runs = |job: &&Stored| {
             let head = &job.head;
-            let is_started = head.key == Some(key) && head.state.is_live() && head.attempt > 0;
+            let is_started = head.state.is_live() && head.attempt > 0;
             is_started && head.id != id && !goes_behind(head)
         };
-        match self.jobs.values().find(runs) {
+        match self.of_key(key).find(runs) {
             Some(other) if matches!(released.state, State::Available | State::Scheduled) => {
                 Err(format!("the follow-up {id} was let go while {} runs", other.head.id))
             }
@@ -435,8 +444,7 @@ impl Witness {
 
     /// A follow-up that waits is linked from a live job that waits for no run itself, whose end will let it go.
     fn check_waiting(&self, key: &UniqueKey) -> Checked {
-        let waits = |job: &&Stored| job.head.key == Some(*key) && waits_for_a_run(&job.head);
-        for waiting in self.jobs.values().filter(waits) {
+        for waiting in self.of_key(*key).filter(|job| waits_for_a_run(&job.head)) {
             let id = waiting.head.id;
             let goes_on = |head: &Head| head.state.is_live() && !waits_for_a_run(head);
             if !self.jobs.values().any(|job| goes_on(&job.head) && self.leads_to(job.head.id, id)) {
