@@ -1,5 +1,7 @@
 //! The canonical form: blind to everything that does not change a value, and to nothing else.
 
+use std::collections::BTreeSet;
+
 use proptest::prelude::*;
 use semel_core::canon::{Json, differences, digest};
 use semel_core::error::{Invalid, InvalidKind};
@@ -154,10 +156,16 @@ fn value() -> impl Strategy<Value = Value> {
 
 /// Writes a value in one of many ways: order of members, spaces, escapes, normalisation form.
 fn write(value: &Value, style: u64, text: &mut String) {
+    write_in(value, style, true, text);
+}
+
+/// As [`write`]; `is_free` says that strings may be written in another normalisation form.
+fn write_in(value: &Value, style: u64, is_free: bool, text: &mut String) {
     let style = style.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     let pick = style >> 33;
     let string = |content: &str, text: &mut String| {
         let content: String = match pick % 3 {
+            _ if !is_free => content.to_owned(),
             0 => content.nfc().collect(),
             1 => content.nfd().collect(),
             _ => content.to_owned(),
@@ -182,7 +190,7 @@ fn write(value: &Value, style: u64, text: &mut String) {
             text.push('[');
             for (at, item) in items.iter().enumerate() {
                 text.push_str(if at > 0 { "," } else { space });
-                write(item, style ^ at as u64, text);
+                write_in(item, style ^ at as u64, is_free, text);
                 text.push_str(space);
             }
             text.push(']');
@@ -197,7 +205,7 @@ fn write(value: &Value, style: u64, text: &mut String) {
                 text.push_str(if n > 0 { "," } else { space });
                 string(name, text);
                 text.push(':');
-                write(item, style ^ at as u64, text);
+                write_in(item, style ^ at as u64, is_free, text);
             }
             text.push('}');
         }
@@ -210,8 +218,92 @@ fn written(value: &Value, style: u64) -> String {
     text
 }
 
+/// As [`written`], with the very characters that its strings have.
+fn exactly(value: &Value, style: u64) -> String {
+    let mut text = String::new();
+    write_in(value, style, false, &mut text);
+    text
+}
+
+/// Documents of any characters, and of numbers as people and programs write them.
+fn document() -> impl Strategy<Value = Value> {
+    let text = || {
+        prop_oneof![
+            word(),
+            any::<String>(),
+            "[\u{0}-\u{20}\u{7f}-\u{a0}\u{d7fb}-\u{e000}\u{ffff}\u{10000}\u{10ffff}]{0,6}"
+        ]
+    };
+    let double = || any::<u64>().prop_map(f64::from_bits).prop_filter("finite", |n| n.is_finite());
+    let leaf = prop_oneof![
+        prop_oneof![
+            "null",
+            "true",
+            "false",
+            "-?0(\\.[0-9]{1,9})?",
+            "-?[1-9][0-9]{0,25}(\\.[0-9]{1,20})?([eE][+-]?[0-9]{1,2})?"
+        ],
+        prop_oneof![double().prop_map(|n| format!("{n:e}")), double().prop_map(|n| format!("{n:?}"))],
+        (-3_i64..3, any::<bool>()).prop_map(|(by, is_less)| {
+            let bound = (1_i64 << 53) + by;
+            (if is_less { -bound } else { bound }).to_string()
+        }),
+    ];
+    let leaf = prop_oneof![leaf.prop_map(Value::Leaf), text().prop_map(Value::Text)];
+    leaf.prop_recursive(4, 60, 8, move |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..6).prop_map(Value::Array),
+            prop::collection::vec((text(), inner), 0..8).prop_map(Value::Object),
+        ]
+    })
+}
+
+/// The value with its strings and names in NFC, which is to be the same value here and another to RFC 8785.
+fn normal(value: &Value) -> Value {
+    match value {
+        Value::Leaf(leaf) => Value::Leaf(leaf.clone()),
+        Value::Text(text) => Value::Text(text.nfc().collect()),
+        Value::Array(items) => Value::Array(items.iter().map(normal).collect()),
+        Value::Object(members) => {
+            Value::Object(members.iter().map(|(name, item)| (name.nfc().collect(), normal(item))).collect())
+        }
+    }
+}
+
+/// Whether no key is made of a value in this form, though RFC 8785 has a text for it: of an integer that a double may round it
+/// has the rounded one, and of members with one name, where readers let them through at all, the last.
+fn is_refused(value: &Value) -> bool {
+    match value {
+        Value::Leaf(leaf) => {
+            let is_integer = leaf.bytes().all(|byte| byte == b'-' || byte.is_ascii_digit());
+            is_integer && leaf.parse::<i128>().is_ok_and(|n| n.abs() >= 1 << 53)
+        }
+        Value::Text(_) => false,
+        Value::Array(items) => items.iter().any(is_refused),
+        Value::Object(members) => {
+            let names: BTreeSet<&str> = members.iter().map(|(name, _)| name.as_str()).collect();
+            names.len() < members.len() || members.iter().any(|(_, item)| is_refused(item))
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    /// Byte for byte, but for what is refused here, and for NFC.
+    #[test]
+    fn the_canonical_form_is_that_of_another_writer(value in document(), style in any::<u64>(), other in any::<u64>()) {
+        let normal = normal(&value);
+        match canonical(&written(&value, style)) {
+            Err(refused) => prop_assert!(is_refused(&normal), "{refused:?}"),
+            Ok(ours) => {
+                prop_assert!(!is_refused(&normal), "{ours}");
+                // It changes no string, so it is given those that are in NFC already, escaped as they are here.
+                let theirs: serde_json::Value = serde_json::from_str(&exactly(&normal, other)).unwrap();
+                prop_assert_eq!(ours, serde_json_canonicalizer::to_string(&theirs).unwrap());
+            }
+        }
+    }
 
     #[test]
     fn a_value_has_one_canonical_form(value in value(), one in any::<u64>(), other in any::<u64>()) {
