@@ -27,7 +27,7 @@ pub mod witness;
 pub use intervals::Holds;
 pub use lanes::Lanes;
 pub use requests::{Kept, Requests};
-pub use stored::{Mark, Stored};
+pub use stored::{Ended, Mark, Stored};
 pub use tasks::Tasks;
 pub use witness::Witness;
 

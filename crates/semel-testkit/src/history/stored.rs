@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use semel_core::job::Head;
+use semel_core::state::State;
 use semel_core::unique::UniquePolicy;
 
 /// What is noted in a job's meta, so that a request is known by what it stored: `{"n":7,"inspect":true}`.
@@ -55,4 +56,15 @@ pub struct Stored {
     pub was_revived: bool,
     /// Duplicates recorded on it.
     pub duplicates: u64,
+}
+
+/// How a run came to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// What its job was then.
+    pub state: State,
+    /// Whether its fence was burned: somebody else than its worker ended it, or its worker by cancelling the job.
+    pub is_burned: bool,
+    /// Whether its lease had run out and its time had not.
+    pub had_run_out: bool,
 }

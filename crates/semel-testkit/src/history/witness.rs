@@ -16,7 +16,7 @@ use semel_store::backend::QueueStats;
 
 use super::moves::{check_new, check_update};
 use super::spec::{Expected, decide};
-use super::stored::{Mark, Stored};
+use super::stored::{Ended, Mark, Stored};
 use super::tasks::check_task;
 use super::{Checked, Lanes, Requests, Tasks};
 
@@ -31,6 +31,8 @@ pub struct Witness {
     pub forgotten: BTreeSet<JobId>,
     /// Who was granted which run.
     pub grants: BTreeMap<(JobId, u64), Arc<str>>,
+    /// How the runs ended that are over, by their jobs and fences.
+    pub ends: BTreeMap<(JobId, u64), Ended>,
     /// Which requests' payloads a job took over.
     pub taken: BTreeSet<(JobId, u64)>,
     /// How often a request stored a job of its own.
@@ -302,6 +304,12 @@ impl Witness {
         stored.versions.insert(head.version);
         if before.state != head.state {
             stored.moved_at = seq;
+        }
+        if let Some(lease) = before.lease.as_ref().filter(|_| head.lease.is_none()) {
+            let had_run_out = lease.visible_until <= now && lease.run_until > now;
+            let is_burned = head.fence != before.fence;
+            let ended = Ended { state: head.state, is_burned, had_run_out };
+            self.ends.insert((head.id, before.fence), ended);
         }
         let was_revived = before.state == State::Discarded && head.state == State::Available;
         stored.was_revived |= was_revived;

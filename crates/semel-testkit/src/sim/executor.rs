@@ -41,6 +41,7 @@ pub struct Handle {
     tasks: Arc<AtomicU64>,
     steps: Arc<AtomicU64>,
     waits: Arc<Mutex<Vec<(u64, Waker)>>>,
+    executor: Arc<Mutex<Option<Waker>>>,
 }
 
 impl Handle {
@@ -84,8 +85,17 @@ impl Handle {
         .await;
     }
 
+    /// Whether there are orders that have not been carried out.
+    pub fn has_orders(&self) -> bool {
+        !self.orders.lock().unwrap().is_empty()
+    }
+
+    /// It may come from outside of the executor, which nobody else would poll for that.
     fn order(&self, order: Order) {
         self.orders.lock().unwrap().push(order);
+        if let Some(executor) = &*self.executor.lock().unwrap() {
+            executor.wake_by_ref();
+        }
     }
 }
 
@@ -136,7 +146,9 @@ pub struct Executor {
 impl Executor {
     /// An executor without tasks, whose every choice comes from `dice`.
     pub fn new(dice: Dice) -> Self {
-        Self { handle: Handle::default(), tasks: Vec::new(), frozen: Vec::new(), dice, waker: Arc::default() }
+        let handle = Handle::default();
+        let waker = Arc::clone(&handle.executor);
+        Self { handle, tasks: Vec::new(), frozen: Vec::new(), dice, waker }
     }
 
     /// How tasks are started.

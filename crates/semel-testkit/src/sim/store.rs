@@ -25,22 +25,32 @@ use super::dice::Dice;
 use super::executor::{Handle, Owner, pass};
 use crate::history::{Checked, Witness};
 
-/// The store's clock: the runtime's, and what it has been moved by.
+/// The store's clock: the runtime's, if it goes by one, and what it has been moved by.
 #[derive(Clone)]
 pub struct SimClock {
-    began: Instant,
+    began: Option<Instant>,
     moved: Arc<AtomicI64>,
 }
 
 impl SimClock {
     /// A clock that begins where clocks that stand still do.
     pub fn new() -> Self {
-        Self { began: Instant::now(), moved: Arc::default() }
+        Self { began: Some(Instant::now()), moved: Arc::default() }
+    }
+
+    /// A clock that stands still but for what it is moved by.
+    pub fn still() -> Self {
+        Self { began: None, moved: Arc::default() }
     }
 
     /// Jumps, backwards too.
     pub fn jump(&self, by_ms: i64) {
         self.moved.fetch_add(by_ms.saturating_mul(1_000), Ordering::Relaxed);
+    }
+
+    /// So much time passes.
+    pub fn pass(&self, time: Duration) {
+        self.moved.fetch_add(i64::try_from(time.as_micros()).unwrap_or(i64::MAX), Ordering::Relaxed);
     }
 }
 
@@ -52,7 +62,8 @@ impl Default for SimClock {
 
 impl Clock for SimClock {
     fn now(&self) -> Timestamp {
-        let passed = i64::try_from(self.began.elapsed().as_micros()).unwrap_or(i64::MAX);
+        let passed = self.began.map_or(0, |began| began.elapsed().as_micros());
+        let passed = i64::try_from(passed).unwrap_or(i64::MAX);
         let start = Clock::now(&ManualClock::default()).as_micros();
         Timestamp::from_micros(start + passed + self.moved.load(Ordering::Relaxed))
     }

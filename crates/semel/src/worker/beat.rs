@@ -1,6 +1,6 @@
 //! Signs of life: every job a worker holds, running or waiting for its turn, has its lease extended well before it ends.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ fn unheard() -> Error {
 /// The jobs a worker holds.
 #[derive(Default)]
 pub(crate) struct Beats {
-    held: Mutex<HashMap<JobId, Beating>>,
+    held: Mutex<BTreeMap<JobId, Beating>>,
     /// Something is to be done sooner than it was.
     sooner: Notify,
     told: watch::Sender<Directive>,
@@ -90,7 +90,7 @@ impl Beating {
 }
 
 /// When something is to be done next.
-fn soonest_of(jobs: &HashMap<JobId, Beating>) -> Option<Instant> {
+fn soonest_of(jobs: &BTreeMap<JobId, Beating>) -> Option<Instant> {
     jobs.values().filter_map(Beating::due).min()
 }
 
@@ -112,7 +112,7 @@ impl Drop for Holding {
 }
 
 impl Beats {
-    fn held(&self) -> MutexGuard<'_, HashMap<JobId, Beating>> {
+    fn held(&self) -> MutexGuard<'_, BTreeMap<JobId, Beating>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -176,6 +176,9 @@ impl Beats {
         loop {
             let next = self.soonest().unwrap_or(idle).min(idle);
             tokio::select! {
+                // In one order, here and in the map, so that a run can be played again.
+                biased;
+                () = stop.cancelled() => return,
                 () = tokio::time::sleep_until(next) => {
                     let now = Instant::now();
                     if self.run_out(now) || idle <= now {
@@ -185,7 +188,6 @@ impl Beats {
                 }
                 Some(()) = under_way.next() => {}
                 () = self.sooner.notified() => {}
-                () = stop.cancelled() => return,
             }
         }
     }
@@ -290,7 +292,7 @@ impl Beats {
 }
 
 /// By its fence: meanwhile the job may have been given to this worker again.
-fn of<'a>(held: &'a mut HashMap<JobId, Beating>, job: &Held) -> Option<&'a mut Beating> {
+fn of<'a>(held: &'a mut BTreeMap<JobId, Beating>, job: &Held) -> Option<&'a mut Beating> {
     held.get_mut(&job.id).filter(|beating| beating.held.fence == job.fence)
 }
 

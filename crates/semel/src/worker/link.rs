@@ -237,9 +237,10 @@ impl Link for Local {
                 let opens = hints.closed_lanes().opens(looked);
                 let look = Instant::now() + LOOK_AT_LEAST_EVERY;
                 tokio::select! {
+                    biased;
+                    () = stop.cancelled() => return Ok(Vec::new()),
                     () = hints.ready_since(&mark) => {}
                     () = tokio::time::sleep_until(opens.map_or(look, |opens| opens.min(look))) => {}
-                    () = stop.cancelled() => return Ok(Vec::new()),
                 }
             }
         })

@@ -11,6 +11,8 @@ mod pool;
 mod remote;
 mod rest;
 mod run;
+#[cfg(test)]
+mod sim;
 mod verdict;
 mod working;
 

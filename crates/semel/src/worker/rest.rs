@@ -36,9 +36,17 @@ impl Rest {
         let rest = self.next;
         self.next = (rest * 2).min(REST_MAX);
         // Not all workers at the same moment: up to a quarter less.
-        let chance = (semel_store::random::number() >> 56) as u32;
-        (rest - rest * chance / 1024, is_news)
+        (rest - rest * chance() / 1024, is_news)
     }
+}
+
+/// A number up to 255 that nobody can guess; of a simulation, one of its seed's.
+fn chance() -> u32 {
+    #[cfg(test)]
+    if let Some(drawn) = super::sim::chance() {
+        return drawn;
+    }
+    (semel_store::random::number() >> 56) as u32
 }
 
 #[cfg(test)]
