@@ -131,6 +131,7 @@ impl Shared {
     /// Ends when the store or a heartbeat says that the lease is gone.
     pub(crate) async fn hears_of_loss(&self, job: &Delivery, lost: &CancellationToken) {
         tokio::select! {
+            biased;
             () = self.link.lost(job) => {}
             () = lost.cancelled() => {}
         }

@@ -361,6 +361,7 @@ impl Worker {
     pub async fn run_until(self, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
         let working = self.start()?;
         let ended = tokio::select! {
+            biased;
             () = shutdown => Ok(()),
             () = working.told_to_end() => Ok(()),
             gone = working.store_gone() => Err(gone),

@@ -100,9 +100,11 @@ impl Pool {
                         tracing::warn!(%error, queue = %self.queue, "jobs could not be fetched; it is tried again");
                     }
                     tokio::select! {
-                        () = tokio::time::sleep(pause) => {}
+                        // In one order, so that a run can be played again.
+                        biased;
                         () = shared.stop.cancelled() => return,
                         _ = &mut gone => return,
+                        () = tokio::time::sleep(pause) => {}
                     }
                 }
             }
