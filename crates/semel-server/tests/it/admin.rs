@@ -412,7 +412,7 @@ async fn a_dead_letter_whose_key_was_released_is_enqueued_anew_and_not_sent_back
     let server = Server::in_memory().await;
     let dead = dead_letter(&server, "q", Some(json!({ "keys": ["args"] }))).await;
     let key = server.get(&format!("/ojs/v1/jobs/{dead}")).await.body["job"]["unique_key"].clone();
-    let path = format!("/ojs/v1/admin/unique-jobs/{}", key.as_str().unwrap());
+    let path = format!("/ojs/v1/unique-jobs/{}", key.as_str().unwrap());
     let released = server.ask(Method::DELETE, &path, Some(r#"{"reason":"a test"}"#), HeaderMap::new()).await;
     assert_eq!(released.status, 200, "{}", released.body);
     let again = server.create(&job(&json!({ "k": 1 }), &json!({ "unique": { "keys": ["args"] } }))).await;
