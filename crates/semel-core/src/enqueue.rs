@@ -118,9 +118,15 @@ fn decide(draft: &mut Draft, offer: &Offer) -> Result<Outcome, Missing> {
     let Some(named) = view.holders.iter().find(|head| head.id == holder).cloned() else {
         return Ok(Outcome::TooManyHolders);
     };
+    let compared: Vec<Head> = match admission.ends() {
+        [] => vec![named.clone()],
+        ends => {
+            ends.iter().filter_map(|id| view.holders.iter().find(|head| head.id == *id)).cloned().collect()
+        }
+    };
     if policy.on_mismatch() == OnMismatch::Reject
         && !is_planted(Bug::MismatchAccepted)
-        && let Some(refused) = refuse_mismatch(draft, offer, policy, &admission, &named)?
+        && let Some(refused) = refuse_mismatch(draft, offer, policy, &admission, &compared)?
     {
         // A duplicate like any other. One that cannot be read is none.
         if policy.slides() && matches!(refused, Outcome::Mismatch { .. }) {

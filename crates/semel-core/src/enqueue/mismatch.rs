@@ -13,8 +13,28 @@ use super::{Holder, Offer, Outcome};
 /// Differing places named in a mismatch at most.
 const POINTERS_MAX: usize = 20;
 
-/// The refusal of a job whose key stands for another type or other args; none when they are the same.
+/// The refusal of a job whose key stands for another type or other args in one of these holders: the job that its answer would
+/// name, or all that it would replace. None when they are the same.
 pub(super) fn refuse_mismatch(
+    draft: &mut Draft,
+    offer: &Offer,
+    policy: &UniquePolicy,
+    admission: &Admission,
+    compared: &[Head],
+) -> Result<Option<Outcome>, Missing> {
+    let (mut refused, mut missing) = (None, false);
+    for holder in compared {
+        match refuse_other_work(draft, offer, policy, admission, holder) {
+            // Going on finds who else is missing, in one go.
+            Err(Missing) => missing = true,
+            Ok(outcome) => refused = refused.or(outcome),
+        }
+    }
+    if missing { Err(Missing) } else { Ok(refused) }
+}
+
+/// The refusal by one holder.
+fn refuse_other_work(
     draft: &mut Draft,
     offer: &Offer,
     policy: &UniquePolicy,

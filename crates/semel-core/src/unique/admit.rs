@@ -67,7 +67,8 @@ pub enum Admission {
 }
 
 impl Admission {
-    /// The job an answer names, and the one whose content is compared for `on_mismatch`. None after `Create`.
+    /// The job an answer names, and the one whose content is compared for `on_mismatch`, beside those that it
+    /// [ends](Self::ends). None after `Create`.
     pub fn holder(&self) -> Option<JobId> {
         match self {
             Self::Create => None,
@@ -77,6 +78,19 @@ impl Admission {
             Self::Replace { holders, .. } => holders.first().copied(),
             Self::AmendFollowUp { follow_up } => Some(*follow_up),
             Self::CreateFollowUp { after } => after.first().copied(),
+        }
+    }
+
+    /// The holders that it cancels; the one an answer names comes first.
+    pub fn ends(&self) -> &[JobId] {
+        match self {
+            Self::Replace { holders, .. } => holders,
+            Self::Create
+            | Self::Existing { .. }
+            | Self::Reject { .. }
+            | Self::AmendFollowUp { .. }
+            | Self::CreateFollowUp { .. }
+            | Self::AmendWaiting { .. } => &[],
         }
     }
 

@@ -23,6 +23,9 @@ pub fn policy_sentence(policy: &UniquePolicy) -> String {
     }
     if policy.on_mismatch() == OnMismatch::Reject {
         text.push_str(" The same key with another type or other args is refused as payload_mismatch.");
+        if policy.states().intersects(StateSet::FINISHED) {
+            text.push_str(" Of a job whose args retention has deleted only the type is compared.");
+        }
     }
     if policy.disclose() == Disclose::Never {
         text.push_str(" The answer does not show the existing job.");

@@ -224,6 +224,25 @@ pub async fn a_key_that_stands_for_other_work_is_a_mismatch(f: &Fixture) {
     rejected(f, &strict(r#"[{"n":1,"same":0}]"#)).await;
 }
 
+/// Whoever is replaced was to be the same work, and not only the one that an answer names.
+pub async fn nobody_who_does_other_work_is_replaced(f: &Fixture) {
+    let first = f.create(&keyed("a").args("[1]").offer()).await;
+    // It looks at jobs that are due later alone, and so comes beside the first.
+    let later = keyed("a").args("[2]").states(StateSet::EMPTY.with(State::Scheduled)).later(SECOND * 60);
+    let second = f.create(&later.offer()).await;
+    let newest = |args: &str| {
+        let want = keyed("a").args(args).on_conflict("replace");
+        want.policy(|spec| spec.on_mismatch = Some("reject".to_owned()))
+    };
+    for (args, other) in [("[2]", first.id), ("[1]", second.id)] {
+        let outcome = f.enqueue(&newest(args).offer()).await;
+        let Outcome::Mismatch { pointers, holder } = outcome else { panic!("{outcome:?}") };
+        assert_eq!((pointers, holder.absorbed_by()), (vec!["/args/0".to_owned()], other));
+    }
+    assert_eq!(f.head(first.id).await, Some(first));
+    assert_eq!(f.head(second.id).await, Some(second));
+}
+
 /// What the holder was overwritten with is what its key stands for.
 pub async fn a_mismatch_is_found_with_the_present_args(f: &Fixture) {
     let strict =

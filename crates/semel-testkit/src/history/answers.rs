@@ -182,7 +182,7 @@ impl Witness {
             (Outcome::Mismatch { holder, pointers }, expected) => {
                 let id = holder.absorbed_by();
                 let is_other_type = holder.labels().0 != &offer.job_type;
-                expected.named() == Some(id)
+                expected.compared().contains(&id)
                     && (is_other_work(id) || is_other_type && matches!(expected, Expected::Amend(_)))
                     && (holder.named().is_some() || pointers.is_empty())
             }

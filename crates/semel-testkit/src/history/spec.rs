@@ -41,12 +41,13 @@ pub enum Expected {
 }
 
 impl Expected {
-    /// The job whose content `on_mismatch` compares.
-    pub fn named(&self) -> Option<JobId> {
+    /// The jobs whose content `on_mismatch` compares: the one that the answer names, or all that are replaced.
+    pub fn compared(&self) -> BTreeSet<JobId> {
         match self {
-            Self::Create => None,
-            Self::Existing(id) | Self::Reject(id, _) | Self::Amend(id) => Some(*id),
-            Self::Replace { named, .. } | Self::FollowUp { named, .. } => Some(*named),
+            Self::Create => BTreeSet::new(),
+            Self::Existing(id) | Self::Reject(id, _) | Self::Amend(id) => BTreeSet::from([*id]),
+            Self::Replace { cancelled, .. } => cancelled.clone(),
+            Self::FollowUp { named, .. } => BTreeSet::from([*named]),
         }
     }
 }

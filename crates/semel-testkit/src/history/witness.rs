@@ -246,10 +246,12 @@ impl Witness {
         }
         let mut judge = |holders: &[Head]| {
             let expected = decide(policy, holders, now, stored.mark.inspect);
-            if policy.on_mismatch() == OnMismatch::Reject
-                && let Some(named) = expected.named().and_then(|id| self.jobs.get(&id))
-                && (named.args != stored.args || named.head.job_type != head.job_type)
-            {
+            let is_other = |id: JobId| {
+                self.jobs
+                    .get(&id)
+                    .is_some_and(|job| job.args != stored.args || job.head.job_type != head.job_type)
+            };
+            if policy.on_mismatch() == OnMismatch::Reject && expected.compared().into_iter().any(is_other) {
                 return Err(format!("{} took the key of other work", head.id));
             }
             let is_right = match &expected {
