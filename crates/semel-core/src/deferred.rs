@@ -17,7 +17,7 @@ use crate::job::NoteKind;
 use crate::limit::Limit;
 use crate::sight::Queues;
 use crate::time::Timestamp;
-use crate::trail::Duplicates;
+use crate::trail::{Duplicates, Sender, traceparent};
 use crate::unique::UniqueKey;
 
 /// The stored form of an offer. Members with their default value are left out.
@@ -175,16 +175,17 @@ pub(crate) fn note(draft: &mut Draft, offer: &Offer, outcome: &Outcome, source: 
     let (job_type, queue) = (offer.job_type.clone(), offer.queue.clone());
     draft.count(Offered { job_type, queue, outcome: outcome.name() });
     if let (Some(holder), Some(told)) = (outcome.absorbed_by(), outcome.duplicate_event()) {
-        record(draft, holder, told, source)?;
+        let trace = traceparent(&offer.body).unwrap_or_default();
+        record(draft, holder, told, Sender { source, traceparent: &trace })?;
     }
     Ok(())
 }
 
-fn record(draft: &mut Draft, holder: JobId, told: EventKind, source: &str) -> Result<(), Missing> {
+fn record(draft: &mut Draft, holder: JobId, told: EventKind, sender: Sender<'_>) -> Result<(), Missing> {
     let Some((mut head, full)) = draft.full(holder)? else { return Ok(()) };
     let before = full.note(NoteKind::Duplicates).and_then(|text| Duplicates::decode(text).ok());
     let mut duplicates = before.unwrap_or_default();
-    duplicates.push(draft.now(), source);
+    duplicates.push(draft.now(), sender);
     draft.update(&mut head);
     draft.note(holder, NoteKind::Duplicates, Some(duplicates.encode()));
     draft.tell(told, &head, 1);

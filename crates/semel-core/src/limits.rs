@@ -34,6 +34,8 @@ pub const FAILURES_KEPT_MAX: usize = 50;
 pub const FAILURES_BYTES_MAX: usize = 256 * 1024;
 /// Longest code or type of a failure that is kept, in bytes.
 pub const FAILURE_NAME_BYTES_MAX: usize = 255;
+/// Longest trace that is kept of a duplicate, in bytes; one of W3C's first version has 55.
+pub const TRACEPARENT_BYTES_MAX: usize = 64;
 /// Longest message of a failure that is kept, in bytes; a longer one is cut.
 pub const FAILURE_MESSAGE_BYTES_MAX: usize = 64 * 1024;
 /// Largest details of a failure that are kept, in bytes; of larger ones it is kept how large they were.

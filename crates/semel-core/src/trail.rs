@@ -7,8 +7,9 @@ use crate::body::Body;
 use crate::ident::JobId;
 use crate::limits::{
     ABSORBED_IDS_MAX, DUPLICATES_RECENT_MAX, FAILURE_DETAILS_BYTES_MAX, FAILURE_MESSAGE_BYTES_MAX,
-    FAILURE_NAME_BYTES_MAX, FAILURES_BYTES_MAX, FAILURES_KEPT_MAX,
+    FAILURE_NAME_BYTES_MAX, FAILURES_BYTES_MAX, FAILURES_KEPT_MAX, TRACEPARENT_BYTES_MAX,
 };
+use crate::sensitive::is_within;
 use crate::stored::stored_as_json;
 use crate::time::Timestamp;
 
@@ -144,6 +145,37 @@ pub struct Duplicate {
     /// Who sent it, as far as the server knows: a credential's name, a client's own name, a remote address.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub source: String,
+    /// The trace that its sender's request was a part of, as its meta said (W3C Trace Context); nothing if it said none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub traceparent: String,
+}
+
+/// Whom a duplicate is recorded as coming from.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sender<'a> {
+    /// As [`Duplicate::source`].
+    pub source: &'a str,
+    /// As [`Duplicate::traceparent`].
+    pub traceparent: &'a str,
+}
+
+/// The `traceparent` in the meta of what was sent, an encoded [`Body`], for the record of a duplicate. None where that is sensitive or
+/// of more than [`TRACEPARENT_BYTES_MAX`] bytes. Of all meta it alone is kept: it leads to whoever sent the duplicate, and says nothing
+/// of the work.
+pub fn traceparent(body: &[u8]) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Traced {
+        traceparent: String,
+    }
+
+    // Nearly all bodies are without, and duplicates come in storms.
+    memchr::memmem::find(body, b"\"traceparent\"")?;
+    let body = Body::decode(body).ok()?;
+    if body.sensitive.iter().any(|hidden| is_within("/meta/traceparent", hidden)) {
+        return None;
+    }
+    let traced: Traced = serde_json::from_str(&body.meta).ok()?;
+    Some(traced.traceparent).filter(|text| text.len() <= TRACEPARENT_BYTES_MAX)
 }
 
 /// The duplicates a job has absorbed.
@@ -161,19 +193,21 @@ pub struct Duplicates {
 
 impl Duplicates {
     /// Adds one duplicate.
-    pub fn push(&mut self, at: Timestamp, source: &str) {
+    pub fn push(&mut self, at: Timestamp, sender: Sender<'_>) {
         let at = at.as_micros();
         if self.count == 0 {
             self.first_at = at;
         }
         self.count += 1;
         self.last_at = self.last_at.max(at);
-        // The oldest makes room, and its text is used again: this is done under a lock that all callers share.
+        // The oldest makes room, and its texts are used again: this is done under a lock that all callers share.
         let is_full = self.recent.len() >= DUPLICATES_RECENT_MAX;
         let mut newest = if is_full { self.recent.remove(0) } else { Duplicate::default() };
         newest.at = at;
         newest.source.clear();
-        newest.source.push_str(source);
+        newest.source.push_str(sender.source);
+        newest.traceparent.clear();
+        newest.traceparent.push_str(sender.traceparent);
         self.recent.push(newest);
     }
 
@@ -257,14 +291,37 @@ mod tests {
     fn histories_keep_the_newest() {
         let mut duplicates = Duplicates::default();
         for at in 1..=25 {
-            duplicates.push(Timestamp::from_micros(at), "");
+            duplicates.push(Timestamp::from_micros(at), Sender::default());
         }
         assert_eq!((duplicates.count, duplicates.first_at, duplicates.last_at), (25, 1, 25));
         assert_eq!(duplicates.recent.first().unwrap().at, 16);
         let mut older = Duplicates::default();
-        older.push(Timestamp::EPOCH, "a");
+        older.push(Timestamp::EPOCH, Sender { source: "a", traceparent: "00-1" });
         older.merge(duplicates);
         assert_eq!((older.count, older.first_at, older.recent.len()), (26, 0, 10));
         assert_eq!(Duplicates::decode(&older.encode()).unwrap(), older);
+    }
+
+    #[test]
+    fn of_meta_the_trace_is_kept_where_it_is_no_secret() {
+        let of = |meta: &str, sensitive: &[&str]| {
+            let sensitive = sensitive.iter().map(|&place| place.to_owned()).collect();
+            traceparent(&Body { meta: meta.into(), sensitive, ..Body::default() }.encode().unwrap())
+        };
+        let traced = r#"{"order":7,"traceparent":"00-1","a":{"traceparent":"00-2"}}"#;
+        assert_eq!(of(traced, &["/meta/order"]).as_deref(), Some("00-1"));
+        for (meta, sensitive) in [
+            ("{}", &[][..]),
+            (r#"{"a":{"traceparent":"00-2"}}"#, &[]),
+            (r#"{"traceparent":7}"#, &[]),
+            (r#"{"traceparent":null}"#, &[]),
+            (traced, &["/meta"]),
+            (traced, &["/args", "/meta/traceparent"]),
+        ] {
+            assert_eq!(of(meta, sensitive), None, "{meta}");
+        }
+        let long = |bytes: usize| format!(r#"{{"traceparent":"{}"}}"#, "0".repeat(bytes));
+        assert!(of(&long(TRACEPARENT_BYTES_MAX), &[]).is_some());
+        assert_eq!(of(&long(TRACEPARENT_BYTES_MAX + 1), &[]), None);
     }
 }

@@ -9,7 +9,7 @@ use semel_core::event::EventKind;
 use semel_core::ident::JobId;
 use semel_core::job::NoteKind;
 use semel_core::time::Timestamp;
-use semel_core::trail::Duplicates;
+use semel_core::trail::{Duplicates, Sender};
 use semel_store::{Store, StoreError};
 
 use crate::apart::{Apart, PATIENCE, apart};
@@ -70,7 +70,7 @@ impl DuplicateLog {
     }
 
     /// Notes that `holder` absorbed a duplicate, and what that [was told](semel_core::enqueue::Outcome::duplicate_event).
-    pub fn note(&self, holder: JobId, told: EventKind, at: Timestamp, source: &str) {
+    pub fn note(&self, holder: JobId, told: EventKind, at: Timestamp, sender: Sender<'_>) {
         let mut records = self.records();
         let Records { due, waiting, .. } = &mut *records;
         let has_room = due.len() + waiting.len() < WAITING_JOBS_MAX;
@@ -79,7 +79,7 @@ impl DuplicateLog {
             found => found,
         };
         if let Some(absorbed) = absorbed {
-            absorbed.record.push(at, source);
+            absorbed.record.push(at, sender);
             let counts = absorbed.told.iter_mut().zip(EventKind::DUPLICATES);
             for (count, _) in counts.filter(|(_, kind)| *kind == told) {
                 *count = count.saturating_add(1);
@@ -308,7 +308,12 @@ mod tests {
     }
 
     fn note(log: &DuplicateLog, holder: JobId) {
-        log.note(holder, EventKind::Deduplicated, semel_core::time::Timestamp::default(), "test");
+        log.note(
+            holder,
+            EventKind::Deduplicated,
+            semel_core::time::Timestamp::default(),
+            semel_core::trail::Sender::default(),
+        );
     }
 
     #[tokio::test]

@@ -20,6 +20,7 @@ use semel_core::retention::Retention;
 use semel_core::state::StateSet;
 use semel_core::tenant::{Namespace, Tenant};
 use semel_core::time::Timestamp;
+use semel_core::trail::{Sender, traceparent};
 use semel_core::unique::UniqueKey;
 use semel_store::backend::{Backend, Facts, Filter, Listing};
 use semel_store::{Store, StoreError};
@@ -318,12 +319,13 @@ impl Engine {
         self.shared.counters.count(&label.job_type, &label.queue, name);
         self.shared.policies.count(label, name);
         self.shared.hottest.count(outcome, &label.job_type, &label.queue, &self.space);
-        self.note(outcome, now, source);
+        self.note(label, outcome, now, source);
     }
 
-    fn note(&self, outcome: &Outcome, now: Timestamp, source: &str) {
+    fn note(&self, label: &Label, outcome: &Outcome, now: Timestamp, source: &str) {
         if let (Some(holder), Some(told)) = (outcome.absorbed_by(), outcome.duplicate_event()) {
-            self.shared.duplicates.note(holder, told, now, source);
+            let trace = traceparent(&label.body).unwrap_or_default();
+            self.shared.duplicates.note(holder, told, now, Sender { source, traceparent: &trace });
         }
     }
 

@@ -1,5 +1,6 @@
 //! Requests that were sent before, by their `Idempotency-Key`.
 
+use bytes::Bytes;
 use semel_core::draft::{Draft, Reads, each};
 use semel_core::enqueue::Outcome;
 use semel_core::enqueue::once::{self, Once};
@@ -40,7 +41,8 @@ impl Engine {
                 _ => continue,
             };
             // Its policy had no part in it.
-            let label = Label { job_type: job_type.clone(), queue: queue.clone(), policy: None };
+            let label =
+                Label { job_type: job_type.clone(), queue: queue.clone(), policy: None, body: Bytes::new() };
             self.tell(&label, outcome, now, source);
         }
         Ok(answers.into_iter().map(|answer| answer.map(|outcome| self.space().shown(outcome))).collect())

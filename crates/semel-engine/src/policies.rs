@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use bytes::Bytes;
 use semel_core::body::Body;
 use semel_core::draft::Full;
 use semel_core::enqueue::Offer;
@@ -67,18 +68,22 @@ pub(crate) struct Label {
     pub(crate) job_type: JobType,
     pub(crate) queue: QueueName,
     pub(crate) policy: Option<Arc<UniquePolicy>>,
+    /// What was sent, for the record of a duplicate; empty where nobody has it any more.
+    pub(crate) body: Bytes,
 }
 
 impl Label {
     pub(crate) fn of(offer: &Offer) -> Self {
         let policy = offer.unique.as_ref().map(|identity| Arc::clone(&identity.policy));
-        Self { job_type: offer.job_type.clone(), queue: offer.queue.clone(), policy }
+        let (job_type, queue) = (offer.job_type.clone(), offer.queue.clone());
+        Self { job_type, queue, policy, body: offer.body.clone() }
     }
 
     /// Of a stored job that is offered again. A policy that cannot be read is counted nowhere.
     pub(crate) fn of_stored(head: &Head, full: &Full) -> Self {
         let policy = Body::decode(&full.body).ok().and_then(|body| body.unique).map(Arc::new);
-        Self { job_type: head.job_type.clone(), queue: head.queue.clone(), policy }
+        // Sent again by somebody else than who sent it first.
+        Self { job_type: head.job_type.clone(), queue: head.queue.clone(), policy, body: Bytes::new() }
     }
 }
 
@@ -166,7 +171,8 @@ mod tests {
 
     fn label(job_type: &str, spec: &PolicySpec) -> Label {
         let policy = Some(Arc::new(UniquePolicy::build(spec, "").unwrap()));
-        Label { job_type: JobType::from_stored(job_type), queue: QueueName::default(), policy }
+        let (job_type, queue) = (JobType::from_stored(job_type), QueueName::default());
+        Label { job_type, queue, policy, body: Bytes::new() }
     }
 
     fn period(hours: usize) -> PolicySpec {

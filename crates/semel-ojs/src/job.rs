@@ -315,6 +315,11 @@ pub fn put_duplicates(duplicates: &Duplicates, out: &mut String) {
                 if !duplicate.source.is_empty() {
                     object.text("source", &duplicate.source);
                 }
+                if !duplicate.traceparent.is_empty() {
+                    crate::write::object(object.member("meta"), |meta| {
+                        meta.text("traceparent", &duplicate.traceparent);
+                    });
+                }
             });
         });
     });

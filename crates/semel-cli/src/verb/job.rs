@@ -129,8 +129,13 @@ fn show(job: &Value, printer: &Printer) {
 
 /// The last duplicates a job has absorbed.
 pub fn duplicates(record: &Value, printer: &Printer) {
-    let rows = items(record, "/recent")
-        .iter()
-        .map(|duplicate| vec![text(duplicate, "/at"), text(duplicate, "/source")]);
-    printer.table(&["LAST DUPLICATES", "FROM"], rows);
+    let recent = items(record, "/recent");
+    let trace = "/meta/traceparent";
+    let (mut names, mut places) = (vec!["LAST DUPLICATES", "FROM"], vec!["/at", "/source"]);
+    if recent.iter().any(|duplicate| duplicate.pointer(trace).is_some()) {
+        names.push("TRACE");
+        places.push(trace);
+    }
+    let rows = recent.iter().map(|duplicate| places.iter().map(|place| text(duplicate, place)).collect());
+    printer.table(&names, rows);
 }

@@ -91,17 +91,20 @@ async fn every_duplicate_is_recorded_and_readable_before_and_after_it_is_written
     for number in 0..25 {
         drop(engine.enqueue(keyed("a").offer(), &format!("caller-{number}")).await.unwrap());
     }
+    let traced = keyed("a").body(|body| body.meta = r#"{"order":7,"traceparent":"00-1"}"#.into());
+    drop(engine.enqueue(traced.offer(), "caller-25").await.unwrap());
     let before = engine.job(head.id).await.unwrap().unwrap().duplicates;
     engine.stop().await;
     let after = engine.job(head.id).await.unwrap().unwrap();
-    assert_eq!((before.count, before.recent.len()), (25, 10));
+    assert_eq!((before.count, before.recent.len()), (26, 10));
     assert_eq!(after.duplicates, before);
-    assert_eq!(after.duplicates.recent.last().unwrap().source, "caller-24");
+    let told: Vec<_> = before.recent.iter().rev().map(|one| (&*one.source, &*one.traceparent)).collect();
+    assert_eq!(told[..2], [("caller-25", "00-1"), ("caller-24", "")]);
     // The record moved neither the fence nor the state.
     assert_eq!((after.head.fence, after.head.state), (head.fence, head.state));
     let series = engine.counters().all();
     assert!(
-        series.iter().any(|((_, _, outcome), count)| *outcome == "rejected" && *count == 25),
+        series.iter().any(|((_, _, outcome), count)| *outcome == "rejected" && *count == 26),
         "{series:?}"
     );
 }

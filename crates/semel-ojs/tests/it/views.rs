@@ -11,11 +11,11 @@ use semel_core::lineage::Lineage;
 use semel_core::state::State;
 use semel_core::tenant::{Namespace, Tenant};
 use semel_core::time::Timestamp;
-use semel_core::trail::{Duplicates, Failure};
+use semel_core::trail::{Duplicates, Failure, Sender};
 use semel_ojs::answer::Admitted;
 use semel_ojs::{Enqueue, JobView, answer};
-use serde_json::Value;
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
 
 use crate::read;
 
@@ -95,11 +95,13 @@ fn failures_are_shown_until_the_job_succeeds() {
 fn answers_are_a_superset_that_parses() {
     let (head, body) = admit(r#"{"type":"a.b","args":[],"unique":{"key":"k\"1"}}"#);
     let mut duplicates = Duplicates::default();
-    duplicates.push(Timestamp::from_millis(1_800_000_000_000), "cli \"x\"");
+    duplicates
+        .push(Timestamp::from_millis(1_800_000_000_000), Sender { source: "cli \"x\"", traceparent: "00-1" });
     let view = JobView { duplicates: Some(&duplicates), ..JobView::fresh(&head, &body) };
     let both: Value = serde_json::from_str(&answer::job(&view)).unwrap();
     assert_eq!(both["job"]["id"], both["id"]);
     assert_eq!(both["unique"]["duplicates"]["recent"][0]["source"], "cli \"x\"");
+    assert_eq!(both["unique"]["duplicates"]["recent"][0]["meta"], json!({"traceparent": "00-1"}));
     assert_eq!(both["unique"]["key"], "k\"1");
     for text in [
         answer::acknowledged(&view),
@@ -161,7 +163,7 @@ impl Worn {
             details: None,
         };
         let mut duplicates = Duplicates::default();
-        duplicates.push(at, "cli");
+        duplicates.push(at, Sender { source: "cli", traceparent: "00-1" });
         Self { head, body, failures: vec![failure], duplicates }
     }
 

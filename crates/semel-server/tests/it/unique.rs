@@ -11,6 +11,8 @@ use serde_json::{Value, json};
 
 use crate::harness::{Server, header};
 
+const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
 fn request(unique: &Value) -> Value {
     json!({ "type": "email.send", "args": [{ "user_id": 42 }], "options": { "unique": unique } })
 }
@@ -168,7 +170,9 @@ async fn an_explanation_says_why_and_writes_nothing() {
 
     let job = server.create(&body).await;
     assert_eq!(job.body["job"]["unique_key"], before.body["key"]);
-    server.ask(Method::POST, "/ojs/v1/jobs", Some(&body.to_string()), header("user-agent", "cli/1")).await;
+    let mut traced = header("user-agent", "cli/1");
+    traced.extend(header("traceparent", TRACE));
+    server.ask(Method::POST, "/ojs/v1/jobs", Some(&body.to_string()), traced).await;
     let after = server.post("/ojs/v1/unique/explain", &body).await.body;
     let holder = &after["holders"][0];
     assert_eq!((&after["decision"], &holder["job_id"]), (&"reject".into(), &job.job_id().into()));
@@ -181,6 +185,7 @@ async fn an_explanation_says_why_and_writes_nothing() {
         (&after["duplicates"]["count"], &after["duplicates"]["recent"][0]["source"]),
         (&1.into(), &"cli/1".into())
     );
+    assert_eq!(after["duplicates"]["recent"][0]["meta"], json!({ "traceparent": TRACE }));
     assert_eq!(
         (&after["strategies"]["ignore"], &after["strategies"]["replace"]),
         (&"existing".into(), &"replace".into())

@@ -10,7 +10,7 @@ use semel_core::lease::{Bearer, LeaseToken};
 use semel_core::limit::Limit;
 use semel_core::settle::{self, Refusal, Settled};
 use semel_core::state::State;
-use semel_core::trail::Duplicates;
+use semel_core::trail::{Duplicates, Sender};
 use semel_core::{life, workflow};
 
 use super::admission::{admitted, rejected};
@@ -187,7 +187,8 @@ pub async fn what_is_known_of_duplicates_outlives_what_a_worker_writes(f: &Fixtu
     let told = async |count: u64| {
         let mut record = Duplicates::default();
         for number in 0..count {
-            record.push(f.now().await, &format!("caller-{number}"));
+            let source = format!("caller-{number}");
+            record.push(f.now().await, Sender { source: &source, traceparent: "00-1" });
         }
         f.decide(|draft| {
             let Some((mut head, _)) = draft.full(first.id)? else { return Ok(()) };
