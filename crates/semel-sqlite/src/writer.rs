@@ -223,8 +223,7 @@ impl<'a> Writer<'a> {
                 self.release_left_out(key)?;
             }
         }
-        // A head that a decision took from the key's memory has only what the key needs, and an ended job's update may
-        // change nothing else.
+        // A head that a decision took from the key's memory has only what the key needs.
         let head = if head.state.is_finished() { still_ended(&before, &head) } else { head };
         let released = reader::holds_key(self.db, seq)? && head.key.is_none();
         if head.id.row() != seq.unsigned_abs() {
@@ -370,7 +369,11 @@ impl<'a> Writer<'a> {
 /// An ended job with what a decision may change of it, which may have seen no more of it than its key's memory has.
 fn still_ended(before: &Head, decided: &Head) -> Head {
     let key = decided.key.and(before.key);
-    Head { key, version: decided.version, renewed_at: decided.renewed_at, ..before.clone() }
+    // A key's memory has the ending, and not until when the job is kept: that changes with the ending alone, as when a dead letter
+    // is deleted.
+    let until = if decided.ending == before.ending { before.until } else { decided.until };
+    let Head { version, renewed_at, ending, .. } = *decided;
+    Head { key, version, renewed_at, ending, until, ..before.clone() }
 }
 
 /// Ids of finished jobs whose retention is over, looking at a bounded number of rows from where the last look ended.
