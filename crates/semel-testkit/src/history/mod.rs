@@ -11,24 +11,34 @@
 //! - [`flow`]: workflows and ticks; [`runs`]: what workers were given; [`lanes`]: limits on starting jobs.
 //! - [`requests`]: what is stored under an `Idempotency-Key`; [`tasks`]: tasks and their steps.
 //! - [`intervals`]: two jobs that surely held one key at one time.
+//!
+//! Of real processes nobody sees the commits. There the store's own log is the witness:
+//! - [`lives`]: what the log says of one job; [`chronicle`]: the log replayed, each admission on the holders that it met.
+//! - [`told`]: what callers were told, against it.
 
 pub mod answers;
+pub mod chronicle;
 pub mod flow;
 pub mod intervals;
 pub mod lanes;
+pub mod lives;
 pub mod moves;
 pub mod requests;
 pub mod runs;
 pub mod spec;
 pub mod stored;
 pub mod tasks;
+pub mod told;
 pub mod witness;
 
+pub use chronicle::{Chronicle, Script, Unseen};
 pub use intervals::Holds;
 pub use lanes::Lanes;
+pub use lives::Kept as KeptJob;
 pub use requests::{Kept, Requests};
 pub use stored::{Ended, Mark, Stored};
 pub use tasks::Tasks;
+pub use told::Told;
 pub use witness::Witness;
 
 /// A judgement: nothing, or what does not hold.
