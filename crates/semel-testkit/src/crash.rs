@@ -3,7 +3,9 @@
 
 pub(crate) mod crossings;
 mod flows;
+pub(crate) mod medley;
 mod process;
+mod replayed;
 mod tasks;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,6 +30,7 @@ use tokio::task::JoinSet;
 
 pub use self::flows::Told;
 pub use self::process::{called, kill_after};
+pub use self::replayed::Seen;
 use crate::history::Holds;
 use crate::make::{Want, keyed};
 
@@ -75,6 +78,16 @@ pub async fn victim(backend: Arc<dyn Backend>, round: u64, turns: u64) {
         is_patient: false,
     };
     asker.spawn(&mut offering);
+    let medley = medley::Medley {
+        engine: engine.clone(),
+        number: 0,
+        say: Arc::new(say),
+        round,
+        turns,
+        over: Arc::clone(&over),
+        reads_log: true,
+    };
+    medley.spawn(&mut offering, &mut working);
     for task in 0..OFFERERS {
         let engine = engine.clone();
         offering.spawn(async move {
@@ -157,6 +170,8 @@ pub struct Account {
     pub tasks: tasks::Told,
     /// Requests about several records at once.
     pub crossings: crossings::Told,
+    /// Requests of all policies, in words.
+    medley: Vec<String>,
     /// Requests that failed.
     pub errors: Vec<String>,
 }
@@ -191,17 +206,20 @@ impl Account {
                 ["acked", job] => drop(account.acked.insert(id(job))),
                 _ if account.flows.read(&words) || account.tasks.read(&words) => {}
                 _ if account.crossings.read(&words) => {}
+                _ if medley::is_one(&words) => account.medley.push(line.to_owned()),
                 _ => account.errors.push(line.to_owned()),
             }
         }
         account
     }
 
-    /// Whether the store, opened again, stands by all of it. Its clock must be past the leases of the dead.
-    pub async fn judge(&self, backend: Arc<dyn Backend>, round: u64) {
+    /// Whether the store, opened again, stands by all of it. Its clock must be past the leases of the dead. Answers what was
+    /// looked at as it was found.
+    pub async fn judge(&self, backend: Arc<dyn Backend>, round: u64) -> Seen {
         assert_eq!(self.errors, Vec::<String>::new());
         assert_eq!(self.holds.doubled(), None, "two jobs surely held one key at one time");
         let engine = Engine::without_duties(backend).unwrap();
+        let seen = replayed::judge(&engine, round, &self.medley).await;
         let heads = flows::all(&engine).await;
         self.flows.judge_as_found(&heads);
         self.tasks.judge_as_found(&engine, &heads).await;
@@ -224,9 +242,11 @@ impl Account {
         self.flows.judge_workflows(&engine).await;
         self.tasks.judge_again(&engine, round).await;
         self.crossings.judge_again(&engine, round).await;
+        replayed::judge(&engine, round, &[]).await;
         for queue in engine.queues().await.unwrap() {
             assert_eq!(queue.created, queue.counts.iter().sum::<u64>() + queue.purged, "{queue:?}");
         }
+        seen
     }
 
     async fn nothing_is_doubled(&self, engine: &Engine) {
@@ -234,7 +254,8 @@ impl Account {
         let mut waiting = BTreeSet::new();
         let heads = flows::all(engine).await;
         for head in &heads {
-            let Some(key) = head.key else { continue };
+            // Under different policies several rightly hold one key.
+            let Some(key) = head.key.filter(|_| head.queue.as_str() != medley::QUEUE) else { continue };
             let all = head.hold.states == StateSet::ALL;
             assert!(!all || strict.insert(key), "two jobs with the strict key of {}", head.id);
             // One that waits for the end of another may be beside it, and no third.

@@ -201,6 +201,11 @@ impl Want {
         self
     }
 
+    /// Whether nothing in the policy contradicts the rest of it.
+    pub fn is_consistent(&self) -> bool {
+        UniquePolicy::build(&self.spec, "/unique").is_ok()
+    }
+
     /// The offer.
     pub fn offer(&self) -> Offer {
         let (mut offer, mut body) = (self.offer.clone(), self.body.clone());

@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use crate::crash::crossings::Asker;
+use crate::crash::medley::Medley;
 use crate::crash::{Account, claim, want};
 use crate::make::foreign_id;
 
@@ -115,6 +116,24 @@ impl Traffic {
                 is_patient: true,
             };
             asker.spawn(&mut self.callers);
+        }
+    }
+
+    /// Has more ask them by all policies, several on each key, and end the runs of that in every way. `reads_log` says that what the
+    /// log of these has shown once is never gone.
+    pub fn mix(&mut self, backends: &[Arc<dyn Backend>], reads_log: bool) {
+        for (number, backend) in (0..).zip(backends) {
+            let said = self.said.clone();
+            let medley = Medley {
+                engine: Engine::without_duties(Arc::clone(backend)).unwrap(),
+                number,
+                say: Arc::new(move |line: &str| said.say(line)),
+                round: self.round,
+                turns: u64::MAX,
+                over: Arc::clone(&self.over),
+                reads_log,
+            };
+            medley.spawn(&mut self.callers, &mut self.workers);
         }
     }
 

@@ -11,11 +11,11 @@ use semel_store::Backend;
 use semel_store::Recorded;
 use semel_store::clock::{Clock, ManualClock, SystemClock};
 use semel_testkit::TempDir;
-use semel_testkit::crash::{Account, called, kill_after, victim};
+use semel_testkit::crash::{Account, Seen, called, kill_after, victim};
 use semel_testkit::patience::rounds;
 
 /// Answers of a victim's, at most, before it is killed.
-const LINES_MAX: usize = 200;
+const LINES_MAX: usize = 500;
 /// Rounds in one file before a new one is begun, so that a long run is not a run of large files. Each is an hour: after a
 /// day the first workflows would be forgotten, and their jobs, which nobody purges here, would stand for nothing.
 const ROUNDS_PER_FILE: u64 = 20;
@@ -44,7 +44,7 @@ fn later(hours: u64) -> ManualClock {
 #[test]
 fn nothing_acknowledged_is_lost_and_nothing_is_doubled_when_the_process_is_killed() {
     let mut random = 0x5eed_u64;
-    let mut told = (0, 0, 0, 0);
+    let (mut told, mut seen) = ((0, 0, 0, 0), Seen::default());
     let mut dir = TempDir::new();
     for round in 0..rounds("SEMEL_CRASH_ROUNDS", 25_u64) {
         if round % ROUNDS_PER_FILE == 0 {
@@ -60,7 +60,7 @@ fn nothing_acknowledged_is_lost_and_nothing_is_doubled_when_the_process_is_kille
         let store: Arc<dyn Backend> = Arc::new(
             Sqlite::open_with_clock(&path, later(1 + round % ROUNDS_PER_FILE)).unwrap().filing_at_once(),
         );
-        runtime().block_on(account.judge(store, round));
+        seen += runtime().block_on(account.judge(store, round));
         // The judge's thread gives the file back a moment after its last handle.
         while semel_sqlite::lock::owner(&path).is_some() {
             std::thread::yield_now();
@@ -70,6 +70,7 @@ fn nothing_acknowledged_is_lost_and_nothing_is_doubled_when_the_process_is_kille
         told.0 > 20 && told.1 > 0 && told.2 > 0 && told.3 > 0,
         "{told:?} is too little to prove anything"
     );
+    assert!(seen.decisions > 100 && seen.answers > 20 && seen.ends > 5, "so is {seen:?}");
 }
 
 async fn history(path: &Path) -> Vec<Recorded> {

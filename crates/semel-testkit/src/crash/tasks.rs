@@ -17,7 +17,7 @@ use crate::flows::of_form;
 use crate::make::{job, key, keyed};
 
 /// The type of a task's own job, and of nothing else.
-const TASK: &str = "crash.task";
+pub(super) const TASK: &str = "crash.task";
 /// Jobs of a task.
 const STEPS: usize = 3;
 /// Tasks and keys of one life, at most.

@@ -14,7 +14,7 @@ pub use flow::Flow;
 pub use pair::Pair;
 pub use solo::Solo;
 
-pub(crate) use command::{KEYS, POLICIES, policy};
+pub(crate) use command::{KEYS, POLICIES, Random, policy};
 
 use crate::fixture::Fixture;
 

@@ -17,13 +17,14 @@ use semel_core::ident::{JobId, JobType};
 use semel_core::job::{Head, Role};
 use semel_core::state::State;
 use semel_core::time::Timestamp;
-use semel_core::unique::{Admission, UniqueKey, UniquePolicy, admit};
+use semel_core::unique::{Admission, UniqueKey, UniquePolicy, admit, blocks as admission_blocks};
 use semel_store::bounds::PLACE_BITS;
 use semel_store::log::{LogPage, Recorded};
 
 use super::Checked;
 use super::lives::{Kept, Life, Stand};
-use super::spec::{Expected, decide};
+use super::order::mend;
+use super::spec::{self, Expected, decide};
 
 /// Ways to read the holders of one key, at most, before it is said that they are too many.
 const READINGS_MAX: usize = 4_096;
@@ -45,8 +46,8 @@ pub struct Unseen {
     pub gone: usize,
     /// Jobs that were admitted before what is kept of the log.
     pub older: usize,
-    /// Jobs whose key was taken from them.
-    pub released: usize,
+    /// Jobs of which nobody knows any more which key they held.
+    pub keyless: usize,
     /// Decisions about keys that such jobs held, or may have held.
     pub blind: usize,
     /// Decisions that may have been taken on too many different states.
@@ -77,7 +78,11 @@ pub struct Chronicle {
     pub unseen: Unseen,
     /// Decisions that were taken again.
     pub decisions: usize,
+    /// Starts of runs that the log has before what they came after.
+    pub moved: usize,
     blind: BTreeSet<UniqueKey>,
+    /// Jobs whose keys an operator released.
+    released: BTreeSet<JobId>,
     /// Admissions of jobs whose keys nobody knows any more.
     lost: Vec<Recorded>,
 }
@@ -101,11 +106,19 @@ impl Chronicle {
             let is_task = chronicle.script.tasks.contains(&kept.head.job_type);
             chronicle.lives.insert(kept.head.id, Life::new(kept, is_task));
         }
+        if !chronicle.script.slack.is_zero() {
+            chronicle.moved = mend(&mut chronicle.log);
+        }
         chronicle.live(page.kept_after > 0)?;
         let mut progress = Progress::default();
         for place in 0..chronicle.log.len() {
             let taken = chronicle.take(place, &mut progress);
-            taken.map_err(|what| format!("{what}\n  at {:?}", chronicle.log[place]))?;
+            if let Err(what) = taken {
+                let at = &chronicle.log[place];
+                let key = chronicle.lives.get(&at.event.job).and_then(|life| life.kept.head.key);
+                let story = key.map(|key| chronicle.story(&key)).unwrap_or_default();
+                return Err(format!("{what}\n  at {at:?}\n{story}"));
+            }
         }
         chronicle.nobody_is_left(&progress)?;
         Ok(chronicle)
@@ -142,7 +155,7 @@ impl Chronicle {
                 self.unseen.older += 1;
                 self.blind.extend(head.key);
             } else if head.key.is_none() && life.kept.policy.is_some() {
-                self.unseen.released += 1;
+                self.unseen.keyless += 1;
                 self.lost.push(self.log[life.stands[0].place].clone());
             }
             life.is_told()?;
@@ -157,6 +170,22 @@ impl Chronicle {
             lost.event.admits_with(key) || (lost.event.attempt, lost.event.amount) == (0, 0)
         };
         self.blind.contains(key) || self.lost.iter().any(may_hold)
+    }
+
+    /// What the log tells of a key's jobs, for whoever has to find out what went wrong with it.
+    pub(super) fn story(&self, key: &UniqueKey) -> String {
+        use std::fmt::Write as _;
+        let is_its = |id| self.lives.get(id).is_some_and(|life| life.kept.head.key == Some(*key));
+        let mut story = String::new();
+        for recorded in self.log.iter().filter(|recorded| is_its(&recorded.event.job)) {
+            let (record, event) = (recorded.cursor >> PLACE_BITS, &recorded.event);
+            let _infallible = writeln!(
+                story,
+                "  {record} {} {} {:?} {}",
+                recorded.at, event.job, event.kind, event.attempt
+            );
+        }
+        story
     }
 
     /// The holders of a key at the end of what was taken in.
@@ -176,6 +205,15 @@ impl Chronicle {
         }
         let Some(life) = self.lives.get(&event.job) else { return Ok(()) };
         let Some(key) = life.kept.head.key else { return Ok(()) };
+        if event.kind == EventKind::KeyReleased {
+            let mut holders = self.holders(&key);
+            holders.remove(&event.job);
+            self.keys.entry(key).or_default().push((place, holders));
+            self.released.insert(event.job);
+        }
+        if self.released.contains(&event.job) {
+            return Ok(());
+        }
         let Ok(stand) = life.stands.binary_search_by_key(&place, |stand| stand.place) else { return Ok(()) };
         let mut holders = self.holders(&key);
         if event.kind.is_admission() {
@@ -259,10 +297,13 @@ impl Chronicle {
             return Ok(());
         }
         let now = head.created_at;
-        let mut readings: Vec<Vec<Head>> = replaced.into_iter().map(|(_, readings)| readings).collect();
+        let apart = |readings| told_apart(policy, readings, now);
+        let mut readings: Vec<Vec<Head>> =
+            replaced.into_iter().map(|(_, readings)| apart(readings)).collect();
         let others = holders.iter().filter(|(id, _)| !done.contains(id));
-        let others: Vec<Vec<Head>> =
-            others.map(|(id, stand)| self.lives[id].readings(*stand, now, self.script.slack)).collect();
+        let others: Vec<Vec<Head>> = others
+            .map(|(id, stand)| apart(self.lives[id].readings(*stand, now, self.script.slack)))
+            .collect();
         readings.extend(others.iter().cloned());
         let is_scheduled = self.log[place].event.kind == EventKind::Scheduled;
         let right = any_reading(&readings, |heads| is_right(policy, head, heads, &done, now, is_scheduled));
@@ -288,6 +329,21 @@ impl Chronicle {
         }
         Ok(())
     }
+}
+
+/// Of the ways to read one holder those that a decision under `policy` at `now` can tell apart: one that does not block is as any other.
+pub(super) fn told_apart(policy: &UniquePolicy, readings: Vec<Head>, now: Timestamp) -> Vec<Head> {
+    let mut apart: Vec<Head> = Vec::new();
+    let mut seen = Vec::new();
+    for head in readings {
+        let blocks = (spec::blocks(policy, &head, now), admission_blocks(policy, &head, now).is_blocking());
+        let how = (blocks != (false, false)).then(|| (head.state, head.attempt, head.is_expired(now)));
+        if !seen.contains(&(blocks, how)) {
+            seen.push((blocks, how));
+            apart.push(head);
+        }
+    }
+    apart
 }
 
 /// Whether some way to read the holders satisfies it; none when there are too many.

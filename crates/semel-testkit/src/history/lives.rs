@@ -11,12 +11,13 @@ use semel_core::job::{Ending, Head, Role};
 use semel_core::state::{State, StateSet};
 use semel_core::time::Timestamp;
 use semel_core::unique::{PeriodFrom, UniquePolicy};
+use semel_store::bounds::PLACE_BITS;
 use semel_store::log::Recorded;
 
 /// A job as the store has it when its log is read.
 #[derive(Clone, Debug)]
 pub struct Kept {
-    /// Its head.
+    /// Its head, with the key that it was admitted with: a store need not keep that of an ended job that a later one outlives.
     pub head: Head,
     /// Its own policy.
     pub policy: Option<UniquePolicy>,
@@ -29,6 +30,8 @@ pub struct Kept {
 pub struct Stand {
     /// The place of that event among all that were read.
     pub place: usize,
+    /// The number of its record in the log.
+    pub record: u64,
     /// When it was committed.
     pub at: Timestamp,
     /// What it was.
@@ -102,6 +105,7 @@ impl Life {
         }
         let next = |states, attempt, ending| Stand {
             place,
+            record: recorded.cursor >> PLACE_BITS,
             at: recorded.at,
             kind: event.kind,
             states,
@@ -215,19 +219,23 @@ impl Life {
         self.stands.partition_point(|stand| stand.place <= place).checked_sub(1)
     }
 
-    /// What the job's head may have been, as a decision of `now` looked at it, if it was at this stand; or at one before it that is
-    /// not older than `slack`, where the log may put what relies on no key before a decision that it came after.
+    /// What the job's head may have been, as a decision of `now` looked at it, if it was at this stand; or at the one before the
+    /// last commit about the job, if that is not older than `slack`: where the log may put what relies on no key before a decision
+    /// that it came after. Of two such commits the second has seen the first, so its place is behind that decision.
     pub fn readings(&self, stand: usize, now: Timestamp, slack: Duration) -> Vec<Head> {
         let mut readings = Vec::new();
-        let mut at = Some(stand);
-        while let Some(stand) = at.and_then(|at| self.stands.get(at)) {
+        let record = self.stands[stand].record;
+        for at in (0..=stand).rev() {
+            let stand = &self.stands[at];
             for state in stand.states.iter() {
-                self.heads(at.unwrap_or(0), state, now, &mut readings);
+                self.heads(at, state, now, &mut readings);
             }
             let relies_on_its_key =
                 stand.kind.is_admission() || matches!(stand.kind, EventKind::Replaced | EventKind::Amended);
             let is_fresh = !slack.is_zero() && stand.at.saturating_add(slack) > now;
-            at = at.filter(|_| is_fresh && !relies_on_its_key).and_then(|at| at.checked_sub(1));
+            if relies_on_its_key || !is_fresh || stand.record != record {
+                break;
+            }
         }
         readings
     }

@@ -14,6 +14,7 @@
 //!
 //! Of real processes nobody sees the commits. There the store's own log is the witness:
 //! - [`lives`]: what the log says of one job; [`chronicle`]: the log replayed, each admission on the holders that it met.
+//! - [`order`]: of a log that has commits as they began, an order in which they may have ended.
 //! - [`told`]: what callers were told, against it.
 
 pub mod answers;
@@ -23,6 +24,7 @@ pub mod intervals;
 pub mod lanes;
 pub mod lives;
 pub mod moves;
+pub mod order;
 pub mod requests;
 pub mod runs;
 pub mod spec;

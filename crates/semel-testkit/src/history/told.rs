@@ -9,7 +9,7 @@ use semel_core::time::Timestamp;
 use semel_core::unique::{Admission, RejectReason, UniqueKey, UniquePolicy, admit};
 
 use super::Checked;
-use super::chronicle::{Chronicle, any_reading};
+use super::chronicle::{Chronicle, any_reading, told_apart};
 use super::spec::{Expected, decide};
 
 /// An offer that was answered.
@@ -68,7 +68,8 @@ impl Chronicle {
     pub fn check_told(&mut self, told: &Told) -> Checked {
         let (mut amended, mut created) = (BTreeMap::<JobId, usize>::new(), BTreeSet::new());
         for asked in &told.answers {
-            self.check_answer(asked).map_err(|what| format!("{what}\n  of {asked:?}"))?;
+            self.check_answer(asked)
+                .map_err(|what| format!("{what}\n  of {asked:?}\n{}", self.story(&asked.key)))?;
             match &asked.answer {
                 Answer::Amended(id) => *amended.entry(*id).or_default() += 1,
                 Answer::Created(id) | Answer::Replaced(id, _) | Answer::FollowUp(id) => {
@@ -211,6 +212,7 @@ impl Chronicle {
                 let readings: Vec<Vec<Head>> = holders
                     .iter()
                     .map(|(id, stand)| self.lives[id].readings(*stand, *now, self.script.slack))
+                    .map(|readings| told_apart(&asked.policy, readings, *now))
                     .collect();
                 match any_reading(&readings, |heads| is_said(asked, heads, *now)) {
                     Some(true) => return Ok(()),

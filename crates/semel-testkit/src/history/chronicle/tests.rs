@@ -1,6 +1,7 @@
 //! Logs made by hand: what is right is found right, and each thing that is not is found.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use semel_core::event::{Event, EventKind};
 use semel_core::ident::JobId;
@@ -146,6 +147,16 @@ fn a_right_history_is_right() {
     chronicle.check_told(&log.asked("reject", (1, 2), Answer::Rejected(a, RejectReason::Duplicate))).unwrap();
     chronicle.check_told(&log.asked("follow_up", (6, 7), Answer::Amended(b))).unwrap();
     chronicle.check_told(&log.asked("replace", (10, 11), Answer::Replaced(c, BTreeSet::from([b])))).unwrap();
+}
+
+#[test]
+fn a_key_that_was_released_is_held_by_nobody() {
+    let mut log = Log::default();
+    let a = log.job("reject", Role::Plain);
+    log.commit(&[(Enqueued, a)]).commit(&[(EventKind::KeyReleased, a)]);
+    let b = log.job("reject", Role::Plain);
+    log.commit(&[(Enqueued, b)]).commit(&[(Started, a)]).commit(&[(Completed, a)]);
+    assert_eq!(log.replay().unwrap().unseen, super::Unseen::default());
 }
 
 #[test]
@@ -326,4 +337,29 @@ fn what_is_not_seen_is_said() {
     log.commit(&[(Enqueued, b)]);
     let chronicle = log.replay().unwrap();
     assert_eq!((chronicle.unseen.older, chronicle.unseen.blind, chronicle.decisions), (1, 1, 0));
+}
+
+#[test]
+fn a_log_in_the_order_of_beginnings_may_have_one_end_too_early() {
+    let states = semel_core::state::StateSet::EMPTY.with(State::Completed);
+    let blocked_by_ended = || {
+        let offer = keyed("k").states(states).offer();
+        Some(UniquePolicy::clone(&offer.unique.unwrap().policy))
+    };
+    let mut log = Log::default();
+    let a = log.job("reject", Role::Plain);
+    log.commit(&[(Enqueued, a)]).commit(&[(Started, a)]).commit(&[(Completed, a)]);
+    let b = log.job("reject", Role::Plain);
+    log.kept[1].policy = blocked_by_ended();
+    log.commit(&[(Enqueued, b)]);
+    let replay = |log: &Log, slack| {
+        Chronicle::replay(log.page.clone(), log.kept.clone(), Script { slack, ..Script::default() })
+    };
+    finds(replay(&log, Duration::ZERO), "was created: expected Reject");
+    finds(replay(&log, Duration::from_millis(1)), "was created: expected Reject");
+    replay(&log, Duration::from_millis(2)).unwrap();
+    // An admission is nowhere but in its place.
+    let c = log.job("reject", Role::Plain);
+    log.commit(&[(Enqueued, c)]);
+    finds(replay(&log, Duration::from_secs(1)), "was created: expected Reject");
 }

@@ -1,0 +1,108 @@
+//! A log in the order in which its commits began, put into an order in which they may have ended.
+//!
+//! What relies on a record begins when all is over that it relies on. Only a claim relies on nothing: it takes what is ready when it
+//! comes to it, so that it may have begun before the commit that made a job ready, and stand before it.
+
+use std::collections::BTreeMap;
+
+use semel_core::event::EventKind;
+use semel_core::ident::JobId;
+use semel_store::bounds::PLACE_BITS;
+use semel_store::log::Recorded;
+
+/// The log with each start of a run behind what made its job ready, or gave it its payload. Of a log in the order of its commits
+/// nothing is moved. Answers how many starts were.
+pub fn mend(log: &mut Vec<Recorded>) -> usize {
+    let mut of_job: BTreeMap<JobId, Vec<usize>> = BTreeMap::new();
+    for (place, recorded) in log.iter().enumerate() {
+        let kind = recorded.event.kind;
+        let is_told_beside = EventKind::DUPLICATES.contains(&kind) || kind == EventKind::KeyReleased;
+        if !is_told_beside && recorded.event.cron().is_none() {
+            of_job.entry(recorded.event.job).or_default().push(place);
+        }
+    }
+    let mut behind: BTreeMap<usize, usize> = BTreeMap::new();
+    for places in of_job.values_mut() {
+        for at in 0..places.len().saturating_sub(1) {
+            let kind = |at: usize| log[places[at]].event.kind;
+            let (before, next) = (at.checked_sub(1).map(kind), kind(at + 1));
+            if kind(at) == EventKind::Started && may_have_come_first(before, next) {
+                behind.insert(places[at], places[at + 1]);
+                places.swap(at, at + 1);
+            }
+        }
+    }
+    let mut order: Vec<usize> = (0..log.len()).collect();
+    // Behind all of that commit, so that it stays one.
+    let record = |place: usize| log[place].cursor >> PLACE_BITS;
+    let end = |place: usize| (place..log.len()).take_while(|at| record(*at) == record(place)).last();
+    order.sort_by_key(|place| match behind.get(place) {
+        Some(next) => (end(*next).unwrap_or(*next), true, *place),
+        None => (*place, false, *place),
+    });
+    *log = order.into_iter().map(|place| log[place].clone()).collect();
+    behind.len()
+}
+
+/// Whether `next`, which stands behind a start, can only have come before it, after `before`.
+fn may_have_come_first(before: Option<EventKind>, next: EventKind) -> bool {
+    use EventKind::{Amended, Available, Enqueued, Requeued};
+    let was_ready = matches!(before, Some(Enqueued | Available | Requeued | Amended));
+    match next {
+        Amended => true,
+        Enqueued | Available | Requeued => !was_ready,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use semel_core::event::{Event, EventKind};
+    use semel_core::ident::{JobType, QueueName};
+    use semel_core::time::Timestamp;
+    use semel_store::bounds::PLACE_BITS;
+    use semel_store::log::Recorded;
+
+    use super::mend;
+    use crate::make::foreign_id;
+    use EventKind::{Amended, Available, Completed, Enqueued, Requeued, Started};
+
+    fn log(events: &[(EventKind, u32)]) -> Vec<Recorded> {
+        let event = |(kind, job): &(EventKind, u32)| Event {
+            kind: *kind,
+            job: foreign_id(*job),
+            job_type: JobType::from_stored("a"),
+            queue: QueueName::default(),
+            attempt: 0,
+            amount: 0,
+        };
+        let record = |(number, told): (u64, _)| Recorded {
+            cursor: number << PLACE_BITS,
+            at: Timestamp::EPOCH,
+            event: event(told),
+        };
+        (1..).zip(events).map(record).collect()
+    }
+
+    #[test]
+    fn a_start_is_behind_what_made_its_job_ready_and_nothing_else_is_moved() {
+        let mended = |events: &[(EventKind, u32)]| {
+            let mut log = log(events);
+            mend(&mut log);
+            let ids = [foreign_id(1), foreign_id(2)];
+            let which = |recorded: &Recorded| 1 + u32::from(recorded.event.job == ids[1]);
+            log.iter().map(|recorded| (recorded.event.kind, which(recorded))).collect::<Vec<_>>()
+        };
+        let right = [(Enqueued, 1), (Amended, 1), (Started, 1), (Requeued, 1), (Started, 1), (Completed, 1)];
+        assert_eq!(mended(&right), right);
+        let early = [(Started, 1), (Enqueued, 2), (Enqueued, 1), (Started, 2)];
+        assert_eq!(mended(&early), [(Enqueued, 2), (Enqueued, 1), (Started, 1), (Started, 2)]);
+        let twice = [(Enqueued, 1), (Started, 1), (Started, 1), (Requeued, 1), (Completed, 1)];
+        assert_eq!(mended(&twice)[2..], [(Requeued, 1), (Started, 1), (Completed, 1)]);
+        let amended = [(Started, 1), (Enqueued, 1), (Amended, 1), (Completed, 1)];
+        assert_eq!(mended(&amended), [(Enqueued, 1), (Amended, 1), (Started, 1), (Completed, 1)]);
+        // What was never made ready is not.
+        let wrong = [(Enqueued, 1), (Started, 1), (Started, 1), (Available, 2)];
+        assert_eq!(mended(&wrong), wrong);
+    }
+}
