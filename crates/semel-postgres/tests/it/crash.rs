@@ -7,14 +7,14 @@ use std::time::Duration;
 use semel_postgres::{Address, Postgres};
 use semel_store::Backend;
 use semel_store::clock::{Clock, ManualClock, SystemClock};
-use semel_testkit::crash::{Account, called, kill_after, victim};
+use semel_testkit::crash::{Account, Seen, called, kill_after, victim};
 use semel_testkit::patience::rounds;
 use semel_testkit::runtime::wait_for;
 
 use crate::place::{Passing, Place, client, until, url};
 
 /// Answers of a victim's, at most, before it is killed.
-const LINES_MAX: usize = 200;
+const LINES_MAX: usize = 500;
 /// Rounds in one store before a new one is begun. Each is an hour: after a day the first workflows would be forgotten.
 const ROUNDS_PER_STORE: u64 = 10;
 
@@ -33,7 +33,7 @@ fn the_victim() {
 #[allow(clippy::print_stdout, reason = "whoever asks for many rounds wants to know what they were")]
 fn nothing_acknowledged_is_lost_and_nothing_is_doubled_when_a_server_is_killed() {
     let mut random = 0x5eed_u64;
-    let mut told = (0, 0);
+    let (mut told, mut seen) = ((0, 0), Seen::default());
     let mut place = Passing(Place::new());
     let rounds = rounds("SEMEL_CRASH_ROUNDS", 5_u64);
     for round in 0..rounds {
@@ -52,8 +52,9 @@ fn nothing_acknowledged_is_lost_and_nothing_is_doubled_when_a_server_is_killed()
         // So many hours on: the leases of the dead are over. The next victim's time goes on from there.
         let hours = Duration::from_secs(3_600 * (1 + round % ROUNDS_PER_STORE));
         let store = place.0.open_with(&ManualClock::at(SystemClock.now().saturating_add(hours)));
-        wait_for(async move { account.judge(store as Arc<dyn Backend>, round).await });
+        seen += wait_for(async move { account.judge(store as Arc<dyn Backend>, round).await });
     }
-    println!("{rounds} kills; {} jobs created and {} ends acknowledged", told.0, told.1);
+    println!("{rounds} kills; {} jobs created and {} ends acknowledged; {seen:?}", told.0, told.1);
     assert!(told.0 as u64 >= rounds && told.1 > 0, "{told:?}");
+    assert!(seen.decisions > 20 && seen.answers > 10, "{seen:?} is too little to prove anything");
 }

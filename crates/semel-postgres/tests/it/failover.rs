@@ -63,6 +63,7 @@ async fn a_standby_that_takes_over_under_load_has_all_that_was_acknowledged() {
     }
     let mut traffic = Traffic::start(&servers, 1);
     traffic.cross(&servers);
+    traffic.mix(&servers, false);
     for round in 0..rounds("SEMEL_FAILOVER_ROUNDS", 1_u64) {
         traffic.more(100 + round * 13 % 37).await;
         primary.kill();

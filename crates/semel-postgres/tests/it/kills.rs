@@ -43,6 +43,7 @@ async fn a_database_that_is_killed_under_load_loses_and_doubles_nothing() {
     }
     let mut traffic = Traffic::start(&servers, 1);
     traffic.cross(&servers);
+    traffic.mix(&servers, true);
     for round in 0..rounds("SEMEL_KILL_ROUNDS", 4_u64) {
         // At another moment each time.
         traffic.more(40 + round * 13 % 37).await;

@@ -85,8 +85,10 @@ pub async fn until(client: &Client, sql: &str) {
 }
 
 /// Judges what callers were told by a store as it is when all leases have run out.
+#[allow(clippy::print_stdout, reason = "whoever asks for many rounds wants to know what they were")]
 pub async fn judge(account: &Account, address: &Address, round: u64) {
     let now = Postgres::open(address).await.unwrap().load(&Reads::default()).await.unwrap().now;
     let clock = ManualClock::at(now.saturating_add(Duration::from_secs(3_600)));
-    account.judge(Arc::new(Postgres::open_with_clock(address, clock).await.unwrap()), round).await;
+    let seen = account.judge(Arc::new(Postgres::open_with_clock(address, clock).await.unwrap()), round).await;
+    println!("{seen:?}");
 }
