@@ -7,14 +7,14 @@ use std::time::Duration;
 use semel_redis::{Address, Redis};
 use semel_store::Backend;
 use semel_store::clock::{Clock, ManualClock, SystemClock};
-use semel_testkit::crash::{Account, called, kill_after, victim};
+use semel_testkit::crash::{Account, Seen, called, kill_after, victim};
 use semel_testkit::patience::rounds;
 use semel_testkit::runtime::wait_for;
 
 use crate::place::{Passing, Place};
 
 /// Answers of a victim's, at most, before it is killed.
-const LINES_MAX: usize = 200;
+const LINES_MAX: usize = 500;
 /// Rounds in one store before a new one is begun. Each is an hour: after a day the first workflows would be forgotten.
 const ROUNDS_PER_STORE: u64 = 10;
 
@@ -43,7 +43,7 @@ fn nothing_is_lost_doubled_or_done_by_half_when_a_server_on_partitions_is_killed
 #[allow(clippy::print_stdout, reason = "whoever asks for many rounds wants to know what they were")]
 fn killed(new: fn() -> Place) {
     let mut random = 0x5eed_u64;
-    let mut told = (0, 0);
+    let (mut told, mut seen) = ((0, 0), Seen::default());
     let mut place = Passing(new());
     let rounds = rounds("SEMEL_CRASH_ROUNDS", 5_u64);
     for round in 0..rounds {
@@ -58,8 +58,9 @@ fn killed(new: fn() -> Place) {
         let hours = Duration::from_secs(3_600 * (1 + round % ROUNDS_PER_STORE));
         let clock = ManualClock::at(SystemClock.now().saturating_add(hours));
         let store = place.0.open_with(&clock);
-        wait_for(async move { account.judge(store as Arc<dyn Backend>, round).await });
+        seen += wait_for(async move { account.judge(store as Arc<dyn Backend>, round).await });
     }
-    println!("{rounds} kills; {} jobs created and {} ends acknowledged", told.0, told.1);
+    println!("{rounds} kills; {} jobs created and {} ends acknowledged; {seen:?}", told.0, told.1);
     assert!(told.0 as u64 >= rounds && told.1 > 0, "{told:?}");
+    assert!(seen.decisions > 20 && seen.answers > 10, "{seen:?} is too little to prove anything");
 }

@@ -31,6 +31,7 @@ async fn a_redis_with_partitions_that_is_killed_under_load_loses_and_doubles_not
     killed_under_load(4).await;
 }
 
+#[allow(clippy::print_stdout, reason = "whoever asks for many rounds wants to know what they were")]
 async fn killed_under_load(partitions: u16) {
     let folder = TempDir::new();
     let mut own = Own::start(folder.path(), &["--appendfsync", "always"]).await;
@@ -41,6 +42,7 @@ async fn killed_under_load(partitions: u16) {
     }
     let mut traffic = Traffic::start(&servers, 1);
     traffic.cross(&servers);
+    traffic.mix(&servers, true);
     for round in 0..rounds("SEMEL_KILL_ROUNDS", 4_u64) {
         // At another moment each time.
         traffic.more(40 + round * 13 % 37).await;
@@ -55,7 +57,8 @@ async fn killed_under_load(partitions: u16) {
     let now = Redis::open(&address).await.unwrap().load(&Reads::default()).await.unwrap().now;
     // When all leases have run out.
     let clock = ManualClock::at(now.saturating_add(Duration::from_secs(3_600)));
-    account.judge(Arc::new(Redis::open_with_clock(&address, clock).await.unwrap()), 1).await;
+    let seen = account.judge(Arc::new(Redis::open_with_clock(&address, clock).await.unwrap()), 1).await;
+    println!("{seen:?}");
 }
 
 /// In another run of the server than the last, time goes on behind all that was told, whatever its clock says.

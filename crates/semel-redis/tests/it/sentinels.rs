@@ -22,7 +22,9 @@ async fn servers_follow_a_failover_by_themselves() {
     let unknown = Address::parse(&url.replace("/main", "/other")).unwrap();
     assert!(Redis::open(&unknown).await.is_err());
     let address = Address::parse(&url).unwrap().with_patience(Duration::from_secs(120));
-    let traffic = Traffic::start(&servers(&address, 2).await, 1);
+    let servers = servers(&address, 2).await;
+    let mut traffic = Traffic::start(&servers, 1);
+    traffic.mix(&servers, false);
     for round in 0..rounds("SEMEL_FAILOVER_ROUNDS", 1_u64) {
         traffic.more(40 + round * 13 % 37).await;
         let (primary, replica) = if watched.nodes[0].is_primary().await { (0, 1) } else { (1, 0) };
