@@ -35,14 +35,17 @@ pub struct Said {
 impl Said {
     /// Notes an answer.
     pub fn say(&self, line: &str) {
-        {
-            let mut text = self.text.lock().unwrap();
-            text.push('@');
-            text.push_str(line);
-            text.push('\n');
-        }
+        self.note(line);
         self.answers.fetch_add(1, Ordering::AcqRel);
         self.one_more.notify_waiters();
+    }
+
+    /// Notes a line for which nobody waits.
+    pub fn note(&self, line: &str) {
+        let mut text = self.text.lock().unwrap();
+        text.push('@');
+        text.push_str(line);
+        text.push('\n');
     }
 
     /// Waits for so many answers more.
@@ -76,6 +79,7 @@ pub struct Traffic {
 impl Traffic {
     /// Has callers and workers ask these servers, by jobs of this round.
     pub fn start(backends: &[Arc<dyn Backend>], round: u64) -> Self {
+        crate::planted::plant_from_environment();
         let (said, over) = (Said::default(), Arc::new(AtomicBool::new(false)));
         let mut traffic = Self { said, over, callers: JoinSet::new(), workers: JoinSet::new(), round };
         traffic.join(backends, 0);
@@ -127,7 +131,7 @@ impl Traffic {
             let medley = Medley {
                 engine: Engine::without_duties(Arc::clone(backend)).unwrap(),
                 number,
-                say: Arc::new(move |line: &str| said.say(line)),
+                say: Arc::new(move |line: &str| said.note(line)),
                 round: self.round,
                 turns: u64::MAX,
                 over: Arc::clone(&self.over),
