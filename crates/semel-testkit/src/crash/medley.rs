@@ -58,8 +58,8 @@ pub(crate) struct Medley {
     pub turns: u64,
     /// When it is set he asks for nothing more.
     pub over: Arc<AtomicBool>,
-    /// Whether the log has in its order, when an answer has come, all that was there before it. A primary that is about to be
-    /// replaced shows what will never have been.
+    /// Whether what the log has shown once is never gone: a decision then has seen what it showed before the call. A primary that
+    /// is about to be replaced shows what will never have been.
     pub reads_log: bool,
 }
 
