@@ -11,6 +11,7 @@
 //! - `log`: the event log of a store that may keep it back for a while.
 //! - [`logbook`]: a store that tells after each commit what is in it; [`gated`]: one whose commits wait.
 //! - [`crash`]: a process to be killed, and the account of what it acknowledged.
+//! - [`mod@let_go`]: calls that are dropped at every await.
 //! - [`traffic`]: callers and workers who go on through outages of their store.
 //! - [`database`]: a schema of a test's own in PostgreSQL; [`cluster`]: a PostgreSQL of a test's own, to be killed.
 //! - [`redis`]: a prefix of a test's own in Redis.
@@ -44,6 +45,8 @@ pub mod flows;
 pub mod gated;
 #[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
 pub mod history;
+#[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
+pub mod let_go;
 #[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
 mod log;
 #[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]

@@ -69,7 +69,8 @@ async fn converse(mut stream: TcpStream, replies: Arc<[String]>, requests: Arc<M
     }
 }
 
-async fn read_request(stream: &mut TcpStream) -> Option<String> {
+/// The next request on a connection, whole; none when it ends.
+pub(crate) async fn read_request(stream: &mut TcpStream) -> Option<String> {
     let mut bytes = Vec::new();
     loop {
         let text = String::from_utf8_lossy(&bytes).into_owned();

@@ -2,5 +2,6 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on stops here")]
 
 mod canned;
+mod let_go;
 mod requests;
 mod trouble;
