@@ -11,7 +11,8 @@
 //! - `log`: the event log of a store that may keep it back for a while.
 //! - [`logbook`]: a store that tells after each commit what is in it; [`gated`]: one whose commits wait.
 //! - [`crash`]: a process to be killed, and the account of what it acknowledged.
-//! - [`mod@let_go`]: calls that are dropped at every await.
+//! - [`mod@let_go`]: calls that are dropped at every await, [`calls`]: all those of the engine;
+//!   [`whole`]: what must be so afterwards.
 //! - [`traffic`]: callers and workers who go on through outages of their store.
 //! - [`database`]: a schema of a test's own in PostgreSQL; [`cluster`]: a PostgreSQL of a test's own, to be killed.
 //! - [`redis`]: a prefix of a test's own in Redis.
@@ -21,6 +22,8 @@
 //!   [`signal`]: what ends or halts a process.
 //! - [`ojs`]: the runner of Open Job Spec's suites, which tools use too.
 
+#[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
+pub mod calls;
 #[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
 pub mod cases;
 #[cfg(unix)]
@@ -72,6 +75,8 @@ pub mod sim;
 pub mod traffic;
 #[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
 pub mod warnings;
+#[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
+pub mod whole;
 
 pub use fixture::{Fixture, Step, TempDir};
 pub use make::Want;

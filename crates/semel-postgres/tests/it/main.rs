@@ -26,6 +26,7 @@ mod inside;
 mod isolation;
 #[cfg(unix)]
 mod kills;
+mod let_go;
 #[cfg(unix)]
 mod log;
 mod lost;

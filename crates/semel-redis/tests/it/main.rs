@@ -28,6 +28,7 @@ mod halves;
 mod heirs;
 #[cfg(unix)]
 mod kills;
+mod let_go;
 #[cfg(unix)]
 mod loading;
 mod lost;

@@ -29,6 +29,7 @@ mod kept;
 #[cfg(target_os = "linux")]
 mod killed;
 mod left_out;
+mod let_go;
 #[cfg(unix)]
 mod links;
 mod log;

@@ -56,7 +56,7 @@ fn calls_of(source: &str) -> Vec<String> {
 
 #[test]
 fn every_call_of_the_engine_is_dropped_or_named() {
-    let source = include_str!("cancellation.rs");
+    let source = include_str!("../../src/calls.rs");
     let (_, rows) = source.split_once("\ncalls! {\n").unwrap();
     let (rows, _) = rows.split_once("\n}\n").unwrap();
     let calls = calls_of_the_engine();
