@@ -14,6 +14,10 @@ mod examples;
 mod fetching;
 mod handle;
 mod harness;
+#[cfg(all(feature = "http", feature = "templates"))]
+mod let_go;
+#[cfg(feature = "postgres")]
+mod let_go_inside;
 #[cfg(feature = "postgres")]
 mod outbox;
 #[cfg(feature = "postgres")]

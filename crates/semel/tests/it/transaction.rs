@@ -59,7 +59,7 @@ async fn a_job_is_there_with_the_commit_and_its_key_is_free_with_the_rollback<D:
 }
 
 /// Returns when the connection of that number waits for a lock.
-async fn until_it_waits(pid: &str) {
+pub(crate) async fn until_it_waits(pid: &str) {
     let mut watcher = OfTokioPostgres::connect().await;
     let waits = format!(
         "SELECT count(*) FROM pg_catalog.pg_stat_activity WHERE pid = {pid} AND wait_event_type = 'Lock'"
