@@ -22,6 +22,7 @@ mod idempotency;
 mod identity;
 mod jobs;
 mod key_events;
+mod let_go;
 mod limits;
 mod listing;
 mod moving;
