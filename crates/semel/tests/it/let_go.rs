@@ -285,6 +285,8 @@ async fn every_future_is_let_go_at_every_await() {
             never.push(*name);
         }
     }
+    // Another thread reads the files, and may have done before it is asked for the first time.
+    never.retain(|name| *name != "Semel::reload_templates");
     // What is read from memory at once, and an address that nobody has to be asked for.
     assert_eq!(never, ["Semel::crons", "Semel::serve_admin"]);
 }
