@@ -23,7 +23,7 @@ use crate::planted::{Bug, is_planted};
 use crate::settings::{Backpressure, Depth, QueueSettings};
 use crate::state::State;
 use crate::time::Timestamp;
-use crate::unique::{Admission, Hold, OnMismatch, admit};
+use crate::unique::{Admission, Hold, admit};
 
 /// Admits a batch, item by item, later items seeing earlier ones.
 ///
@@ -124,17 +124,15 @@ fn decide(draft: &mut Draft, offer: &Offer) -> Result<Outcome, Missing> {
             ends.iter().filter_map(|id| view.holders.iter().find(|head| head.id == *id)).cloned().collect()
         }
     };
-    if policy.on_mismatch() == OnMismatch::Reject
-        && !is_planted(Bug::MismatchAccepted)
-        && let Some(refused) = refuse_mismatch(draft, offer, policy, &admission, &compared)?
-    {
-        // A duplicate like any other. One that cannot be read is none.
-        if policy.slides() && matches!(refused, Outcome::Mismatch { .. }) {
-            renew_windows(draft, heads);
-        }
-        return Ok(refused);
+    let outcome = match refuse_mismatch(draft, offer, policy, &admission, &compared)? {
+        Some(refused) => refused,
+        None => act(draft, offer, identity, admission, heads.clone(), named, fence)?,
+    };
+    // A duplicate like any other. One that cannot be read is none.
+    if policy.slides() && matches!(outcome, Outcome::Mismatch { .. }) {
+        renew_windows(draft, heads);
     }
-    act(draft, offer, identity, admission, heads, named, fence)
+    Ok(outcome)
 }
 
 /// Does what was decided: `named` is the holder that the answer names, `heads` are those that are waited for or renewed.
@@ -308,10 +306,11 @@ fn create(
     Ok(head)
 }
 
-/// Starts the windows of these holders again. What they are must be as this draft has them.
+/// Starts the windows of these holders again.
 pub(crate) fn renew_windows(draft: &mut Draft, holders: Vec<Head>) {
     let now = draft.now();
-    for mut holder in holders {
+    for holder in holders {
+        let mut holder = draft.newest(holder);
         if holder.renewed_at.is_none_or(|at| at < now) && !is_planted(Bug::WindowNotRenewed) {
             holder.renewed_at = Some(now);
             draft.update(&mut holder);

@@ -4,9 +4,10 @@ use crate::body::{Body, Corrupt};
 use crate::canon::{Json, differences, digest};
 use crate::draft::{Draft, Full, Missing};
 use crate::job::{Head, NoteKind};
+use crate::planted::{Bug, is_planted};
 use crate::sensitive::{is_within, tellable};
 use crate::trail::Payload;
-use crate::unique::{Admission, Disclose, UniquePolicy, mismatch};
+use crate::unique::{Admission, Disclose, OnMismatch, UniquePolicy, mismatch};
 
 use super::{Holder, Offer, Outcome};
 
@@ -14,7 +15,7 @@ use super::{Holder, Offer, Outcome};
 const POINTERS_MAX: usize = 20;
 
 /// The refusal of a job whose key stands for another type or other args in one of these holders: the job that its answer would
-/// name, or all that it would replace. None when they are the same.
+/// name, or all that it would replace. None when they are the same, or the policy does not ask.
 pub(super) fn refuse_mismatch(
     draft: &mut Draft,
     offer: &Offer,
@@ -22,6 +23,9 @@ pub(super) fn refuse_mismatch(
     admission: &Admission,
     compared: &[Head],
 ) -> Result<Option<Outcome>, Missing> {
+    if policy.on_mismatch() != OnMismatch::Reject || is_planted(Bug::MismatchAccepted) {
+        return Ok(None);
+    }
     let (mut refused, mut missing) = (None, false);
     for holder in compared {
         match refuse_other_work(draft, offer, policy, admission, holder) {

@@ -11,6 +11,7 @@ use crate::trail::Marks;
 use crate::unique::{Admission, Disclose, admit};
 use crate::waiting::{self, Waiters};
 
+use super::mismatch::refuse_mismatch;
 use super::{Identity, Offer, Outcome, Placing, create, room};
 
 /// Cancels whatever blocks and creates the job. `admission` is the decision about the holders as they are; `fence` is
@@ -61,7 +62,14 @@ pub(super) fn replace(
         }
         // In the order of the decision, not of the store: the one an answer names comes first.
         cancelled.extend_from_slice(holders);
-        admission = admit(&identity.policy, &draft.key(&identity.read())?.holders, now, offer.sight());
+        let holders = &draft.key(&identity.read())?.holders;
+        admission = admit(&identity.policy, holders, now, offer.sight());
+        let ends = admission.ends();
+        let next: Vec<Head> = holders.iter().filter(|head| ends.contains(&head.id)).cloned().collect();
+        if let Some(refused) = refuse_mismatch(draft, offer, &identity.policy, &admission, &next)? {
+            draft.back_to(before);
+            return Ok(refused);
+        }
     }
     // It takes the place of one that waited in its queue; one that ran, or waited elsewhere, leaves it none.
     if let Some((bound, waited)) = room {

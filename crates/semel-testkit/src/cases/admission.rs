@@ -243,6 +243,26 @@ pub async fn nobody_who_does_other_work_is_replaced(f: &Fixture) {
     assert_eq!(f.head(second.id).await, Some(second));
 }
 
+/// Nor whoever the end of a run that is replaced would let go, and who would block then.
+pub async fn a_follow_up_with_other_args_is_not_replaced_with_its_run(f: &Fixture) {
+    let wish = |args: &str| keyed("a").args(args).on_conflict("follow_up");
+    f.create(&wish("[1]").offer()).await;
+    let (run, _) = f.claim_one().await;
+    let waits = f.enqueue(&wish("[2]").offer()).await.inserted().unwrap();
+    let before = (f.head(run.id).await, f.head(waits).await);
+    let states = StateSet::EMPTY.with(State::Scheduled).with(State::Available).with(State::Active);
+    let newest = |args: &str| {
+        let want = keyed("a").args(args).states(states).on_conflict("replace");
+        want.policy(|spec| spec.on_mismatch = Some("reject".to_owned()))
+    };
+    for (args, other) in [("[1]", waits), ("[2]", run.id)] {
+        let outcome = f.enqueue(&newest(args).offer()).await;
+        let Outcome::Mismatch { holder, .. } = outcome else { panic!("{outcome:?}") };
+        assert_eq!(holder.absorbed_by(), other);
+    }
+    assert_eq!((f.head(run.id).await, f.head(waits).await), before);
+}
+
 /// What the holder was overwritten with is what its key stands for.
 pub async fn a_mismatch_is_found_with_the_present_args(f: &Fixture) {
     let strict =

@@ -81,6 +81,7 @@ macro_rules! conformance {
             the_same_id_for_something_else_is_refused,
             a_key_that_stands_for_other_work_is_a_mismatch,
             nobody_who_does_other_work_is_replaced,
+            a_follow_up_with_other_args_is_not_replaced_with_its_run,
             a_mismatch_is_found_with_the_present_args,
             a_type_is_compared_when_the_body_is_gone,
             a_hidden_holder_is_not_named,

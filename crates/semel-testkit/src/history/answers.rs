@@ -3,7 +3,7 @@
 use semel_core::body::Body;
 use semel_core::enqueue::{Offer, Outcome, Start};
 use semel_core::ident::JobId;
-use semel_core::job::Head;
+use semel_core::job::{Head, Role};
 use semel_core::lease::{Bearer, LeaseToken};
 use semel_core::settle::{Refusal, Settled};
 use semel_core::state::State;
@@ -182,7 +182,10 @@ impl Witness {
             (Outcome::Mismatch { holder, pointers }, expected) => {
                 let id = holder.absorbed_by();
                 let is_other_type = holder.labels().0 != &offer.job_type;
-                expected.compared().contains(&id)
+                let role = self.jobs.get(&id).map(|job| job.head.role);
+                // The end of a run that is replaced would let its follow-up go, and that would be replaced next.
+                let is_next = matches!(expected, Expected::Replace { .. }) && role == Some(Role::FollowUp);
+                (is_next || expected.compared().contains(&id))
                     && (is_other_work(id) || is_other_type && matches!(expected, Expected::Amend(_)))
                     && (holder.named().is_some() || pointers.is_empty())
             }
