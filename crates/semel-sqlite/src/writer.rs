@@ -160,10 +160,10 @@ impl<'a> Writer<'a> {
         // An earlier decision of the batch has brought it back to memory, and this one still goes by what the key's memory
         // had of it.
         let is_partial = self.at.seen.contains_key(&head.id);
-        let head = if is_partial && head.state.is_finished() && before.state.is_finished() {
-            still_ended(before, &head)
-        } else {
-            head
+        let head = match (before.state.is_finished(), head.state.is_finished()) {
+            (true, true) if is_partial => still_ended(before, &head),
+            (true, false) => sent_back(before, head),
+            _ => head,
         };
         self.moved(self.at.seq(head.id), &head);
         self.at.model.put(head);
@@ -374,6 +374,13 @@ fn still_ended(before: &Head, decided: &Head) -> Head {
     let until = if decided.ending == before.ending { before.until } else { decided.until };
     let Head { version, renewed_at, ending, .. } = *decided;
     Head { key, version, renewed_at, ending, until, ..before.clone() }
+}
+
+/// A job that lives again, with all that it was admitted with: the decision may have seen no more of it than its key's memory has.
+fn sent_back(before: &Head, decided: Head) -> Head {
+    let Head { role, priority, max_attempts, visibility_ms, timeout_ms, created_at, .. } = *before;
+    let lane = before.lane.clone();
+    Head { lane, role, priority, max_attempts, visibility_ms, timeout_ms, created_at, ..decided }
 }
 
 /// Ids of finished jobs whose retention is over, looking at a bounded number of rows from where the last look ended.
