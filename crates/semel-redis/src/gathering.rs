@@ -232,7 +232,9 @@ impl Partitions {
         for (key, ended) in ended {
             asked[usize::from(partition::of_key(&key, count))].keys.push((key, ended));
         }
-        for name in &reads.queues {
+        // Once each, however many ask for it: the shares are added up.
+        let names: BTreeSet<&QueueName> = reads.queues.iter().collect();
+        for name in names {
             if name.is_queue() {
                 // Each has its share of the jobs that wait.
                 asked.iter_mut().for_each(|asked| asked.reads.queues.push(name.clone()));
