@@ -116,18 +116,12 @@ async fn nacked(app: &App, caller: &Caller, named: Option<JobId>, request: Reque
 /// `POST /workers/heartbeat`.
 pub(crate) async fn heartbeat(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
     let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
-    let mut beat = Heartbeat::parse(&text)?;
+    let beat = Heartbeat::parse(&text)?;
     let (mut extended, mut lost) = (Vec::new(), Vec::new());
-    if caller.is_limited() {
-        let seen = caller.sees_jobs(&app, beat.jobs.iter().map(|(id, _)| *id).collect()).await?;
-        let hidden = beat.jobs.iter().map(|(id, _)| *id).filter(|id| !seen.contains(id));
-        lost.extend(hidden.map(|id| (id, reason(&Refusal::NotFound))));
-        beat.jobs.retain(|(id, _)| seen.contains(id));
-    }
     let ids: Vec<JobId> = beat.jobs.iter().map(|(id, _)| *id).collect();
     let began = Instant::now();
     if !beat.jobs.is_empty() {
-        let answers = app.engine.extend(beat.jobs, beat.visibility_ms).await?;
+        let answers = app.engine.extend(beat.jobs, beat.visibility_ms, caller.queues()).await?;
         for (id, settled) in ids.iter().zip(answers) {
             match settled {
                 Some(Settled::Done(_) | Settled::Repeated(_)) => extended.push(*id),
@@ -139,7 +133,7 @@ pub(crate) async fn heartbeat(Scope(app): Scope, caller: Caller, request: Reques
     }
     // What became of the leases is told whatever else can be had, or the worker would take them for run out. Who names no job has come
     // for the rest alone.
-    let names_jobs = !ids.is_empty() || !lost.is_empty();
+    let names_jobs = !ids.is_empty();
     let patience =
         if names_jobs { began.elapsed().clamp(TOLD_WITHIN, TOLD_WITHIN_MAX) } else { Duration::MAX };
     let workers = app.engine.workers();

@@ -15,6 +15,7 @@ use crate::bounds::{COMMIT_ATTEMPTS_MAX, GROUP_BYTES_MAX, LOADS_PER_DECISION_MAX
 use crate::error::StoreError;
 use crate::hints::Hints;
 use crate::request::{ClaimReply, Decide, Outcome, add};
+use crate::waitlist::WAIT_MAX;
 
 /// A decision that was taken some times, or never.
 pub(crate) struct Tried {
@@ -277,6 +278,10 @@ impl Flight {
                     bytes += group.text_bytes();
                     decided.groups.push(group);
                     decided.taken.push(tried);
+                }
+                // Who would not wait for a transaction does not wait for what is away either.
+                Ok(None) if tried.decision.patience() < WAIT_MAX => {
+                    tried.decision.answer(Err(StoreError::Contended));
                 }
                 Ok(None) => decided.away.push(tried.wait()),
                 Err(error) => tried.decision.answer(Err(error)),

@@ -162,8 +162,9 @@ impl Store {
         self.decide_within(WAIT_MAX, reads, decide)
     }
 
-    /// The same, for who would rather do something else than wait for somebody else's transaction: where that holds a record
-    /// of it for longer than `patience`, the answer is [`StoreError::Contended`], and nothing was written.
+    /// The same, for who would rather do something else than wait for somebody else's transaction, or for a part of the store that is
+    /// away: where a transaction holds a record of it for longer than `patience`, or some of it is away, the answer is
+    /// [`StoreError::Contended`], and nothing was written.
     ///
     /// # Errors
     /// As [`decide`](Self::decide).

@@ -8,6 +8,7 @@ use semel_core::enqueue::{Batch, Mode, Offer, Outcome};
 use semel_core::ident::QueueName;
 use semel_core::lease::{Bearer, Grant, LeaseToken};
 use semel_core::settle::{Refusal, Settled};
+use semel_core::sight::Queues;
 use semel_core::state::{State, StateSet};
 use semel_engine::{Engine, Job};
 use semel_store::Backend;
@@ -225,7 +226,8 @@ pub async fn a_run_ends_once_whoever_ends_it(backend: Arc<dyn Backend>) {
                     0 => engine.cancel(run.head.id, Bearer::default()).await.unwrap(),
                     1 => engine.fail(run.head.id, bearer, Default::default()).await.unwrap(),
                     2 => {
-                        let mut extended = engine.extend(vec![(run.head.id, bearer)], None).await.unwrap();
+                        let mut extended =
+                            engine.extend(vec![(run.head.id, bearer)], None, &Queues::All).await.unwrap();
                         extended.remove(0).unwrap_or(Settled::Refused(Refusal::NotFound))
                     }
                     _ => ack(&engine, &run).await,

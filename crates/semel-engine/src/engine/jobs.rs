@@ -11,6 +11,7 @@ use semel_core::job::Head;
 use semel_core::lease::{Bearer, LeaseToken};
 use semel_core::life::{self, KeyReleased, Revived};
 use semel_core::settle::{self, Refusal, Report, Settled};
+use semel_core::sight::Queues;
 use semel_core::unique::{RejectReason, UniqueKey};
 use semel_store::StoreError;
 
@@ -84,25 +85,28 @@ impl Engine {
         self.settle(head_of, id, move |draft, id| settle::progress(draft, id, &bearer, &value)).await
     }
 
-    /// A heartbeat for these jobs: one answer per job, in order. None for a job that could not be had, because somebody's open
-    /// transaction holds it or because it cannot be read: it is neither extended nor lost, and keeps no other from being extended.
+    /// A heartbeat for these jobs: one answer per job, in order; those of other queues than these are not there. None for a job that
+    /// could not be had, because somebody's open transaction holds it, its part of the store is away, or it cannot be read: it is
+    /// neither extended nor lost, and keeps no other from being extended.
     ///
     /// # Errors
-    /// When the store cannot commit.
+    /// When the store cannot commit, and nothing is known of any of them.
     pub async fn extend(
         &self,
         jobs: Vec<(JobId, Bearer)>,
         visibility_ms: Option<u32>,
+        queues: &Queues,
     ) -> Result<Vec<Option<Settled>>, StoreError> {
-        let mut answers = vec![None; jobs.len()];
+        let (mut answers, mut failed) = (vec![None; jobs.len()], None);
         let named = jobs.into_iter().enumerate();
         let jobs = named.map(|(place, (id, bearer))| (place, self.space.stored_id(id), bearer)).collect();
         let decided = apart(jobs, |jobs: Vec<(usize, JobId, Bearer)>| {
-            let space = Arc::clone(&self.space);
+            let (space, queues) = (Arc::clone(&self.space), queues.clone());
             let reads = Reads { heads: jobs.iter().map(|(_, id, _)| *id).collect(), ..Reads::default() };
             self.shared.store.decide_within(PATIENCE, reads, move |draft| {
                 each(&jobs, |(_, id, bearer)| {
-                    if draft.is_elsewhere(*id, &space) {
+                    let is_seen = |head: Head| queues.include(head.queue.name());
+                    if draft.is_elsewhere(*id, &space) || !draft.head(*id)?.is_some_and(is_seen) {
                         return Ok(Settled::Refused(Refusal::NotFound));
                     }
                     settle::extend(draft, *id, bearer, visibility_ms)
@@ -122,10 +126,14 @@ impl Engine {
                 Apart::Unreadable(why) => {
                     tracing::error!(why, "a lease cannot be extended, for the job cannot be read");
                 }
-                Apart::Failed(error) => return Err(error),
+                // What became of the others is told: leases that were extended count.
+                Apart::Failed(error) => failed = Some(error),
             }
         }
-        Ok(answers)
+        match failed {
+            Some(error) if answers.iter().all(Option::is_none) => Err(error),
+            _ => Ok(answers),
+        }
     }
 
     /// CANCEL.

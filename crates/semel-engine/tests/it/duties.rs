@@ -8,6 +8,7 @@ use semel_core::enqueue::once::{Once, REMEMBERED};
 use semel_core::enqueue::{Offer, Outcome};
 use semel_core::job::Ending;
 use semel_core::lease::Bearer;
+use semel_core::sight::Queues;
 use semel_core::state::{State, StateSet};
 use semel_engine::Engine;
 use semel_engine::duty::{Expire, Promote, Purge, Reap, Tend};
@@ -176,7 +177,7 @@ async fn an_attempt_that_runs_too_long_fails_whatever_its_heartbeats_say() {
     for _ in 0..3 {
         bench.clock.advance(SECOND);
         let bearer = semel_testkit::fixture::bearer(&jobs[0].head);
-        bench.engine.extend(vec![(id, bearer)], None).await.unwrap();
+        bench.engine.extend(vec![(id, bearer)], None, &Queues::All).await.unwrap();
     }
     assert_eq!(Reap.run_once(bench.engine.store()).await.unwrap().moved, 1);
     let job = bench.engine.job(id).await.unwrap().unwrap();
@@ -192,7 +193,7 @@ async fn a_heartbeat_that_names_no_length_never_shortens_the_lease() {
         bench.engine.claim(semel_store::backend::Claim { grant, ..claim(&["default"], 1) }).await.unwrap();
     bench.clock.advance(10 * SECOND);
     let bearer = semel_testkit::fixture::bearer(&jobs[0].head);
-    bench.engine.extend(vec![(id, bearer)], None).await.unwrap();
+    bench.engine.extend(vec![(id, bearer)], None, &Queues::All).await.unwrap();
     bench.clock.advance(580 * SECOND);
     assert_eq!(Reap.run_once(bench.engine.store()).await.unwrap().moved, 0);
     bench.clock.advance(10 * SECOND);

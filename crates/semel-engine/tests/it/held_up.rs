@@ -12,6 +12,7 @@ use semel_core::ident::JobId;
 use semel_core::job::NoteKind;
 use semel_core::limit::Limit;
 use semel_core::settle::Settled;
+use semel_core::sight::Queues;
 use semel_core::state::State;
 use semel_engine::Engine;
 use semel_engine::duty::{Expire, Promote, Purge, Ran, Reap, Tend};
@@ -245,7 +246,7 @@ async fn a_job_that_somebody_holds_keeps_no_other_from_its_lease() {
     bench.clock.advance(SECOND);
     let beat = async || {
         let named = jobs.iter().map(|job| (job.head.id, bearer(&job.head))).collect();
-        let answers = bench.engine.extend(named, Some(60_000)).await.unwrap();
+        let answers = bench.engine.extend(named, Some(60_000), &Queues::All).await.unwrap();
         let lasts = |answer: &Option<Settled>| match answer {
             Some(Settled::Done(head)) => Some(head.lease.as_ref().unwrap().visible_until),
             None => None,

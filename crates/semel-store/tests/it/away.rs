@@ -6,14 +6,18 @@ use std::time::Duration;
 
 use semel_core::draft::{KeyRead, Reads, Snapshot};
 use semel_core::enqueue::{Batch, Mode, Outcome};
+use semel_core::ident::{JobId, QueueName};
+use semel_core::lease::{Bearer, Grant};
+use semel_core::settle::Settled;
+use semel_core::sight::Queues;
 use semel_core::state::StateSet;
 use semel_core::unique::UniqueKey;
 use semel_engine::Engine;
 use semel_store::StoreError;
-use semel_store::backend::{Backend, BoxFuture, Facts};
+use semel_store::backend::{Backend, BoxFuture, Claim, Facts};
 use semel_store::layer::Layer;
 use semel_store::memory::Memory;
-use semel_testkit::make::{key, keyed};
+use semel_testkit::make::{job, key, keyed};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
@@ -21,10 +25,11 @@ use tokio::time::{Instant, timeout};
 /// How long it takes to find that something is away.
 const FOUND_AFTER: Duration = Duration::from_secs(1);
 
-/// A store that has some keys in parts of their own, which are away.
+/// A store that has some keys, and some jobs, in parts of their own, which are away.
 struct Parted {
     inner: Memory,
     away: Mutex<HashSet<UniqueKey>>,
+    jobs_away: Mutex<HashSet<JobId>>,
     /// A permit for each load that has begun to wait for them.
     begun: Semaphore,
     /// What they wait for, one each. Closed, they are told that it does not come.
@@ -35,7 +40,7 @@ impl Parted {
     fn without(names: impl IntoIterator<Item = String>) -> Arc<Self> {
         let away = Mutex::new(names.into_iter().map(|name| key(&name)).collect());
         let (begun, gate) = (Semaphore::new(0), Semaphore::new(0));
-        Arc::new(Self { inner: Memory::default(), away, begun, gate })
+        Arc::new(Self { inner: Memory::default(), away, jobs_away: Mutex::default(), begun, gate })
     }
 
     fn is_away(&self, read: &KeyRead) -> bool {
@@ -52,7 +57,8 @@ impl Layer for Parted {
 
     fn load<'a>(&'a self, reads: &'a Reads) -> BoxFuture<'a, Result<Snapshot, StoreError>> {
         Box::pin(async move {
-            if reads.keys.iter().any(|read| self.is_away(read)) {
+            let is_away = |id: &JobId| self.jobs_away.lock().unwrap().contains(id);
+            if reads.keys.iter().any(|read| self.is_away(read)) || reads.heads.iter().any(is_away) {
                 self.begun.add_permits(1);
                 let never = |_| StoreError::Unavailable("a part of it is away".to_owned());
                 self.gate.acquire().await.map_err(never)?.forget();
@@ -65,11 +71,15 @@ impl Layer for Parted {
         Box::pin(async move {
             let keys = reads.keys.iter().copied();
             let (away, there): (Vec<KeyRead>, Vec<KeyRead>) = keys.partition(|read| self.is_away(read));
-            if !away.is_empty() {
+            let is_away = |id: &JobId| self.jobs_away.lock().unwrap().contains(id);
+            let (heads_away, heads): (Vec<JobId>, Vec<JobId>) =
+                reads.heads.iter().partition(|id| is_away(id));
+            if !away.is_empty() || !heads_away.is_empty() {
                 tokio::time::sleep(FOUND_AFTER).await;
             }
-            let there = Reads { keys: there, ..reads.clone() };
-            Ok((self.inner.load(&there).await?, Reads { keys: away, ..Reads::default() }))
+            let there = Reads { keys: there, heads, ..reads.clone() };
+            let away = Reads { keys: away, heads: heads_away, ..Reads::default() };
+            Ok((self.inner.load(&there).await?, away))
         })
     }
 
@@ -96,6 +106,26 @@ async fn who_waits_for_what_is_away_keeps_nobody_from_the_rest_of_what_he_needs(
     store.gate.add_permits(1);
     let Batch::Done(outcomes) = both.await.unwrap().unwrap() else { panic!("refused") };
     assert!(matches!(outcomes[..], [Outcome::Created(_), Outcome::Existing(_)]), "{outcomes:?}");
+}
+
+/// A heartbeat of a worker that holds jobs in several parts.
+#[tokio::test(start_paused = true)]
+async fn a_lease_in_a_part_that_is_away_keeps_no_other_from_being_extended() {
+    let store = Parted::without([]);
+    let engine = Engine::without_duties(Arc::clone(&store) as Arc<dyn Backend>).unwrap();
+    for _ in 0..3 {
+        engine.enqueue(job().offer(), "").await.unwrap();
+    }
+    let grant = Grant::new("w".into(), None);
+    let claim = Claim { queues: vec![QueueName::default()], limit: 3, grant, closed: Vec::new() };
+    let held: Vec<JobId> = engine.claim(claim).await.unwrap().iter().map(|run| run.head.id).collect();
+    store.jobs_away.lock().unwrap().insert(held[1]);
+    let named = held.iter().map(|id| (*id, Bearer::default())).collect();
+    let asked = Instant::now();
+    let answers = engine.extend(named, None, &Queues::All).await.unwrap();
+    assert!(asked.elapsed() <= 3 * FOUND_AFTER, "{:?}", asked.elapsed());
+    let extended: Vec<bool> = answers.iter().map(|answer| matches!(answer, Some(Settled::Done(_)))).collect();
+    assert_eq!((extended, &answers[1]), (vec![true, false, true], &None), "{answers:?}");
 }
 
 const READERS: usize = 240;

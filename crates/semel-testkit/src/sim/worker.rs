@@ -7,6 +7,7 @@ use bytes::Bytes;
 use semel_core::ident::{JobId, QueueName};
 use semel_core::lease::{Bearer, Grant, LeaseToken};
 use semel_core::settle::{Report, Settled};
+use semel_core::sight::Queues;
 use semel_engine::Job;
 use semel_store::backend::Claim;
 
@@ -140,7 +141,8 @@ async fn complete(world: &Arc<World>, dice: &mut Dice, id: JobId, bearer: &Beare
 async fn beat(world: &Arc<World>, dice: &mut Dice, id: JobId, bearer: &Bearer) {
     let (from, sent) = (world.store.seq(), vec![(id, bearer.clone())]);
     let length = dice.chance(512).then_some(LEASE.as_millis() as u32);
-    let heard = world.ask(dice, move |engine| async move { engine.extend(sent, length).await }).await;
+    let heard =
+        world.ask(dice, move |engine| async move { engine.extend(sent, length, &Queues::All).await }).await;
     for settled in heard.answer().unwrap_or_default().into_iter().flatten() {
         judge(world, id, bearer, &settled, from, false);
     }

@@ -10,6 +10,7 @@ use semel_core::job::Ending;
 use semel_core::lease::{Bearer, Grant, LeaseToken, Standing, standing};
 use semel_core::settings::Directive;
 use semel_core::settle::{Refusal, Settled};
+use semel_core::sight::Queues;
 use semel_core::state::State;
 use semel_engine::workers::SaidOfItself;
 use semel_engine::{Engine, Job};
@@ -174,7 +175,7 @@ async fn extend(
     }
     let bearer = |held: &Held| Bearer { lease: Some(LeaseToken(held.fence)), worker: None };
     let named = jobs.iter().map(|held| (held.id, bearer(held))).collect();
-    let answers = engine.extend(named, lease.map(millis)).await?;
+    let answers = engine.extend(named, lease.map(millis), &Queues::All).await?;
     let mut beaten = Beaten::default();
     for (held, answered) in jobs.into_iter().zip(answers) {
         let such = match answered {
