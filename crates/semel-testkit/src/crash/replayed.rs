@@ -1,8 +1,9 @@
 //! The log of a store that processes died on, replayed, and what they were told of [all policies](super::medley) held against it.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use semel_core::ident::JobType;
+use semel_core::ident::{JobId, JobType};
 use semel_core::unique::UniquePolicy;
 use semel_engine::Engine;
 use semel_store::log::LogPage;
@@ -54,20 +55,13 @@ pub(super) async fn judge(engine: &Engine, round: u64, lines: &[String]) -> Seen
         let words: Vec<&str> = line.split(' ').collect();
         assert!(medley::read(&mut told, round, &words), "{line}");
     }
-    let mut kept = Vec::new();
-    let heads = flows::all(engine).await;
-    let ids: Vec<_> = heads.iter().map(|head| head.id).collect();
-    for ids in ids.chunks(500) {
-        for job in engine.jobs(ids.to_vec()).await.unwrap() {
-            let duplicates = job.duplicates.count;
-            let (mut head, policy) = (job.head, job.body.unique);
-            let admitted_with = policy.as_ref().and_then(UniquePolicy::key_text).map(key);
-            assert!(head.key.is_none() || head.key == admitted_with, "{} has another's key", head.id);
-            head.key = admitted_with;
-            kept.push(Kept { head, policy, duplicates });
-        }
-    }
+    let ids: BTreeSet<JobId> = flows::all(engine).await.iter().map(|head| head.id).collect();
+    let mut kept = all_kept(engine, ids.iter().copied().collect()).await;
     let page = whole_log(engine).await;
+    // What the dead had begun in several parts of a store is ended by whoever meets it, and a list meets nothing.
+    let jobs = page.events.iter().filter(|told| told.event.cron().is_none()).map(|told| told.event.job);
+    let unlisted: BTreeSet<JobId> = jobs.filter(|id| !ids.contains(id)).collect();
+    kept.extend(all_kept(engine, unlisted.into_iter().collect()).await);
     let is_postgres = engine.facts().engine == "postgres";
     let slack = if is_postgres { HELD_UP } else { Duration::ZERO };
     let script = Script { tasks: [JobType::from_stored(tasks::TASK)].into(), slack };
@@ -78,6 +72,22 @@ pub(super) async fn judge(engine: &Engine, round: u64, lines: &[String]) -> Seen
     assert_eq!(chronicle.unseen, Unseen::default(), "{events} events, {} decisions", chronicle.decisions);
     let (decisions, moved) = (chronicle.decisions, chronicle.moved);
     Seen { events, decisions, moved, answers: told.answers.len(), ends: told.runs.len() }
+}
+
+/// Those of the jobs that are there.
+async fn all_kept(engine: &Engine, ids: Vec<JobId>) -> Vec<Kept> {
+    let mut kept = Vec::new();
+    for ids in ids.chunks(500) {
+        for job in engine.jobs(ids.to_vec()).await.unwrap() {
+            let duplicates = job.duplicates.count;
+            let (mut head, policy) = (job.head, job.body.unique);
+            let admitted_with = policy.as_ref().and_then(UniquePolicy::key_text).map(key);
+            assert!(head.key.is_none() || head.key == admitted_with, "{} has another's key", head.id);
+            head.key = admitted_with;
+            kept.push(Kept { head, policy, duplicates });
+        }
+    }
+    kept
 }
 
 async fn whole_log(engine: &Engine) -> LogPage {
