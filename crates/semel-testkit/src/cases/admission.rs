@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use semel_core::body::Body;
-use semel_core::enqueue::Outcome;
+use semel_core::draft::{KeyRead, Reads};
+use semel_core::enqueue::{Outcome, enqueue};
 use semel_core::job::{Ending, Head, NoteKind};
 use semel_core::life::{self, KeyReleased, Revived};
 use semel_core::limits::HOLDERS_PER_KEY_MAX;
@@ -12,6 +13,7 @@ use semel_core::settle::{Refusal, Settled};
 use semel_core::state::{State, StateSet};
 use semel_core::trail::Marks;
 use semel_core::unique::RejectReason;
+use semel_store::backend::Verdict;
 
 use crate::fixture::Fixture;
 use crate::make::{Want, foreign_id, job, key, keyed};
@@ -261,6 +263,36 @@ pub async fn a_follow_up_with_other_args_is_not_replaced_with_its_run(f: &Fixtur
         assert_eq!(holder.absorbed_by(), other);
     }
     assert_eq!((f.head(run.id).await, f.head(waits).await), before);
+}
+
+/// It has all that it was admitted with, though the duplicate before it was decided about by what its key needs of it.
+pub async fn a_dead_letter_is_renewed_and_sent_back_in_one_commit(f: &Fixture) {
+    let want = keyed("a").states(StateSet::ALL).period(SECOND * 3_600, "last_duplicate");
+    let letter = want.clone().attempts(1).dead_letter().priority(7).times(5_000, 70_000);
+    let before = f.create(&letter.offer()).await;
+    let (run, _) = f.claim_one().await;
+    f.fail(&run).await;
+    f.maintain().await;
+    f.advance(SECOND).await;
+    let keys = vec![KeyRead { key: key("a"), states: StateSet::ALL, all: true }];
+    let mut draft = f.draft(&Reads { keys, ..Reads::default() }).await;
+    let outcome = enqueue(&mut draft, &want.offer()).unwrap();
+    assert!(matches!(outcome, Outcome::Rejected { .. }), "{outcome:?}");
+    let group = draft.finish();
+    draft.extend(f.load(&Reads { fulls: vec![run.id], ..Reads::default() }).await);
+    let revived = life::revive(&mut draft, run.id).unwrap();
+    assert!(matches!(revived, Revived::Done(_)), "{revived:?}");
+    assert_eq!(f.commit(vec![group, draft.finish()]).await, [Verdict::Applied, Verdict::Applied]);
+    for _ in 0..2 {
+        let head = f.head(run.id).await.unwrap();
+        assert_eq!(head.state, State::Available);
+        let admitted = |head: &Head| {
+            let times = (head.visibility_ms, head.timeout_ms);
+            (head.priority, head.max_attempts, times, head.created_at, head.hold)
+        };
+        assert_eq!(admitted(&head), admitted(&before));
+        f.maintain().await;
+    }
 }
 
 /// What the holder was overwritten with is what its key stands for.

@@ -81,6 +81,7 @@ macro_rules! conformance {
             the_same_id_for_something_else_is_refused,
             a_key_that_stands_for_other_work_is_a_mismatch,
             nobody_who_does_other_work_is_replaced,
+            a_dead_letter_is_renewed_and_sent_back_in_one_commit,
             a_follow_up_with_other_args_is_not_replaced_with_its_run,
             a_mismatch_is_found_with_the_present_args,
             a_type_is_compared_when_the_body_is_gone,
@@ -416,6 +417,7 @@ macro_rules! conformance {
         );
         $crate::conformance!(@$how $fixture; round_trip:
             a_plain_job_comes_back_as_it_was_written,
+            what_is_named_twice_comes_back_once,
             the_largest_values_come_back,
             every_state_role_and_ending_comes_back,
             every_hold_comes_back,

@@ -87,6 +87,27 @@ async fn check(f: &Fixture, minted: bool, dress: impl Fn(&mut Head)) {
     }
 }
 
+/// As where several ask at once.
+pub async fn what_is_named_twice_comes_back_once(f: &Fixture) {
+    let held = f.create(&keyed("a").offer()).await;
+    for _ in 0..2 {
+        f.create(&job().offer()).await;
+    }
+    let (id, queue) = (held.id, held.queue.clone());
+    let read = KeyRead { key: held.key.unwrap(), states: StateSet::ALL, all: true };
+    let reads = Reads {
+        heads: vec![id, id],
+        fulls: vec![id, id],
+        keys: vec![read, read],
+        queues: vec![queue.clone(), queue.clone(), queue.clone()],
+        ..Reads::default()
+    };
+    let snapshot = f.load(&reads).await;
+    assert_eq!(snapshot.peek(id).map(|(head, _)| head), Some(&held));
+    assert_eq!(snapshot.peek_key(&read.key).unwrap().holders, [held]);
+    assert_eq!(snapshot.peek_queue(&queue).map(|(_, waiting)| waiting), Some(3));
+}
+
 /// By whatever way it is read.
 pub async fn a_plain_job_comes_back_as_it_was_written(f: &Fixture) {
     for want in [job(), keyed("a"), keyed("b").id(foreign_id(1)), job().times(1, 2).priority(-7).attempts(9)]
