@@ -378,8 +378,7 @@ fn still_ended(before: &Head, decided: &Head) -> Head {
 
 /// A job that lives again, with all that it was admitted with: the decision may have seen no more of it than its key's memory has.
 fn sent_back(before: &Head, decided: Head) -> Head {
-    let Head { role, priority, max_attempts, visibility_ms, timeout_ms, created_at, .. } = *before;
-    let lane = before.lane.clone();
+    let Head { lane, role, priority, max_attempts, visibility_ms, timeout_ms, created_at, .. } = *before;
     Head { lane, role, priority, max_attempts, visibility_ms, timeout_ms, created_at, ..decided }
 }
 

@@ -7,6 +7,7 @@ use semel_core::draft::{Group, KeyRead, Reads};
 use semel_core::enqueue::Outcome;
 use semel_core::lease::{Bearer, Grant, LeaseToken};
 use semel_core::settle::{Report, Settled};
+use semel_core::sight::Queues;
 use semel_core::state::StateSet;
 use semel_engine::Engine;
 use semel_engine::duty::{Purge, Reap};
@@ -42,7 +43,7 @@ async fn a_worker_with_a_zero_in_its_name_fails_nobodys_commit() {
     assert_eq!(&*head.lease.as_ref().unwrap().worker, "a\u{fffd}b");
     // It is written again with every heartbeat.
     let bearer = Bearer { lease: Some(LeaseToken(head.fence)), worker: None };
-    let kept = engine.extend(vec![(head.id, bearer.clone())], None).await.unwrap();
+    let kept = engine.extend(vec![(head.id, bearer.clone())], None, &Queues::All).await.unwrap();
     assert!(matches!(kept[..], [Some(Settled::Done(_))]), "{kept:?}");
     let settled = engine.complete(head.id, bearer, None).await.unwrap();
     assert!(matches!(settled, Settled::Done(_)), "{settled:?}");
