@@ -134,8 +134,8 @@ async fn every_call<D: Driver>(commits: bool) {
         let once = async |polls, at| scene.once(name, *call, commits, (polls, at)).await;
         let dropped = at_every_await(name, once).await;
         scene.close().await;
-        // Each is several statements.
-        assert!(dropped >= 6, "{name}: {dropped}");
+        // How often a driver has to wait is its own affair, but each call does once; and it is let go at two moments.
+        assert!(dropped >= 2, "{name}: {dropped}");
     });
     rows.collect::<FuturesUnordered<_>>().collect::<()>().await;
 }
