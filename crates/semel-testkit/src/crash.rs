@@ -222,10 +222,7 @@ impl Account {
         assert_eq!(self.errors, Vec::<String>::new());
         assert_eq!(self.holds.doubled(), None, "two jobs surely held one key at one time");
         let engine = Engine::without_duties(backend).unwrap();
-        let seen = match self.is_log_unordered {
-            true => Seen::default(),
-            false => replayed::judge(&engine, round, &self.medley).await,
-        };
+        let seen = self.judge_log(&engine, round, &self.medley).await;
         let heads = flows::all(&engine).await;
         self.flows.judge_as_found(&heads);
         self.tasks.judge_as_found(&engine, &heads).await;
@@ -248,13 +245,15 @@ impl Account {
         self.flows.judge_workflows(&engine).await;
         self.tasks.judge_again(&engine, round).await;
         self.crossings.judge_again(&engine, round).await;
-        if !self.is_log_unordered {
-            replayed::judge(&engine, round, &[]).await;
-        }
+        self.judge_log(&engine, round, &[]).await;
         for queue in engine.queues().await.unwrap() {
             assert_eq!(queue.created, queue.counts.iter().sum::<u64>() + queue.purged, "{queue:?}");
         }
         seen
+    }
+
+    async fn judge_log(&self, engine: &Engine, round: u64, lines: &[String]) -> Seen {
+        if self.is_log_unordered { Seen::default() } else { replayed::judge(engine, round, lines).await }
     }
 
     async fn nothing_is_doubled(&self, engine: &Engine) {
