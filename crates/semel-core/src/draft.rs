@@ -171,9 +171,13 @@ impl Draft {
         self.snapshot.peek(id).is_some_and(|(head, _)| !space.owns(&head.queue))
     }
 
-    /// The newest values of a head that came from a key's holders.
+    /// The newest values of a head that came from a key's holders: as this group has written it, or as it was loaded last. Nothing comes to
+    /// rest on the job's own row by asking, so one that was loaded before the holders, and has been written by others since, is not it.
     pub fn newest(&self, head: Head) -> Head {
-        self.snapshot.jobs.get(&head.id).and_then(|row| row.head.clone()).unwrap_or(head)
+        let row = self.snapshot.jobs.get(&head.id);
+        let row =
+            row.and_then(|row| row.head.as_ref().filter(|known| row.dirty || known.version >= head.version));
+        row.cloned().unwrap_or(head)
     }
 
     /// A whole job, or `None` when there is no such job.

@@ -41,6 +41,23 @@ async fn one(f: &Fixture, group: Group) -> Verdict {
     f.commit(vec![group]).await[0]
 }
 
+/// A group has loaded a job before it was claimed, and who holds its key after that: the run is one whose end is waited for.
+pub async fn a_follow_up_waits_for_a_run_whose_row_was_loaded_before_it_began(f: &Fixture) {
+    let run = f.create(&keyed("a").offer()).await;
+    let mut draft = f.draft(&Reads { heads: vec![run.id], ..Reads::default() }).await;
+    let (run, _) = f.claim_one().await;
+    let offer = keyed("a").on_conflict("follow_up").offer();
+    let mut reads = Reads::default();
+    offer.reads(&mut reads);
+    draft.extend(f.load(&reads).await);
+    let outcome = enqueue(&mut draft, &offer).unwrap();
+    let Outcome::FollowUp(waiting) = outcome else { panic!("{outcome:?}") };
+    let verdict = one(f, draft.finish()).await;
+    assert!(verdict == Stale || f.head(run.id).await.unwrap().follow_up == Some(waiting.id), "{verdict:?}");
+    f.complete(&run).await;
+    assert!(verdict == Stale || f.claim_one().await.0.id == waiting.id);
+}
+
 /// Two see a free key.
 pub async fn the_second_of_two_admissions_is_stale(f: &Fixture) {
     for states in [StateSet::LIVE, StateSet::ALL] {

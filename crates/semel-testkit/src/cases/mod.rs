@@ -195,6 +195,7 @@ macro_rules! conformance {
             an_id_is_free_at_once_when_its_job_is_gone,
         );
         $crate::conformance!(@$how $fixture; interleavings:
+            a_follow_up_waits_for_a_run_whose_row_was_loaded_before_it_began,
             the_second_of_two_admissions_is_stale,
             every_write_of_a_holder_moves_its_key,
             an_admission_on_top_of_an_end_is_stale_when_the_key_has_moved,
