@@ -51,11 +51,12 @@ pub async fn a_follow_up_waits_for_a_run_whose_row_was_loaded_before_it_began(f:
     offer.reads(&mut reads);
     draft.extend(f.load(&reads).await);
     let outcome = enqueue(&mut draft, &offer).unwrap();
+    // Where the group is stale, for it names the row as well, it is decided again.
+    let outcome = if one(f, draft.finish()).await == Applied { outcome } else { f.enqueue(&offer).await };
     let Outcome::FollowUp(waiting) = outcome else { panic!("{outcome:?}") };
-    let verdict = one(f, draft.finish()).await;
-    assert!(verdict == Stale || f.head(run.id).await.unwrap().follow_up == Some(waiting.id), "{verdict:?}");
+    assert_eq!(f.head(run.id).await.unwrap().follow_up, Some(waiting.id));
     f.complete(&run).await;
-    assert!(verdict == Stale || f.claim_one().await.0.id == waiting.id);
+    assert_eq!(f.claim_one().await.0.id, waiting.id);
 }
 
 /// Two see a free key.
