@@ -2,7 +2,8 @@
 
 use std::collections::HashSet;
 
-use super::hold::must_remember;
+use super::choice::PeriodFrom;
+use super::hold::{Remember, must_remember};
 use crate::ident::JobId;
 use crate::job::{Ending, Head};
 use crate::time::Timestamp;
@@ -15,7 +16,8 @@ use crate::time::Timestamp;
 /// dead letter, which an operator may delete or send back, and a released key is released by those left out as well.
 ///
 /// Both must have ended in the same state; every time a window can start from must be no earlier, the fence no lower
-/// (a new job starts from the highest it saw), and it must be kept or remembered at least as long.
+/// (a new job starts from the highest it saw), and it must be kept or remembered at least as long: also if duplicates, which are then
+/// counted for the later one alone, start the window of the earlier one again and again.
 pub fn outlives(later: &Head, earlier: &Head) -> bool {
     let renewed = |head: &Head| head.renewed_at.unwrap_or(head.created_at);
     // Of two created at one time the one an answer would name.
@@ -30,6 +32,17 @@ pub fn outlives(later: &Head, earlier: &Head) -> bool {
         && later.fence >= earlier.fence
         && later.hold.disclose >= earlier.hold.disclose
         && remembered_until(later) >= remembered_until(earlier)
+        && renews_as_long(later, earlier)
+}
+
+/// Whether duplicates have `later` remembered for as long as they would have `earlier`.
+fn renews_as_long(later: &Head, earlier: &Head) -> bool {
+    let own = |head: &Head| must_remember(&head.hold, head, Timestamp::EPOCH);
+    let slides =
+        |head: &Head| head.hold.from == PeriodFrom::LastDuplicate && matches!(own(head), Remember::Until(_));
+    !slides(earlier)
+        || own(later) == Remember::Forever
+        || slides(later) && later.hold.period() == earlier.hold.period()
 }
 
 /// Whether a holder may outlive others or be outlived.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use semel_core::draft::{Draft, Group, KeyRead, Reads};
 use semel_core::enqueue::{Batch, Mode, Offer, Outcome, enqueue, enqueue_batch};
 use semel_core::life::{self, KeyReleased};
-use semel_core::state::StateSet;
+use semel_core::state::{State, StateSet};
 use semel_store::backend::Verdict::{Applied, Stale};
 
 use crate::fixture::{Fixture, claim};
@@ -66,6 +66,14 @@ pub async fn all_or_nothing_stores_nothing_when_one_is_refused(f: &Fixture) {
     };
     assert_eq!(holder.named(), None);
     assert_eq!(f.queue("default").await.unwrap().created, 1);
+    // Nor is one told to be what the batch would have made of it.
+    let cancelled = keyed("b").states(StateSet::EMPTY.with(State::Cancelled));
+    let offers = [keyed("b").on_conflict("replace").offer(), cancelled.offer()];
+    let batch = f.decide_on(&reads(&offers), |draft| enqueue_batch(draft, &offers, Mode::AllOrNothing)).await;
+    let Batch::Refused { index: 1, outcome: Outcome::Rejected { holder, .. } } = batch else {
+        panic!("{batch:?}")
+    };
+    assert_eq!(holder.named().map(|head| head.state), Some(State::Available));
 }
 
 /// The draft's overlay and the store move versions alike.

@@ -6,6 +6,7 @@ pub mod batch;
 pub mod claims;
 pub mod copies;
 pub mod crons;
+pub mod crowds;
 pub mod documents;
 pub mod follow_up;
 pub mod history;
@@ -146,6 +147,7 @@ macro_rules! conformance {
             a_purged_job_whose_window_is_over_frees_its_key,
             a_remembered_holder_is_none_from_the_end_of_its_time,
             a_sliding_window_outlives_the_purge,
+            a_later_holder_never_hides_an_earlier_one_whose_window_slides,
             a_purge_without_a_key_leaves_nothing,
             many_uses_of_one_key_leave_few_holders,
             a_later_holder_never_hides_an_earlier_one_that_blocks_longer,
@@ -153,13 +155,16 @@ macro_rules! conformance {
             a_released_ended_holder_stays_released,
             a_released_key_is_released_by_holders_that_were_left_out,
             a_key_is_released_by_all_who_are_remembered_under_it,
+            what_was_left_out_of_a_released_key_is_forgotten_in_its_time,
             a_holder_left_out_does_not_come_back,
             a_dead_letter_stands_in_for_nobody,
+            a_key_read_for_live_states_alone_does_not_hide_ended_holders_from_the_next,
+        );
+        $crate::conformance!(@$how $fixture; crowds:
             many_dead_letters_are_in_nobodys_way,
             too_many_dead_letters_are_too_many_wherever_they_are_kept,
             of_too_many_holders_an_expired_one_hides_no_other,
             of_too_many_holders_one_that_expires_unstarted_hides_none_that_has_begun,
-            a_key_read_for_live_states_alone_does_not_hide_ended_holders_from_the_next,
         );
         $crate::conformance!(@$how $fixture; windows:
             a_mismatch_starts_a_sliding_window_again,

@@ -4,23 +4,22 @@ use std::time::Duration;
 
 use semel_core::draft::{KeyRead, Reads};
 use semel_core::enqueue::{Outcome, enqueue};
-use semel_core::job::{Ending, Head, NoteKind};
+use semel_core::job::{Head, NoteKind};
 use semel_core::life::{self, KeyReleased};
-use semel_core::limits::HOLDERS_PER_KEY_MAX;
-use semel_core::settle::{Report, Settled, fail};
+use semel_core::settle::Settled;
 use semel_core::state::{State, StateSet};
 
 use semel_store::backend::Verdict;
 
 use super::admission::{admitted, rejected};
-use crate::fixture::{Fixture, bearer, bytes};
-use crate::make::{Want, job, key, keyed};
+use crate::fixture::{Fixture, bytes};
+use crate::make::{Want, foreign_id, job, key, keyed};
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-fn strict(text: &str) -> Want {
+pub(super) fn strict(text: &str) -> Want {
     keyed(text).states(StateSet::ALL)
 }
 
@@ -264,6 +263,23 @@ pub async fn a_later_holder_never_hides_an_earlier_one_that_blocks_longer(f: &Fi
     assert_eq!(named.id, long.id);
 }
 
+/// Of two of them the later one alone is told of duplicates, and has to make as much of that.
+pub async fn a_later_holder_never_hides_an_earlier_one_whose_window_slides(f: &Fixture) {
+    let want = keyed("a").states(StateSet::ALL).period(DAY / 2, "last_duplicate");
+    f.finished(&want.offer()).await;
+    f.advance(SECOND).await;
+    // It looks at live holders only, and asks for nothing to be remembered.
+    f.finished(&keyed("a").offer()).await;
+    f.maintain().await;
+    for _ in 0..8 {
+        f.advance(DAY / 4).await;
+        f.purge().await;
+        rejected(f, &want).await;
+    }
+    f.advance(DAY / 2).await;
+    assert!(admitted(f, &want).await);
+}
+
 /// One of each state, if a policy looks at one of them alone.
 pub async fn holders_that_ended_differently_are_all_remembered(f: &Fixture) {
     let mut ended: Vec<Head> = Vec::new();
@@ -381,6 +397,24 @@ pub async fn a_key_is_released_by_all_who_are_remembered_under_it(f: &Fixture) {
     }
 }
 
+/// Nobody finds them by their key any more, whose record may be gone before their time is over.
+pub async fn what_was_left_out_of_a_released_key_is_forgotten_in_its_time(f: &Fixture) {
+    f.finished(&strict("a").id(foreign_id(1)).period(HOUR * 56, "created").offer()).await;
+    f.advance(HOUR * 31).await;
+    f.finished(&strict("a").period(HOUR * 30, "created").offer()).await;
+    f.advance(HOUR * 24).await;
+    f.purge().await;
+    let released = f.decide(|draft| life::release_key(draft, key("a"))).await;
+    assert!(matches!(&released, KeyReleased::Done(_)));
+    for _ in 0..20 {
+        f.advance(HOUR * 4).await;
+        f.purge().await;
+        f.maintain().await;
+    }
+    // Its id is free again.
+    f.create(&job().id(foreign_id(1)).offer()).await;
+}
+
 /// Left out for good: neither a late record of its duplicates nor its purge makes it hold again.
 pub async fn a_holder_left_out_does_not_come_back(f: &Fixture) {
     let (first, second) = twice(f).await;
@@ -410,76 +444,4 @@ pub async fn a_dead_letter_stands_in_for_nobody(f: &Fixture) {
     assert_eq!(rejected(f, &strict("a")).await.id, letter.id);
     assert!(matches!(f.decide(|draft| life::delete_dead_letter(draft, letter.id)).await, Settled::Done(_)));
     assert_eq!(rejected(f, &strict("a")).await.id, first.id);
-}
-
-fn discarded() -> StateSet {
-    StateSet::EMPTY.with(State::Discarded)
-}
-
-/// One dead letter more than a decision may touch, of one key.
-async fn too_many_dead_letters(f: &Fixture, want: Want) {
-    let want = want.states(discarded()).attempts(1).dead_letter().offer();
-    let many = HOLDERS_PER_KEY_MAX + 1;
-    f.decide(|draft| (0..many).try_for_each(|_| enqueue(draft, &want).map(drop))).await;
-    let runs = f.claim("default", u32::try_from(many).unwrap()).await.jobs;
-    let reads = Reads { fulls: runs.iter().map(|(run, _)| run.id).collect(), ..Reads::default() };
-    let report = Report { code: "boom".to_owned(), ..Report::default() };
-    f.decide_on(&reads, |draft| {
-        runs.iter().try_for_each(|(run, _)| fail(draft, run.id, &bearer(run), &report).map(drop))
-    })
-    .await;
-    assert_eq!(f.queue("default").await.unwrap().count(State::Discarded), many as u64);
-}
-
-/// However many dead letters a key has: who looks at live holders alone is not concerned.
-pub async fn many_dead_letters_are_in_nobodys_way(f: &Fixture) {
-    too_many_dead_letters(f, keyed("a")).await;
-    assert!(admitted(f, &keyed("a").on_conflict("replace")).await);
-    assert!(matches!(
-        f.enqueue(&keyed("a").on_conflict("replace").offer()).await,
-        Outcome::Replaced { cancelled, .. } if cancelled.len() == 1
-    ));
-}
-
-/// Wherever they are kept: what would have to touch all of them is refused, the others are answered.
-pub async fn too_many_dead_letters_are_too_many_wherever_they_are_kept(f: &Fixture) {
-    too_many_dead_letters(f, keyed("a")).await;
-    for _ in 0..2 {
-        assert_eq!(f.decide(|draft| life::release_key(draft, key("a"))).await, KeyReleased::TooMany);
-        rejected(f, &keyed("a").states(discarded())).await;
-        f.maintain().await;
-    }
-    let read = KeyRead { key: key("a"), states: StateSet::ALL, all: true };
-    let snapshot = f.load(&Reads { keys: vec![read], ..Reads::default() }).await;
-    let view = snapshot.peek_key(&key("a")).unwrap();
-    assert!(view.too_many && view.holders.len() <= HOLDERS_PER_KEY_MAX, "{}", view.holders.len());
-    assert!(admitted(f, &keyed("a").states(StateSet::EMPTY.with(State::Completed))).await);
-}
-
-/// An expired job blocks nobody, so it stands in for none of too many holders.
-pub async fn of_too_many_holders_an_expired_one_hides_no_other(f: &Fixture) {
-    too_many_dead_letters(f, keyed("a").expires(SECOND * 60)).await;
-    f.advance(SECOND).await;
-    let expired = f.create(&keyed("a").expires(SECOND * 60).offer()).await;
-    f.advance(SECOND * 61).await;
-    f.run_duties().await;
-    assert_eq!(f.head(expired.id).await.unwrap().ending, Some(Ending::Expired));
-    for _ in 0..2 {
-        assert_ne!(rejected(f, &keyed("a").states(discarded())).await.id, expired.id);
-        f.maintain().await;
-    }
-}
-
-/// Those that expire before they are started are no stand-ins for one that goes on to block.
-pub async fn of_too_many_holders_one_that_expires_unstarted_hides_none_that_has_begun(f: &Fixture) {
-    let begun = f.create(&strict("a").expires(SECOND * 60).offer()).await;
-    let (run, _) = f.claim_one().await;
-    f.fail(&run).await;
-    f.advance(SECOND * 50).await;
-    f.run_duties().await;
-    assert_eq!(f.head(begun.id).await.unwrap().state, State::Available);
-    let others = keyed("a").states(discarded()).expires(SECOND * 10).offer();
-    f.decide(|draft| (0..HOLDERS_PER_KEY_MAX).try_for_each(|_| enqueue(draft, &others).map(drop))).await;
-    f.advance(SECOND * 10).await;
-    assert_eq!(rejected(f, &strict("a")).await.id, begun.id);
 }
