@@ -180,6 +180,11 @@ impl Draft {
         row.cloned().unwrap_or(head)
     }
 
+    /// Who holds a key now, as far as that is loaded. Nothing comes to rest on it: it was read before.
+    pub(crate) fn holders_now(&self, key: &UniqueKey) -> &[Head] {
+        self.snapshot.peek_key(key).map_or(&[], |view| &view.holders)
+    }
+
     /// A whole job, or `None` when there is no such job.
     ///
     /// # Errors

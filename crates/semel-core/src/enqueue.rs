@@ -48,6 +48,10 @@ pub fn enqueue_batch(draft: &mut Draft, offers: &[Offer], mode: Mode) -> Result<
                 if outcome.absorbed_by().is_some_and(is_gone) {
                     outcome.hide_holder();
                 }
+                // Nor is one told to be as the batch would have left it.
+                if let Some(identity) = &offer.unique {
+                    outcome.show_as_stored(draft.holders_now(&identity.key));
+                }
                 return Ok(Batch::Refused { index, outcome });
             }
             Ok(outcome) => outcomes.push(outcome),

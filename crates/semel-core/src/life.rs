@@ -269,14 +269,19 @@ pub fn revive(draft: &mut Draft, id: JobId) -> Result<Revived, Missing> {
         let Some(key) = head.key else { return Ok(Revived::Refused(Refusal::KeyReleased)) };
         let now = draft.now();
         let read = KeyRead { key, states: StateSet::ALL, all: true };
-        let others: Vec<Head> =
-            draft.key(&read)?.holders.iter().filter(|holder| holder.id != id).cloned().collect();
+        let view = draft.key(&read)?;
+        let too_many = view.too_many;
+        let others: Vec<Head> = view.holders.iter().filter(|holder| holder.id != id).cloned().collect();
         let admission = admit(policy, &others, now, true);
         if let Some(holder) = blocking_holder(&admission, &others) {
             let renewed = admission.renews(policy);
             renew_windows(draft, others.into_iter().filter(|holder| renewed.contains(&holder.id)).collect());
             let head = Box::new(draft.newest(holder));
             return Ok(Revived::Blocked { holder: Holder { head, disclose: admission.disclose() } });
+        }
+        // Of too many it may itself stand for those that ended as it did.
+        if too_many && policy.states().contains(head.state) {
+            return Ok(Revived::Refused(Refusal::TooManyHolders));
         }
         // So that the runs of one key are in order whichever job they are of.
         let highest = others.iter().map(|holder| holder.fence).max().unwrap_or(0);

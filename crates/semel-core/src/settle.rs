@@ -35,6 +35,8 @@ pub enum Refusal {
     AwaitsRun,
     /// Its unique key was released, so nothing says any more whether it may run again.
     KeyReleased,
+    /// More jobs hold its unique key than one decision may look at, and any of them may stand in its way.
+    TooManyHolders,
     /// What is stored of the job cannot be read.
     Corrupt(Corrupt),
 }

@@ -236,6 +236,10 @@ impl From<Refusal> for Problem {
                 "the dead letter's unique key was released, so it cannot be seen whether its work was enqueued since; enqueue it anew"
                     .to_owned(),
             ),
+            Refusal::TooManyHolders => Self::new(
+                Code::TooManyHolders,
+                "more jobs hold the dead letter's unique key than one request may look at; nothing was changed",
+            ),
             Refusal::Corrupt(_) => Self::internal(),
         }
     }

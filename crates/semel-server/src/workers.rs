@@ -181,6 +181,7 @@ pub(crate) const fn reason(refusal: &Refusal) -> &'static str {
         Refusal::OtherWorker => "other_worker",
         Refusal::AwaitsRun => "awaits_run",
         Refusal::KeyReleased => "key_released",
+        Refusal::TooManyHolders => "too_many_holders",
         Refusal::Corrupt(_) => "damaged",
     }
 }

@@ -168,7 +168,9 @@ impl Handle {
                 Err(Error::WrongState { id, state })
             }
             Settled::Refused(Refusal::AwaitsRun) => Err(Error::WrongState { id, state: State::Pending }),
-            Settled::Refused(Refusal::KeyReleased) => Err(Error::WrongState { id, state: State::Discarded }),
+            Settled::Refused(Refusal::KeyReleased | Refusal::TooManyHolders) => {
+                Err(Error::WrongState { id, state: State::Discarded })
+            }
             Settled::Refused(Refusal::OtherWorker) => Err(Error::WrongState { id, state: State::Active }),
             Settled::Refused(Refusal::Corrupt(corrupt)) => Err(corrupt.into()),
         }

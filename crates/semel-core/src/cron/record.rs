@@ -1,5 +1,7 @@
 //! A cron as it is stored: one document, by its name.
 
+use std::fmt;
+
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -93,7 +95,7 @@ pub struct Tick {
 }
 
 /// A cron.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 pub struct Cron {
     /// Tells it from any other that had its name: the ids of its jobs are made of it.
     pub incarnation: u64,
@@ -135,6 +137,19 @@ pub struct Cron {
     pub skip_count: u64,
     /// The ticks decided last, oldest first, at most [`CRON_HISTORY_MAX`].
     pub history: Vec<Tick>,
+}
+
+impl fmt::Debug for Cron {
+    /// Without its job, whose args may be sensitive.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cron")
+            .field("expression", &self.expression)
+            .field("timezone", &self.timezone)
+            .field("overlap", &self.overlap)
+            .field("enabled", &self.enabled)
+            .field("next_tick", &self.next_tick)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Cron {

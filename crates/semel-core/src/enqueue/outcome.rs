@@ -136,6 +136,15 @@ impl Outcome {
         }
     }
 
+    /// Has the answer show its holder as it is among these, if it is.
+    pub(super) fn show_as_stored(&mut self, stored: &[Head]) {
+        if let Self::Rejected { holder, .. } | Self::Mismatch { holder, .. } = self
+            && let Some(head) = stored.iter().find(|head| head.id == holder.head.id)
+        {
+            holder.head = Box::new(head.clone());
+        }
+    }
+
     /// Whether a batch of which all or none is to be stored fails by it.
     pub const fn is_refused(&self) -> bool {
         matches!(

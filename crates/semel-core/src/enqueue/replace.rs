@@ -12,14 +12,15 @@ use crate::unique::{Admission, Disclose, admit};
 use crate::waiting::{self, Waiters};
 
 use super::mismatch::refuse_mismatch;
-use super::{Identity, Offer, Outcome, Placing, create, room};
+use super::{Holder, Identity, Offer, Outcome, Placing, create, room};
 
 /// Cancels whatever blocks and creates the job. `admission` is the decision about the holders as they are; `fence` is
 /// the highest of theirs.
 ///
 /// The end of a run lets its follow-up go, and the follow-up may block in the state it comes to. So the decision is
 /// taken again until nobody blocks. It comes to an end because each round ends a live holder and none begins to live;
-/// and it ends in `Create`, because what a round changes is cancelled, which no replacing policy looks at, or released.
+/// and mostly in `Create`, because what a round changes is cancelled, which no replacing policy looks at, or released. But the end
+/// of a task's step may fail another task of the key: a holder that has ended so is not replaced, and nothing is cancelled.
 pub(super) fn replace(
     draft: &mut Draft,
     offer: &Offer,
@@ -55,13 +56,13 @@ pub(super) fn replace(
             placing.not_before(until, now);
         }
         hidden = hidden.max(*disclose);
-        if !burned.moved {
+        if burned.ended.is_empty() {
             // What was loaded was not of one moment: a holder has ended since the others were read. The commit finds
             // that out by their versions, and the decision is taken again.
             break;
         }
         // In the order of the decision, not of the store: the one an answer names comes first.
-        cancelled.extend_from_slice(holders);
+        cancelled.extend(holders.iter().filter(|id| burned.ended.contains(id)));
         let holders = &draft.key(&identity.read())?.holders;
         admission = admit(&identity.policy, holders, now, offer.sight());
         let ends = admission.ends();
@@ -69,6 +70,15 @@ pub(super) fn replace(
         if let Some(refused) = refuse_mismatch(draft, offer, &identity.policy, &admission, &next)? {
             draft.back_to(before);
             return Ok(refused);
+        }
+        if let Admission::Reject { holder, why, disclose, .. } = admission {
+            draft.back_to(before);
+            // As it is stored: what would have ended it is not done.
+            let stored = draft.key(&identity.read())?.holders.iter().find(|head| head.id == holder).cloned();
+            return Ok(stored.map_or(Outcome::TooManyHolders, |head| Outcome::Rejected {
+                holder: Holder { head: Box::new(draft.newest(head)), disclose },
+                why,
+            }));
         }
     }
     // It takes the place of one that waited in its queue; one that ran, or waited elsewhere, leaves it none.
@@ -100,8 +110,8 @@ struct Burned {
     fence: u64,
     /// When the last of their leases would have ended.
     until: Option<Timestamp>,
-    /// Whether any of them was live.
-    moved: bool,
+    /// Those that it was the end of.
+    ended: Vec<JobId>,
     /// Who waited for their ends.
     waiters: Waiters,
     /// For whose ends those of them that somebody waited for were held back.
@@ -129,7 +139,9 @@ fn cancel(draft: &mut Draft, identity: &Identity, ids: &[JobId]) -> Result<Burne
                 burned.ahead.extend(waiting::ahead_of(&full));
             }
         }
-        burned.moved |= cancel_head(draft, &mut head, Ending::Replaced)?.is_ok();
+        if cancel_head(draft, &mut head, Ending::Replaced)?.is_ok() {
+            burned.ended.push(head.id);
+        }
         waiting::tell(draft, &head, &own)?;
         burned.fence = burned.fence.max(head.fence);
         Ok(())
