@@ -23,8 +23,9 @@ const CONNECTIONS: usize = 8;
 pub const ASIDE: usize = 2;
 /// How long somebody waits for a free connection, or for a new one where one server is named.
 pub const PATIENCE: Duration = Duration::from_secs(15);
-/// How long the other end of a connection may say nothing to what was sent, before it is taken for gone.
-const SILENCE_MAX: Duration = Duration::from_secs(30);
+/// How long the other end of a connection may say nothing to what was sent, before it is taken for gone: its machine, for that takes
+/// note of what was sent however long a statement lasts. A heartbeat that hangs on it is to be sent again before leases have ended.
+const SILENCE_MAX: Duration = Duration::from_secs(10);
 
 fn config(address: &Address) -> Config {
     let mut config = address.config.clone();

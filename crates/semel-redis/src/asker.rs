@@ -21,6 +21,10 @@ use crate::seats::{Guide, Seats};
 const ASK: Duration = Duration::from_secs(2);
 /// How long a connection is silent before the system asks whether the other end is there.
 const KEEPALIVE: Duration = Duration::from_secs(30);
+/// How long the other end's machine may take no note of what was sent, before it is taken for gone, where the system can tell. A heartbeat
+/// that hangs on it is to be sent again before leases have ended.
+#[cfg(target_os = "linux")]
+const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// So many nodes of a cluster are asked at most.
 const ASKED_MAX: usize = 16;
 
@@ -81,6 +85,8 @@ impl Asker {
         // No small request waits for the answer to another one, and whoever is gone without a word is found out.
         let tcp =
             TcpSettings::default().set_nodelay(true).set_keepalive(TcpKeepalive::new().with_time(KEEPALIVE));
+        #[cfg(target_os = "linux")]
+        let tcp = tcp.set_user_timeout(SILENCE_MAX);
         let info = info.clone().set_tcp_settings(tcp);
         Ok(match &self.roots {
             None => Client::open(info)?,

@@ -183,6 +183,8 @@ mod tests {
                 let client = finder.asker.client(&info).unwrap();
                 let tcp = client.get_connection_info().tcp_settings();
                 assert!(tcp.nodelay() && tcp.keepalive().is_some(), "{text}");
+                #[cfg(target_os = "linux")]
+                assert!(tcp.user_timeout().is_some_and(|silence| silence.as_secs() <= 10), "{text}");
             }
         }
     }

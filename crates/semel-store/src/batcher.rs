@@ -18,6 +18,7 @@ use semel_core::limit::Lane;
 use semel_core::retention::Retention;
 use semel_core::time::Timestamp;
 use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
 
 use crate::answers::Answers;
 use crate::asked::Asked;
@@ -41,6 +42,9 @@ const GATHER_MAX: Duration = Duration::from_millis(1);
 const SHARE_MAX: usize = 32;
 /// Of the callers that there have been, a part so small is forgotten with each group.
 const CALLERS_FADE: usize = 16;
+/// So long what would not wait for somebody else's transaction is held for what is under way: no commit that goes well takes as long, and
+/// one that hangs is not to hold up all that is decided together with what it writes.
+const HELD_MAX: Duration = Duration::from_secs(1);
 /// How long a decision without a batcher rests when somebody else has locked its records.
 const BUSY_REST: Duration = Duration::from_millis(1);
 
@@ -98,6 +102,7 @@ impl Batcher {
         let mut traffic = Traffic::default();
         let mut is_closed = false;
         loop {
+            traffic.let_go();
             if let Some(due) = traffic.due() {
                 self.take_off(&mut traffic, due, Vec::new(), flights_max, true);
             }
@@ -202,7 +207,7 @@ impl Batcher {
         if flights_max > 1 {
             let mut reads = Reads::default();
             let (mut taken, mut size) = (Vec::with_capacity(decisions.len()), 0_usize);
-            for tried in decisions {
+            for mut tried in decisions {
                 reads.clear();
                 tried.decision.reads(&mut reads);
                 let wanted = records_of(&reads);
@@ -212,6 +217,7 @@ impl Batcher {
                 };
                 if wanted.iter().any(is_taken) {
                     traffic.reserved.extend(wanted);
+                    tried.held = tried.held.or_else(|| Some(Instant::now()));
                     traffic.held.push(tried);
                 } else if size > 0 && size.saturating_add(wanted.len()) > RECORDS_MAX {
                     // Whoever comes behind waits too, however little he reads: else he who reads much would wait without end.
@@ -224,6 +230,7 @@ impl Batcher {
                     if !(is_of_waitlist && tried.is_away) {
                         records.extend(wanted);
                     }
+                    tried.held = None;
                     taken.push(tried);
                 }
             }
@@ -282,11 +289,40 @@ impl Traffic {
         self.waitlist.due()
     }
 
-    /// Waits until something has ended, or a decision of the waitlist is to be tried again.
+    /// When the first of the held is to be let go.
+    fn held_until(&self) -> Option<Instant> {
+        let impatient = self.held.iter().filter(|tried| tried.decision.patience() < WAIT_MAX);
+        impatient.filter_map(|tried| tried.held).min().map(|since| since + HELD_MAX)
+    }
+
+    /// Tells those of the held that do not wait so long, and lets others have their records.
+    fn let_go(&mut self) {
+        let now = Instant::now();
+        if self.held_until().is_none_or(|until| until > now) {
+            return;
+        }
+        let is_over = |tried: &Tried| {
+            tried.held.is_some_and(|since| since + HELD_MAX <= now) && tried.decision.patience() < WAIT_MAX
+        };
+        for tried in self.held.extract_if(.., |tried| is_over(tried)) {
+            tried.decision.answer(Err(StoreError::Contended));
+        }
+        self.reserved.clear();
+        // What was held for nothing but them is looked at again.
+        self.next.append(&mut self.held);
+    }
+
+    /// Waits until something has ended, or a decision of the waitlist is to be tried again, or one is held no longer.
     async fn move_on(&mut self) {
         let is_waitlist_under_way = self.flights.iter().any(|under_way| under_way.is_of_waitlist);
-        let Self { flights, asked, waitlist, .. } = self;
-        let mut rest = std::pin::pin!(waitlist.rest(is_waitlist_under_way));
+        let (rest, held_until) = (self.waitlist.rest(is_waitlist_under_way), self.held_until());
+        let Self { flights, asked, .. } = self;
+        let mut rest = std::pin::pin!(async {
+            match held_until {
+                Some(until) => drop(tokio::time::timeout_at(until, rest).await),
+                None => rest.await,
+            }
+        });
         let landed = std::future::poll_fn(|context| {
             for (place, under_way) in flights.iter_mut().enumerate() {
                 if let Poll::Ready(landed) = under_way.flight.as_mut().poll(context) {
@@ -332,11 +368,11 @@ pub async fn transact<T>(
     reads: &Reads,
     mut decide: impl FnMut(&mut Draft) -> Result<T, Missing>,
 ) -> Result<T, StoreError> {
-    let began = tokio::time::Instant::now();
+    let began = Instant::now();
     let mut attempt = 0;
     while attempt < COMMIT_ATTEMPTS_MAX {
         attempt += 1;
-        let loaded = tokio::time::Instant::now();
+        let loaded = Instant::now();
         let snapshot = backend.load(reads).await?;
         let seed = snapshot.now.as_micros() as u64 ^ u64::from(attempt);
         let mut draft = Draft::new(snapshot, seed, backend.rows());

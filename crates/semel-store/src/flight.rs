@@ -24,6 +24,8 @@ pub(crate) struct Tried {
     pub(crate) tries: u32,
     /// Since when it waits for somebody else's transaction, and how long it rested last.
     pub(crate) waits: Option<(Instant, Duration)>,
+    /// Since when it is held for what is under way.
+    pub(crate) held: Option<Instant>,
     /// Whether what it needs was away when it was taken last.
     pub(crate) is_away: bool,
     /// What it relied on when it was taken last and wrote nothing.
@@ -35,7 +37,15 @@ pub(crate) struct Tried {
 impl Tried {
     /// One that was not taken yet.
     pub(crate) fn new(decision: Box<dyn Decide>) -> Self {
-        Self { decision, tries: 0, waits: None, is_away: false, seen: Reads::default(), is_apart: false }
+        Self {
+            decision,
+            tries: 0,
+            waits: None,
+            held: None,
+            is_away: false,
+            seen: Reads::default(),
+            is_apart: false,
+        }
     }
 
     /// Has it wait for somebody else's transaction.

@@ -16,7 +16,7 @@ use semel_core::sight::Queues;
 use semel_core::state::State;
 use semel_engine::Engine;
 use semel_engine::duty::{Expire, Promote, Purge, Ran, Reap, Tend};
-use semel_store::backend::{Applied, Batch, BoxFuture, Unwritten, Verdict};
+use semel_store::backend::{Applied, Batch, BoxFuture, Facts, Unwritten, Verdict};
 use semel_store::clock::ManualClock;
 use semel_store::layer::Layer;
 use semel_store::memory::Memory;
@@ -232,6 +232,56 @@ async fn duplicates_of_a_job_that_somebody_holds_are_written_later_and_those_of_
     bench.let_go();
     assert_eq!(written().await, [true; 3]);
     assert_eq!(bench.engine.job(ids[1]).await.unwrap().unwrap().duplicates.count, 1);
+}
+
+/// A store in which two commits may be under way, and those about one job never end.
+struct Hangs(Memory, Mutex<Option<JobId>>);
+
+impl Layer for Hangs {
+    type Inner = Memory;
+
+    fn inner(&self) -> &Memory {
+        &self.0
+    }
+
+    fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>> {
+        let hangs = self.1.lock().unwrap().map(Record::Job);
+        let mut expects = batch.groups.iter().flat_map(|group| &group.expect);
+        if hangs.is_some_and(|hangs| expects.any(|expect| expect.record == hangs)) {
+            return Box::pin(std::future::pending());
+        }
+        self.0.commit(batch)
+    }
+
+    fn facts(&self) -> Facts {
+        Facts { commits_in_flight: 2, ..self.0.facts() }
+    }
+}
+
+/// Nobody knows how long that takes, and the leases of the others would end meanwhile.
+#[tokio::test(start_paused = true)]
+async fn a_commit_that_hangs_keeps_no_other_job_from_its_lease() {
+    let store = Arc::new(Hangs(Memory::default(), Mutex::default()));
+    let engine = Engine::without_duties(Arc::clone(&store) as Arc<dyn Backend>).unwrap();
+    for _ in 0..3 {
+        engine.enqueue(job().offer(), "").await.unwrap();
+    }
+    let jobs = engine.claim(claim(&["default"], 3)).await.unwrap();
+    let hung = jobs[1].head.clone();
+    *store.1.lock().unwrap() = Some(hung.id);
+    let settling = {
+        let engine = engine.clone();
+        tokio::spawn(async move { engine.complete(hung.id, bearer(&hung), None).await })
+    };
+    tokio::time::sleep(SECOND).await;
+    let named = jobs.iter().map(|job| (job.head.id, bearer(&job.head))).collect();
+    let begun = tokio::time::Instant::now();
+    let answers = engine.extend(named, Some(60_000), &Queues::All).await.unwrap();
+    let is_extended = answers.iter().map(|answer| matches!(answer, Some(Settled::Done(_))));
+    assert_eq!(is_extended.collect::<Vec<_>>(), [true, false, true]);
+    assert_eq!(answers[1], None, "nothing is known of it");
+    assert!(begun.elapsed() < 5 * SECOND, "{:?}", begun.elapsed());
+    assert!(!settling.is_finished());
 }
 
 /// It is neither extended nor lost: its worker says again that it holds it.
