@@ -159,7 +159,9 @@ impl Error {
         match self {
             Self::Store(StoreError::Unknown(_)) => true,
             #[cfg(feature = "remote")]
-            Self::Remote(semel_client::ClientError::NoAnswer { .. }) => true,
+            Self::Remote(
+                semel_client::ClientError::NoAnswer { .. } | semel_client::ClientError::Protocol { .. },
+            ) => true,
             _ => false,
         }
     }
@@ -170,8 +172,10 @@ impl Error {
             Self::Store(error) => error.is_retryable(),
             #[cfg(feature = "remote")]
             Self::Remote(error) => match error {
+                // What speaks no HTTP is not the server, but stands for a moment where it was or will be.
                 semel_client::ClientError::Unreachable { .. }
-                | semel_client::ClientError::NoAnswer { .. } => true,
+                | semel_client::ClientError::NoAnswer { .. }
+                | semel_client::ClientError::Protocol { .. } => true,
                 semel_client::ClientError::Status { status, .. } => {
                     matches!(status.as_u16(), 429 | 500..=599)
                 }
@@ -220,5 +224,20 @@ impl From<Invalid> for Error {
 impl From<semel_core::body::Corrupt> for Error {
     fn from(corrupt: semel_core::body::Corrupt) -> Self {
         Self::Store(corrupt.into())
+    }
+}
+
+#[cfg(all(test, feature = "remote"))]
+mod tests {
+    use semel_client::ClientError;
+
+    use super::Error;
+
+    /// It may stand where the server was, for a moment; the server may have had the request.
+    #[test]
+    fn what_speaks_no_http_ends_no_report_and_repeats_no_request() {
+        let [url, reason, hint] = [(); 3].map(|()| String::new());
+        let error = Error::Remote(ClientError::Protocol { url, reason, hint });
+        assert!(error.may_be_told_again() && !error.is_retryable());
     }
 }

@@ -24,8 +24,10 @@ const BEAT_EVERY_MIN: Duration = Duration::from_millis(10);
 /// A heartbeat that failed is sent again after so long, or sooner if it was due sooner.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
 
-/// A heartbeat is waited for at least so long.
+/// A heartbeat is waited for at least so long before what it spoke of is spoken of again.
 const PATIENCE_MIN: Duration = Duration::from_secs(1);
+/// So long after that its answer is still heard.
+const ANSWER_MAX: Duration = Duration::from_secs(60);
 
 /// A worker that holds nothing is heard of so often (OJS core 7.5), and hears within that time what it is told.
 const BEAT_IDLE_EVERY: Duration = Duration::from_secs(15);
@@ -37,7 +39,7 @@ fn unheard() -> Error {
 /// The jobs a worker holds.
 #[derive(Default)]
 pub(crate) struct Beats {
-    held: Mutex<BTreeMap<JobId, Beating>>,
+    held: Mutex<Jobs>,
     /// Something is to be done sooner than it was.
     sooner: Notify,
     told: watch::Sender<Directive>,
@@ -56,6 +58,23 @@ pub(crate) struct Signals {
     pub(crate) ended: CancellationToken,
 }
 
+#[derive(Default)]
+struct Jobs {
+    by_id: BTreeMap<JobId, Beating>,
+    /// When something is to be done next, as far as is known to whoever does it: a job that is added is compared with that, and not with all
+    /// others.
+    wakes: Option<Instant>,
+    /// When the heartbeat was sent whose answer told last what an operator says.
+    told: Option<Instant>,
+}
+
+impl Jobs {
+    /// By its fence: meanwhile the job may have been given to this worker again.
+    fn of(&mut self, job: &Held) -> Option<&mut Beating> {
+        self.by_id.get_mut(&job.id).filter(|beating| beating.held.fence == job.fence)
+    }
+}
+
 struct Beating {
     held: Held,
     every: Duration,
@@ -64,8 +83,10 @@ struct Beating {
     lease: Duration,
     /// When it runs out, unless a heartbeat is answered: counted from when that was sent, for the store counts from no earlier.
     until: Instant,
-    /// Since when it is spoken of; until that is answered, or given up, it is not spoken of again.
+    /// Since when it is spoken of; until that is answered, or has taken too long, it is not spoken of again.
     under_way: Option<Instant>,
+    /// Whether its own run has ended it already: it is nobody else's, and there is no lease to be extended or to run out.
+    is_completed: bool,
     signals: Signals,
 }
 
@@ -79,19 +100,14 @@ impl Beating {
 
     /// A lease that is lost is nobody's to extend.
     fn is_to_be_spoken_of(&self) -> bool {
-        self.under_way.is_none() && !self.signals.lost.is_cancelled()
+        self.under_way.is_none() && !self.is_completed && !self.signals.lost.is_cancelled()
     }
 
     /// Whether somebody is there who would have to be told, and has not been.
     fn may_run_out(&self) -> bool {
         let Signals { lost, ran_out, ended } = &self.signals;
-        ![lost, ran_out, ended].into_iter().any(CancellationToken::is_cancelled)
+        !self.is_completed && ![lost, ran_out, ended].into_iter().any(CancellationToken::is_cancelled)
     }
-}
-
-/// When something is to be done next.
-fn soonest_of(jobs: &BTreeMap<JobId, Beating>) -> Option<Instant> {
-    jobs.values().filter_map(Beating::due).min()
 }
 
 /// A job is held for as long as this is kept.
@@ -105,14 +121,14 @@ impl Drop for Holding {
     fn drop(&mut self) {
         let mut held = self.beats.held();
         // The same job may have been granted to this worker again meanwhile.
-        if held.get(&self.id).is_some_and(|beating| beating.held.fence == self.fence) {
-            held.remove(&self.id);
+        if held.by_id.get(&self.id).is_some_and(|beating| beating.held.fence == self.fence) {
+            held.by_id.remove(&self.id);
         }
     }
 }
 
 impl Beats {
-    fn held(&self) -> MutexGuard<'_, BTreeMap<JobId, Beating>> {
+    fn held(&self) -> MutexGuard<'_, Jobs> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -120,17 +136,23 @@ impl Beats {
     pub(crate) fn hold(self: &Arc<Self>, job: &Delivery, signals: Signals) -> Holding {
         let every = (job.lease / BEATS_PER_LEASE).max(BEAT_EVERY_MIN);
         let held = Held { id: job.id, fence: job.fence, has_own_lease: job.has_own_lease };
-        let next = Instant::now() + every;
-        let (lease, until) = (job.lease, job.granted + job.lease);
+        // However long it was on its way.
+        let next = job.asked + every;
+        let (lease, until) = (job.lease, job.asked + job.lease);
         let is_soonest = {
             let mut jobs = self.held();
-            let soonest = soonest_of(&jobs);
-            let beating = Beating { held, every, next, lease, until, under_way: None, signals };
-            if let Some(old) = jobs.insert(job.id, beating) {
+            let is_completed = false;
+            let beating = Beating { held, every, next, lease, until, under_way: None, is_completed, signals };
+            if let Some(old) = jobs.by_id.insert(job.id, beating) {
                 // Granted again, so the run before it has lost its lease, whoever told of that.
                 old.signals.lost.cancel();
             }
-            soonest.is_none_or(|soonest| next.min(until) < soonest)
+            let due = next.min(until);
+            let is_soonest = jobs.wakes.is_none_or(|wakes| due < wakes);
+            if is_soonest {
+                jobs.wakes = Some(due);
+            }
+            is_soonest
         };
         if is_soonest {
             self.sooner.notify_one();
@@ -164,8 +186,19 @@ impl Beats {
         said.unwrap_or(StoreError::Closed)
     }
 
-    fn soonest(&self) -> Option<Instant> {
-        soonest_of(&self.held())
+    /// When something is to be done next, and no later than then. Who adds what is to be done sooner says so.
+    fn soonest(&self, idle: Instant) -> Instant {
+        let mut held = self.held();
+        let soonest = held.by_id.values().filter_map(Beating::due).min();
+        let wakes = soonest.map_or(idle, |soonest| soonest.min(idle));
+        held.wakes = Some(wakes);
+        wakes
+    }
+
+    /// Until when the job's lease lasts, as far as is known here; none where it is not held.
+    pub(crate) fn until(&self, job: &Delivery) -> Option<Instant> {
+        let held = self.held();
+        held.by_id.get(&job.id).filter(|beating| beating.held.fence == job.fence).map(|beating| beating.until)
     }
 
     /// Sends heartbeats until `stop` fires.
@@ -174,7 +207,7 @@ impl Beats {
         // Beside each other: one that is not answered keeps nobody from speaking of other jobs.
         let mut under_way = FuturesUnordered::new();
         loop {
-            let next = self.soonest().unwrap_or(idle).min(idle);
+            let next = self.soonest(idle);
             tokio::select! {
                 // In one order, here and in the map, so that a run can be played again.
                 biased;
@@ -195,7 +228,7 @@ impl Beats {
     /// Tells those whose leases have run out, and says whether one is to be spoken of.
     fn run_out(&self, now: Instant) -> bool {
         let mut is_due = false;
-        for beating in self.held().values() {
+        for beating in self.held().by_id.values() {
             if beating.until <= now && beating.may_run_out() {
                 tracing::warn!(job = %beating.held.id, "nobody has answered for so long that the lease must have run out; the run is told");
                 beating.signals.ran_out.cancel();
@@ -211,7 +244,7 @@ impl Beats {
         let mut due = Vec::new();
         let mut patience = BEAT_IDLE_EVERY;
         let mut held = self.held();
-        for beating in held.values_mut().filter(|beating| beating.is_to_be_spoken_of()) {
+        for beating in held.by_id.values_mut().filter(|beating| beating.is_to_be_spoken_of()) {
             if beating.next <= now + beating.every / 4 {
                 due.push(beating.held);
                 patience = patience.min(beating.every);
@@ -219,7 +252,7 @@ impl Beats {
                 beating.under_way = Some(now);
             }
         }
-        let holds = held.len();
+        let holds = held.by_id.len();
         drop(held);
         self.speak(link, speaker, due, holds, now, patience.max(PATIENCE_MIN))
     }
@@ -234,29 +267,57 @@ impl Beats {
         patience: Duration,
     ) {
         let hears = |part: Beaten| self.hear(sent, part);
-        // One that hangs must not keep the next one from being sent in time.
-        let beaten = tokio::time::timeout(patience, link.beat(speaker, &due, holds, &hears)).await;
-        let left = self.again(sent, &due);
-        if let Err(error) = beaten.unwrap_or_else(|_| Err(unheard())) {
-            tracing::warn!(%error, jobs = left, "a heartbeat failed; what was not answered is sent again");
-            if let Some(gone) = error.store_is_gone() {
-                self.found_gone(&speaker.worker, gone);
+        let mut beat = link.beat(speaker, &due, holds, &hears);
+        // One that hangs must not keep the next one from being sent in time. It may be answered yet: what it extends is extended, and no run
+        // is to be broken off because a store is slow.
+        let beaten = match tokio::time::timeout(patience, &mut beat).await {
+            Ok(beaten) => beaten,
+            Err(_) => {
+                self.note_unanswered(sent, &due, &unheard());
+                self.sooner.notify_one();
+                tokio::time::timeout(ANSWER_MAX, beat).await.unwrap_or(Ok(()))
             }
+        };
+        match beaten {
+            Ok(()) => {
+                self.again(sent, &due);
+            }
+            Err(error) => {
+                self.note_unanswered(sent, &due, &error);
+                if let Some(gone) = error.store_is_gone() {
+                    self.found_gone(&speaker.worker, gone);
+                }
+            }
+        }
+    }
+
+    fn note_unanswered(&self, sent: Instant, due: &[Held], error: &Error) {
+        let left = self.again(sent, due);
+        if left > 0 || due.is_empty() {
+            tracing::warn!(%error, jobs = left, "a heartbeat failed; what was not answered is sent again");
         }
     }
 
     /// A part of the answer to a heartbeat that was sent then.
     fn hear(&self, sent: Instant, part: Beaten) {
-        let Beaten { extended, lost, unheard, directive } = part;
-        if let Some(directive) = directive {
-            self.told.send_if_modified(|told| std::mem::replace(told, directive) != directive);
-        }
+        let Beaten { extended, completed, lost, unheard, directive } = part;
         if !unheard.is_empty() {
             tracing::debug!(jobs = unheard.len(), "leases that could not be extended are spoken of again");
         }
         let mut held = self.held();
+        // An answer that comes late is no news.
+        if let Some(directive) = directive.filter(|_| held.told.is_none_or(|told| told <= sent)) {
+            held.told = Some(sent);
+            self.told.send_if_modified(|told| std::mem::replace(told, directive) != directive);
+        }
+        for job in &completed {
+            if let Some(beating) = held.of(job) {
+                beating.under_way = None;
+                beating.is_completed = true;
+            }
+        }
         for job in &lost {
-            if let Some(beating) = of(&mut held, job) {
+            if let Some(beating) = held.of(job).filter(|beating| !beating.is_completed) {
                 beating.under_way = None;
                 beating.signals.lost.cancel();
             }
@@ -264,7 +325,7 @@ impl Beats {
         let again = Instant::now() + AGAIN_AFTER;
         let extended = extended.iter().map(|job| (job, None));
         for (job, again) in extended.chain(unheard.iter().map(|job| (job, Some(again)))) {
-            if let Some(beating) = of(&mut held, job) {
+            if let Some(beating) = held.of(job) {
                 beating.under_way = None;
                 // Also of one that could not be extended: whoever answers would have told of its loss.
                 beating.until = beating.until.max(sent + beating.lease);
@@ -281,7 +342,7 @@ impl Beats {
         let again = Instant::now() + AGAIN_AFTER;
         let (mut held, mut left) = (self.held(), 0);
         for job in due {
-            if let Some(beating) = of(&mut held, job).filter(|beating| beating.under_way == Some(sent)) {
+            if let Some(beating) = held.of(job).filter(|beating| beating.under_way == Some(sent)) {
                 beating.under_way = None;
                 beating.next = beating.next.min(again);
                 left += 1;
@@ -291,198 +352,5 @@ impl Beats {
     }
 }
 
-/// By its fence: meanwhile the job may have been given to this worker again.
-fn of<'a>(held: &'a mut BTreeMap<JobId, Beating>, job: &Held) -> Option<&'a mut Beating> {
-    held.get_mut(&job.id).filter(|beating| beating.held.fence == job.fence)
-}
-
 #[cfg(test)]
-mod tests {
-    use bytes::Bytes;
-    use semel_core::time::Timestamp;
-    use semel_store::backend::BoxFuture;
-
-    use super::super::link::{Ask, Hears, Reported};
-    use super::super::verdict::Outcome;
-    use super::*;
-
-    fn granted(fence: u64) -> Delivery {
-        Delivery {
-            id: JobId::mint(Timestamp::EPOCH, 1, 1),
-            job_type: "a".into(),
-            queue: "default".into(),
-            attempt: 1,
-            max_attempts: 2,
-            args: "[]".into(),
-            meta: "{}".into(),
-            has_sensitive: false,
-            tags: Vec::new(),
-            created_at: Timestamp::EPOCH,
-            fence,
-            has_own_lease: false,
-            lease: Duration::from_secs(30),
-            granted: Instant::now(),
-            timeout: Duration::from_secs(60),
-            parent_results: None,
-        }
-    }
-
-    /// A link that never answers for the first job, nor in one heartbeat with it unless by half, and keeps when it was spoken of the
-    /// other.
-    #[derive(Default)]
-    struct Hangs {
-        spoken: Mutex<Vec<Instant>>,
-        answers_half: bool,
-    }
-
-    impl Hangs {
-        fn by_half() -> Self {
-            Self { answers_half: true, ..Self::default() }
-        }
-    }
-
-    impl Link for Hangs {
-        fn beat<'a>(
-            &'a self,
-            _: &'a Speaker,
-            jobs: &'a [Held],
-            _: usize,
-            hears: Hears<'a>,
-        ) -> BoxFuture<'a, Result<(), Error>> {
-            let is_of = |fence| jobs.iter().any(|job| job.fence == fence);
-            if is_of(2) {
-                self.spoken.lock().unwrap().push(Instant::now());
-            }
-            let hangs = is_of(1);
-            if !hangs || self.answers_half {
-                let extended = jobs.iter().filter(|job| job.fence != 1).copied().collect();
-                hears(Beaten { extended, ..Beaten::default() });
-            }
-            if hangs { Box::pin(std::future::pending()) } else { Box::pin(async { Ok(()) }) }
-        }
-
-        fn fetch<'a>(
-            &'a self,
-            _: &'a Ask,
-            _: &'a CancellationToken,
-        ) -> BoxFuture<'a, Result<Vec<Delivery>, Error>> {
-            Box::pin(std::future::pending())
-        }
-
-        fn settle<'a>(&'a self, _: &'a Delivery, _: &'a Outcome) -> BoxFuture<'a, Result<Reported, Error>> {
-            Box::pin(std::future::pending())
-        }
-
-        fn lost<'a>(&'a self, _: &'a Delivery) -> BoxFuture<'a, ()> {
-            Box::pin(std::future::pending())
-        }
-
-        fn progress<'a>(&'a self, _: &'a Delivery, _: Bytes) -> BoxFuture<'a, Result<(), Error>> {
-            Box::pin(std::future::pending())
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_heartbeat_that_is_not_answered_keeps_no_other_job_from_being_spoken_of() {
-        let (beats, link) = (Arc::new(Beats::default()), Arc::new(Hangs::default()));
-        let stop = CancellationToken::new();
-        let _first = beats.hold(&granted(1), Signals::default());
-        let speaker = Speaker { worker: "w".into(), queues: Vec::new(), lease: None };
-        let running = tokio::spawn(Arc::clone(&beats).run(link.clone(), speaker, stop.clone()));
-        // The first heartbeat for it is under way.
-        tokio::time::sleep(Duration::from_millis(10_500)).await;
-        let lease = Duration::from_secs(1);
-        let short = Delivery { id: JobId::mint(Timestamp::EPOCH, 2, 2), lease, ..granted(2) };
-        let _second = beats.hold(&short, Signals::default());
-        let begun = Instant::now();
-        tokio::time::sleep(Duration::from_secs(9)).await;
-        let mut before = begun;
-        let spoken = link.spoken.lock().unwrap().clone();
-        for at in spoken.into_iter().chain([Instant::now()]) {
-            assert!(at - before < lease, "{:?} after {:?}", at - begun, before - begun);
-            before = at;
-        }
-        stop.cancel();
-        running.await.unwrap();
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_lease_has_run_out_when_nothing_was_answered_for_so_long() {
-        let (beats, link) = (Arc::new(Beats::default()), Arc::new(Hangs::default()));
-        let stop = CancellationToken::new();
-        let speaker = Speaker { worker: "w".into(), queues: Vec::new(), lease: None };
-        let running = tokio::spawn(Arc::clone(&beats).run(link, speaker, stop.clone()));
-        let (unanswered, answered) = (Signals::default(), Signals::default());
-        let _first = beats.hold(&granted(1), unanswered.clone());
-        let began = Instant::now();
-        // Never in one heartbeat with the first one, which would not be answered.
-        tokio::time::sleep(Duration::from_secs(5)).await;
-        let other = Delivery { id: JobId::mint(Timestamp::EPOCH, 2, 2), ..granted(2) };
-        let _second = beats.hold(&other, answered.clone());
-        unanswered.ran_out.cancelled().await;
-        assert_eq!(began.elapsed().as_secs(), 30);
-        tokio::time::sleep(Duration::from_secs(600)).await;
-        assert!(!answered.ran_out.is_cancelled() && !answered.lost.is_cancelled());
-        assert!(!unanswered.lost.is_cancelled(), "its end may still count");
-        stop.cancel();
-        running.await.unwrap();
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn what_was_extended_is_whatever_becomes_of_the_rest_of_the_answer() {
-        let (beats, link) = (Arc::new(Beats::default()), Arc::new(Hangs::by_half()));
-        let stop = CancellationToken::new();
-        let speaker = Speaker { worker: "w".into(), queues: Vec::new(), lease: None };
-        let (unanswered, answered) = (Signals::default(), Signals::default());
-        let _first = beats.hold(&granted(1), unanswered.clone());
-        let other = Delivery { id: JobId::mint(Timestamp::EPOCH, 2, 2), ..granted(2) };
-        let _second = beats.hold(&other, answered.clone());
-        let running = tokio::spawn(Arc::clone(&beats).run(link.clone(), speaker, stop.clone()));
-        unanswered.ran_out.cancelled().await;
-        tokio::time::sleep(Duration::from_secs(600)).await;
-        assert!(!answered.ran_out.is_cancelled() && !answered.lost.is_cancelled());
-        // Nor is it spoken of again before it is due.
-        let spoken = link.spoken.lock().unwrap().clone();
-        let every = granted(2).lease / BEATS_PER_LEASE;
-        assert!(spoken.windows(2).all(|two| two[1] - two[0] >= every * 3 / 4), "{spoken:?}");
-        stop.cancel();
-        running.await.unwrap();
-    }
-
-    /// Whoever has lost its lease has been answered, and whoever has ended has nobody to be told.
-    #[tokio::test(start_paused = true)]
-    async fn nobody_is_told_of_a_lease_that_is_lost_or_needed_no_more() {
-        let (beats, link) = (Arc::new(Beats::default()), Arc::new(Hangs::default()));
-        let stop = CancellationToken::new();
-        let speaker = Speaker { worker: "w".into(), queues: Vec::new(), lease: None };
-        let running = tokio::spawn(Arc::clone(&beats).run(link, speaker, stop.clone()));
-        let all: Vec<(Signals, Holding)> = (1..=3)
-            .map(|number| {
-                let (id, signals) = (JobId::mint(Timestamp::EPOCH, number, 1), Signals::default());
-                let holding = beats.hold(&Delivery { id, ..granted(1) }, signals.clone());
-                (signals, holding)
-            })
-            .collect();
-        all[0].0.lost.cancel();
-        all[1].0.ended.cancel();
-        all[2].0.ran_out.cancelled().await;
-        tokio::time::sleep(Duration::from_secs(600)).await;
-        assert!(!all[0].0.ran_out.is_cancelled() && !all[1].0.ran_out.is_cancelled());
-        stop.cancel();
-        running.await.unwrap();
-    }
-
-    /// Nobody else would tell it: from then on heartbeats speak of the newer lease.
-    #[tokio::test]
-    async fn a_job_that_is_granted_again_has_lost_the_lease_before() {
-        let beats = Arc::new(Beats::default());
-        let (first, second) = (Signals::default(), Signals::default());
-        let before = beats.hold(&granted(1), first.clone());
-        let now = beats.hold(&granted(2), second.clone());
-        assert!(first.lost.is_cancelled() && !second.lost.is_cancelled());
-        drop(before);
-        assert_eq!(beats.held().len(), 1, "the newer one is held");
-        drop(now);
-        assert!(beats.held().is_empty());
-    }
-}
+mod tests;

@@ -161,7 +161,7 @@ impl Shared {
         told.len() < UNHANDLED_TOLD_MAX && told.insert(job_type.to_owned())
     }
 
-    /// Reports until it is heard; gives up when the lease has surely ended, or when a shutdown waits no longer.
+    /// Reports until it is heard; gives up when the lease has ended, or when a shutdown waits no longer.
     pub(super) async fn report(&self, job: &Delivery, outcome: &Outcome) -> bool {
         // A run that held its thread for longer than the shutdown waits is reported all the same: what it did is done.
         let overdue = Instant::now() + OVERDUE_AFTER;
@@ -179,8 +179,13 @@ impl Shared {
         }
     }
 
+    /// Whether a report may still count then that was begun at that time: heartbeats extend the lease meanwhile.
+    fn may_count(&self, job: &Delivery, begun: Instant, then: Instant) -> bool {
+        then < begun + job.lease || self.beats.until(job).is_some_and(|until| then < until)
+    }
+
     async fn report_until_heard(&self, job: &Delivery, outcome: &Outcome) -> bool {
-        let deadline = Instant::now() + job.lease;
+        let begun = Instant::now();
         let mut pause = REPORT_AGAIN_MIN;
         loop {
             match self.link.settle(job, outcome).await {
@@ -189,7 +194,9 @@ impl Shared {
                     tracing::info!(job = %job.id, attempt = job.attempt, "the run ended after it had lost its lease");
                     return false;
                 }
-                Err(error) if error.may_be_told_again() && Instant::now() + pause < deadline => {
+                Err(error)
+                    if error.may_be_told_again() && self.may_count(job, begun, Instant::now() + pause) =>
+                {
                     tracing::warn!(%error, job = %job.id, "the end of a run could not be reported; it is tried again");
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(REPORT_AGAIN_MAX);
@@ -228,15 +235,83 @@ mod tests {
     use semel_core::ident::QueueName;
     use semel_core::state::State;
 
-    use super::super::link::Ask;
+    use bytes::Bytes;
+    use semel_store::StoreError;
+
+    use super::super::link::{Ask, Beaten, Hears, Held, Speaker};
     use super::*;
-    use crate::{Envelope, Semel, Worker};
+    use crate::{Envelope, Error, Semel, Worker};
 
     #[tokio::test]
     async fn a_type_that_is_not_handled_is_told_of_once() {
         let semel = Semel::open("memory:").await.unwrap();
         let shared = Worker::new(&semel).shared().unwrap();
         assert_eq!(["a.b", "a.c", "a.b"].map(|job_type| shared.is_news(job_type)), [true, true, false]);
+    }
+
+    /// A link over which heartbeats are answered, and reports only after a minute.
+    struct Deaf(Instant);
+
+    impl Link for Deaf {
+        fn beat<'a>(
+            &'a self,
+            _: &'a Speaker,
+            jobs: &'a [Held],
+            _: usize,
+            hears: Hears<'a>,
+        ) -> BoxFuture<'a, Result<(), Error>> {
+            hears(Beaten { extended: jobs.to_vec(), ..Beaten::default() });
+            Box::pin(async { Ok(()) })
+        }
+
+        fn fetch<'a>(
+            &'a self,
+            _: &'a Ask,
+            _: &'a CancellationToken,
+        ) -> BoxFuture<'a, Result<Vec<Delivery>, Error>> {
+            Box::pin(std::future::pending())
+        }
+
+        fn settle<'a>(&'a self, _: &'a Delivery, _: &'a Outcome) -> BoxFuture<'a, Result<Reported, Error>> {
+            let hears = self.0.elapsed() > Duration::from_secs(60);
+            let said = if hears {
+                Ok(Reported::Counted)
+            } else {
+                Err(StoreError::Unavailable(String::new()).into())
+            };
+            Box::pin(async { said })
+        }
+
+        fn lost<'a>(&'a self, _: &'a Delivery) -> BoxFuture<'a, ()> {
+            Box::pin(std::future::pending())
+        }
+
+        fn progress<'a>(&'a self, _: &'a Delivery, _: Bytes) -> BoxFuture<'a, Result<(), Error>> {
+            Box::pin(std::future::pending())
+        }
+    }
+
+    /// The store would take it, and whoever gave up would have the work done again.
+    #[tokio::test(start_paused = true)]
+    async fn an_end_is_told_for_as_long_as_its_lease_is_extended() {
+        let semel = Semel::open("memory:").await.unwrap();
+        semel.enqueue(Envelope::new("a.b")).await.unwrap();
+        let mut shared = Worker::new(&semel).shared().unwrap();
+        let lease = Some(Duration::from_secs(5));
+        let ask = Ask { queue: QueueName::default(), limit: 1, worker: "w".into(), lease };
+        let run = shared.link.fetch(&ask, &shared.stop).await.unwrap().remove(0);
+        shared.link = Arc::new(Deaf(Instant::now()));
+        assert!(!shared.report(&run, &Outcome::Done).await, "nobody extends it");
+        shared.link = Arc::new(Deaf(Instant::now()));
+        let holding =
+            shared.beats.hold(&Delivery { asked: Instant::now(), ..run.clone() }, Signals::default());
+        let speaker = Speaker { worker: "w".into(), queues: Vec::new(), lease };
+        let beats = Arc::clone(&shared.beats).run(Arc::clone(&shared.link), speaker, shared.stop.clone());
+        let beats = tokio::spawn(beats);
+        assert!(shared.report(&run, &Outcome::Done).await);
+        drop(holding);
+        shared.stop.cancel();
+        beats.await.unwrap();
     }
 
     /// Nobody else would know that its work is done.

@@ -59,8 +59,10 @@ pub(crate) struct Held {
 /// A part of the answer to a heartbeat.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Beaten {
-    /// Jobs whose leases last longer now, or need not.
+    /// Jobs whose leases last longer now.
     pub(crate) extended: Vec<Held>,
+    /// Jobs that their own runs have ended already, and which are nobody else's: nothing has to be extended any more.
+    pub(crate) completed: Vec<Held>,
     /// Jobs that are the worker's no more.
     pub(crate) lost: Vec<Held>,
     /// Jobs of which nothing could be said: they are still the worker's, and to be spoken of again soon.
@@ -137,7 +139,8 @@ fn bearer(run: &Delivery) -> Bearer {
     Bearer { lease: Some(LeaseToken(run.fence)), worker: None }
 }
 
-pub(crate) fn delivery(job: Job) -> Delivery {
+/// A job that was asked for then: it was granted no sooner.
+pub(crate) fn delivery(job: Job, asked: Instant) -> Delivery {
     let Job { head, body, parent_results, .. } = job;
     let began = head.started_at.unwrap_or(head.created_at);
     let (lease, timeout) = head.lease.as_ref().map_or((Duration::ZERO, Duration::ZERO), |lease| {
@@ -158,6 +161,7 @@ pub(crate) fn delivery(job: Job) -> Delivery {
         has_own_lease: head.visibility_ms > 0,
         lease,
         granted: Instant::now(),
+        asked,
         timeout,
         parent_results: parent_results.and_then(text),
     }
@@ -181,7 +185,7 @@ async fn extend(
         let such = match answered {
             Some(Settled::Done(_) | Settled::Repeated(_)) => &mut beaten.extended,
             // By this very lease: its handler has said so itself, and goes on.
-            Some(Settled::Refused(Refusal::WrongState(State::Completed))) => &mut beaten.extended,
+            Some(Settled::Refused(Refusal::WrongState(State::Completed))) => &mut beaten.completed,
             Some(Settled::Refused(_)) => &mut beaten.lost,
             // Such as one that its handler's own transaction has locked.
             None => &mut beaten.unheard,
@@ -232,7 +236,7 @@ impl Link for Local {
                 let looked = Instant::now();
                 let jobs = self.engine()?.claim(claim.clone()).await?;
                 if !jobs.is_empty() {
-                    return Ok(jobs.into_iter().map(delivery).collect());
+                    return Ok(jobs.into_iter().map(|job| delivery(job, looked)).collect());
                 }
                 // A limit that held jobs back may open by itself.
                 let opens = hints.closed_lanes().opens(looked);

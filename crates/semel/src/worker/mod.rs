@@ -25,6 +25,7 @@ use std::time::Duration;
 use semel_core::ident::{JobType, QueueName};
 use semel_core::lease::is_worker_id;
 use semel_core::limits::{TIMEOUT_MS_MAX, WORKER_ID_BYTES_MAX};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use self::beat::Signals;
@@ -287,7 +288,7 @@ impl Worker {
     /// Runs one job that was granted to this worker's name, here and now.
     pub(crate) async fn run_one(&self, job: semel_engine::Job) -> Result<Option<Outcome>, Error> {
         let shared = self.shared()?;
-        let (job, signals) = (delivery(job), Signals::default());
+        let (job, signals) = (delivery(job, Instant::now()), Signals::default());
         let loss = shared.hears_of_loss(&job, &signals.lost);
         Ok(shared.execute(&job, loss, &signals).await)
     }

@@ -26,7 +26,7 @@ use super::verdict::{Failure, Outcome};
 use crate::error::Error;
 
 /// How long a fetch waits at the server. A shutdown waits for it, because a fetch that is broken off may have taken jobs.
-const WAIT_MS: u32 = 1_000;
+const WAIT_MAX: Duration = Duration::from_secs(1);
 /// So long after the stop a fetch is given up: far longer than a server that is well needs. What it was granted goes back when
 /// the server finds that nobody listens any more or, if that was on its way already, when the leases have ended.
 const OVERDUE_AFTER: Duration = Duration::from_secs(5);
@@ -73,7 +73,8 @@ struct Fetched {
 }
 
 impl Fetched {
-    fn delivery(self, ask: &Ask) -> Result<Delivery, Error> {
+    /// The job, granted at that time.
+    fn delivery(self, ask: &Ask, granted: Instant) -> Result<Delivery, Error> {
         let wrong = |what: &str| Error::Server(format!("the server answered a job without {what}"));
         let own = Some(self.visibility_timeout_ms).filter(|own| *own > 0);
         let lease = own.or(ask.lease.map(millis)).unwrap_or(VISIBILITY_DEFAULT_MS);
@@ -92,7 +93,9 @@ impl Fetched {
             fence: LeaseToken::parse(&self.lease, "").map_err(|_| wrong("a lease"))?.0,
             has_own_lease: own.is_some(),
             lease: Duration::from_millis(u64::from(lease)),
-            granted: Instant::now(),
+            granted,
+            // While it was waited for at the server it had not been granted; which part of the time that was is not known here.
+            asked: granted,
             timeout: Duration::from_millis(u64::from(timeout)),
             parent_results: self.parent_results.map(|results| results.get().into()),
         })
@@ -212,7 +215,7 @@ impl Remote {
         for held in held {
             let such = match lost.get(&held.id) {
                 // Ended by this very lease: its handler has said so itself, and goes on.
-                Some(reason) if **reason == State::Completed.name() => &mut beaten.extended,
+                Some(reason) if **reason == State::Completed.name() => &mut beaten.completed,
                 Some(_) => &mut beaten.lost,
                 None if extended.as_ref().is_none_or(|ids| ids.contains(&held.id)) => &mut beaten.extended,
                 None => &mut beaten.unheard,
@@ -276,7 +279,7 @@ impl Link for Remote {
         }
         Box::pin(async move {
             let mut body = json!({
-                "queues": [ask.queue.as_str()], "count": ask.limit, "worker_id": &*ask.worker, "wait_ms": WAIT_MS,
+                "queues": [ask.queue.as_str()], "count": ask.limit, "worker_id": &*ask.worker, "wait_ms": millis(WAIT_MAX),
             });
             if let Some(lease) = ask.lease {
                 body["visibility_timeout_ms"] = millis(lease).into();
@@ -306,13 +309,15 @@ impl Link for Remote {
                 let answer: Answer = serde_json::from_slice(&response.body)
                     .map_err(|error| Error::Server(format!("fetch was answered with no jobs: {error}")))?;
                 if !answer.jobs.is_empty() {
+                    // A server that has jobs answers by then. A long answer takes its time, and the leases end no later for that.
+                    let granted = Instant::now().min(asked + WAIT_MAX);
                     // One job that cannot be used must not take the others with it.
                     let read = |job: &RawValue| {
                         serde_json::from_str::<Fetched>(job.get())
                             .map_err(|error| {
                                 Error::Server(format!("fetch was answered with no job: {error}"))
                             })
-                            .and_then(|job| job.delivery(ask))
+                            .and_then(|job| job.delivery(ask, granted))
                     };
                     let (mut usable, mut last) = (Vec::with_capacity(answer.jobs.len()), None);
                     for job in &answer.jobs {

@@ -34,8 +34,11 @@ pub(crate) struct Delivery {
     pub(crate) has_own_lease: bool,
     /// How long the lease lasts from the grant.
     pub(crate) lease: Duration,
-    /// When it was granted, as far as this process knows: not before its answer was here.
+    /// When it was granted, as far as this process knows: no later. An attempt may be shorter than the way of an answer, and is
+    /// not to be over before it has begun.
     pub(crate) granted: Instant,
+    /// No sooner was it granted: its lease is extended in time from then.
+    pub(crate) asked: Instant,
     /// How long the attempt may run from the grant: by then the store lets the next one begin.
     pub(crate) timeout: Duration,
     /// What the earlier steps of its workflow returned: the text of a JSON array.

@@ -223,6 +223,9 @@ async fn a_sensitive_value_is_in_no_message() {
     let envelope = Envelope::of(&Charge { card: 4242 });
     assert!(!format!("{stored:?} {envelope:?}").contains("4242"));
     assert!(!format!("{:?}", queue.enqueue(envelope)).contains("4242"));
+    queue.schedule("charge", "@yearly", Charge { card: 4242 }).await.unwrap();
+    let crons = queue.crons().await.unwrap();
+    assert!(crons.len() == 1 && !format!("{crons:?}").contains("4242"));
     let wrong = Envelope::new("card.charge").arg(json!({ "card": "4242 wrong" }));
     let wrong = queue.enqueue(wrong).await.unwrap();
     let worker = semel::Worker::new(&queue).handle(async |charge: Charge, run: semel::Run| {

@@ -1,0 +1,283 @@
+//! Heartbeats over links that answer late, by half or never.
+
+use bytes::Bytes;
+use semel_core::time::Timestamp;
+use semel_store::backend::BoxFuture;
+
+use super::super::link::{Ask, Hears, Reported};
+use super::super::verdict::Outcome;
+use super::*;
+
+fn granted(fence: u64) -> Delivery {
+    Delivery {
+        id: JobId::mint(Timestamp::EPOCH, 1, 1),
+        job_type: "a".into(),
+        queue: "default".into(),
+        attempt: 1,
+        max_attempts: 2,
+        args: "[]".into(),
+        meta: "{}".into(),
+        has_sensitive: false,
+        tags: Vec::new(),
+        created_at: Timestamp::EPOCH,
+        fence,
+        has_own_lease: false,
+        lease: Duration::from_secs(30),
+        granted: Instant::now(),
+        asked: Instant::now(),
+        timeout: Duration::from_secs(60),
+        parent_results: None,
+    }
+}
+
+/// A link that never answers for the first job, nor in one heartbeat with it unless by half, and keeps when it was spoken of the
+/// other.
+#[derive(Default)]
+struct Hangs {
+    spoken: Mutex<Vec<Instant>>,
+    answers_half: bool,
+}
+
+impl Hangs {
+    fn by_half() -> Self {
+        Self { answers_half: true, ..Self::default() }
+    }
+}
+
+impl Link for Hangs {
+    fn beat<'a>(
+        &'a self,
+        _: &'a Speaker,
+        jobs: &'a [Held],
+        _: usize,
+        hears: Hears<'a>,
+    ) -> BoxFuture<'a, Result<(), Error>> {
+        let is_of = |fence| jobs.iter().any(|job| job.fence == fence);
+        if is_of(2) {
+            self.spoken.lock().unwrap().push(Instant::now());
+        }
+        let hangs = is_of(1);
+        if !hangs || self.answers_half {
+            let extended = jobs.iter().filter(|job| job.fence != 1).copied().collect();
+            hears(Beaten { extended, ..Beaten::default() });
+        }
+        if hangs { Box::pin(std::future::pending()) } else { Box::pin(async { Ok(()) }) }
+    }
+
+    fn fetch<'a>(
+        &'a self,
+        _: &'a Ask,
+        _: &'a CancellationToken,
+    ) -> BoxFuture<'a, Result<Vec<Delivery>, Error>> {
+        Box::pin(std::future::pending())
+    }
+
+    fn settle<'a>(&'a self, _: &'a Delivery, _: &'a Outcome) -> BoxFuture<'a, Result<Reported, Error>> {
+        Box::pin(std::future::pending())
+    }
+
+    fn lost<'a>(&'a self, _: &'a Delivery) -> BoxFuture<'a, ()> {
+        Box::pin(std::future::pending())
+    }
+
+    fn progress<'a>(&'a self, _: &'a Delivery, _: Bytes) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(std::future::pending())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_heartbeat_that_is_not_answered_keeps_no_other_job_from_being_spoken_of() {
+    let (beats, link) = (Arc::new(Beats::default()), Arc::new(Hangs::default()));
+    let stop = CancellationToken::new();
+    let _first = beats.hold(&granted(1), Signals::default());
+    let speaker = Speaker { worker: "w".into(), queues: Vec::new(), lease: None };
+    let running = tokio::spawn(Arc::clone(&beats).run(link.clone(), speaker, stop.clone()));
+    // The first heartbeat for it is under way.
+    tokio::time::sleep(Duration::from_millis(10_500)).await;
+    let lease = Duration::from_secs(1);
+    let short = Delivery { id: JobId::mint(Timestamp::EPOCH, 2, 2), lease, ..granted(2) };
+    let _second = beats.hold(&short, Signals::default());
+    let begun = Instant::now();
+    tokio::time::sleep(Duration::from_secs(9)).await;
+    let mut before = begun;
+    let spoken = link.spoken.lock().unwrap().clone();
+    for at in spoken.into_iter().chain([Instant::now()]) {
+        assert!(at - before < lease, "{:?} after {:?}", at - begun, before - begun);
+        before = at;
+    }
+    stop.cancel();
+    running.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_has_run_out_when_nothing_was_answered_for_so_long() {
+    let (beats, link) = (Arc::new(Beats::default()), Arc::new(Hangs::default()));
+    let stop = CancellationToken::new();
+    let speaker = Speaker { worker: "w".into(), queues: Vec::new(), lease: None };
+    let running = tokio::spawn(Arc::clone(&beats).run(link, speaker, stop.clone()));
+    let (unanswered, answered) = (Signals::default(), Signals::default());
+    let _first = beats.hold(&granted(1), unanswered.clone());
+    let began = Instant::now();
+    // Never in one heartbeat with the first one, which would not be answered.
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let other = Delivery { id: JobId::mint(Timestamp::EPOCH, 2, 2), ..granted(2) };
+    let _second = beats.hold(&other, answered.clone());
+    unanswered.ran_out.cancelled().await;
+    assert_eq!(began.elapsed().as_secs(), 30);
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert!(!answered.ran_out.is_cancelled() && !answered.lost.is_cancelled());
+    assert!(!unanswered.lost.is_cancelled(), "its end may still count");
+    stop.cancel();
+    running.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_extended_is_whatever_becomes_of_the_rest_of_the_answer() {
+    let (beats, link) = (Arc::new(Beats::default()), Arc::new(Hangs::by_half()));
+    let stop = CancellationToken::new();
+    let speaker = Speaker { worker: "w".into(), queues: Vec::new(), lease: None };
+    let (unanswered, answered) = (Signals::default(), Signals::default());
+    let _first = beats.hold(&granted(1), unanswered.clone());
+    let other = Delivery { id: JobId::mint(Timestamp::EPOCH, 2, 2), ..granted(2) };
+    let _second = beats.hold(&other, answered.clone());
+    let running = tokio::spawn(Arc::clone(&beats).run(link.clone(), speaker, stop.clone()));
+    unanswered.ran_out.cancelled().await;
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert!(!answered.ran_out.is_cancelled() && !answered.lost.is_cancelled());
+    // Nor is it spoken of again before it is due.
+    let spoken = link.spoken.lock().unwrap().clone();
+    let every = granted(2).lease / BEATS_PER_LEASE;
+    assert!(spoken.windows(2).all(|two| two[1] - two[0] >= every * 3 / 4), "{spoken:?}");
+    stop.cancel();
+    running.await.unwrap();
+}
+
+/// A link that answers so late, and says of the first job that its run has completed it.
+struct Slow {
+    answers_after: Duration,
+    spoken: Mutex<Vec<(u64, Instant)>>,
+}
+
+impl Link for Slow {
+    fn beat<'a>(
+        &'a self,
+        _: &'a Speaker,
+        jobs: &'a [Held],
+        _: usize,
+        hears: Hears<'a>,
+    ) -> BoxFuture<'a, Result<(), Error>> {
+        self.spoken.lock().unwrap().extend(jobs.iter().map(|job| (job.fence, Instant::now())));
+        Box::pin(async move {
+            tokio::time::sleep(self.answers_after).await;
+            let (completed, extended) = jobs.iter().partition(|job| job.fence == 1);
+            hears(Beaten { completed, extended, ..Beaten::default() });
+            Ok(())
+        })
+    }
+
+    fn fetch<'a>(
+        &'a self,
+        _: &'a Ask,
+        _: &'a CancellationToken,
+    ) -> BoxFuture<'a, Result<Vec<Delivery>, Error>> {
+        Box::pin(std::future::pending())
+    }
+
+    fn settle<'a>(&'a self, _: &'a Delivery, _: &'a Outcome) -> BoxFuture<'a, Result<Reported, Error>> {
+        Box::pin(std::future::pending())
+    }
+
+    fn lost<'a>(&'a self, _: &'a Delivery) -> BoxFuture<'a, ()> {
+        Box::pin(std::future::pending())
+    }
+
+    fn progress<'a>(&'a self, _: &'a Delivery, _: Bytes) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(std::future::pending())
+    }
+}
+
+/// Plays it for ten minutes with a job of that fence and lease, which was granted so long ago.
+async fn played(
+    answers_after: Duration,
+    fence: u64,
+    lease: Duration,
+    ago: Duration,
+) -> (Signals, Vec<Instant>) {
+    let (beats, link) =
+        (Arc::new(Beats::default()), Arc::new(Slow { answers_after, spoken: Mutex::default() }));
+    tokio::time::sleep(ago).await;
+    let (stop, signals) = (CancellationToken::new(), Signals::default());
+    let speaker = Speaker { worker: "w".into(), queues: Vec::new(), lease: None };
+    let delivery = Delivery { lease, asked: Instant::now() - ago, ..granted(fence) };
+    let holding = beats.hold(&delivery, signals.clone());
+    let running = tokio::spawn(Arc::clone(&beats).run(link.clone(), speaker, stop.clone()));
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    stop.cancel();
+    running.await.unwrap();
+    drop(holding);
+    let spoken = link.spoken.lock().unwrap().iter().map(|(_, at)| *at).collect();
+    (signals, spoken)
+}
+
+/// The store has extended it, if later than it was waited for.
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_comes_late_is_heard() {
+    let second = Duration::from_secs(1);
+    let (signals, _) = played(second * 6 / 5, 2, second * 3, Duration::ZERO).await;
+    assert!(!signals.ran_out.is_cancelled() && !signals.lost.is_cancelled());
+}
+
+/// Nobody else's, it has no lease to be extended, nor one that may run out.
+#[tokio::test(start_paused = true)]
+async fn a_job_that_its_run_has_completed_is_spoken_of_no_more() {
+    let (signals, spoken) = played(Duration::ZERO, 1, Duration::from_secs(30), Duration::ZERO).await;
+    assert!(!signals.ran_out.is_cancelled() && !signals.lost.is_cancelled());
+    assert_eq!(spoken.len(), 1);
+}
+
+/// A grant may have been long on its way.
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_extended_in_time_from_its_grant() {
+    let ago = Duration::from_secs(25);
+    let begun = Instant::now();
+    let (signals, spoken) = played(Duration::ZERO, 2, Duration::from_secs(30), ago).await;
+    assert!(!signals.ran_out.is_cancelled());
+    assert_eq!(spoken[0] - begun, ago);
+}
+
+/// Whoever has lost its lease has been answered, and whoever has ended has nobody to be told.
+#[tokio::test(start_paused = true)]
+async fn nobody_is_told_of_a_lease_that_is_lost_or_needed_no_more() {
+    let (beats, link) = (Arc::new(Beats::default()), Arc::new(Hangs::default()));
+    let stop = CancellationToken::new();
+    let speaker = Speaker { worker: "w".into(), queues: Vec::new(), lease: None };
+    let running = tokio::spawn(Arc::clone(&beats).run(link, speaker, stop.clone()));
+    let all: Vec<(Signals, Holding)> = (1..=3)
+        .map(|number| {
+            let (id, signals) = (JobId::mint(Timestamp::EPOCH, number, 1), Signals::default());
+            let holding = beats.hold(&Delivery { id, ..granted(1) }, signals.clone());
+            (signals, holding)
+        })
+        .collect();
+    all[0].0.lost.cancel();
+    all[1].0.ended.cancel();
+    all[2].0.ran_out.cancelled().await;
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert!(!all[0].0.ran_out.is_cancelled() && !all[1].0.ran_out.is_cancelled());
+    stop.cancel();
+    running.await.unwrap();
+}
+
+/// Nobody else would tell it: from then on heartbeats speak of the newer lease.
+#[tokio::test]
+async fn a_job_that_is_granted_again_has_lost_the_lease_before() {
+    let beats = Arc::new(Beats::default());
+    let (first, second) = (Signals::default(), Signals::default());
+    let before = beats.hold(&granted(1), first.clone());
+    let now = beats.hold(&granted(2), second.clone());
+    assert!(first.lost.is_cancelled() && !second.lost.is_cancelled());
+    drop(before);
+    assert_eq!(beats.held().by_id.len(), 1, "the newer one is held");
+    drop(now);
+    assert!(beats.held().by_id.is_empty());
+}
