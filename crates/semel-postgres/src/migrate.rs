@@ -21,6 +21,7 @@ const STEPS: &[(&str, &str)] = &[
     ("outbox order", include_str!("sql/0003_outbox_order.sql")),
     ("upkeep", include_str!("sql/0004_upkeep.sql")),
     ("outbox length", include_str!("sql/0005_outbox_length.sql")),
+    ("settings", include_str!("sql/0006_settings.sql")),
 ];
 
 /// What every version's functions are.
@@ -39,7 +40,7 @@ const FUNCTIONS: &[&str] = &[
 ];
 
 /// Their number: raised with each change of their text, so that a program knows whether its own are later than those it finds.
-const FUNCTIONS_NUMBER: u32 = 5;
+const FUNCTIONS_NUMBER: u32 = 6;
 /// What they are called among what is pending.
 const FUNCTIONS_STEP: &str = "functions";
 
@@ -58,8 +59,10 @@ const NEWER_MAX: i32 = 1;
 /// A migration, and the wait for another one, may take longer than a user's statements may.
 const AT_LEISURE: &str = "SET LOCAL lock_timeout = 0; SET LOCAL statement_timeout = 0; \
      SET LOCAL idle_in_transaction_session_timeout = 0";
-/// How long a migration waits for a table that others use, how long it lets them go on then, and how often it tries.
-const PATIENCE: &str = "SET LOCAL lock_timeout = '1s'";
+/// How long a migration waits for a table that others use, how long it lets them go on then, and how often it tries. A cleaning by the
+/// database itself makes way for who has waited as long as it takes to look for deadlocks, and not before.
+const PATIENCE: &str = "SELECT set_config('lock_timeout', \
+     (1000 + setting::int8)::text || 'ms', true) FROM pg_settings WHERE name = 'deadlock_timeout'";
 const PAUSE: Duration = Duration::from_millis(500);
 const TRIES: u32 = 40;
 
@@ -343,6 +346,7 @@ mod tests {
         "functions 3 2d9152df18b3a8d2",
         "functions 4 a1046c5ffca1c1a0",
         "functions 5 bdd90b60b97dfe17",
+        "functions 6 e5e60196075dd4e4",
     ];
 
     #[test]

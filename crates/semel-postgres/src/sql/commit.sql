@@ -372,12 +372,25 @@ BEGIN
         DELETE FROM @.absorbed a USING (
             SELECT w.id FROM unnest(s_group, s_id) AS w(g, id) WHERE w.g <> ALL (v_stale)
         ) AS w WHERE a.id = w.id;
-        INSERT INTO @.absorbed (id, job, digest)
+        WITH wanted AS (
             SELECT w.id, w.job, w.digest FROM (
                 SELECT DISTINCT ON (w.id) w.id, w.job, w.digest
                 FROM unnest(s_group, s_id, s_job, s_digest) WITH ORDINALITY AS w(g, id, job, digest, place)
                 WHERE w.g <> ALL (v_stale) ORDER BY w.id, w.place DESC
-            ) AS w WHERE w.job IS NOT NULL ORDER BY w.id;
+            ) AS w WHERE w.job IS NOT NULL
+        ), put AS (
+            INSERT INTO @.absorbed (id, job, digest) SELECT id, job, digest FROM wanted ORDER BY id
+                ON CONFLICT DO NOTHING RETURNING id
+        )
+        SELECT (SELECT count(*) FROM wanted) - (SELECT count(*) FROM put) INTO v_count;
+        IF v_count > 0 THEN
+            -- As where a job's id was taken meanwhile.
+            IF p_waits THEN
+                RETURN QUERY SELECT v_now, ARRAY(SELECT generate_series(0, p_groups - 1)), v_crowded, v_busy;
+                RETURN;
+            END IF;
+            RAISE EXCEPTION 'an id was taken meanwhile' USING ERRCODE = 'serialization_failure';
+        END IF;
     END IF;
 
     IF cardinality(f_id) > 0 THEN

@@ -34,9 +34,10 @@ BEGIN
     v_keys := ARRAY(SELECT key FROM @.key WHERE key = ANY (ARRAY(SELECT h.key FROM @.head h WHERE h.id = ANY (v_ids)))
         ORDER BY key FOR UPDATE SKIP LOCKED);
     -- What somebody has locked, or has renewed meanwhile, is left for a later look: nobody waits here while others wait for
-    -- what is locked already.
-    v_ids := ARRAY(SELECT id FROM @.head WHERE id = ANY (v_ids) AND slot = -1 AND slot_at <= p_now
-        AND (key IS NULL OR key = ANY (v_keys)) ORDER BY id FOR UPDATE SKIP LOCKED);
+    -- what is locked already. A key of which nothing is left knows nothing of them.
+    v_ids := ARRAY(SELECT h.id FROM @.head h WHERE h.id = ANY (v_ids) AND h.slot = -1 AND h.slot_at <= p_now
+        AND (h.key IS NULL OR h.key = ANY (v_keys) OR NOT EXISTS (SELECT FROM @.key k WHERE k.key = h.key))
+        ORDER BY h.id FOR UPDATE SKIP LOCKED);
     PERFORM @.forget(v_ids, p_now);
     RETURN cardinality(v_ids);
 END

@@ -97,7 +97,8 @@ async fn entries_of_the_version_before_are_numbered_as_they_lie() {
     drop(Postgres::open(place.address()).await.unwrap());
     let client = client(&url()).await;
     let before = format!(
-        "ALTER TABLE {schema}.outbox DROP COLUMN place, DROP CONSTRAINT outbox_envelope_length; DELETE FROM {schema}.migration WHERE version >= 3; \
+        "ALTER TABLE {schema}.outbox DROP COLUMN place, DROP CONSTRAINT outbox_envelope_length; DROP INDEX {schema}.queue_settings; \
+         DELETE FROM {schema}.migration WHERE version >= 3; \
          INSERT INTO {schema}.outbox (id, envelope) SELECT ('01900000-0000-7000-8000-00000000000' || n)::uuid, '{{}}' \
          FROM generate_series(9, 1, -1) AS n"
     );
