@@ -26,6 +26,9 @@ use crate::values;
 pub const CONNECT: Duration = Duration::from_secs(20);
 /// How long an answer may take: whoever is silent for so long is taken for lost.
 const ANSWER: Duration = Duration::from_secs(30);
+/// The partitions that are looked for where the first one is gone. Their slots lie a quarter of all apart (`address.rs`), so that in a
+/// cluster of up to four primaries one of them is elsewhere than the first.
+const NEXT: std::ops::RangeInclusive<u16> = 1..=3;
 /// The layout that this program reads and writes.
 const LAYOUT: &str = "2";
 /// The same of a store that is divided: a program that knows nothing of that is not to write to a part of it.
@@ -50,8 +53,8 @@ pub struct Known {
 pub struct Link {
     finder: Arc<Finder>,
     base: String,
-    /// How the names of the second partition's records begin.
-    next_base: String,
+    /// How the names of the records of [the next partitions](NEXT) begin.
+    next_bases: Vec<String>,
     partition: u16,
     /// Into how many partitions the store is to be divided, if that is said.
     wanted: Option<u16>,
@@ -84,7 +87,7 @@ impl Link {
         Ok(Self {
             finder: Arc::new(Finder::new(address)?),
             base: address.base(),
-            next_base: address.base_of(1),
+            next_bases: NEXT.map(|partition| address.base_of(partition)).collect(),
             partition: 0,
             wanted: address.partitions(),
             replicas: address.replicas(),
@@ -121,7 +124,7 @@ impl Link {
         Self {
             finder: Arc::clone(&self.finder),
             base: self.base.clone(),
-            next_base: self.next_base.clone(),
+            next_bases: self.next_bases.clone(),
             partition: self.partition,
             wanted: self.wanted,
             replicas: self.replicas,
@@ -333,9 +336,13 @@ impl Link {
         if unless_forbidden(self.is_there_by(connection).await, true)? {
             return Ok(());
         }
-        let next = self.beside_at(self.next_base.clone(), 1);
+        let mut is_any_there = false;
+        for (partition, base) in NEXT.zip(&self.next_bases) {
+            let next = self.beside_at(base.clone(), partition);
+            is_any_there = is_any_there || unless_forbidden(next.is_there().await, false)?;
+        }
         // Who makes a store makes the first one first: it may have come meanwhile.
-        if !unless_forbidden(next.is_there().await, false)? || self.is_there_by(connection).await? {
+        if !is_any_there || self.is_there_by(connection).await? {
             return Ok(());
         }
         Err(RedisError::Unsupported(

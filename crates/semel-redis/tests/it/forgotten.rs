@@ -38,10 +38,16 @@ async fn no_store_is_made_beside_partitions_that_are_still_there() {
     assert!(made.enqueue(keyed("a").offer(), "").await.unwrap().is_inserted());
     let fact = format!("{}!", divided.base());
     delete(&fact).await;
-    for address in [place.0.address(), &divided] {
-        let refused = Redis::open(address).await.map(drop).unwrap_err().to_string();
-        assert!(refused.contains("first partition") && refused.contains("?prefix="), "{refused}");
-        assert!(!exists(&fact).await, "nothing was made");
+    // Of three nodes one has the first two.
+    for gone in [None, Some(1), Some(2)] {
+        if let Some(gone) = gone {
+            delete(&format!("{}!", divided.base_of(gone))).await;
+        }
+        for address in [place.0.address(), &divided] {
+            let refused = Redis::open(address).await.map(drop).unwrap_err().to_string();
+            assert!(refused.contains("first partition") && refused.contains("?prefix="), "{refused}");
+            assert!(!exists(&fact).await, "nothing was made");
+        }
     }
     // Whoever has it open knows what it was.
     let outcome = made.enqueue(keyed("a").on_conflict("ignore").offer(), "").await.unwrap();
