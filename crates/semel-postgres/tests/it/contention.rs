@@ -20,7 +20,7 @@ use semel_store::{Backend, StoreError};
 use semel_testkit::TempDir;
 use semel_testkit::cluster::Cluster;
 use semel_testkit::crash::{claim, want};
-use semel_testkit::make::{key, keyed};
+use semel_testkit::make::{foreign_id, key, keyed};
 use semel_testkit::patience::rounds;
 use semel_testkit::races::at_once;
 use semel_testkit::sim::dice::Dice;
@@ -344,6 +344,32 @@ async fn who_waits_for_an_earlier_key_inside_a_transaction_holds_no_later_one() 
     watcher.query_one(&at_once, &[&&later.as_bytes()[..]]).await.unwrap();
     held.commit().await.unwrap();
     waiting.await.unwrap();
+}
+
+/// Inside a transaction nothing says beforehand which ids it uses, and what is decided beside it has nothing to meet it by.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_id_that_two_requests_use_at_once_fails_nobody_elses() {
+    let servers = Servers::start(1).await;
+    let url = servers.cluster.url();
+    let (mut caller, watcher) = (client(&url).await, client(&url).await);
+    let (engine, backend) = (servers.engines[0].clone(), Arc::clone(&servers.backends[0]));
+    let want = |name: &str| keyed(name).on_conflict("follow_up");
+    for name in ["a", "b"] {
+        engine.enqueue(want(name).offer(), "").await.unwrap();
+    }
+    let transaction = caller.transaction().await.unwrap();
+    let offer = want("a").id(foreign_id(2)).digest(2).offer();
+    let outcomes = inside(&engine, &backend, &transaction, vec![offer]).await.unwrap();
+    assert!(matches!(&outcomes[..], [Outcome::Amended(_)]), "{outcomes:?}");
+    let beside = {
+        let offers = vec![want("b").id(foreign_id(2)).digest(3).offer(), want("c").offer()];
+        let engine = engine.clone();
+        tokio::spawn(async move { engine.enqueue_batch(offers, Mode::Each, "").await })
+    };
+    until(&watcher, "SELECT count(*) >= 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'").await;
+    transaction.commit().await.unwrap();
+    let Batch::Done(outcomes) = beside.await.unwrap().unwrap() else { panic!("refused") };
+    assert!(matches!(&outcomes[..], [Outcome::IdTaken(_), Outcome::Created(_)]), "{outcomes:?}");
 }
 
 /// Else each of those who ask while that transaction is open would keep a process of the database's for as long, the relay of the

@@ -402,12 +402,12 @@ pub async fn what_was_left_out_of_a_released_key_is_forgotten_in_its_time(f: &Fi
     f.finished(&strict("a").id(foreign_id(1)).period(HOUR * 56, "created").offer()).await;
     f.advance(HOUR * 31).await;
     f.finished(&strict("a").period(HOUR * 30, "created").offer()).await;
-    f.advance(HOUR * 24).await;
+    f.advance(HOUR * 19).await;
     f.purge().await;
     let released = f.decide(|draft| life::release_key(draft, key("a"))).await;
     assert!(matches!(&released, KeyReleased::Done(_)));
     for _ in 0..20 {
-        f.advance(HOUR * 4).await;
+        f.advance(HOUR * 2).await;
         f.purge().await;
         f.maintain().await;
     }
