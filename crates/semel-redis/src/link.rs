@@ -336,20 +336,18 @@ impl Link {
         if unless_forbidden(self.is_there_by(connection).await, true)? {
             return Ok(());
         }
-        let mut is_any_there = false;
-        for (partition, base) in NEXT.zip(&self.next_bases) {
-            let next = self.beside_at(base.clone(), partition);
-            is_any_there = is_any_there || unless_forbidden(next.is_there().await, false)?;
+        for (place, base) in NEXT.zip(&self.next_bases) {
+            let is_next_there = self.beside_at(base.clone(), place).is_there().await;
+            // Who makes a store makes the first one first: it may have come meanwhile.
+            if unless_forbidden(is_next_there, false)? && !self.is_there_by(connection).await? {
+                return Err(RedisError::Unsupported(
+                    "the store's first partition is gone, and others are still there: no store is made beside them. Bring back the data of \
+                     the node that has it; or, to begin with an empty store, name another by ?prefix=, or delete what is left of this one"
+                        .to_owned(),
+                ));
+            }
         }
-        // Who makes a store makes the first one first: it may have come meanwhile.
-        if !is_any_there || self.is_there_by(connection).await? {
-            return Ok(());
-        }
-        Err(RedisError::Unsupported(
-            "the store's first partition is gone, and others are still there: no store is made beside them. Bring back the data of the node \
-             that has it; or, to begin with an empty store, name another by ?prefix=, or delete what is left of this one"
-                .to_owned(),
-        ))
+        Ok(())
     }
 
     /// Has Redis know the scripts again.

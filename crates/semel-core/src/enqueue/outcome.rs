@@ -141,7 +141,7 @@ impl Outcome {
         if let Self::Rejected { holder, .. } | Self::Mismatch { holder, .. } = self
             && let Some(head) = stored.iter().find(|head| head.id == holder.head.id)
         {
-            holder.head = Box::new(head.clone());
+            *holder.head = head.clone();
         }
     }
 
