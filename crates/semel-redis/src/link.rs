@@ -398,7 +398,9 @@ impl Link {
         }
         self.load_scripts(connection).await?;
         self.is_alone(connection).await?;
-        let mut open = self.call(Script::Open);
+        // In full: the scripts may be forgotten at any time.
+        let mut open = redis::cmd("EVAL");
+        open.arg(Script::Open.text()).arg(1).arg(&self.base);
         // A Redis that came back with nothing is the same store, emptied.
         let secret = self.known().map_or_else(random::secret, |known| known.secret);
         open.arg(LAYOUT).arg(&secret[..]).arg(&server.run);
