@@ -11,7 +11,7 @@ use super::parameters::{AUDIT, HISTORY, LIMIT, OFFSET, PAGE, PER_PAGE, QUEUE, ST
 /// The rows of this area.
 pub(super) fn rows() -> Vec<Endpoint> {
     use Access::Admin;
-    use Code::{Conflict, Duplicate, InvalidRequest, NotFound, Unsupported};
+    use Code::{Conflict, Duplicate, InvalidRequest, NotFound, TooManyHolders, Unsupported};
     vec![
         post("/ojs/v1/admin/reset", Admin, admin::reset)
             .named("reset", "Deletes everything; only on servers started with --allow-reset.")
@@ -76,7 +76,7 @@ pub(super) fn rows() -> Vec<Endpoint> {
         post("/ojs/v1/admin/jobs/{id}/retry", Admin, admin::jobs::retry)
             .named("adminRetryJob", "Offers a dead letter again, under its own policy.")
             .answers(200, "JobAnswer")
-            .refuses(&[NotFound, Conflict, Duplicate]),
+            .refuses(&[NotFound, Conflict, Duplicate, TooManyHolders]),
         get("/ojs/v1/admin/dead-letter", Admin, admin::dead_letter::list)
             .named("adminListDeadLetters", "Dead letters by page numbers, newest first.")
             .query(&[STATES, QUEUE, TYPE, PAGE, PER_PAGE, LIMIT, OFFSET])
@@ -94,7 +94,7 @@ pub(super) fn rows() -> Vec<Endpoint> {
         post("/ojs/v1/admin/dead-letter/{id}/retry", Admin, dead_letter::retry)
             .named("adminRetryDeadLetter", "Offers one again, under its own policy.")
             .answers(200, "JobAnswer")
-            .refuses(&[NotFound, Conflict, Duplicate]),
+            .refuses(&[NotFound, Conflict, Duplicate, TooManyHolders]),
         get("/ojs/v1/admin/queues", Admin, admin::queues::list)
             .named("adminListQueues", "Queues by page numbers, with their counts.")
             .query(&[PAGE, PER_PAGE, LIMIT, OFFSET])

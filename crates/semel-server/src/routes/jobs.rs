@@ -94,7 +94,7 @@ pub(super) fn rows() -> Vec<Endpoint> {
         post("/ojs/v1/dead-letter/{id}/retry", Admin, dead_letter::retry)
             .named("retryDeadLetter", "Offers one again, under its own policy.")
             .answers(200, "JobAnswer")
-            .refuses(&[NotFound, Conflict, Duplicate]),
+            .refuses(&[NotFound, Conflict, Duplicate, TooManyHolders]),
         post("/ojs/v1/unique/explain", Produce, explain::explain)
             .named("explain", "What an enqueue request would lead to, and why; stores nothing.")
             .takes("Enqueue")
