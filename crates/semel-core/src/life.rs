@@ -270,7 +270,7 @@ pub fn revive(draft: &mut Draft, id: JobId) -> Result<Revived, Missing> {
         let now = draft.now();
         let read = KeyRead { key, states: StateSet::ALL, all: true };
         let view = draft.key(&read)?;
-        let too_many = view.too_many;
+        let is_one_of_too_many = view.too_many && view.holders.iter().any(|holder| holder.id == id);
         let others: Vec<Head> = view.holders.iter().filter(|holder| holder.id != id).cloned().collect();
         let admission = admit(policy, &others, now, true);
         if let Some(holder) = blocking_holder(&admission, &others) {
@@ -279,8 +279,8 @@ pub fn revive(draft: &mut Draft, id: JobId) -> Result<Revived, Missing> {
             let head = Box::new(draft.newest(holder));
             return Ok(Revived::Blocked { holder: Holder { head, disclose: admission.disclose() } });
         }
-        // Of too many it may itself stand for those that ended as it did.
-        if too_many && policy.states().contains(head.state) {
+        // It may itself stand for those that ended as it did.
+        if is_one_of_too_many && policy.states().contains(head.state) {
             return Ok(Revived::Refused(Refusal::TooManyHolders));
         }
         // So that the runs of one key are in order whichever job they are of.

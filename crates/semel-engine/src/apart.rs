@@ -15,6 +15,8 @@ pub(crate) enum Apart<T> {
     Done(T),
     /// Somebody's open transaction holds it.
     HeldUp,
+    /// What it needs does not answer: nothing is known of it.
+    Stalled,
     /// It cannot be read.
     Unreadable(String),
     /// The store failed; what came after it was not tried.
@@ -22,7 +24,7 @@ pub(crate) enum Apart<T> {
 }
 
 /// Has `act` decide all of it in one commit. Where something of it is held by somebody's open transaction, each is decided in a
-/// commit of its own, all at once; where something cannot be read, it is looked for by halves.
+/// commit of its own, all at once, and so where something of it needs what does not answer; where something cannot be read, it is looked for by halves.
 pub(crate) async fn apart<I, T, F>(items: Vec<I>, mut act: impl FnMut(Vec<I>) -> F) -> Vec<(Vec<I>, Apart<T>)>
 where
     I: Clone,
@@ -33,7 +35,7 @@ where
     while let Some(mut piece) = pieces.pop() {
         let decided = match act(piece.clone()).await {
             Ok(outcome) => Apart::Done(outcome),
-            Err(StoreError::Contended) if piece.len() > 1 => {
+            Err(StoreError::Contended | StoreError::Stalled) if piece.len() > 1 => {
                 let singles: Vec<Vec<I>> = piece.into_iter().map(|item| vec![item]).collect();
                 let decided = join_all(singles.iter().cloned().map(&mut act)).await;
                 told.extend(singles.into_iter().zip(decided.into_iter().map(told_of)));
@@ -59,6 +61,7 @@ fn told_of<T>(decided: Result<T, StoreError>) -> Apart<T> {
     match decided {
         Ok(outcome) => Apart::Done(outcome),
         Err(StoreError::Contended) => Apart::HeldUp,
+        Err(StoreError::Stalled) => Apart::Stalled,
         Err(StoreError::Corrupt(why)) => Apart::Unreadable(why),
         Err(error) => Apart::Failed(error),
     }

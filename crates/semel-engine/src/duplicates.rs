@@ -122,7 +122,7 @@ impl DuplicateLog {
                     self.look_for(&holders, now);
                     true
                 }
-                Apart::HeldUp => false,
+                Apart::HeldUp | Apart::Stalled => false,
                 Apart::Unreadable(why) => {
                     let job = records.first().map(|(id, _)| id.to_string());
                     tracing::error!(job, %why, "a job cannot be read, and who was turned away for it is not recorded");

@@ -113,7 +113,7 @@ impl Ran {
                     self.moved += done.moved;
                     self.lost.extend(done.lost);
                 }
-                Apart::HeldUp => self.held_up += items.len(),
+                Apart::HeldUp | Apart::Stalled => self.held_up += items.len(),
                 Apart::Unreadable(why) => {
                     let name = items.first().map(&name);
                     tracing::error!(name, %why, "{what} that is due cannot be read, and is left as it is");
@@ -211,7 +211,7 @@ impl Tend {
                     tracing::error!(%corrupt, "a cron cannot tick; it is looked at again in a minute, or when it is registered anew");
                     ran.moved += 1;
                 }
-                Err(StoreError::Contended) => {
+                Err(StoreError::Contended | StoreError::Stalled) => {
                     ran.held_up += 1;
                     if is_to_be_said(late) {
                         tracing::warn!(?kind, %name, ?late, "what is due cannot be decided and is put off");

@@ -7,6 +7,8 @@ mod outbox;
 mod queues;
 mod rounds;
 
+pub use jobs::Undecided;
+
 use std::sync::Arc;
 use std::task::Poll;
 

@@ -176,6 +176,8 @@ pub struct Beat<'a> {
     pub state: &'static str,
     /// The jobs whose leases were extended.
     pub extended: &'a [JobId],
+    /// The jobs that somebody's open transaction holds: nobody takes them from the worker meanwhile.
+    pub held: &'a [JobId],
     /// The jobs the worker has lost, and why: it must stop working on them.
     pub lost: &'a [(JobId, &'static str)],
     /// The store's time, where it could be had.
@@ -188,11 +190,15 @@ pub fn heartbeat(beat: &Beat<'_>) -> String {
     object(&mut out, |object| {
         object.flag("acknowledged", true);
         object.plain("state", beat.state);
-        list(object.member("jobs_extended"), beat.extended, |out, id| {
-            out.push('"');
-            out.push_str(&id.to_string());
-            out.push('"');
-        });
+        let ids = |out: &mut String, ids: &[JobId]| {
+            list(out, ids, |out, id| {
+                out.push('"');
+                out.push_str(&id.to_string());
+                out.push('"');
+            });
+        };
+        ids(object.member("jobs_extended"), beat.extended);
+        ids(object.member("jobs_held"), beat.held);
         list(object.member("jobs_lost"), beat.lost, |out, (id, reason)| {
             crate::write::object(out, |object| {
                 object.plain("job_id", id);

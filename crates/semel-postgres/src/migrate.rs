@@ -60,9 +60,10 @@ const NEWER_MAX: i32 = 1;
 const AT_LEISURE: &str = "SET LOCAL lock_timeout = 0; SET LOCAL statement_timeout = 0; \
      SET LOCAL idle_in_transaction_session_timeout = 0";
 /// How long a migration waits for a table that others use, how long it lets them go on then, and how often it tries. A cleaning by the
-/// database itself makes way for who has waited as long as it takes to look for deadlocks, and not before.
-const PATIENCE: &str = "SELECT set_config('lock_timeout', \
-     (1000 + setting::int8)::text || 'ms', true) FROM pg_settings WHERE name = 'deadlock_timeout'";
+/// database itself makes way for who has waited as long as it takes to look for deadlocks, and not before; one that takes longer than
+/// anybody sets it is met by trying again.
+const PATIENCE: &str = "SELECT set_config('lock_timeout', (1000 + least(10000, \
+     extract(epoch FROM current_setting('deadlock_timeout')::interval) * 1000))::int8::text || 'ms', true)";
 const PAUSE: Duration = Duration::from_millis(500);
 const TRIES: u32 = 40;
 

@@ -145,7 +145,7 @@ impl From<StoreError> for Refused {
                 Code::Contended,
                 "the job's key is in too much demand right now; try again shortly",
             ),
-            StoreError::Unavailable(_) => Problem::new(
+            StoreError::Unavailable(_) | StoreError::Stalled => Problem::new(
                 Code::Unavailable,
                 "the store cannot be reached or cannot write now; try again shortly",
             ),

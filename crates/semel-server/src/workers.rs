@@ -10,6 +10,7 @@ use semel_core::lease::Grant;
 use semel_core::settings::Directive;
 use semel_core::settle::{Refusal, Settled};
 use semel_core::state::State;
+use semel_engine::engine::Undecided;
 use semel_engine::workers::{SaidOfItself, WorkerSeen};
 use semel_ojs::JobView;
 use semel_ojs::answer::{self, Beat};
@@ -117,17 +118,18 @@ async fn nacked(app: &App, caller: &Caller, named: Option<JobId>, request: Reque
 pub(crate) async fn heartbeat(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
     let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
     let beat = Heartbeat::parse(&text)?;
-    let (mut extended, mut lost) = (Vec::new(), Vec::new());
+    let (mut extended, mut held, mut lost) = (Vec::new(), Vec::new(), Vec::new());
     let ids: Vec<JobId> = beat.jobs.iter().map(|(id, _)| *id).collect();
     let began = Instant::now();
     if !beat.jobs.is_empty() {
         let answers = app.engine.extend(beat.jobs, beat.visibility_ms, caller.queues()).await?;
         for (id, settled) in ids.iter().zip(answers) {
             match settled {
-                Some(Settled::Done(_) | Settled::Repeated(_)) => extended.push(*id),
-                Some(Settled::Refused(refusal)) => lost.push((*id, reason(&refusal))),
-                // Neither: the worker still holds it, and says so again.
-                None => {}
+                Ok(Settled::Done(_) | Settled::Repeated(_)) => extended.push(*id),
+                Ok(Settled::Refused(refusal)) => lost.push((*id, reason(&refusal))),
+                Err(Undecided::Held) => held.push(*id),
+                // Nothing is known of it: the worker speaks of it again.
+                Err(Undecided::Unheard) => {}
             }
         }
     }
@@ -158,7 +160,7 @@ pub(crate) async fn heartbeat(Scope(app): Scope, caller: Caller, request: Reques
     if app.config.allow_reset && state == "running" {
         state = directive(&app, &extended).await.unwrap_or(state);
     }
-    Ok(Answer::ok(answer::heartbeat(&Beat { state, extended: &extended, lost: &lost, now })))
+    Ok(Answer::ok(answer::heartbeat(&Beat { state, extended: &extended, held: &held, lost: &lost, now })))
 }
 
 /// What the store says, if it does so soon.

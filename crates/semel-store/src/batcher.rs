@@ -305,7 +305,7 @@ impl Traffic {
             tried.held.is_some_and(|since| since + HELD_MAX <= now) && tried.decision.patience() < WAIT_MAX
         };
         for tried in self.held.extract_if(.., |tried| is_over(tried)) {
-            tried.decision.answer(Err(StoreError::Contended));
+            tried.decision.answer(Err(StoreError::Stalled));
         }
         self.reserved.clear();
         // What was held for nothing but them is looked at again.

@@ -8,6 +8,10 @@ pub enum StoreError {
     /// was written; the caller may try again.
     #[error("the records are in too much demand right now; try again")]
     Contended,
+    /// What is needed is behind a commit, or in a part of the store, that does not answer: it was not even looked at. Told to those who do
+    /// not wait for it. Nothing was written; the caller may try again.
+    #[error("the store does not answer for these records right now; try again")]
+    Stalled,
     /// The database undid the caller's own transaction for another one's sake. Roll it back and begin it again, from its
     /// first statement.
     #[error("the database undid the transaction ({0}): roll it back and begin it again")]
@@ -51,7 +55,12 @@ impl StoreError {
     pub const fn is_retryable(&self) -> bool {
         matches!(
             self,
-            Self::Contended | Self::Undone(_) | Self::Unavailable(_) | Self::Unknown(_) | Self::Closed
+            Self::Contended
+                | Self::Stalled
+                | Self::Undone(_)
+                | Self::Unavailable(_)
+                | Self::Unknown(_)
+                | Self::Closed
         )
     }
 }

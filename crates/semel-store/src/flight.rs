@@ -291,7 +291,7 @@ impl Flight {
                 }
                 // Who would not wait for a transaction does not wait for what is away either.
                 Ok(None) if tried.decision.patience() < WAIT_MAX => {
-                    tried.decision.answer(Err(StoreError::Contended));
+                    tried.decision.answer(Err(StoreError::Stalled));
                 }
                 Ok(None) => decided.away.push(tried.wait()),
                 Err(error) => tried.decision.answer(Err(error)),

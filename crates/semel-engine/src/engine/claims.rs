@@ -187,7 +187,7 @@ impl Engine {
         let decided = match together {
             Ok(decided) => vec![(ids, Apart::Done(decided))],
             // Each that is decided apart may start, so they are no more than there is room for.
-            Err(StoreError::Contended | StoreError::Corrupt(_)) => {
+            Err(StoreError::Contended | StoreError::Stalled | StoreError::Corrupt(_)) => {
                 ids.truncate(room);
                 apart(ids, act).await
             }
@@ -198,7 +198,7 @@ impl Engine {
         for (ids, decided) in decided {
             let (untold, turns, now) = match decided {
                 Apart::Done(decided) => decided,
-                Apart::HeldUp => {
+                Apart::HeldUp | Apart::Stalled => {
                     held_up.extend(ids);
                     continue;
                 }
@@ -309,7 +309,7 @@ impl Engine {
         for (_, decided) in decided.await {
             match decided {
                 Apart::Done(did) => settled += did,
-                Apart::HeldUp => {}
+                Apart::HeldUp | Apart::Stalled => {}
                 Apart::Unreadable(why) => return Err(StoreError::Corrupt(why)),
                 Apart::Failed(error) => return Err(error),
             }

@@ -25,6 +25,15 @@ use crate::untold;
 /// Heads that one look at the hottest holders reads: commits wait while it does.
 const HOLDERS_AT_ONCE: usize = 100;
 
+/// Why nothing was decided of a job that a heartbeat named: neither was its lease extended, nor is it lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Undecided {
+    /// Somebody's open transaction holds it, or it cannot be read: nobody takes it from its worker meanwhile.
+    Held,
+    /// What it needs does not answer: it may be somebody else's by now.
+    Unheard,
+}
+
 impl Engine {
     /// ACK. `result` is a JSON value.
     ///
@@ -85,9 +94,8 @@ impl Engine {
         self.settle(head_of, id, move |draft, id| settle::progress(draft, id, &bearer, &value)).await
     }
 
-    /// A heartbeat for these jobs: one answer per job, in order; those of other queues than these are not there. None for a job that
-    /// could not be had, because somebody's open transaction holds it, its part of the store is away, or it cannot be read: it is
-    /// neither extended nor lost, and keeps no other from being extended.
+    /// A heartbeat for these jobs: one answer per job, in order; those of other queues than these are not there. One that could not be
+    /// decided is neither extended nor lost, and keeps no other from being extended.
     ///
     /// # Errors
     /// When the store cannot commit, and nothing is known of any of them.
@@ -96,8 +104,8 @@ impl Engine {
         jobs: Vec<(JobId, Bearer)>,
         visibility_ms: Option<u32>,
         queues: &Queues,
-    ) -> Result<Vec<Option<Settled>>, StoreError> {
-        let (mut answers, mut failed) = (vec![None; jobs.len()], None);
+    ) -> Result<Vec<Result<Settled, Undecided>>, StoreError> {
+        let (mut answers, mut failed) = (vec![Err(Undecided::Unheard); jobs.len()], None);
         let named = jobs.into_iter().enumerate();
         let jobs = named.map(|(place, (id, bearer))| (place, self.space.stored_id(id), bearer)).collect();
         let decided = apart(jobs, |jobs: Vec<(usize, JobId, Bearer)>| {
@@ -114,24 +122,35 @@ impl Engine {
             })
         });
         for (jobs, decided) in decided.await {
-            match decided {
+            let held = match decided {
                 Apart::Done(extended) => {
                     for ((place, ..), settled) in jobs.into_iter().zip(extended) {
                         if let Some(answer) = answers.get_mut(place) {
-                            *answer = Some(self.space.shown(settled));
+                            *answer = Ok(self.space.shown(settled));
                         }
                     }
+                    continue;
                 }
-                Apart::HeldUp => {}
+                Apart::HeldUp => jobs,
                 Apart::Unreadable(why) => {
                     tracing::error!(why, "a lease cannot be extended, for the job cannot be read");
+                    jobs
                 }
+                Apart::Stalled => continue,
                 // What became of the others is told: leases that were extended count.
-                Apart::Failed(error) => failed = Some(error),
+                Apart::Failed(error) => {
+                    failed = Some(error);
+                    continue;
+                }
+            };
+            for (place, ..) in held {
+                if let Some(answer) = answers.get_mut(place) {
+                    *answer = Err(Undecided::Held);
+                }
             }
         }
         match failed {
-            Some(error) if answers.iter().all(Option::is_none) => Err(error),
+            Some(error) if answers.iter().all(|answer| *answer == Err(Undecided::Unheard)) => Err(error),
             _ => Ok(answers),
         }
     }

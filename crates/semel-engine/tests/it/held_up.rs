@@ -16,6 +16,7 @@ use semel_core::sight::Queues;
 use semel_core::state::State;
 use semel_engine::Engine;
 use semel_engine::duty::{Expire, Promote, Purge, Ran, Reap, Tend};
+use semel_engine::engine::Undecided;
 use semel_store::backend::{Applied, Batch, BoxFuture, Facts, Unwritten, Verdict};
 use semel_store::clock::ManualClock;
 use semel_store::layer::Layer;
@@ -277,9 +278,9 @@ async fn a_commit_that_hangs_keeps_no_other_job_from_its_lease() {
     let named = jobs.iter().map(|job| (job.head.id, bearer(&job.head))).collect();
     let begun = tokio::time::Instant::now();
     let answers = engine.extend(named, Some(60_000), &Queues::All).await.unwrap();
-    let is_extended = answers.iter().map(|answer| matches!(answer, Some(Settled::Done(_))));
+    let is_extended = answers.iter().map(|answer| matches!(answer, Ok(Settled::Done(_))));
     assert_eq!(is_extended.collect::<Vec<_>>(), [true, false, true]);
-    assert_eq!(answers[1], None, "nothing is known of it");
+    assert_eq!(answers[1], Err(Undecided::Unheard));
     assert!(begun.elapsed() < 5 * SECOND, "{:?}", begun.elapsed());
     assert!(!settling.is_finished());
 }
@@ -297,9 +298,9 @@ async fn a_job_that_somebody_holds_keeps_no_other_from_its_lease() {
     let beat = async || {
         let named = jobs.iter().map(|job| (job.head.id, bearer(&job.head))).collect();
         let answers = bench.engine.extend(named, Some(60_000), &Queues::All).await.unwrap();
-        let lasts = |answer: &Option<Settled>| match answer {
-            Some(Settled::Done(head)) => Some(head.lease.as_ref().unwrap().visible_until),
-            None => None,
+        let lasts = |answer: &Result<Settled, Undecided>| match answer {
+            Ok(Settled::Done(head)) => Some(head.lease.as_ref().unwrap().visible_until),
+            Err(Undecided::Held) => None,
             other => panic!("{other:?}"),
         };
         answers.iter().map(lasts).collect::<Vec<_>>()

@@ -44,7 +44,7 @@ async fn a_worker_with_a_zero_in_its_name_fails_nobodys_commit() {
     // It is written again with every heartbeat.
     let bearer = Bearer { lease: Some(LeaseToken(head.fence)), worker: None };
     let kept = engine.extend(vec![(head.id, bearer.clone())], None, &Queues::All).await.unwrap();
-    assert!(matches!(kept[..], [Some(Settled::Done(_))]), "{kept:?}");
+    assert!(matches!(kept[..], [Ok(Settled::Done(_))]), "{kept:?}");
     let settled = engine.complete(head.id, bearer, None).await.unwrap();
     assert!(matches!(settled, Settled::Done(_)), "{settled:?}");
 }

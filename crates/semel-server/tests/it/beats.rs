@@ -8,7 +8,7 @@ use semel_core::draft::{Reads, Snapshot};
 use semel_server::Config;
 use semel_server::auth::{Queues, Role, Token, Tokens, digest};
 use semel_store::StoreError;
-use semel_store::backend::{Backend, BoxFuture, Facts};
+use semel_store::backend::{Applied, Backend, Batch, BoxFuture, Claimed, Facts, Verdict};
 use semel_store::layer::Layer;
 use semel_store::memory::Memory;
 use serde_json::{Value, json};
@@ -162,4 +162,47 @@ async fn what_became_of_leases_is_told_whatever_else_can_be_had() {
         store.is_away.store(false, Ordering::SeqCst);
         server.stop().await;
     }
+}
+
+/// A store in which somebody's open transaction holds all jobs.
+#[derive(Default)]
+struct Held {
+    inner: Memory,
+    is_held: AtomicBool,
+}
+
+impl Layer for Held {
+    type Inner = Memory;
+
+    fn inner(&self) -> &Memory {
+        &self.inner
+    }
+
+    fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>> {
+        if !self.is_held.load(Ordering::SeqCst) {
+            return Backend::commit(&self.inner, batch);
+        }
+        let groups = batch.groups.iter().map(|_| Verdict::Busy).collect();
+        let claims = batch.claims.iter().map(|_| Claimed::default()).collect();
+        Box::pin(async move { Ok(Applied { groups, claims }) })
+    }
+}
+
+/// It is neither extended nor lost, and nobody can have taken it.
+#[tokio::test]
+async fn a_job_that_somebody_holds_is_told_apart_from_one_of_which_nothing_is_known() {
+    let store = Arc::new(Held::default());
+    let server = Server::on_store(Arc::clone(&store) as _, Config::default()).await;
+    server.create(&json!({ "type": "a.b", "args": [] })).await;
+    let run = server.take("default", "w1").await;
+    let beat = json!({ "worker_id": "w1", "active_jobs": [run["id"]] });
+    for (is_held, extended, held) in
+        [(true, json!([]), json!([run["id"]])), (false, json!([run["id"]]), json!([]))]
+    {
+        store.is_held.store(is_held, Ordering::SeqCst);
+        let told = server.post("/ojs/v1/workers/heartbeat", &beat).await;
+        assert_eq!((told.status, &told.body["jobs_extended"]), (200, &extended), "{}", told.body);
+        assert_eq!((&told.body["jobs_held"], &told.body["jobs_lost"]), (&held, &json!([])), "{}", told.body);
+    }
+    server.stop().await;
 }

@@ -138,7 +138,9 @@ impl Beats {
         let held = Held { id: job.id, fence: job.fence, has_own_lease: job.has_own_lease };
         // However long it was on its way.
         let next = job.asked + every;
-        let (lease, until) = (job.lease, job.asked + job.lease);
+        // One that was as long on its way as its lease lasts may have been granted just now: a heartbeat asks, before it counts as run out.
+        let until = (job.asked + job.lease).max(Instant::now() + job.lease.min(PATIENCE_MIN));
+        let lease = job.lease;
         let is_soonest = {
             let mut jobs = self.held();
             let is_completed = false;
@@ -300,9 +302,10 @@ impl Beats {
 
     /// A part of the answer to a heartbeat that was sent then.
     fn hear(&self, sent: Instant, part: Beaten) {
-        let Beaten { extended, completed, lost, unheard, directive } = part;
-        if !unheard.is_empty() {
-            tracing::debug!(jobs = unheard.len(), "leases that could not be extended are spoken of again");
+        let Beaten { extended, completed, lost, busy, unheard, directive } = part;
+        if !busy.is_empty() || !unheard.is_empty() {
+            let (busy, unheard) = (busy.len(), unheard.len());
+            tracing::debug!(busy, unheard, "leases that could not be extended are spoken of again");
         }
         let mut held = self.held();
         // An answer that comes late is no news.
@@ -323,13 +326,19 @@ impl Beats {
             }
         }
         let again = Instant::now() + AGAIN_AFTER;
-        let extended = extended.iter().map(|job| (job, None));
-        for (job, again) in extended.chain(unheard.iter().map(|job| (job, Some(again)))) {
+        // A lease is counted anew from when it was asked for, also that of one that somebody's transaction holds: nobody can have taken it.
+        // Of one of which nothing is known it runs out as if nobody had answered.
+        let answers = extended.iter().map(|job| (job, true, false));
+        let answers = answers.chain(busy.iter().map(|job| (job, true, true)));
+        for (job, lasts, is_soon) in answers.chain(unheard.iter().map(|job| (job, false, true))) {
             if let Some(beating) = held.of(job) {
                 beating.under_way = None;
-                // Also of one that could not be extended: whoever answers would have told of its loss.
-                beating.until = beating.until.max(sent + beating.lease);
-                beating.next = again.map_or(beating.next, |again| beating.next.min(again));
+                if lasts {
+                    beating.until = beating.until.max(sent + beating.lease);
+                }
+                if is_soon {
+                    beating.next = beating.next.min(again);
+                }
             }
         }
         drop(held);

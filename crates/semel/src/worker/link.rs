@@ -12,6 +12,7 @@ use semel_core::settings::Directive;
 use semel_core::settle::{Refusal, Settled};
 use semel_core::sight::Queues;
 use semel_core::state::State;
+use semel_engine::engine::Undecided;
 use semel_engine::workers::SaidOfItself;
 use semel_engine::{Engine, Job};
 use semel_store::backend::{BoxFuture, Claim};
@@ -65,7 +66,9 @@ pub(crate) struct Beaten {
     pub(crate) completed: Vec<Held>,
     /// Jobs that are the worker's no more.
     pub(crate) lost: Vec<Held>,
-    /// Jobs of which nothing could be said: they are still the worker's, and to be spoken of again soon.
+    /// Jobs that somebody's open transaction holds, such as their handlers' own: they are still the worker's, and to be spoken of again soon.
+    pub(crate) busy: Vec<Held>,
+    /// Jobs of which nothing is known: to be spoken of again soon.
     pub(crate) unheard: Vec<Held>,
     /// What an operator tells the worker, where this part says it.
     pub(crate) directive: Option<Directive>,
@@ -183,12 +186,12 @@ async fn extend(
     let mut beaten = Beaten::default();
     for (held, answered) in jobs.into_iter().zip(answers) {
         let such = match answered {
-            Some(Settled::Done(_) | Settled::Repeated(_)) => &mut beaten.extended,
+            Ok(Settled::Done(_) | Settled::Repeated(_)) => &mut beaten.extended,
             // By this very lease: its handler has said so itself, and goes on.
-            Some(Settled::Refused(Refusal::WrongState(State::Completed))) => &mut beaten.completed,
-            Some(Settled::Refused(_)) => &mut beaten.lost,
-            // Such as one that its handler's own transaction has locked.
-            None => &mut beaten.unheard,
+            Ok(Settled::Refused(Refusal::WrongState(State::Completed))) => &mut beaten.completed,
+            Ok(Settled::Refused(_)) => &mut beaten.lost,
+            Err(Undecided::Held) => &mut beaten.busy,
+            Err(Undecided::Unheard) => &mut beaten.unheard,
         };
         such.push(held);
     }

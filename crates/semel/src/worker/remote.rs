@@ -73,8 +73,8 @@ struct Fetched {
 }
 
 impl Fetched {
-    /// The job, granted at that time.
-    fn delivery(self, ask: &Ask, granted: Instant) -> Result<Delivery, Error> {
+    /// The job, granted at that time, and asked for at that one.
+    fn delivery(self, ask: &Ask, granted: Instant, asked: Instant) -> Result<Delivery, Error> {
         let wrong = |what: &str| Error::Server(format!("the server answered a job without {what}"));
         let own = Some(self.visibility_timeout_ms).filter(|own| *own > 0);
         let lease = own.or(ask.lease.map(millis)).unwrap_or(VISIBILITY_DEFAULT_MS);
@@ -94,8 +94,7 @@ impl Fetched {
             has_own_lease: own.is_some(),
             lease: Duration::from_millis(u64::from(lease)),
             granted,
-            // While it was waited for at the server it had not been granted; which part of the time that was is not known here.
-            asked: granted,
+            asked,
             timeout: Duration::from_millis(u64::from(timeout)),
             parent_results: self.parent_results.map(|results| results.get().into()),
         })
@@ -201,28 +200,7 @@ impl Remote {
             body["visibility_timeout_ms"] = millis(lease).into();
         }
         let answer = self.client.post_json("/ojs/v1/workers/heartbeat", &body).await?;
-        let lost: HashMap<JobId, &Value> = answer["jobs_lost"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .filter_map(|job| Some((id_of(&job["job_id"])?, &job["reason"])))
-            .collect();
-        // A server that does not say which it extended has extended the others.
-        let extended = answer["jobs_extended"].as_array();
-        let extended: Option<HashSet<JobId>> = extended.map(|ids| ids.iter().filter_map(id_of).collect());
-        let directive = answer["state"].as_str().and_then(Directive::from_name);
-        let mut beaten = Beaten { directive, ..Beaten::default() };
-        for held in held {
-            let such = match lost.get(&held.id) {
-                // Ended by this very lease: its handler has said so itself, and goes on.
-                Some(reason) if **reason == State::Completed.name() => &mut beaten.completed,
-                Some(_) => &mut beaten.lost,
-                None if extended.as_ref().is_none_or(|ids| ids.contains(&held.id)) => &mut beaten.extended,
-                None => &mut beaten.unheard,
-            };
-            such.push(held);
-        }
-        hears(beaten);
+        hears(beaten(held, &answer));
         Ok(())
     }
 
@@ -250,6 +228,35 @@ impl Remote {
             _ => Err(Error::Store(StoreError::Unavailable(answered(response.status)))),
         }
     }
+}
+
+/// What a server answers to a heartbeat for these.
+fn beaten(jobs: Vec<Held>, answer: &Value) -> Beaten {
+    let lost: HashMap<JobId, &Value> = answer["jobs_lost"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|job| Some((id_of(&job["job_id"])?, &job["reason"])))
+        .collect();
+    let named = |member: &str| -> Option<HashSet<JobId>> {
+        answer[member].as_array().map(|ids| ids.iter().filter_map(id_of).collect())
+    };
+    // A server that does not say which it extended has extended the others.
+    let (extended, busy) = (named("jobs_extended"), named("jobs_held").unwrap_or_default());
+    let directive = answer["state"].as_str().and_then(Directive::from_name);
+    let mut beaten = Beaten { directive, ..Beaten::default() };
+    for held in jobs {
+        let such = match lost.get(&held.id) {
+            // Ended by this very lease: its handler has said so itself, and goes on.
+            Some(reason) if **reason == State::Completed.name() => &mut beaten.completed,
+            Some(_) => &mut beaten.lost,
+            None if extended.as_ref().is_none_or(|ids| ids.contains(&held.id)) => &mut beaten.extended,
+            None if busy.contains(&held.id) => &mut beaten.busy,
+            None => &mut beaten.unheard,
+        };
+        such.push(held);
+    }
+    beaten
 }
 
 /// Whether an answer is an error as Open Job Spec has them.
@@ -310,14 +317,15 @@ impl Link for Remote {
                     .map_err(|error| Error::Server(format!("fetch was answered with no jobs: {error}")))?;
                 if !answer.jobs.is_empty() {
                     // A server that has jobs answers by then. A long answer takes its time, and the leases end no later for that.
-                    let granted = Instant::now().min(asked + WAIT_MAX);
+                    let granted = Instant::now();
+                    let asked = granted.min(asked + WAIT_MAX);
                     // One job that cannot be used must not take the others with it.
                     let read = |job: &RawValue| {
                         serde_json::from_str::<Fetched>(job.get())
                             .map_err(|error| {
                                 Error::Server(format!("fetch was answered with no job: {error}"))
                             })
-                            .and_then(|job| job.delivery(ask, granted))
+                            .and_then(|job| job.delivery(ask, granted, asked))
                     };
                     let (mut usable, mut last) = (Vec::with_capacity(answer.jobs.len()), None);
                     for job in &answer.jobs {
@@ -430,5 +438,40 @@ impl Link for Remote {
                 status => Err(Error::Server(format!("progress was answered with {status}"))),
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use semel_core::time::Timestamp;
+
+    use super::*;
+
+    /// One that nobody can have taken is not one of which nothing is known.
+    #[test]
+    fn an_answer_to_a_heartbeat_says_what_is_known_of_each_job() {
+        let ids: Vec<JobId> = (1..=5).map(|number| JobId::mint(Timestamp::EPOCH, number, 1)).collect();
+        let jobs = || ids.iter().map(|id| Held { id: *id, fence: 1, has_own_lease: false }).collect();
+        let ids_of = |jobs: &[Held]| jobs.iter().map(|held| held.id).collect::<Vec<_>>();
+        let mut answer = json!({
+            "state": "quiet",
+            "jobs_extended": [ids[0].to_string()],
+            "jobs_held": [ids[1].to_string()],
+            "jobs_lost": [
+                { "job_id": ids[2].to_string(), "reason": "lease_lost" },
+                { "job_id": ids[3].to_string(), "reason": "completed" },
+            ],
+        });
+        let heard = beaten(jobs(), &answer);
+        assert_eq!(heard.directive, Some(Directive::Quiet));
+        let told = [&heard.extended, &heard.busy, &heard.lost, &heard.completed, &heard.unheard];
+        assert_eq!(told.map(|jobs| ids_of(jobs)), [0, 1, 2, 3, 4].map(|place| vec![ids[place]]));
+        // Of a server that says less, what it does not say is extended.
+        for member in ["jobs_extended", "jobs_held"] {
+            answer.as_object_mut().unwrap().remove(member);
+        }
+        let heard = beaten(jobs(), &answer);
+        assert_eq!(ids_of(&heard.extended), [ids[0], ids[1], ids[4]]);
+        assert!(heard.busy.is_empty() && heard.unheard.is_empty());
     }
 }

@@ -37,7 +37,8 @@ pub(crate) struct Delivery {
     /// When it was granted, as far as this process knows: no later. An attempt may be shorter than the way of an answer, and is
     /// not to be over before it has begun.
     pub(crate) granted: Instant,
-    /// No sooner was it granted: its lease is extended in time from then.
+    /// From when its lease is counted: no sooner was it granted, or, by a server that waits for jobs to hand out, no sooner than when it
+    /// would have said that there are none.
     pub(crate) asked: Instant,
     /// How long the attempt may run from the grant: by then the store lets the next one begin.
     pub(crate) timeout: Duration,

@@ -245,6 +245,16 @@ async fn a_lease_is_extended_in_time_from_its_grant() {
     assert_eq!(spoken[0] - begun, ago);
 }
 
+/// It may have been granted just now, and a heartbeat can tell; where nobody answers it has run out.
+#[tokio::test(start_paused = true)]
+async fn a_grant_that_was_on_its_way_for_longer_than_its_lease_is_asked_about() {
+    let second = Duration::from_secs(1);
+    let (signals, _) = played(second / 2, 2, second * 3, second * 4).await;
+    assert!(!signals.ran_out.is_cancelled() && !signals.lost.is_cancelled());
+    let (signals, _) = played(second * 3600, 2, second * 3, second * 4).await;
+    assert!(signals.ran_out.is_cancelled());
+}
+
 /// Whoever has lost its lease has been answered, and whoever has ended has nobody to be told.
 #[tokio::test(start_paused = true)]
 async fn nobody_is_told_of_a_lease_that_is_lost_or_needed_no_more() {
