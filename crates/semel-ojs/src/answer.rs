@@ -176,7 +176,7 @@ pub struct Beat<'a> {
     pub state: &'static str,
     /// The jobs whose leases were extended.
     pub extended: &'a [JobId],
-    /// The jobs that somebody's open transaction holds: nobody takes them from the worker meanwhile.
+    /// The jobs that could not be extended and that nobody can have taken: somebody's open transaction holds them, or they cannot be read.
     pub held: &'a [JobId],
     /// The jobs the worker has lost, and why: it must stop working on them.
     pub lost: &'a [(JobId, &'static str)],

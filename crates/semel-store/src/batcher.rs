@@ -44,7 +44,7 @@ const SHARE_MAX: usize = 32;
 const CALLERS_FADE: usize = 16;
 /// So long what would not wait for somebody else's transaction is held for what is under way: no commit that goes well takes as long, and
 /// one that hangs is not to hold up all that is decided together with what it writes.
-const HELD_MAX: Duration = Duration::from_secs(1);
+const HELD_MAX: Duration = Duration::from_millis(500);
 /// How long a decision without a batcher rests when somebody else has locked its records.
 const BUSY_REST: Duration = Duration::from_millis(1);
 

@@ -163,8 +163,8 @@ impl Store {
     }
 
     /// The same, for who would rather do something else than wait for somebody else's transaction, or for a part of the store that is
-    /// away: where a transaction holds a record of it for longer than `patience`, or some of it is away, the answer is
-    /// [`StoreError::Contended`], and nothing was written.
+    /// away: where a transaction holds a record of it for longer than `patience` the answer is [`StoreError::Contended`], and where some of
+    /// it is away, or behind a commit that does not end, [`StoreError::Stalled`]; nothing was written then.
     ///
     /// # Errors
     /// As [`decide`](Self::decide).

@@ -6,6 +6,7 @@ use crate::job::{Ending, Head, NoteKind, Role};
 use crate::life::cancel_head;
 use crate::lineage::Lineage;
 use crate::settings::Depth;
+use crate::state::State;
 use crate::time::Timestamp;
 use crate::trail::Marks;
 use crate::unique::{Admission, Disclose, admit};
@@ -110,7 +111,7 @@ struct Burned {
     fence: u64,
     /// When the last of their leases would have ended.
     until: Option<Timestamp>,
-    /// Those that it was the end of.
+    /// Those that were live and are cancelled: by it, or with another one that was.
     ended: Vec<JobId>,
     /// Who waited for their ends.
     waiters: Waiters,
@@ -126,6 +127,8 @@ fn cancel(draft: &mut Draft, identity: &Identity, ids: &[JobId]) -> Result<Burne
     // the decision, not of the store.
     let place = |id: JobId| ids.iter().position(|known| *known == id);
     heads.sort_by_key(|head| (head.role != Role::FollowUp, place(head.id)));
+    let live: Vec<Head> =
+        heads.iter().map(|head| draft.newest(head.clone())).filter(|head| head.state.is_live()).collect();
     let mut burned = Burned::default();
     each(heads, |head| {
         let mut head = draft.newest(head);
@@ -139,12 +142,14 @@ fn cancel(draft: &mut Draft, identity: &Identity, ids: &[JobId]) -> Result<Burne
                 burned.ahead.extend(waiting::ahead_of(&full));
             }
         }
-        if cancel_head(draft, &mut head, Ending::Replaced)?.is_ok() {
-            burned.ended.push(head.id);
-        }
+        // One that is refused has ended with another one, as a task's steps do with it.
+        let _ = cancel_head(draft, &mut head, Ending::Replaced)?;
         waiting::tell(draft, &head, &own)?;
         burned.fence = burned.fence.max(head.fence);
         Ok(())
     })?;
+    let cancelled =
+        live.into_iter().map(|head| draft.newest(head)).filter(|head| head.state == State::Cancelled);
+    burned.ended = cancelled.map(|head| head.id).collect();
     Ok(burned)
 }

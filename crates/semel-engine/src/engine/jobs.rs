@@ -151,7 +151,11 @@ impl Engine {
         }
         match failed {
             Some(error) if answers.iter().all(|answer| *answer == Err(Undecided::Unheard)) => Err(error),
-            _ => Ok(answers),
+            Some(error) => {
+                tracing::warn!(%error, "some leases could not be extended");
+                Ok(answers)
+            }
+            None => Ok(answers),
         }
     }
 

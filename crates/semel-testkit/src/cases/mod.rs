@@ -360,6 +360,8 @@ macro_rules! conformance {
             a_task_fails_with_its_step,
             a_task_and_its_steps_are_cancelled_together,
             a_replaced_task_takes_its_steps_with_it,
+            a_step_that_ends_with_its_replaced_task_is_named_as_cancelled,
+            a_task_that_would_fail_by_what_is_replaced_is_in_the_way_as_it_is,
             the_second_of_two_tasks_of_one_identity_is_stale,
             a_task_is_nobodys_to_run,
             a_task_whose_steps_are_all_refused_has_failed,

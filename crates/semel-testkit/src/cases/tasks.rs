@@ -12,11 +12,12 @@ use semel_core::slot::Due;
 use semel_core::state::{State, StateSet};
 use semel_core::task::{self, TaskOutcome, TaskPlan, Unfit};
 use semel_core::tenant::{Namespace, Tenant};
+use semel_core::unique::RejectReason;
 use semel_core::workflow::{self, Cancelled, Plan, Status};
 
 use semel_store::backend::Verdict::{Applied, Stale};
 
-use crate::fixture::Fixture;
+use crate::fixture::{Fixture, bearer};
 use crate::flows::{chain, group, statuses, stored};
 use crate::make::{Want, job, keyed};
 
@@ -130,6 +131,45 @@ pub async fn a_replaced_task_takes_its_steps_with_it(f: &Fixture) {
     }
     assert_eq!((status(f, second).await, state(f, second).await), (Status::Completed, State::Completed));
     assert_eq!(status(f, first).await, Status::Cancelled);
+}
+
+/// It held the key as well, and has ended in the same commit.
+pub async fn a_step_that_ends_with_its_replaced_task_is_named_as_cancelled(f: &Fixture) {
+    let waiting = StateSet::EMPTY.with(State::Available);
+    let step = keyed("k").states(waiting).offer();
+    let id = created(f, &TaskPlan { offer: keyed("k").offer(), steps: group([step]) }).await;
+    let step = f.claim_one().await.0;
+    assert!(matches!(
+        f.decide(|draft| semel_core::settle::give_back(draft, step.id, &bearer(&step))).await,
+        Settled::Done(_)
+    ));
+    let outcome = f.enqueue(&keyed("k").on_conflict("replace").offer()).await;
+    let Outcome::Replaced { cancelled, .. } = outcome else { panic!("{outcome:?}") };
+    assert_eq!(cancelled, [id.as_job(), step.id]);
+    assert_eq!((statuses(f, id).await.as_str(), state(f, id).await), ("x", State::Cancelled));
+}
+
+/// A step that two tasks of a key wait for ends with the one that has it, and would fail the other: a finished holder is not replaced,
+/// so nothing is done, and that one is shown as it is.
+pub async fn a_task_that_would_fail_by_what_is_replaced_is_in_the_way_as_it_is(f: &Fixture) {
+    let task = || keyed("k").states(StateSet::EMPTY.with(State::Available)).offer();
+    let shared = || keyed("s").on_conflict("ignore").queue("shared").offer();
+    let first = created(f, &TaskPlan { offer: task(), steps: chain([job().offer(), shared()]) }).await;
+    let second = created(f, &TaskPlan { offer: task(), steps: chain([shared()]) }).await;
+    let (head, _) = f.claim_one().await;
+    f.complete(&head).await;
+    let states = [State::Scheduled, State::Pending, State::Active, State::Retryable, State::Discarded];
+    let states = states.into_iter().fold(StateSet::EMPTY.with(State::Available), StateSet::with);
+    let replacing = keyed("k").states(states).on_conflict("replace").offer();
+    let outcome = f.enqueue(&replacing).await;
+    let Outcome::Rejected { holder, why } = outcome else { panic!("{outcome:?}") };
+    let holder = holder.named().unwrap();
+    assert_eq!((holder.id, holder.state), (first.as_job(), State::Active));
+    assert_eq!(why, RejectReason::FinishedHolder);
+    for (id, steps) in [(first, "cr"), (second, "r")] {
+        assert_eq!((statuses(f, id).await.as_str(), state(f, id).await), (steps, State::Active));
+    }
+    assert_eq!(f.queue("default").await.unwrap().created, 3);
 }
 
 /// Neither is there without the other, and the second of two servers finds out.

@@ -29,6 +29,10 @@ const PATIENCE_MIN: Duration = Duration::from_secs(1);
 /// So long after that its answer is still heard.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 
+/// So long a job still counts as the worker's that somebody's open transaction was found to hold. It is spoken of again sooner, and may be
+/// taken as soon as it is let go, if its lease is over.
+const HELD_LASTS: Duration = Duration::from_secs(5);
+
 /// A worker that holds nothing is heard of so often (OJS core 7.5), and hears within that time what it is told.
 const BEAT_IDLE_EVERY: Duration = Duration::from_secs(15);
 
@@ -52,7 +56,7 @@ pub(crate) struct Beats {
 pub(crate) struct Signals {
     /// The store or the server says that it is gone.
     pub(crate) lost: CancellationToken,
-    /// It has run out as far as is known here: nobody has answered for so long. The store may still have the run's end.
+    /// It has run out as far as is known here: nobody has said anything of it for so long. The store may still have the run's end.
     pub(crate) ran_out: CancellationToken,
     /// Nothing runs any more that could be told: only the end is to be reported.
     pub(crate) ended: CancellationToken,
@@ -232,7 +236,7 @@ impl Beats {
         let mut is_due = false;
         for beating in self.held().by_id.values() {
             if beating.until <= now && beating.may_run_out() {
-                tracing::warn!(job = %beating.held.id, "nobody has answered for so long that the lease must have run out; the run is told");
+                tracing::warn!(job = %beating.held.id, "nothing was heard of the lease for so long that it must have run out; the run is told");
                 beating.signals.ran_out.cancel();
             }
             is_due |= beating.next <= now && beating.is_to_be_spoken_of();
@@ -325,20 +329,22 @@ impl Beats {
                 beating.signals.lost.cancel();
             }
         }
-        let again = Instant::now() + AGAIN_AFTER;
-        // A lease is counted anew from when it was asked for, also that of one that somebody's transaction holds: nobody can have taken it.
-        // Of one of which nothing is known it runs out as if nobody had answered.
-        let answers = extended.iter().map(|job| (job, true, false));
-        let answers = answers.chain(busy.iter().map(|job| (job, true, true)));
-        for (job, lasts, is_soon) in answers.chain(unheard.iter().map(|job| (job, false, true))) {
+        let now = Instant::now();
+        for job in &extended {
             if let Some(beating) = held.of(job) {
                 beating.under_way = None;
-                if lasts {
-                    beating.until = beating.until.max(sent + beating.lease);
-                }
-                if is_soon {
-                    beating.next = beating.next.min(again);
-                }
+                beating.until = beating.until.max(sent + beating.lease);
+            }
+        }
+        for job in busy.iter().chain(&unheard) {
+            if let Some(beating) = held.of(job) {
+                beating.under_way = None;
+                beating.next = beating.next.min(now + AGAIN_AFTER);
+            }
+        }
+        for job in &busy {
+            if let Some(beating) = held.of(job) {
+                beating.until = beating.until.max(sent + beating.lease.min(HELD_LASTS));
             }
         }
         drop(held);

@@ -186,7 +186,7 @@ impl Shared {
 
     async fn report_until_heard(&self, job: &Delivery, outcome: &Outcome) -> bool {
         let begun = Instant::now();
-        let mut pause = REPORT_AGAIN_MIN;
+        let (mut pause, mut is_last) = (REPORT_AGAIN_MIN, false);
         loop {
             match self.link.settle(job, outcome).await {
                 Ok(Reported::Counted) => return true,
@@ -194,9 +194,9 @@ impl Shared {
                     tracing::info!(job = %job.id, attempt = job.attempt, "the run ended after it had lost its lease");
                     return false;
                 }
-                Err(error)
-                    if error.may_be_told_again() && self.may_count(job, begun, Instant::now() + pause) =>
-                {
+                // Once more also when the lease must be over: it may have hung for so long while nobody else was given the job.
+                Err(error) if error.may_be_told_again() && !is_last => {
+                    is_last = !self.may_count(job, begun, Instant::now() + pause);
                     tracing::warn!(%error, job = %job.id, "the end of a run could not be reported; it is tried again");
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(REPORT_AGAIN_MAX);

@@ -66,7 +66,8 @@ pub(crate) struct Beaten {
     pub(crate) completed: Vec<Held>,
     /// Jobs that are the worker's no more.
     pub(crate) lost: Vec<Held>,
-    /// Jobs that somebody's open transaction holds, such as their handlers' own: they are still the worker's, and to be spoken of again soon.
+    /// Jobs that nobody can have taken, and which could not be extended: somebody's open transaction holds them, such as their handlers' own,
+    /// or they cannot be read. To be spoken of again soon.
     pub(crate) busy: Vec<Held>,
     /// Jobs of which nothing is known: to be spoken of again soon.
     pub(crate) unheard: Vec<Held>,

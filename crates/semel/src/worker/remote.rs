@@ -242,7 +242,8 @@ fn beaten(jobs: Vec<Held>, answer: &Value) -> Beaten {
         answer[member].as_array().map(|ids| ids.iter().filter_map(id_of).collect())
     };
     // A server that does not say which it extended has extended the others.
-    let (extended, busy) = (named("jobs_extended"), named("jobs_held").unwrap_or_default());
+    // One that does not say which somebody's transaction holds may mean all that are left.
+    let (extended, busy) = (named("jobs_extended"), named("jobs_held"));
     let directive = answer["state"].as_str().and_then(Directive::from_name);
     let mut beaten = Beaten { directive, ..Beaten::default() };
     for held in jobs {
@@ -251,7 +252,7 @@ fn beaten(jobs: Vec<Held>, answer: &Value) -> Beaten {
             Some(reason) if **reason == State::Completed.name() => &mut beaten.completed,
             Some(_) => &mut beaten.lost,
             None if extended.as_ref().is_none_or(|ids| ids.contains(&held.id)) => &mut beaten.extended,
-            None if busy.contains(&held.id) => &mut beaten.busy,
+            None if busy.as_ref().is_none_or(|ids| ids.contains(&held.id)) => &mut beaten.busy,
             None => &mut beaten.unheard,
         };
         such.push(held);
@@ -466,10 +467,10 @@ mod tests {
         assert_eq!(heard.directive, Some(Directive::Quiet));
         let told = [&heard.extended, &heard.busy, &heard.lost, &heard.completed, &heard.unheard];
         assert_eq!(told.map(|jobs| ids_of(jobs)), [0, 1, 2, 3, 4].map(|place| vec![ids[place]]));
-        // Of a server that says less, what it does not say is extended.
-        for member in ["jobs_extended", "jobs_held"] {
-            answer.as_object_mut().unwrap().remove(member);
-        }
+        // Of a server that says less, what it does not say is held, or extended.
+        answer.as_object_mut().unwrap().remove("jobs_held");
+        assert_eq!(ids_of(&beaten(jobs(), &answer).busy), [ids[1], ids[4]]);
+        answer.as_object_mut().unwrap().remove("jobs_extended");
         let heard = beaten(jobs(), &answer);
         assert_eq!(ids_of(&heard.extended), [ids[0], ids[1], ids[4]]);
         assert!(heard.busy.is_empty() && heard.unheard.is_empty());

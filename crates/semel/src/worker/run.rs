@@ -165,7 +165,7 @@ impl Run {
     }
 
     /// Fires when the run is to stop: the job was cancelled or replaced, the lease is lost, or has run out because neither
-    /// store nor server answered for so long, the attempt has run too long, or the worker shuts down.
+    /// store nor server said anything of it for so long, the attempt has run too long, or the worker shuts down.
     pub fn token(&self) -> &CancellationToken {
         &self.0.token
     }
