@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use deadpool_postgres::Object;
 use semel_core::ident::JobId;
-use semel_core::unique::leave_out_outlived;
 use semel_store::News;
 use semel_store::backend::{Applied, Batch, Claimed, Unwritten, Verdict};
 use semel_store::random;
@@ -22,7 +21,6 @@ use crate::brief::Brief;
 use crate::claim::Together;
 use crate::connect::ask;
 use crate::error::PostgresError;
-use crate::rows;
 use crate::store::Shared;
 use crate::values::{Id, Params};
 
@@ -369,55 +367,6 @@ impl Shared {
         };
         let groups = if groups.is_empty() { Vec::new() } else { answers.remove(0) };
         Ok(Answer { groups, claims: answers })
-    }
-
-    /// Keys that have been found to have many ended holders since this was asked.
-    pub(crate) fn take_crowded(&self) -> Vec<Vec<u8>> {
-        std::mem::take(&mut *self.crowded.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Looks over the ended holders of keys. It is only house-keeping: nobody's answer waits for it.
-    pub(crate) async fn look_over_all(&self, keys: Vec<Vec<u8>>) {
-        for key in keys {
-            if let Err(error) = self.look_over(&key).await {
-                tracing::debug!(%error, "the ended holders of a key were not looked over");
-            }
-        }
-    }
-
-    /// Takes from a key's ended holders those that another outlives. Nobody sees them as it is; this keeps the list short. A
-    /// key that somebody has locked, or that has moved since it was seen, is left for the next time.
-    async fn look_over(&self, key: &[u8]) -> Result<(), PostgresError> {
-        let connection = self.connection().await?;
-        let columns: Vec<String> = rows::COLUMNS.iter().map(|(name, _)| format!("h.{name}")).collect();
-        let mut params = Params::default();
-        params.push(key, Type::BYTEA);
-        let sql = format!(
-            "SELECT {}, k.version FROM {} k, unnest(k.done) AS u(id) JOIN {} h ON h.id = u.id WHERE k.key = $1",
-            columns.join(", "),
-            self.name("key"),
-            self.name("head")
-        );
-        let rows = ask(&connection, &sql, &params).await?;
-        let Some(row) = rows.first() else { return Ok(()) };
-        let version: i64 = row.try_get(rows::COLUMNS.len())?;
-        let all = rows.iter().map(|row| rows::head(row, 0)).collect::<Result<Vec<_>, _>>()?;
-        let mut kept = all.clone();
-        leave_out_outlived(&mut kept);
-        let outlived = all.iter().filter(|head| kept.iter().all(|kept| kept.id != head.id));
-        let outlived: Vec<_> = outlived.map(|head| head.id).collect();
-        if outlived.is_empty() {
-            return Ok(());
-        }
-        params.ids(outlived);
-        params.number(version);
-        let sql = format!(
-            "UPDATE {0} k SET done = ARRAY(SELECT u.id FROM unnest(k.done) AS u(id) WHERE u.id <> ALL ($2)) \
-             FROM (SELECT key FROM {0} WHERE key = $1 AND version = $3 FOR UPDATE SKIP LOCKED) AS w WHERE k.key = w.key",
-            self.name("key")
-        );
-        ask(&connection, &sql, &params).await?;
-        Ok(())
     }
 }
 

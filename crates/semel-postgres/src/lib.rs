@@ -23,6 +23,7 @@ mod brief;
 mod claim;
 mod commit;
 mod connect;
+mod crowd;
 mod documents;
 mod durability;
 pub mod error;

@@ -326,10 +326,7 @@ impl Backend for Postgres {
     fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>> {
         Box::pin(self.unit(|shared| async move {
             let applied = shared.commit(&batch).await;
-            let crowded = shared.take_crowded();
-            if !crowded.is_empty() {
-                tokio::spawn(async move { shared.look_over_all(crowded).await });
-            }
+            shared.look_over_crowded().await;
             applied
         }))
     }

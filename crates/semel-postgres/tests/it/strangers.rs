@@ -122,9 +122,9 @@ async fn a_key_that_thousands_hold_is_loaded_in_part() {
     assert_eq!(engine.enqueue(replaces, "").await.unwrap(), Outcome::TooManyHolders);
 }
 
-/// The house-keeping of a key with many ended holders is done after the answer, whoever holds the key then.
+/// Whatever holds up the house-keeping of a key with many ended holders holds up no answer for long; it is done later.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_ended_holders_of_a_key_are_looked_over_after_the_answer() {
+async fn an_answer_waits_little_for_the_ended_holders_of_a_key_to_be_looked_over() {
     let place = Place::new();
     let (_, engine) = opened(&place).await;
     let schema = place.schema();

@@ -1,0 +1,90 @@
+//! Keys that have been found to have many ended holders: those that another outlives are taken from them.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use semel_core::job::Head;
+use semel_core::unique::leave_out_outlived;
+use tokio::time::timeout;
+
+use crate::connect::ask;
+use crate::error::PostgresError;
+use crate::rows;
+use crate::store::Shared;
+use crate::values::Params;
+
+/// How many keys are looked over at once.
+const KEYS_MAX: usize = 64;
+/// For how long the answer to a commit waits for it.
+const WAIT_MAX: Duration = Duration::from_millis(500);
+
+impl Shared {
+    /// Keys that have been found to have many ended holders are looked over. The answer to the commit that found them waits for
+    /// it, though not for long: a claim passes over the jobs of a key that is locked, and who was answered expects nothing of what
+    /// he did to be in his way.
+    pub(crate) async fn look_over_crowded(self: Arc<Self>) {
+        let keys = std::mem::take(&mut *self.crowded.lock().unwrap_or_else(PoisonError::into_inner));
+        if keys.is_empty() {
+            return;
+        }
+        let looking = tokio::spawn(async move {
+            for keys in keys.chunks(KEYS_MAX) {
+                if let Err(error) = self.look_over(keys).await {
+                    tracing::debug!(%error, "the ended holders of keys were not looked over");
+                }
+            }
+        });
+        // What is not done by then goes on by itself.
+        let _ = timeout(WAIT_MAX, looking).await;
+    }
+
+    /// Takes from the ended holders of keys those that another outlives. Nobody sees them as it is; this keeps the lists short. A
+    /// key that somebody has locked, or that has moved since it was seen, is left for the next time.
+    async fn look_over(&self, keys: &[Vec<u8>]) -> Result<(), PostgresError> {
+        let connection = self.connection().await?;
+        let columns: Vec<String> = rows::COLUMNS.iter().map(|(name, _)| format!("h.{name}")).collect();
+        let mut params = Params::default();
+        params.blobs(keys.iter().map(Vec::as_slice).collect());
+        let sql = format!(
+            "SELECT {}, k.key, k.version FROM {} k, unnest(k.done) AS u(id) JOIN {} h ON h.id = u.id WHERE k.key = ANY ($1)",
+            columns.join(", "),
+            self.name("key"),
+            self.name("head")
+        );
+        let rows = ask(&connection, &sql, &params).await?;
+        let mut holders: BTreeMap<(&[u8], i64), Vec<Head>> = BTreeMap::new();
+        for row in &rows {
+            let key = (row.try_get(rows::COLUMNS.len())?, row.try_get(rows::COLUMNS.len() + 1)?);
+            holders.entry(key).or_default().push(rows::head(row, 0)?);
+        }
+        let (mut crowded, mut versions, mut outlived) = (Vec::new(), Vec::new(), Vec::new());
+        for ((key, version), all) in holders {
+            let mut kept = all.clone();
+            leave_out_outlived(&mut kept);
+            if kept.len() < all.len() {
+                crowded.push(key);
+                versions.push(version);
+                let is_kept = |head: &Head| kept.iter().any(|kept| kept.id == head.id);
+                outlived.extend(all.iter().filter(|head| !is_kept(head)).map(|head| head.id));
+            }
+        }
+        if crowded.is_empty() {
+            return Ok(());
+        }
+        let mut params = Params::default();
+        params.blobs(crowded);
+        params.numbers(versions);
+        params.ids(outlived);
+        // A crash may undo it: the keys are not locked for as long as the disk takes.
+        let sql = format!(
+            "UPDATE {0} k SET done = ARRAY(SELECT u.id FROM unnest(k.done) AS u(id) WHERE u.id <> ALL ($3)) \
+             FROM (SELECT k.key FROM pg_catalog.set_config('synchronous_commit', 'off', true) AS o \
+             CROSS JOIN unnest($1, $2) AS w(key, version) JOIN {0} k ON k.key = w.key AND k.version = w.version \
+             WHERE o = 'off' ORDER BY k.key FOR UPDATE OF k SKIP LOCKED) AS w WHERE k.key = w.key",
+            self.name("key")
+        );
+        ask(&connection, &sql, &params).await?;
+        Ok(())
+    }
+}
