@@ -1,40 +1,31 @@
 //! The connection to Redis: one for all requests, which are pipelined on it; made anew when it is lost, or when the primary is
 //! elsewhere. Nothing is sent again here: who asked knows whether that is right.
 
+mod introduction;
+
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Cmd, Pipeline};
-use semel_store::random;
 
+use self::introduction::NEXT;
 use crate::address::Address;
-use crate::durability::{Durability, Server};
+use crate::durability::Durability;
 use crate::error::RedisError;
 use crate::finder::{Finder, Place};
-use crate::said::{Request, Said, each, plain, sent};
+use crate::said::{Request, Said, each, sent};
 use crate::scripts::Script;
-use crate::shortcut::may_transact;
 use crate::survey::Survey;
 use crate::times::Times;
-use crate::values;
 
 /// How long a connection may take, on a machine that does other things as well.
 pub const CONNECT: Duration = Duration::from_secs(20);
 /// How long an answer may take: whoever is silent for so long is taken for lost.
 const ANSWER: Duration = Duration::from_secs(30);
-/// The partitions that are looked for where the first one is gone. Their slots lie a quarter of all apart (`address.rs`), so that in a
-/// cluster of up to four primaries one of them is elsewhere than the first.
-const NEXT: std::ops::RangeInclusive<u16> = 1..=3;
-/// The layout that this program reads and writes.
-const LAYOUT: &str = "2";
-/// The same of a store that is divided: a program that knows nothing of that is not to write to a part of it.
-const LAYOUT_DIVIDED: &str = "3";
-/// The oldest Redis that is supported.
-const OLDEST: u32 = 7;
 
 /// What is known of the store once it has been spoken to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -323,33 +314,6 @@ impl Link {
         Ok(redis::cmd("EXISTS").arg(format!("{}!", self.base)).query_async(connection).await?)
     }
 
-    /// Makes sure that no store is made where its first partition, which says what it is, is gone, and others are not.
-    async fn is_alone(&self, connection: &mut MultiplexedConnection) -> Result<(), RedisError> {
-        if self.partition != 0 || self.known().is_some() {
-            return Ok(());
-        }
-        // Whose account ends with the first one has a store of one; what else it may not do, it is told by the script.
-        let unless_forbidden = |told: Result<bool, RedisError>, instead| match told {
-            Err(error) if error.is_forbidden() => Ok(instead),
-            told => told,
-        };
-        if unless_forbidden(self.is_there_by(connection).await, true)? {
-            return Ok(());
-        }
-        for (place, base) in NEXT.zip(&self.next_bases) {
-            let is_next_there = self.beside_at(base.clone(), place).is_there().await;
-            // Who makes a store makes the first one first: it may have come meanwhile.
-            if unless_forbidden(is_next_there, false)? && !self.is_there_by(connection).await? {
-                return Err(RedisError::Unsupported(
-                    "the store's first partition is gone, and others are still there: no store is made beside them. Bring back the data of \
-                     the node that has it; or, to begin with an empty store, name another by ?prefix=, or delete what is left of this one"
-                        .to_owned(),
-                ));
-            }
-        }
-        Ok(())
-    }
-
     /// Has Redis know the scripts again.
     pub async fn teach(&self) -> Result<(), RedisError> {
         let (mut connection, _, place) = self.connection().await?;
@@ -365,77 +329,6 @@ impl Link {
         // The same text has the same sum.
         self.sums.get_or_init(|| sums);
         Ok(())
-    }
-
-    /// What is said first on a connection: which Redis it is, the scripts, and which layout the store has.
-    async fn introduce(
-        &self,
-        connection: &mut MultiplexedConnection,
-        place: &str,
-    ) -> Result<Known, RedisError> {
-        // One section each: those that are too old know no more.
-        let mut asked = redis::pipe();
-        asked.cmd("INFO").arg("server").cmd("INFO").arg("replication");
-        let server = Server::of(&each(connection, &asked, 2).await?.concat());
-        if server.version < OLDEST {
-            return Err(RedisError::Unsupported(format!(
-                "this is Redis {}: the store needs {OLDEST} or later",
-                server.version
-            )));
-        }
-        if server.is_cluster != self.finder.is_in_cluster() {
-            return Err(RedisError::Unsupported(
-                if server.is_cluster {
-                    "this Redis is a node of a cluster: name it by redis+cluster://HOST:PORT"
-                } else {
-                    "this Redis is no node of a cluster: name it by redis://HOST:PORT"
-                }
-                .to_owned(),
-            ));
-        }
-        if self.finder.follows() && !server.is_primary {
-            return Err(RedisError::Astray("what is said to be the primary is none yet".to_owned()));
-        }
-        self.load_scripts(connection).await?;
-        self.is_alone(connection).await?;
-        // In full: the scripts may be forgotten at any time.
-        let mut open = redis::cmd("EVAL");
-        open.arg(Script::Open.text()).arg(1).arg(&self.base);
-        // A Redis that came back with nothing is the same store, emptied.
-        let secret = self.known().map_or_else(random::secret, |known| known.secret);
-        open.arg(LAYOUT).arg(&secret[..]).arg(&server.run);
-        let wanted = self.known().map(|known| known.partitions).or(self.wanted);
-        open.arg(wanted.map(|wanted| wanted.to_string()).unwrap_or_default());
-        open.arg(LAYOUT_DIVIDED).arg(self.partition);
-        self.times.push_run(&mut open, &server.run);
-        let mut opened = values::Values::of(plain(connection.send_packed_command(&open).await)??)?;
-        let layout = values::text(opened.take()?)?;
-        if ![LAYOUT, LAYOUT_DIVIDED].contains(&layout.as_str()) {
-            return Err(RedisError::Unsupported(format!(
-                "the store has layout {layout}, and this program knows {LAYOUT} and {LAYOUT_DIVIDED}: use the program that wrote it, or a later one"
-            )));
-        }
-        let secret = values::bytes(opened.take()?)?;
-        let partitions: u16 = values::number(opened.take()?)?;
-        let is_new = values::number::<u8>(opened.take()?)? == 1;
-        if self.was_there.swap(true, Ordering::AcqRel) && is_new {
-            tracing::error!(
-                store = %self.base,
-                "Redis has lost all that was stored in it: it was emptied (FLUSHALL, FLUSHDB), or came back without its data. The store is \
-                 begun anew, empty: jobs that were acknowledged will not run, and their keys are free. Where the data can be brought back \
-                 (an append-only file, a snapshot, a replica), stop all servers, bring it back and start them again; else enqueue again \
-                 what is missing. What a restart loses is said by semel doctor --store"
-            );
-        }
-        if let Some(wanted) = wanted.filter(|wanted| *wanted != partitions) {
-            return Err(RedisError::Unsupported(format!(
-                "the store has {partitions} partitions and not {wanted}, and keeps as many as it was made with: leave \
-                 ?partitions= and --partitions out, or name another store by ?prefix="
-            )));
-        }
-        let secret = secret.try_into().map_err(|_| RedisError::Answer("a secret has 16 bytes"))?;
-        let durability = self.survey_on(connection, place).await.durability();
-        Ok(Known { secret, partitions, durability, transacts: may_transact(connection).await })
     }
 }
 
