@@ -3,7 +3,7 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::sync::PoisonError;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -67,17 +67,21 @@ type Part<'a> = Pin<Box<dyn Future<Output = Result<Vec<Row>, PostgresError>> + S
 
 impl Shared {
     /// Applies a batch.
-    pub(crate) async fn commit(&self, batch: &Batch) -> Result<Applied, PostgresError> {
-        self.apply(batch, true, None).await
+    pub(crate) async fn commit(self: &Arc<Self>, batch: &Batch) -> Result<Applied, PostgresError> {
+        let mut crowded = Vec::new();
+        let applied = self.apply(batch, true, None, &mut crowded).await;
+        self.look_over(crowded).await;
+        applied
     }
 
     /// Applies a batch; says it in short if it may and can. Where it is a part of one in which a lock was not had, it says until
-    /// when more parts are made of it.
+    /// when more parts are made of it. Adds the keys that it gave many ended holders.
     async fn apply(
         &self,
         batch: &Batch,
         may_be_brief: bool,
         until: Option<Instant>,
+        crowded: &mut Vec<Vec<u8>>,
     ) -> Result<Applied, PostgresError> {
         if batch.groups.is_empty() && batch.claims.is_empty() {
             return Ok(Applied::default());
@@ -104,7 +108,7 @@ impl Shared {
                 Err(Failed { error, .. }) if error.waited_in_vain() && !batch.groups.is_empty() => {
                     drop(connection);
                     let until = until.unwrap_or_else(|| Instant::now() + SEARCH_MAX);
-                    return self.commit_in_parts(batch, until).await;
+                    return self.commit_in_parts(batch, until, crowded).await;
                 }
                 Err(Failed { error, .. }) => return Err(error),
                 Ok(answer) => break answer,
@@ -129,15 +133,12 @@ impl Shared {
         for row in &answer.groups {
             let Some(now) = row.try_get::<_, Option<i64>>(0)? else {
                 drop(connection);
-                return self.at_length(batch, claims, until).await;
+                return self.at_length(batch, claims, until, crowded).await;
             };
             self.saw(now);
             let (stale, busy): (Vec<i32>, Vec<i32>) = (row.try_get(1)?, row.try_get(3)?);
             applied = self::applied(batch.groups.len(), &stale, &busy)?;
-            self.crowded
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .extend(row.try_get::<_, Vec<Vec<u8>>>(2)?);
+            crowded.append(&mut row.try_get(2)?);
         }
         applied.claims = claims;
         self.tell(batch, &applied);
@@ -150,9 +151,10 @@ impl Shared {
         batch: &Batch,
         claims: Vec<Claimed>,
         until: Option<Instant>,
+        crowded: &mut Vec<Vec<u8>>,
     ) -> Result<Applied, PostgresError> {
         let groups = Batch { groups: batch.groups.clone(), claims: Vec::new() };
-        let mut applied = match Box::pin(self.apply(&groups, false, until)).await {
+        let mut applied = match Box::pin(self.apply(&groups, false, until, crowded)).await {
             // Nothing of it was applied, and the jobs are taken: whoever has them is told so, and the others decide again.
             Err(error) if !claims.is_empty() && !matches!(error, PostgresError::Unknown) => {
                 tracing::debug!(%error, "what stood beside claims is decided again");
@@ -168,7 +170,12 @@ impl Shared {
     /// A lock that cannot be passed over was not had in time: looks for the group that wants it, by halves, so that the others
     /// go on without it. Where a whole table is locked it is every group, and each part waits in vain: what has not been told
     /// apart when it is time is busy as it is.
-    async fn commit_in_parts(&self, batch: &Batch, until: Instant) -> Result<Applied, PostgresError> {
+    async fn commit_in_parts(
+        &self,
+        batch: &Batch,
+        until: Instant,
+        crowded: &mut Vec<Vec<u8>>,
+    ) -> Result<Applied, PostgresError> {
         let claims = Batch { groups: Vec::new(), claims: batch.claims.clone() };
         let half = batch.groups.len() / 2;
         let mut applied = Applied::default();
@@ -176,7 +183,7 @@ impl Shared {
             applied.groups = vec![Verdict::Busy; batch.groups.len()];
         } else {
             let first = Batch { groups: batch.groups[..half].to_vec(), claims: Vec::new() };
-            applied.groups = Box::pin(self.apply(&first, true, Some(until))).await?.groups;
+            applied.groups = Box::pin(self.apply(&first, true, Some(until), crowded)).await?.groups;
             let mut unwritten = Unwritten::default();
             for (group, verdict) in batch.groups.iter().zip(&applied.groups) {
                 if *verdict != Verdict::Applied {
@@ -194,7 +201,7 @@ impl Shared {
                     rest.groups.push(group.clone());
                 }
             }
-            let mut others = match Box::pin(self.apply(&rest, true, Some(until))).await {
+            let mut others = match Box::pin(self.apply(&rest, true, Some(until), crowded)).await {
                 Ok(others) => others.groups.into_iter(),
                 Err(PostgresError::Unknown) => return Err(PostgresError::Unknown),
                 // Nothing of it was applied, and the first half is: it is decided again.
@@ -213,7 +220,7 @@ impl Shared {
             applied.claims = vec![Claimed::default(); batch.claims.len()];
             return Ok(applied);
         }
-        applied.claims = match Box::pin(self.apply(&claims, true, Some(until))).await {
+        applied.claims = match Box::pin(self.apply(&claims, true, Some(until), crowded)).await {
             Ok(claimed) => claimed.claims,
             // The groups are applied, whatever becomes of the claims.
             Err(error) => {

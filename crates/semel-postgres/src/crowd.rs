@@ -1,11 +1,12 @@
 //! Keys that have been found to have many ended holders: those that another outlives are taken from them.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use semel_core::job::Head;
 use semel_core::unique::leave_out_outlived;
+use semel_store::News;
 use tokio::time::timeout;
 
 use crate::connect::ask;
@@ -20,17 +21,16 @@ const KEYS_MAX: usize = 64;
 const WAIT_MAX: Duration = Duration::from_millis(500);
 
 impl Shared {
-    /// Keys that have been found to have many ended holders are looked over. The answer to the commit that found them waits for
-    /// it, though not for long: a claim passes over the jobs of a key that is locked, and who was answered expects nothing of what
-    /// he did to be in his way.
-    pub(crate) async fn look_over_crowded(self: Arc<Self>) {
-        let keys = std::mem::take(&mut *self.crowded.lock().unwrap_or_else(PoisonError::into_inner));
+    /// Looks over keys that a commit has found to have many ended holders. The answer to that commit waits for it, though not for
+    /// long: a claim passes over the jobs of a key that is locked, and who was answered expects nothing of what he did to be in his way.
+    pub(crate) async fn look_over(self: &Arc<Self>, keys: Vec<Vec<u8>>) {
         if keys.is_empty() {
             return;
         }
+        let shared = Arc::clone(self);
         let looking = tokio::spawn(async move {
             for keys in keys.chunks(KEYS_MAX) {
-                if let Err(error) = self.look_over(keys).await {
+                if let Err(error) = shared.thin_out(keys).await {
                     tracing::debug!(%error, "the ended holders of keys were not looked over");
                 }
             }
@@ -41,7 +41,7 @@ impl Shared {
 
     /// Takes from the ended holders of keys those that another outlives. Nobody sees them as it is; this keeps the lists short. A
     /// key that somebody has locked, or that has moved since it was seen, is left for the next time.
-    async fn look_over(&self, keys: &[Vec<u8>]) -> Result<(), PostgresError> {
+    async fn thin_out(&self, keys: &[Vec<u8>]) -> Result<(), PostgresError> {
         let connection = self.connection().await?;
         let columns: Vec<String> = rows::COLUMNS.iter().map(|(name, _)| format!("h.{name}")).collect();
         let mut params = Params::default();
@@ -85,6 +85,8 @@ impl Shared {
             self.name("key")
         );
         ask(&connection, &sql, &params).await?;
+        // Who was woken by the commit itself may have passed over their jobs.
+        self.teller.note(News { ready: true, ..News::default() });
         Ok(())
     }
 }

@@ -347,7 +347,7 @@ mod tests {
         "functions 3 2d9152df18b3a8d2",
         "functions 4 a1046c5ffca1c1a0",
         "functions 5 bdd90b60b97dfe17",
-        "functions 6 e5e60196075dd4e4",
+        "functions 6 bd5eb09b67a4cc89",
     ];
 
     #[test]

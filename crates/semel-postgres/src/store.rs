@@ -66,8 +66,6 @@ pub(crate) struct Shared {
     pub(crate) shown: Mutex<Shown>,
     /// The share of the connections that those have who only look.
     pub(crate) aside: Semaphore,
-    /// Keys whose ended holders are to be looked over.
-    pub(crate) crowded: Mutex<Vec<Vec<u8>>>,
     /// Whether commits wait for a standby, by the last look. Then what others committed may be seen before it is there: after
     /// a restart, or where somebody cancelled the wait.
     pub(crate) awaits_standby: AtomicBool,
@@ -265,7 +263,6 @@ impl Postgres {
             round: Mutex::default(),
             shown: Mutex::default(),
             aside: Semaphore::new(connect::ASIDE),
-            crowded: Mutex::default(),
             awaits_standby: AtomicBool::new(false),
             commits_lazily: AtomicBool::new(false),
             durability: Mutex::default(),
@@ -324,11 +321,7 @@ impl Backend for Postgres {
     }
 
     fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>> {
-        Box::pin(self.unit(|shared| async move {
-            let applied = shared.commit(&batch).await;
-            shared.look_over_crowded().await;
-            applied
-        }))
+        Box::pin(self.unit(|shared| async move { shared.commit(&batch).await }))
     }
 
     fn confirm<'a>(&'a self, _seen: &'a Reads) -> BoxFuture<'a, Result<(), StoreError>> {

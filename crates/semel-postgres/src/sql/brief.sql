@@ -73,10 +73,10 @@ BEGIN
                     FROM unnest(o_key, o_id, o_version, o_live) AS w(key, id, version, live)
                 ) AS w
                 WHERE k.key = w.key
-                RETURNING k.key, cardinality(k.done) AS n
+                RETURNING k.key, cardinality(k.done) AS n, w.live = '{}' AS is_end
             )
-            -- Looked over when they have doubled.
-            SELECT coalesce(array_agg(w.key) FILTER (WHERE w.n >= 8 AND w.n & (w.n - 1) = 0), '{}') INTO crowded FROM w;
+            -- Looked over when they have doubled, by whoever has added one.
+            SELECT coalesce(array_agg(w.key) FILTER (WHERE w.is_end AND w.n >= 8 AND w.n & (w.n - 1) = 0), '{}') INTO crowded FROM w;
         END IF;
         IF v_n > p_new THEN
             UPDATE @.head h SET @head_assigned_at FROM generate_series(p_new + 1, v_n) AS w(i) WHERE h.id = h_id[w.i];

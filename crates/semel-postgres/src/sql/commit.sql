@@ -288,11 +288,11 @@ BEGIN
                             WHERE u.id = ANY (k.live) OR u.id = ANY (k.done) OR u.id = ANY (v_inserted)) END
             FROM w
             WHERE NOT w.is_fresh AND k.key = w.key
-            RETURNING k.key, cardinality(k.done) AS n
+            RETURNING k.key, cardinality(k.done) AS n, w.done <> '{}' AS is_end
         )
-        -- Looked over when they have doubled.
+        -- Looked over when they have doubled, by whoever has added one.
         SELECT (SELECT count(*) FROM fresh),
-            ARRAY(SELECT written.key FROM written WHERE written.n >= 8 AND written.n & (written.n - 1) = 0)
+            ARRAY(SELECT written.key FROM written WHERE written.is_end AND written.n >= 8 AND written.n & (written.n - 1) = 0)
         INTO v_count, v_crowded;
         IF v_count <> cardinality(v_fresh) THEN
             RAISE EXCEPTION 'a key was taken meanwhile' USING ERRCODE = 'serialization_failure';

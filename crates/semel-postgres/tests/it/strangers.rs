@@ -154,6 +154,45 @@ async fn an_answer_waits_little_for_the_ended_holders_of_a_key_to_be_looked_over
     until(&client(&url()).await, &format!("SELECT bool_and(cardinality(done) = 1) FROM {schema}.key")).await;
 }
 
+/// Whoever comes to a key that has many ended holders already looks over nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_ended_holders_of_a_key_are_looked_over_by_who_adds_one() {
+    let place = Place::new();
+    let (_, engine) = opened(&place).await;
+    let schema = place.schema();
+    let people = client(&url()).await;
+    let fails = format!(
+        "CREATE FUNCTION {schema}.fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not now'; END $$;
+         CREATE TRIGGER fail BEFORE UPDATE ON {schema}.key FOR EACH ROW WHEN (NEW.version = OLD.version)
+             EXECUTE FUNCTION {schema}.fail()"
+    );
+    people.batch_execute(&fails).await.unwrap();
+    let ended = async |times: usize| {
+        for _ in 0..times {
+            let Outcome::Created(head) = engine.enqueue(keyed("a").offer(), "").await.unwrap() else {
+                panic!("not created")
+            };
+            engine.claim(claim(&["default"], 1)).await.unwrap();
+            engine.complete(head.id, Bearer::default(), None).await.unwrap();
+        }
+    };
+    let count = async || {
+        let done = format!("SELECT cardinality(done) FROM {schema}.key");
+        people.query_one(&done, &[]).await.unwrap().get::<_, i32>(0)
+    };
+    ended(8).await;
+    people.batch_execute(&format!("DROP TRIGGER fail ON {schema}.key")).await.unwrap();
+    engine.enqueue(keyed("a").offer(), "").await.unwrap();
+    engine.enqueue(keyed("a").on_conflict("ignore").offer(), "").await.unwrap();
+    assert_eq!(count().await, 8);
+    let job = engine.claim(claim(&["default"], 1)).await.unwrap().remove(0);
+    engine.complete(job.head.id, Bearer::default(), None).await.unwrap();
+    ended(6).await;
+    assert_eq!(count().await, 15);
+    ended(1).await;
+    assert_eq!(count().await, 1);
+}
+
 /// Nobody looks for the group that wants a lock for longer than callers wait.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_table_that_is_locked_makes_a_large_commit_busy_soon() {
