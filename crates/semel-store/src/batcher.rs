@@ -283,10 +283,14 @@ impl Traffic {
 
     /// Decisions of the waitlist that are to be tried again, unless some are under way already.
     fn due(&mut self) -> Option<Vec<Tried>> {
-        if self.waitlist.is_empty() || self.flights.iter().any(|under_way| under_way.is_of_waitlist) {
+        if self.waitlist.is_empty() || self.is_waitlist_under_way() {
             return None;
         }
         self.waitlist.due()
+    }
+
+    fn is_waitlist_under_way(&self) -> bool {
+        self.flights.iter().any(|under_way| under_way.is_of_waitlist)
     }
 
     /// When the first of the held is to be let go.
@@ -295,9 +299,19 @@ impl Traffic {
         impatient.filter_map(|tried| tried.held).min().map(|since| since + HELD_MAX)
     }
 
-    /// Tells those of the held that do not wait so long, and lets others have their records.
+    /// When the first of the held is to be let go, or of the waitlist, which is not looked at while some of it are under way.
+    fn let_go_at(&self) -> Option<Instant> {
+        let ends = if self.is_waitlist_under_way() { self.waitlist.ends() } else { None };
+        self.held_until().into_iter().chain(ends).min()
+    }
+
+    /// Tells those of the held that do not wait so long, and lets others have their records; and those of the waitlist that have
+    /// waited too long, where a commit of others of it does not end.
     fn let_go(&mut self) {
         let now = Instant::now();
+        if self.is_waitlist_under_way() {
+            self.waitlist.let_go(now);
+        }
         if self.held_until().is_none_or(|until| until > now) {
             return;
         }
@@ -312,13 +326,12 @@ impl Traffic {
         self.next.append(&mut self.held);
     }
 
-    /// Waits until something has ended, or a decision of the waitlist is to be tried again, or one is held no longer.
+    /// Waits until something has ended, or a decision of the waitlist is to be tried again, or one waits no longer.
     async fn move_on(&mut self) {
-        let is_waitlist_under_way = self.flights.iter().any(|under_way| under_way.is_of_waitlist);
-        let (rest, held_until) = (self.waitlist.rest(is_waitlist_under_way), self.held_until());
+        let (rest, let_go_at) = (self.waitlist.rest(self.is_waitlist_under_way()), self.let_go_at());
         let Self { flights, asked, .. } = self;
         let mut rest = std::pin::pin!(async {
-            match held_until {
+            match let_go_at {
                 Some(until) => drop(tokio::time::timeout_at(until, rest).await),
                 None => rest.await,
             }

@@ -14,6 +14,11 @@ pub const WAIT_MAX: Duration = Duration::from_secs(5);
 const REST_MIN: Duration = Duration::from_millis(2);
 const REST_MAX: Duration = Duration::from_millis(32);
 
+/// When a decision that waits has waited too long.
+fn patience_ends(tried: &Tried) -> Option<Instant> {
+    tried.waits.map(|(since, _)| since + tried.decision.patience())
+}
+
 /// The decisions that wait, and when each is tried again.
 #[derive(Default)]
 pub(crate) struct Waitlist(Vec<(Instant, Tried)>);
@@ -34,6 +39,19 @@ impl Waitlist {
             let rest = (rested * 2).clamp(REST_MIN, REST_MAX);
             tried.waits = Some((since, rest));
             self.0.push((now + rest, tried));
+        }
+    }
+
+    /// When the first of them has waited too long.
+    pub(crate) fn ends(&self) -> Option<Instant> {
+        self.0.iter().filter_map(|(_, tried)| patience_ends(tried)).min()
+    }
+
+    /// Answers those that have waited too long, as `add` does: for when that is long in coming.
+    pub(crate) fn let_go(&mut self, now: Instant) {
+        let is_over = |tried: &Tried| patience_ends(tried).is_some_and(|end| end <= now);
+        for (_, tried) in self.0.extract_if(.., |(_, tried)| is_over(tried)) {
+            tried.decision.answer(Err(StoreError::Contended));
         }
     }
 

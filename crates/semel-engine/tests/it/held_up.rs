@@ -35,6 +35,8 @@ const AT_ONCE: Duration = Duration::from_secs(2);
 struct Locked {
     inner: Memory,
     held: Mutex<HashSet<Record>>,
+    /// No commit of it ends.
+    stuck: Mutex<Option<Record>>,
 }
 
 impl Layer for Locked {
@@ -45,6 +47,11 @@ impl Layer for Locked {
     }
 
     fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>> {
+        let stuck = self.stuck.lock().unwrap().clone();
+        let mut expects = batch.groups.iter().flat_map(|group| &group.expect);
+        if stuck.is_some_and(|stuck| expects.any(|expect| expect.record == stuck)) {
+            return Box::pin(std::future::pending());
+        }
         let held = self.held.lock().unwrap().clone();
         let mut unwritten = Unwritten::default();
         let (mut verdicts, mut free): (Vec<Option<Verdict>>, Vec<Group>) = Default::default();
@@ -81,7 +88,7 @@ struct Bench {
 impl Bench {
     fn new() -> Self {
         let clock = ManualClock::default();
-        let store = Arc::new(Locked { inner: Memory::new(clock.clone()), held: Mutex::default() });
+        let store = Arc::new(Locked { inner: Memory::new(clock.clone()), ..Locked::default() });
         let engine = Engine::without_duties(Arc::clone(&store) as Arc<dyn Backend>).unwrap();
         Self { engine, store, clock }
     }
@@ -311,6 +318,38 @@ async fn a_job_that_somebody_holds_keeps_no_other_from_its_lease() {
     assert!(begun.elapsed() < AT_ONCE, "{:?}", begun.elapsed());
     bench.let_go();
     assert_eq!(beat().await, [until; 3]);
+}
+
+/// Those who wait for it do not look again, and whoever is behind them is told so when he waits no longer.
+#[tokio::test(start_paused = true)]
+async fn a_commit_that_hangs_has_nobody_wait_longer_for_what_somebody_else_holds() {
+    let bench = Bench::new();
+    for _ in 0..3 {
+        bench.create(job().offer()).await;
+    }
+    let jobs = bench.engine.claim(claim(&["default"], 3)).await.unwrap();
+    for job in &jobs[..2] {
+        bench.hold(Record::Job(job.head.id));
+    }
+    let (first, other) = (jobs[0].head.clone(), jobs[1].head.clone());
+    let hung = {
+        let engine = bench.engine.clone();
+        tokio::spawn(async move { engine.complete(first.id, bearer(&first), None).await })
+    };
+    tokio::time::sleep(SECOND / 10).await;
+    *bench.store.stuck.lock().unwrap() = Some(Record::Job(jobs[0].head.id));
+    tokio::time::sleep(SECOND / 10).await;
+    let begun = tokio::time::Instant::now();
+    let named = jobs[1..].iter().map(|job| (job.head.id, bearer(&job.head))).collect();
+    let extended = bench.engine.extend(named, Some(60_000), &Queues::All);
+    let extended = tokio::time::timeout(60 * SECOND, extended).await.unwrap().unwrap();
+    assert_eq!(extended[0], Err(Undecided::Held));
+    assert!(matches!(extended[1], Ok(Settled::Done(_))), "{:?}", extended[1]);
+    assert!(begun.elapsed() < AT_ONCE, "{:?}", begun.elapsed());
+    let refused = bench.engine.complete(other.id, bearer(&other), None);
+    let refused = tokio::time::timeout(60 * SECOND, refused).await.unwrap();
+    assert!(matches!(refused, Err(StoreError::Contended)), "{refused:?}");
+    assert!(!hung.is_finished());
 }
 
 /// Those of its limit wait with it, and nobody else.
