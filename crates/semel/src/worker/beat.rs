@@ -26,7 +26,7 @@ const AGAIN_AFTER: Duration = Duration::from_millis(500);
 
 /// A heartbeat is waited for at least so long before what it spoke of is spoken of again.
 const PATIENCE_MIN: Duration = Duration::from_secs(1);
-/// So long after that its answer is still heard.
+/// So long after that its answer is still heard, or for as long as the leases last that it may extend: one that comes later extends none.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 
 /// So long a job still counts as the worker's that somebody's open transaction was found to hold. It is spoken of again sooner, and may be
@@ -89,6 +89,8 @@ struct Beating {
     until: Instant,
     /// Since when it is spoken of; until that is answered, or has taken too long, it is not spoken of again.
     under_way: Option<Instant>,
+    /// Whether somebody's open transaction was found to hold it last: it counts for less long then.
+    is_busy: bool,
     /// Whether its own run has ended it already: it is nobody else's, and there is no lease to be extended or to run out.
     is_completed: bool,
     signals: Signals,
@@ -100,6 +102,11 @@ impl Beating {
         let next = Some(self.next).filter(|_| self.is_to_be_spoken_of());
         let until = Some(self.until).filter(|_| self.may_run_out());
         next.into_iter().chain(until).min()
+    }
+
+    /// How soon it is spoken of again, and how long an answer is waited for.
+    fn every(&self) -> Duration {
+        if self.is_busy { self.every.min(HELD_LASTS / BEATS_PER_LEASE) } else { self.every }
     }
 
     /// A lease that is lost is nobody's to extend.
@@ -147,8 +154,17 @@ impl Beats {
         let lease = job.lease;
         let is_soonest = {
             let mut jobs = self.held();
-            let is_completed = false;
-            let beating = Beating { held, every, next, lease, until, under_way: None, is_completed, signals };
+            let beating = Beating {
+                held,
+                every,
+                next,
+                lease,
+                until,
+                under_way: None,
+                is_busy: false,
+                is_completed: false,
+                signals,
+            };
             if let Some(old) = jobs.by_id.insert(job.id, beating) {
                 // Granted again, so the run before it has lost its lease, whoever told of that.
                 old.signals.lost.cancel();
@@ -248,19 +264,21 @@ impl Beats {
     fn beat<'a>(&'a self, link: &'a dyn Link, speaker: &'a Speaker) -> impl Future<Output = ()> {
         let now = Instant::now();
         let mut due = Vec::new();
-        let mut patience = BEAT_IDLE_EVERY;
+        let (mut patience, mut longest) = (BEAT_IDLE_EVERY, Duration::ZERO);
         let mut held = self.held();
         for beating in held.by_id.values_mut().filter(|beating| beating.is_to_be_spoken_of()) {
             if beating.next <= now + beating.every / 4 {
                 due.push(beating.held);
-                patience = patience.min(beating.every);
-                beating.next = now + beating.every;
+                patience = patience.min(beating.every());
+                longest = longest.max(beating.lease);
+                beating.next = now + beating.every();
                 beating.under_way = Some(now);
             }
         }
         let holds = held.by_id.len();
         drop(held);
-        self.speak(link, speaker, due, holds, now, patience.max(PATIENCE_MIN))
+        let late = longest.clamp(PATIENCE_MIN, ANSWER_MAX);
+        self.speak(link, speaker, due, holds, now, (patience.max(PATIENCE_MIN), late))
     }
 
     async fn speak(
@@ -270,7 +288,7 @@ impl Beats {
         due: Vec<Held>,
         holds: usize,
         sent: Instant,
-        patience: Duration,
+        (patience, late): (Duration, Duration),
     ) {
         let hears = |part: Beaten| self.hear(sent, part);
         let mut beat = link.beat(speaker, &due, holds, &hears);
@@ -281,7 +299,7 @@ impl Beats {
             Err(_) => {
                 self.note_unanswered(sent, &due, &unheard());
                 self.sooner.notify_one();
-                tokio::time::timeout(ANSWER_MAX, beat).await.unwrap_or(Ok(()))
+                tokio::time::timeout(late, beat).await.unwrap_or(Ok(()))
             }
         };
         match beaten {
@@ -333,6 +351,7 @@ impl Beats {
         for job in &extended {
             if let Some(beating) = held.of(job) {
                 beating.under_way = None;
+                beating.is_busy = false;
                 beating.until = beating.until.max(sent + beating.lease);
             }
         }
@@ -344,6 +363,7 @@ impl Beats {
         }
         for job in &busy {
             if let Some(beating) = held.of(job) {
+                beating.is_busy = true;
                 beating.until = beating.until.max(sent + beating.lease.min(HELD_LASTS));
             }
         }

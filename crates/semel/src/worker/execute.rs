@@ -84,7 +84,7 @@ impl Shared {
 
     async fn run(&self, job: &Delivery, loss: impl Future<Output = ()>, token: CancellationToken) -> End {
         // The store lets the next attempt begin so long after the grant, however long this one waited for its place.
-        let until = job.granted + job.timeout;
+        let until = job.attempt_ends();
         if until <= Instant::now() {
             return End::Outcome(Outcome::Retry(too_long(job.timeout)));
         }
@@ -187,6 +187,7 @@ impl Shared {
     async fn report_until_heard(&self, job: &Delivery, outcome: &Outcome) -> bool {
         let begun = Instant::now();
         let (mut pause, mut is_last) = (REPORT_AGAIN_MIN, false);
+        let may_count = |then: Instant| self.may_count(job, begun, then);
         loop {
             match self.link.settle(job, outcome).await {
                 Ok(Reported::Counted) => return true,
@@ -195,8 +196,8 @@ impl Shared {
                     return false;
                 }
                 // Once more also when the lease must be over: it may have hung for so long while nobody else was given the job.
-                Err(error) if error.may_be_told_again() && !is_last => {
-                    is_last = !self.may_count(job, begun, Instant::now() + pause);
+                Err(error) if error.may_be_told_again() && (!is_last || may_count(Instant::now())) => {
+                    is_last = !may_count(Instant::now() + pause);
                     tracing::warn!(%error, job = %job.id, "the end of a run could not be reported; it is tried again");
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(REPORT_AGAIN_MAX);
@@ -249,8 +250,20 @@ mod tests {
         assert_eq!(["a.b", "a.c", "a.b"].map(|job_type| shared.is_news(job_type)), [true, true, false]);
     }
 
-    /// A link over which heartbeats are answered, and reports only after a minute.
-    struct Deaf(Instant);
+    /// A link over which heartbeats are answered from some time on, and a report is answered when that many were made.
+    struct Deaf {
+        begun: Instant,
+        beats_after: Duration,
+        /// How long each report takes that is not heard.
+        takes: Duration,
+        unheard: Mutex<u32>,
+    }
+
+    impl Deaf {
+        fn new(unheard: u32, takes: Duration, beats_after: Duration) -> Arc<Self> {
+            Arc::new(Self { begun: Instant::now(), beats_after, takes, unheard: Mutex::new(unheard) })
+        }
+    }
 
     impl Link for Deaf {
         fn beat<'a>(
@@ -260,6 +273,9 @@ mod tests {
             _: usize,
             hears: Hears<'a>,
         ) -> BoxFuture<'a, Result<(), Error>> {
+            if self.begun.elapsed() < self.beats_after {
+                return Box::pin(async { Err(StoreError::Unavailable(String::new()).into()) });
+            }
             hears(Beaten { extended: jobs.to_vec(), ..Beaten::default() });
             Box::pin(async { Ok(()) })
         }
@@ -273,13 +289,15 @@ mod tests {
         }
 
         fn settle<'a>(&'a self, _: &'a Delivery, _: &'a Outcome) -> BoxFuture<'a, Result<Reported, Error>> {
-            let hears = self.0.elapsed() > Duration::from_secs(60);
-            let said = if hears {
-                Ok(Reported::Counted)
-            } else {
+            let mut unheard = self.unheard.lock().unwrap();
+            if *unheard == 0 {
+                return Box::pin(async { Ok(Reported::Counted) });
+            }
+            *unheard -= 1;
+            Box::pin(async {
+                tokio::time::sleep(self.takes).await;
                 Err(StoreError::Unavailable(String::new()).into())
-            };
-            Box::pin(async { said })
+            })
         }
 
         fn lost<'a>(&'a self, _: &'a Delivery) -> BoxFuture<'a, ()> {
@@ -291,27 +309,55 @@ mod tests {
         }
     }
 
-    /// The store would take it, and whoever gave up would have the work done again.
-    #[tokio::test(start_paused = true)]
-    async fn an_end_is_told_for_as_long_as_its_lease_is_extended() {
+    /// Whether an end is heard over such a link, of a job with a lease of five seconds that is held by then, or is not.
+    async fn is_heard(link: Arc<Deaf>, is_held: bool) -> bool {
         let semel = Semel::open("memory:").await.unwrap();
         semel.enqueue(Envelope::new("a.b")).await.unwrap();
         let mut shared = Worker::new(&semel).shared().unwrap();
         let lease = Some(Duration::from_secs(5));
         let ask = Ask { queue: QueueName::default(), limit: 1, worker: "w".into(), lease };
         let run = shared.link.fetch(&ask, &shared.stop).await.unwrap().remove(0);
-        shared.link = Arc::new(Deaf(Instant::now()));
-        assert!(!shared.report(&run, &Outcome::Done).await, "nobody extends it");
-        shared.link = Arc::new(Deaf(Instant::now()));
-        let holding =
-            shared.beats.hold(&Delivery { asked: Instant::now(), ..run.clone() }, Signals::default());
+        shared.link = link;
+        let holding = is_held.then(|| {
+            shared.beats.hold(&Delivery { asked: Instant::now(), ..run.clone() }, Signals::default())
+        });
         let speaker = Speaker { worker: "w".into(), queues: Vec::new(), lease };
         let beats = Arc::clone(&shared.beats).run(Arc::clone(&shared.link), speaker, shared.stop.clone());
         let beats = tokio::spawn(beats);
-        assert!(shared.report(&run, &Outcome::Done).await);
+        let is_heard = shared.report(&run, &Outcome::Done).await;
         drop(holding);
         shared.stop.cancel();
         beats.await.unwrap();
+        is_heard
+    }
+
+    /// The store would take it, and whoever gave up would have the work done again.
+    #[tokio::test(start_paused = true)]
+    async fn an_end_is_told_for_as_long_as_its_lease_is_extended() {
+        let second = Duration::from_secs(1);
+        assert!(!is_heard(Deaf::new(60, second, Duration::ZERO), false).await, "nobody extends it");
+        assert!(is_heard(Deaf::new(60, second, Duration::ZERO), true).await);
+        // It is extended after all, while what would be the last report is under way.
+        assert!(is_heard(Deaf::new(2, second * 6, second * 7), true).await);
+    }
+
+    /// A grant that was long on its way leaves the attempt less, but a second at least.
+    #[tokio::test(start_paused = true)]
+    async fn an_attempt_ends_when_the_store_says() {
+        let semel = Semel::open("memory:").await.unwrap();
+        semel.enqueue(Envelope::new("a.b")).await.unwrap();
+        let shared = Worker::new(&semel).shared().unwrap();
+        let ask = Ask { queue: QueueName::default(), limit: 1, worker: "w".into(), lease: None };
+        let run = shared.link.fetch(&ask, &shared.stop).await.unwrap().remove(0);
+        let asked = Instant::now();
+        tokio::time::sleep(Duration::from_secs(8)).await;
+        let lasts = |timeout| {
+            let timeout = Duration::from_millis(timeout);
+            let run = Delivery { asked, granted: Instant::now(), timeout, ..run.clone() };
+            assert!(run.begins_by() < run.attempt_ends());
+            run.attempt_ends().duration_since(Instant::now()).as_millis()
+        };
+        assert_eq!([30_000, 8_500, 2_000, 200].map(lasts), [22_000, 1_000, 1_000, 200]);
     }
 
     /// Nobody else would know that its work is done.

@@ -117,7 +117,7 @@ impl Pool {
         let holding = shared.beats.hold(&job, signals.clone());
         tokio::spawn(async move {
             let mut loss = std::pin::pin!(shared.hears_of_loss(&job, &signals.lost));
-            // Its time runs while it waits. With half of it gone it goes back, for a run that had little left would fail for no fault
+            // Its time runs while it waits. With half of what it came with gone it goes back, for a run that had little left would fail for no fault
             // of its own.
             let place = if shared.stop.is_cancelled() {
                 None
@@ -131,7 +131,7 @@ impl Pool {
                     // Cancelled or replaced while it waits, it is not begun.
                     () = &mut loss => return,
                     () = signals.ran_out.cancelled() => None,
-                    () = tokio::time::sleep_until(job.granted + job.timeout / 2) => None,
+                    () = tokio::time::sleep_until(job.begins_by()) => None,
                     place = places.acquire_owned() => place.ok(),
                 }
             };

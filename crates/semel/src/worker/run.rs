@@ -15,6 +15,9 @@ use super::link::Link;
 use crate::error::Error;
 use crate::stored::payload;
 
+/// So long an attempt may run after its grant was heard of, if its timeout is no shorter.
+const ATTEMPT_LEAST: Duration = Duration::from_secs(1);
+
 /// A job that was granted to this worker.
 #[derive(Clone, Debug)]
 pub(crate) struct Delivery {
@@ -34,16 +37,29 @@ pub(crate) struct Delivery {
     pub(crate) has_own_lease: bool,
     /// How long the lease lasts from the grant.
     pub(crate) lease: Duration,
-    /// When it was granted, as far as this process knows: no later. An attempt may be shorter than the way of an answer, and is
-    /// not to be over before it has begun.
+    /// When it was granted, as far as this process knows: no later. A lease or an attempt may be shorter than the way of an answer,
+    /// and is not to be over before it has begun.
     pub(crate) granted: Instant,
-    /// From when its lease is counted: no sooner was it granted, or, by a server that waits for jobs to hand out, no sooner than when it
+    /// From when its lease and its attempt are counted: no sooner was it granted, or, by a server that waits for jobs to hand out, no sooner than when it
     /// would have said that there are none.
     pub(crate) asked: Instant,
     /// How long the attempt may run from the grant: by then the store lets the next one begin.
     pub(crate) timeout: Duration,
     /// What the earlier steps of its workflow returned: the text of a JSON array.
     pub(crate) parent_results: Option<Box<str>>,
+}
+
+impl Delivery {
+    /// When its attempt is over: counted from when it was asked for, but it may run for a second, or for its timeout if that is shorter,
+    /// however long the answer that granted it was on its way.
+    pub(crate) fn attempt_ends(&self) -> Instant {
+        (self.asked + self.timeout).max(self.granted + self.timeout.min(ATTEMPT_LEAST))
+    }
+
+    /// By when it begins, or is given back: with half of the time gone that it came with.
+    pub(crate) fn begins_by(&self) -> Instant {
+        self.granted + self.attempt_ends().saturating_duration_since(self.granted) / 2
+    }
 }
 
 /// Values that handlers share, by their types.

@@ -245,6 +245,65 @@ async fn a_lease_is_extended_in_time_from_its_grant() {
     assert_eq!(spoken[0] - begun, ago);
 }
 
+/// A link that says of every job that somebody holds it, but answers one heartbeat never.
+struct Busy {
+    begun: Instant,
+    unanswered: Mutex<u32>,
+}
+
+impl Link for Busy {
+    fn beat<'a>(
+        &'a self,
+        _: &'a Speaker,
+        jobs: &'a [Held],
+        _: usize,
+        hears: Hears<'a>,
+    ) -> BoxFuture<'a, Result<(), Error>> {
+        let mut unanswered = self.unanswered.lock().unwrap();
+        if *unanswered == 0 && self.begun.elapsed() > Duration::from_secs(300) {
+            *unanswered += 1;
+            return Box::pin(std::future::pending());
+        }
+        hears(Beaten { busy: jobs.to_vec(), ..Beaten::default() });
+        Box::pin(async { Ok(()) })
+    }
+
+    fn fetch<'a>(
+        &'a self,
+        _: &'a Ask,
+        _: &'a CancellationToken,
+    ) -> BoxFuture<'a, Result<Vec<Delivery>, Error>> {
+        Box::pin(std::future::pending())
+    }
+
+    fn settle<'a>(&'a self, _: &'a Delivery, _: &'a Outcome) -> BoxFuture<'a, Result<Reported, Error>> {
+        Box::pin(std::future::pending())
+    }
+
+    fn lost<'a>(&'a self, _: &'a Delivery) -> BoxFuture<'a, ()> {
+        Box::pin(std::future::pending())
+    }
+
+    fn progress<'a>(&'a self, _: &'a Delivery, _: Bytes) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(std::future::pending())
+    }
+}
+
+/// However long a lease it had once: what somebody holds counts for less.
+#[tokio::test(start_paused = true)]
+async fn a_job_that_is_held_outlives_a_heartbeat_that_is_lost() {
+    let link = Arc::new(Busy { begun: Instant::now(), unanswered: Mutex::default() });
+    let (beats, stop, signals) = (Arc::new(Beats::default()), CancellationToken::new(), Signals::default());
+    let _holding = beats.hold(&Delivery { lease: Duration::from_secs(120), ..granted(2) }, signals.clone());
+    let speaker = Speaker { worker: "w".into(), queues: Vec::new(), lease: None };
+    let running = tokio::spawn(Arc::clone(&beats).run(link.clone(), speaker, stop.clone()));
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert_eq!(*link.unanswered.lock().unwrap(), 1);
+    assert!(!signals.ran_out.is_cancelled() && !signals.lost.is_cancelled());
+    stop.cancel();
+    running.await.unwrap();
+}
+
 /// It may have been granted just now, and a heartbeat can tell; where nobody answers it has run out.
 #[tokio::test(start_paused = true)]
 async fn a_grant_that_was_on_its_way_for_longer_than_its_lease_is_asked_about() {

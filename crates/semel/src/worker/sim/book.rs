@@ -147,7 +147,7 @@ impl Book {
         now: u64,
     ) -> (Working, Checked) {
         let delivery = run.delivery();
-        let left = (delivery.granted + delivery.timeout).saturating_duration_since(Instant::now());
+        let left = delivery.attempt_ends().saturating_duration_since(Instant::now());
         let handling = Handling {
             job: run.id(),
             fence: delivery.fence,
