@@ -19,6 +19,8 @@ use crate::workspace::Workspace;
 const DEMO_EVENTS: &str = "2000";
 /// Of the store in Redis, what is tried on Valkey too: names begin so.
 const ON_VALKEY: [&str; 5] = ["as_it_is::", "divided_as_it_is::", "cluster::", "sentinels::", "replicas::"];
+/// The package that it is in.
+const STORE_IN_REDIS: &str = "semel-redis";
 /// How long that may take; it needs about a minute.
 const VALKEY_LIMIT: Duration = Duration::from_secs(900);
 /// What programs depend on.
@@ -170,11 +172,13 @@ fn tests(
 /// The store in Redis, on Valkey.
 fn on_valkey(workspace: &Workspace, variables: &[(&'static str, String)], has_nextest: bool) -> Step {
     let named = ON_VALKEY.map(|name| format!("test(/^{name}/)")).join(" + ");
-    let package = ["--package", "semel-redis", "--test", "it"];
+    let named = format!("package({STORE_IN_REDIS}) & ({named})");
     let args = if has_nextest {
-        [&["nextest", "run", "--no-fail-fast"], &package[..], &["-E", &named]].concat()
+        // All packages, of which one is run: one alone would have its dependencies with fewer features, and built anew.
+        vec!["nextest", "run", "--workspace", "--no-fail-fast", "-E", &named]
     } else {
-        [&["test", "--no-fail-fast"], &package[..], &["--"], &ON_VALKEY].concat()
+        let package = ["test", "--no-fail-fast", "--package", STORE_IN_REDIS, "--test", "it", "--"];
+        [&package[..], &ON_VALKEY].concat()
     };
     let remedy = "what fails here alone is something that Valkey does otherwise than Redis; take it off the PATH to go on without it";
     let mut step = cargo_step(workspace, "valkey", &args, remedy);

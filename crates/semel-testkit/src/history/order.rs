@@ -44,13 +44,13 @@ pub fn mend(log: &mut Vec<Recorded>) -> usize {
     behind.len()
 }
 
-/// Whether `next`, which stands behind a start, can only have come before it, after `before`.
+/// Whether `next`, which stands behind a start, can only have come before it, after `before`. Of what runs nothing is told that it
+/// was admitted, let go, or amended; only given back is it by its end as well as before its start.
 fn may_have_come_first(before: Option<EventKind>, next: EventKind) -> bool {
     use EventKind::{Amended, Available, Enqueued, Requeued};
-    let was_ready = matches!(before, Some(Enqueued | Available | Requeued | Amended));
     match next {
-        Amended => true,
-        Enqueued | Available | Requeued => !was_ready,
+        Amended | Available | Enqueued => true,
+        Requeued => !matches!(before, Some(Enqueued | Available | Requeued | Amended)),
         _ => false,
     }
 }
@@ -101,6 +101,8 @@ mod tests {
         assert_eq!(mended(&twice)[2..], [(Requeued, 1), (Started, 1), (Completed, 1)]);
         let amended = [(Started, 1), (Enqueued, 1), (Amended, 1), (Completed, 1)];
         assert_eq!(mended(&amended), [(Enqueued, 1), (Amended, 1), (Started, 1), (Completed, 1)]);
+        let let_go = [(Enqueued, 1), (Started, 1), (Available, 1), (Completed, 1)];
+        assert_eq!(mended(&let_go), [(Enqueued, 1), (Available, 1), (Started, 1), (Completed, 1)]);
         // What was never made ready is not.
         let wrong = [(Enqueued, 1), (Started, 1), (Started, 1), (Available, 2)];
         assert_eq!(mended(&wrong), wrong);
