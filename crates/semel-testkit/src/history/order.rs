@@ -3,7 +3,7 @@
 //! What relies on a record begins when all is over that it relies on. Only a claim relies on nothing: it takes what is ready when it
 //! comes to it, so that it may have begun before the commit that made a job ready, and stand before it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use semel_core::event::EventKind;
 use semel_core::ident::JobId;
@@ -13,23 +13,14 @@ use semel_store::log::Recorded;
 /// The log with each start of a run behind what made its job ready, or gave it its payload. Of a log in the order of its commits
 /// nothing is moved. Answers how many starts were.
 pub fn mend(log: &mut Vec<Recorded>) -> usize {
-    let mut of_job: BTreeMap<JobId, Vec<usize>> = BTreeMap::new();
+    let mut jobs: BTreeMap<JobId, Told> = BTreeMap::new();
+    let mut behind: BTreeMap<usize, usize> = BTreeMap::new();
     for (place, recorded) in log.iter().enumerate() {
         let kind = recorded.event.kind;
         let is_told_beside = EventKind::DUPLICATES.contains(&kind) || kind == EventKind::KeyReleased;
         if !is_told_beside && recorded.event.cron().is_none() {
-            of_job.entry(recorded.event.job).or_default().push(place);
-        }
-    }
-    let mut behind: BTreeMap<usize, usize> = BTreeMap::new();
-    for places in of_job.values_mut() {
-        for at in 0..places.len().saturating_sub(1) {
-            let kind = |at: usize| log[places[at]].event.kind;
-            let (before, next) = (at.checked_sub(1).map(kind), kind(at + 1));
-            if kind(at) == EventKind::Started && may_have_come_first(before, next) {
-                behind.insert(places[at], places[at + 1]);
-                places.swap(at, at + 1);
-            }
+            let job = jobs.entry(recorded.event.job).or_default();
+            behind.extend(job.tell(place, kind).map(|start| (start, place)));
         }
     }
     let mut order: Vec<usize> = (0..log.len()).collect();
@@ -44,14 +35,42 @@ pub fn mend(log: &mut Vec<Recorded>) -> usize {
     behind.len()
 }
 
-/// Whether `next`, which stands behind a start, can only have come before it, after `before`. Of what runs nothing is told that it
-/// was admitted, let go, or amended; only given back is it by its end as well as before its start.
-fn may_have_come_first(before: Option<EventKind>, next: EventKind) -> bool {
-    use EventKind::{Amended, Available, Enqueued, Requeued};
-    match next {
-        Amended | Available | Enqueued => true,
-        Requeued => !matches!(before, Some(Enqueued | Available | Requeued | Amended)),
-        _ => false,
+/// What has been told of a job.
+#[derive(Default)]
+struct Told {
+    stage: Stage,
+    /// Starts of it, not ready then, that stand too early.
+    early: VecDeque<usize>,
+}
+
+/// Where a job is, as far as it matters to a start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Stage {
+    /// Not to be started: not there yet, waiting for its time, told to have failed, or over.
+    #[default]
+    NotReady,
+    /// May be ready.
+    Ready,
+    /// Started there, and nothing was told of it since.
+    Started(usize),
+}
+
+impl Told {
+    /// Takes in what is told of the job at `place`. Answers the start that belongs behind it, if one does.
+    fn tell(&mut self, place: usize, kind: EventKind) -> Option<usize> {
+        use EventKind::{Amended, Available, Enqueued, Requeued, Started};
+        match (kind, self.stage) {
+            (Started, Stage::Ready) => self.stage = Stage::Started(place),
+            (Started, _) => self.early.push_back(place),
+            // Nobody lets go what runs, or gives it another payload.
+            (Available | Amended, Stage::Started(start)) => return Some(start),
+            (Available | Enqueued | Requeued, _) => self.stage = Stage::Ready,
+            (Amended, _) => {}
+            _ => self.stage = Stage::NotReady,
+        }
+        let start = self.early.pop_front_if(|_| self.stage == Stage::Ready)?;
+        self.stage = Stage::Started(start);
+        Some(start)
     }
 }
 
@@ -65,7 +84,9 @@ mod tests {
 
     use super::mend;
     use crate::make::foreign_id;
-    use EventKind::{Amended, Available, Completed, Enqueued, Requeued, Started};
+    use EventKind::{
+        Amended, Available, Completed, Enqueued, Failed, Requeued, Retrying, Scheduled, Started,
+    };
 
     fn log(events: &[(EventKind, u32)]) -> Vec<Recorded> {
         let event = |(kind, job): &(EventKind, u32)| Event {
@@ -103,6 +124,23 @@ mod tests {
         assert_eq!(mended(&amended), [(Enqueued, 1), (Amended, 1), (Started, 1), (Completed, 1)]);
         let let_go = [(Enqueued, 1), (Started, 1), (Available, 1), (Completed, 1)];
         assert_eq!(mended(&let_go), [(Enqueued, 1), (Available, 1), (Started, 1), (Completed, 1)]);
+        let scheduled = [(Started, 1), (Scheduled, 1), (Available, 1), (Completed, 1)];
+        assert_eq!(mended(&scheduled), [(Scheduled, 1), (Available, 1), (Started, 1), (Completed, 1)]);
+        let all_late = [(Started, 1), (Enqueued, 1), (Available, 1), (Completed, 1)];
+        assert_eq!(mended(&all_late), [(Enqueued, 1), (Available, 1), (Started, 1), (Completed, 1)]);
+        let again = [
+            (Enqueued, 1),
+            (Started, 1),
+            (Started, 1),
+            (Failed, 1),
+            (Retrying, 1),
+            (Available, 1),
+            (Failed, 1),
+        ];
+        assert_eq!(
+            mended(&again)[2..],
+            [(Failed, 1), (Retrying, 1), (Available, 1), (Started, 1), (Failed, 1)]
+        );
         // What was never made ready is not.
         let wrong = [(Enqueued, 1), (Started, 1), (Started, 1), (Available, 2)];
         assert_eq!(mended(&wrong), wrong);
