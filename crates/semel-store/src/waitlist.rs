@@ -14,9 +14,10 @@ pub const WAIT_MAX: Duration = Duration::from_secs(5);
 const REST_MIN: Duration = Duration::from_millis(2);
 const REST_MAX: Duration = Duration::from_millis(32);
 
-/// When a decision that waits has waited too long.
+/// When a decision that waits has waited too long. One whose records are away waits for nobody's transaction: the store itself knows
+/// for how long it looks for them, and says so to all who go on to them together.
 fn patience_ends(tried: &Tried) -> Option<Instant> {
-    tried.waits.map(|(since, _)| since + tried.decision.patience())
+    tried.waits.filter(|_| !tried.is_away).map(|(since, _)| since + tried.decision.patience())
 }
 
 /// The decisions that wait, and when each is tried again.

@@ -109,6 +109,27 @@ async fn who_waits_for_what_is_away_keeps_nobody_from_the_rest_of_what_he_needs(
     assert!(matches!(outcomes[..], [Outcome::Created(_), Outcome::Existing(_)]), "{outcomes:?}");
 }
 
+/// Though others have begun to wait for the same before, and longer than anybody waits for a transaction.
+#[tokio::test(start_paused = true)]
+async fn whoever_comes_while_others_wait_for_what_is_away_waits_as_they_do() {
+    let store = Parted::without(["away".to_owned(), "away too".to_owned()]);
+    let engine = Engine::without_duties(Arc::clone(&store) as Arc<dyn Backend>).unwrap();
+    let asked = |name: &'static str| {
+        let engine = engine.clone();
+        tokio::spawn(async move { engine.enqueue(keyed(name).offer(), "").await })
+    };
+    let first = asked("away");
+    store.begun.acquire().await.unwrap().forget();
+    let second = asked("away too");
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    assert!(!second.is_finished(), "{:?}", second.await);
+    store.gate.add_permits(2);
+    for asked in [first, second] {
+        let outcome = asked.await.unwrap().unwrap();
+        assert!(matches!(outcome, Outcome::Created(_)), "{outcome:?}");
+    }
+}
+
 /// A heartbeat of a worker that holds jobs in several parts.
 #[tokio::test(start_paused = true)]
 async fn a_lease_in_a_part_that_is_away_keeps_no_other_from_being_extended() {
