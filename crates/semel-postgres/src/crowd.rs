@@ -11,7 +11,9 @@ use tokio::time::timeout;
 
 use crate::connect::ask;
 use crate::error::PostgresError;
+use crate::inside::Transaction;
 use crate::rows;
+use crate::session::{Fields, Session};
 use crate::store::Shared;
 use crate::values::Params;
 
@@ -43,50 +45,83 @@ impl Shared {
     /// key that somebody has locked, or that has moved since it was seen, is left for the next time.
     async fn thin_out(&self, keys: &[Vec<u8>]) -> Result<(), PostgresError> {
         let connection = self.connection().await?;
-        let columns: Vec<String> = rows::COLUMNS.iter().map(|(name, _)| format!("h.{name}")).collect();
-        let mut params = Params::default();
-        params.blobs(keys.iter().map(Vec::as_slice).collect());
-        let sql = format!(
-            "SELECT {}, k.key, k.version FROM {} k, unnest(k.done) AS u(id) JOIN {} h ON h.id = u.id WHERE k.key = ANY ($1)",
-            columns.join(", "),
-            self.name("key"),
-            self.name("head")
-        );
-        let rows = ask(&connection, &sql, &params).await?;
-        let mut holders: BTreeMap<(&[u8], i64), Vec<Head>> = BTreeMap::new();
-        for row in &rows {
-            let key = (row.try_get(rows::COLUMNS.len())?, row.try_get(rows::COLUMNS.len() + 1)?);
-            holders.entry(key).or_default().push(rows::head(row, 0)?);
-        }
-        let (mut crowded, mut versions, mut outlived) = (Vec::new(), Vec::new(), Vec::new());
-        for ((key, version), all) in holders {
-            let mut kept = all.clone();
-            leave_out_outlived(&mut kept);
-            if kept.len() < all.len() {
-                crowded.push(key);
-                versions.push(version);
-                let is_kept = |head: &Head| kept.iter().any(|kept| kept.id == head.id);
-                outlived.extend(all.iter().filter(|head| !is_kept(head)).map(|head| head.id));
-            }
-        }
-        if crowded.is_empty() {
-            return Ok(());
-        }
-        let mut params = Params::default();
-        params.blobs(crowded);
-        params.numbers(versions);
-        params.ids(outlived);
+        let rows = ask(&connection, &looking(self), &named(keys)).await?;
+        let Some(outlived) = outlived(&rows)? else { return Ok(()) };
         // A crash may undo it: the keys are not locked for as long as the disk takes.
-        let sql = format!(
-            "UPDATE {0} k SET done = ARRAY(SELECT u.id FROM unnest(k.done) AS u(id) WHERE u.id <> ALL ($3)) \
-             FROM (SELECT k.key FROM pg_catalog.set_config('synchronous_commit', 'off', true) AS o \
-             CROSS JOIN unnest($1, $2) AS w(key, version) JOIN {0} k ON k.key = w.key AND k.version = w.version \
-             WHERE o = 'off' ORDER BY k.key FOR UPDATE OF k SKIP LOCKED) AS w WHERE k.key = w.key",
-            self.name("key")
-        );
-        ask(&connection, &sql, &params).await?;
+        let by = "pg_catalog.set_config('synchronous_commit', 'off', true) AS o CROSS JOIN ";
+        ask(&connection, &taking(self, by, "o = 'off'"), &outlived).await?;
         // Who was woken by the commit itself may have passed over their jobs.
         self.teller.note(News { ready: true, ..News::default() });
         Ok(())
     }
+}
+
+impl<S: Session> Transaction<S> {
+    /// Looks over keys that the transaction has found to have many ended holders, and has locked: nobody else can before its end, and
+    /// nobody may come to them after it who adds one outside of a transaction.
+    pub(crate) async fn look_over(&mut self, keys: &[Vec<u8>]) -> Result<(), PostgresError> {
+        for keys in keys.chunks(KEYS_MAX) {
+            let rows = self.ask(&looking(&self.shared), &named(keys)).await?;
+            if let Some(outlived) = outlived(&rows)? {
+                // Its commit is the caller's, and as durable as he has it.
+                self.ask(&taking(&self.shared, "", "true"), &outlived).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Asks for the ended holders of keys.
+fn looking(shared: &Shared) -> String {
+    let columns: Vec<String> = rows::COLUMNS.iter().map(|(name, _)| format!("h.{name}")).collect();
+    format!(
+        "SELECT {}, k.key, k.version FROM {} k, unnest(k.done) AS u(id) JOIN {} h ON h.id = u.id WHERE k.key = ANY ($1)",
+        columns.join(", "),
+        shared.name("key"),
+        shared.name("head")
+    )
+}
+
+fn named(keys: &[Vec<u8>]) -> Params<'_> {
+    let mut params = Params::default();
+    params.blobs(keys.iter().map(Vec::as_slice).collect());
+    params
+}
+
+/// Takes those found by [`outlived`] from their keys.
+fn taking(shared: &Shared, by: &str, is_so: &str) -> String {
+    format!(
+        "UPDATE {0} k SET done = ARRAY(SELECT u.id FROM unnest(k.done) AS u(id) WHERE u.id <> ALL ($3)) \
+         FROM (SELECT k.key FROM {by}unnest($1, $2) AS w(key, version) JOIN {0} k ON k.key = w.key AND k.version = w.version \
+         WHERE {is_so} ORDER BY k.key FOR UPDATE OF k SKIP LOCKED) AS w WHERE k.key = w.key",
+        shared.name("key")
+    )
+}
+
+/// Keys with their versions, and those of their ended holders that another outlives; nothing when there are none.
+fn outlived<R: Fields>(rows: &[R]) -> Result<Option<Params<'_>>, PostgresError> {
+    let mut holders: BTreeMap<(&[u8], i64), Vec<Head>> = BTreeMap::new();
+    for row in rows {
+        let key = (row.field(rows::COLUMNS.len())?, row.field(rows::COLUMNS.len() + 1)?);
+        holders.entry(key).or_default().push(rows::head(row, 0)?);
+    }
+    let (mut crowded, mut versions, mut outlived) = (Vec::new(), Vec::new(), Vec::new());
+    for ((key, version), all) in holders {
+        let mut kept = all.clone();
+        leave_out_outlived(&mut kept);
+        if kept.len() < all.len() {
+            crowded.push(key);
+            versions.push(version);
+            let is_kept = |head: &Head| kept.iter().any(|kept| kept.id == head.id);
+            outlived.extend(all.iter().filter(|head| !is_kept(head)).map(|head| head.id));
+        }
+    }
+    if crowded.is_empty() {
+        return Ok(None);
+    }
+    let mut params = Params::default();
+    params.blobs(crowded);
+    params.numbers(versions);
+    params.ids(outlived);
+    Ok(Some(params))
 }

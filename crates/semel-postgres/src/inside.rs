@@ -45,7 +45,7 @@ const UNDO: &str = "ROLLBACK TO SAVEPOINT semel; RELEASE SAVEPOINT semel";
 
 /// A caller's transaction on the database of a store.
 pub struct Transaction<S> {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     rows: Arc<AtomicU64>,
     session: S,
     /// Whether no other connection was to be had: it is not waited for again.
@@ -227,6 +227,8 @@ impl<S: Session> Transaction<S> {
         if !row.field::<Vec<i32>>(1)?.is_empty() {
             return Ok(false);
         }
+        let crowded: Vec<Vec<u8>> = row.field(2)?;
+        self.look_over(&crowded).await?;
         self.tell(group).await?;
         Ok(true)
     }
@@ -269,7 +271,7 @@ impl<S: Session> Transaction<S> {
         Ok(())
     }
 
-    async fn ask(&mut self, sql: &str, params: &Params<'_>) -> Result<Vec<Line>, PostgresError> {
+    pub(crate) async fn ask(&mut self, sql: &str, params: &Params<'_>) -> Result<Vec<Line>, PostgresError> {
         Ok(self.session.ask(sql, &params.values()?).await?)
     }
 }

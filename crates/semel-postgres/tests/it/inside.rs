@@ -109,3 +109,30 @@ async fn a_transaction_that_stored_something_is_on_the_disk_before_it_is_seen() 
         }
     }
 }
+
+/// Nobody else can look over what it has locked, and whoever comes after it may do the same.
+#[tokio::test]
+async fn the_ended_holders_of_a_key_are_looked_over_by_the_transaction_that_adds_one() {
+    let place = Place::new();
+    let backend = Arc::new(Postgres::open(place.address()).await.unwrap());
+    let engine = Engine::without_duties(Arc::clone(&backend) as Arc<dyn Backend>).unwrap();
+    let mut caller = client(&url()).await;
+    let mut counts = Vec::new();
+    for _ in 0..9 {
+        assert!(engine.enqueue(keyed("a").offer(), "").await.unwrap().is_inserted());
+        let run = engine.claim(claim(&["default"], 1)).await.unwrap().remove(0).head.id;
+        let transaction = caller.transaction().await.unwrap();
+        transaction.batch_execute("SET LOCAL synchronous_commit = on").await.unwrap();
+        let mut inside = backend.inside(&transaction);
+        let settled = engine.complete_inside(&mut inside, run, Bearer::default(), None).await.unwrap();
+        assert!(matches!(settled, Settled::Done(_)));
+        drop(inside);
+        // It is the caller's, who knows how durable it is to be.
+        let durable = transaction.query_one("SHOW synchronous_commit", &[]).await.unwrap();
+        assert_eq!(durable.get::<_, &str>(0), "on");
+        transaction.commit().await.unwrap();
+        let done = format!("SELECT cardinality(done) FROM {}.key", place.schema());
+        counts.push(caller.query_one(&done, &[]).await.unwrap().get::<_, i32>(0));
+    }
+    assert_eq!(counts, [1, 2, 3, 4, 5, 6, 7, 1, 2]);
+}
