@@ -30,21 +30,12 @@ fn granted(fence: u64) -> Delivery {
     }
 }
 
-/// A link that never answers for the first job, nor in one heartbeat with it unless by half, and keeps when it was spoken of the
-/// other.
-#[derive(Default)]
-struct Hangs {
-    spoken: Mutex<Vec<Instant>>,
-    answers_half: bool,
+/// How a link answers heartbeats, of which nothing else comes through.
+trait Heart: Send + Sync + 'static {
+    fn beat<'a>(&'a self, jobs: &'a [Held], hears: Hears<'a>) -> BoxFuture<'a, Result<(), Error>>;
 }
 
-impl Hangs {
-    fn by_half() -> Self {
-        Self { answers_half: true, ..Self::default() }
-    }
-}
-
-impl Link for Hangs {
+impl<H: Heart> Link for H {
     fn beat<'a>(
         &'a self,
         _: &'a Speaker,
@@ -52,16 +43,7 @@ impl Link for Hangs {
         _: usize,
         hears: Hears<'a>,
     ) -> BoxFuture<'a, Result<(), Error>> {
-        let is_of = |fence| jobs.iter().any(|job| job.fence == fence);
-        if is_of(2) {
-            self.spoken.lock().unwrap().push(Instant::now());
-        }
-        let hangs = is_of(1);
-        if !hangs || self.answers_half {
-            let extended = jobs.iter().filter(|job| job.fence != 1).copied().collect();
-            hears(Beaten { extended, ..Beaten::default() });
-        }
-        if hangs { Box::pin(std::future::pending()) } else { Box::pin(async { Ok(()) }) }
+        Heart::beat(self, jobs, hears)
     }
 
     fn fetch<'a>(
@@ -82,6 +64,35 @@ impl Link for Hangs {
 
     fn progress<'a>(&'a self, _: &'a Delivery, _: Bytes) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(std::future::pending())
+    }
+}
+
+/// A link that never answers for the first job, nor in one heartbeat with it unless by half, and keeps when it was spoken of the
+/// other.
+#[derive(Default)]
+struct Hangs {
+    spoken: Mutex<Vec<Instant>>,
+    answers_half: bool,
+}
+
+impl Hangs {
+    fn by_half() -> Self {
+        Self { answers_half: true, ..Self::default() }
+    }
+}
+
+impl Heart for Hangs {
+    fn beat<'a>(&'a self, jobs: &'a [Held], hears: Hears<'a>) -> BoxFuture<'a, Result<(), Error>> {
+        let is_of = |fence| jobs.iter().any(|job| job.fence == fence);
+        if is_of(2) {
+            self.spoken.lock().unwrap().push(Instant::now());
+        }
+        let hangs = is_of(1);
+        if !hangs || self.answers_half {
+            let extended = jobs.iter().filter(|job| job.fence != 1).copied().collect();
+            hears(Beaten { extended, ..Beaten::default() });
+        }
+        if hangs { Box::pin(std::future::pending()) } else { Box::pin(async { Ok(()) }) }
     }
 }
 
@@ -158,14 +169,8 @@ struct Slow {
     spoken: Mutex<Vec<(u64, Instant)>>,
 }
 
-impl Link for Slow {
-    fn beat<'a>(
-        &'a self,
-        _: &'a Speaker,
-        jobs: &'a [Held],
-        _: usize,
-        hears: Hears<'a>,
-    ) -> BoxFuture<'a, Result<(), Error>> {
+impl Heart for Slow {
+    fn beat<'a>(&'a self, jobs: &'a [Held], hears: Hears<'a>) -> BoxFuture<'a, Result<(), Error>> {
         self.spoken.lock().unwrap().extend(jobs.iter().map(|job| (job.fence, Instant::now())));
         Box::pin(async move {
             tokio::time::sleep(self.answers_after).await;
@@ -173,26 +178,6 @@ impl Link for Slow {
             hears(Beaten { completed, extended, ..Beaten::default() });
             Ok(())
         })
-    }
-
-    fn fetch<'a>(
-        &'a self,
-        _: &'a Ask,
-        _: &'a CancellationToken,
-    ) -> BoxFuture<'a, Result<Vec<Delivery>, Error>> {
-        Box::pin(std::future::pending())
-    }
-
-    fn settle<'a>(&'a self, _: &'a Delivery, _: &'a Outcome) -> BoxFuture<'a, Result<Reported, Error>> {
-        Box::pin(std::future::pending())
-    }
-
-    fn lost<'a>(&'a self, _: &'a Delivery) -> BoxFuture<'a, ()> {
-        Box::pin(std::future::pending())
-    }
-
-    fn progress<'a>(&'a self, _: &'a Delivery, _: Bytes) -> BoxFuture<'a, Result<(), Error>> {
-        Box::pin(std::future::pending())
     }
 }
 
@@ -251,14 +236,8 @@ struct Busy {
     unanswered: Mutex<u32>,
 }
 
-impl Link for Busy {
-    fn beat<'a>(
-        &'a self,
-        _: &'a Speaker,
-        jobs: &'a [Held],
-        _: usize,
-        hears: Hears<'a>,
-    ) -> BoxFuture<'a, Result<(), Error>> {
+impl Heart for Busy {
+    fn beat<'a>(&'a self, jobs: &'a [Held], hears: Hears<'a>) -> BoxFuture<'a, Result<(), Error>> {
         let mut unanswered = self.unanswered.lock().unwrap();
         if *unanswered == 0 && self.begun.elapsed() > Duration::from_secs(300) {
             *unanswered += 1;
@@ -266,26 +245,6 @@ impl Link for Busy {
         }
         hears(Beaten { busy: jobs.to_vec(), ..Beaten::default() });
         Box::pin(async { Ok(()) })
-    }
-
-    fn fetch<'a>(
-        &'a self,
-        _: &'a Ask,
-        _: &'a CancellationToken,
-    ) -> BoxFuture<'a, Result<Vec<Delivery>, Error>> {
-        Box::pin(std::future::pending())
-    }
-
-    fn settle<'a>(&'a self, _: &'a Delivery, _: &'a Outcome) -> BoxFuture<'a, Result<Reported, Error>> {
-        Box::pin(std::future::pending())
-    }
-
-    fn lost<'a>(&'a self, _: &'a Delivery) -> BoxFuture<'a, ()> {
-        Box::pin(std::future::pending())
-    }
-
-    fn progress<'a>(&'a self, _: &'a Delivery, _: Bytes) -> BoxFuture<'a, Result<(), Error>> {
-        Box::pin(std::future::pending())
     }
 }
 
