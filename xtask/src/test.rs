@@ -1,5 +1,6 @@
 //! `cargo xtask test`: the one command that checks everything, on a fresh machine too.
 
+use std::num::NonZero;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -23,6 +24,8 @@ const ON_VALKEY: [&str; 5] = ["as_it_is::", "divided_as_it_is::", "cluster::", "
 const STORE_IN_REDIS: &str = "semel-redis";
 /// How long that may take; it needs about a minute.
 const VALKEY_LIMIT: Duration = Duration::from_secs(900);
+/// The profile of nextest in which tests that wait for timers run beside those that need a processor.
+const WHOLE: &str = "whole";
 /// What programs depend on.
 const LIBRARY: &str = "semel";
 /// How it is looked at without its features.
@@ -153,8 +156,9 @@ fn tests(
     absent: &[Absent],
     has_nextest: bool,
 ) -> Step {
+    let threads = slots();
     let args: &[&str] = if has_nextest {
-        &["nextest", "run", "--workspace", "--no-fail-fast"]
+        &["nextest", "run", "--workspace", "--no-fail-fast", "--profile", WHOLE, "--test-threads", &threads]
     } else {
         &["test", "--workspace", "--tests", "--no-fail-fast"]
     };
@@ -167,6 +171,12 @@ fn tests(
         command.envs(variables.iter().map(|(name, value)| (*name, value.as_str())));
     }
     step
+}
+
+/// As many as [`WHOLE`] says, of which a test takes several.
+fn slots() -> String {
+    let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+    processors.saturating_mul(4).saturating_add(3).to_string()
 }
 
 /// The store in Redis, on Valkey.
@@ -291,7 +301,7 @@ fn counted(workspace: &Workspace) -> Step {
 mod tests {
     use serde_json::json;
 
-    use super::{Absent, LIBRARY, ON_VALKEY, absent, features_of, lacking, tests};
+    use super::{Absent, LIBRARY, ON_VALKEY, WHOLE, absent, features_of, lacking, slots, tests};
     use crate::steps::Action;
     use crate::workspace::Workspace;
 
@@ -301,6 +311,15 @@ mod tests {
         let step = tests(&Workspace::here(), &[], &absent, true);
         assert!(step.shown.ends_with("-E not (test(pooler::))"), "{}", step.shown);
         assert!(absent[0].to_string().starts_with("NOT TESTED HERE"));
+    }
+
+    #[test]
+    fn what_waits_for_timers_runs_beside_what_needs_a_processor() {
+        let step = tests(&Workspace::here(), &[], &[], true);
+        let asked = format!("--profile {WHOLE} --test-threads {}", slots());
+        assert!(step.shown.ends_with(&asked), "{}", step.shown);
+        let profiles = include_str!("../../.config/nextest.toml");
+        assert!(profiles.contains(&format!("[profile.{WHOLE}]")));
     }
 
     #[test]
