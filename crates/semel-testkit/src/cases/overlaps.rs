@@ -7,6 +7,8 @@ use semel_core::draft::{Document, Reads};
 use semel_core::enqueue::Offer;
 use semel_core::ident::JobId;
 use semel_core::job::{Head, NoteKind};
+use semel_core::life;
+use semel_core::settle::Settled;
 use semel_core::state::{State, StateSet};
 use semel_store::backend::Seek;
 
@@ -74,6 +76,27 @@ pub async fn a_tick_waits_behind_any_number_of_cancelled_ones(f: &Fixture) {
     assert_eq!(states(f, &[first, last]).await, [State::Active, State::Pending]);
     f.complete(&f.head(first).await.unwrap()).await;
     assert_eq!(states(f, &[last]).await, [State::Available]);
+}
+
+/// It waits for those before it and for its own time, whichever comes later.
+pub async fn a_held_tick_begins_no_sooner_than_its_template_says(f: &Fixture) {
+    let delay = Duration::from_secs(90);
+    put(f, Overlap::Enqueue, job().later(delay).offer()).await;
+    let (first, second) = (fired(f).await, fired(f).await);
+    assert_eq!(states(f, &[first, second]).await, [State::Scheduled, State::Pending]);
+    f.cancel(first).await;
+    let head = f.head(second).await.unwrap();
+    assert_eq!((head.state, head.available_at), (State::Scheduled, head.created_at.saturating_add(delay)));
+}
+
+/// What people are to activate waits for them, whatever ends before it.
+pub async fn a_pending_tick_waits_for_people_alone(f: &Fixture) {
+    put(f, Overlap::Enqueue, job().pending().offer()).await;
+    let (first, second) = (fired(f).await, fired(f).await);
+    f.cancel(first).await;
+    assert_eq!(states(f, &[first, second]).await, [State::Cancelled, State::Pending]);
+    assert!(matches!(f.decide(|draft| life::activate(draft, second)).await, Settled::Done(_)));
+    assert_eq!(states(f, &[second]).await, [State::Available]);
 }
 
 /// However many it cancels: what they need is loaded for all of them together, and there is a bound to how often a decision may load.
