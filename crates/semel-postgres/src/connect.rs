@@ -81,10 +81,15 @@ pub async fn suited(address: &Address) -> Result<(Address, Pool), PostgresError>
     }
     let own = address.with_option(&format!("default_transaction_isolation={}", LEVEL.replace(' ', "\\ ")));
     let suited = pool(&own)?;
-    match self::level(&suited).await {
+    let told = self::level(&suited).await;
+    match told {
         Ok(level) if level == LEVEL => Ok((own, suited)),
-        // A pooler that lets nothing be set by whoever connects.
-        _ => Err(too_strict(&level)),
+        Ok(_) => Err(too_strict(&level)),
+        // A pooler that lets nothing be set by whoever connects, most likely.
+        Err(error) if error.is_refusal() => {
+            Err(PostgresError::Unsupported(format!("{} ({error})", too_strict(&level))))
+        }
+        Err(error) => Err(error),
     }
 }
 

@@ -74,6 +74,11 @@ impl PostgresError {
         }
     }
 
+    /// Whether it was refused for what it is, and not because there is no room, nor anybody to take it just now.
+    pub fn is_refusal(&self) -> bool {
+        self.code().is_some_and(|code| !["53", "57"].iter().any(|class| code.code().starts_with(class)))
+    }
+
     /// Whether the database undid the transaction because of another one: the same may be asked again at once.
     pub fn was_in_the_way(&self) -> bool {
         self.code().is_some_and(|code| {

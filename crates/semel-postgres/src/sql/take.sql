@@ -66,7 +66,7 @@ BEGIN
             SELECT p.place, b.body, p.id AS which, coalesce(v_whose[p.place], CASE WHEN cardinality(p_workers) = 1 THEN 1 ELSE p.place END)
                 AS whose, @was.head
             FROM (SELECT g.place, v_round[g.place] AS id FROM generate_series(1, cardinality(v_round)) AS g(place)) AS p
-            JOIN @.head was ON was.id = p.id JOIN @.body b ON b.id = p.id
+            JOIN @.head was ON was.id = p.id LEFT JOIN @.body b ON b.id = p.id
         ) AS o
         WHERE h.id = o.which
         RETURNING o.*, h.attempt AS new_attempt, h.version AS new_version
@@ -84,7 +84,8 @@ BEGIN
             array_agg(w.id ORDER BY w.place), array_agg(w.type ORDER BY w.place), array_fill(v_queue, ARRAY[count(*)::int4]),
             array_agg(w.new_attempt ORDER BY w.place), array_fill(0::int8, ARRAY[count(*)::int4]) FROM w
     )
-    SELECT 1::int2, w.place::int8, w.whose, w.body, @w_short FROM w
+    -- One whose body is gone is granted to nobody, and ends with its lease.
+    SELECT 1::int2, w.place::int8, w.whose, w.body, @w_short FROM w WHERE w.body IS NOT NULL
     UNION ALL
     SELECT 2::int2, x.kind::int8, NULL::int4, x.text, x.id, @short_nulls_rest FROM w JOIN @.note x ON x.id = w.id
     ORDER BY 1, 2;

@@ -136,3 +136,26 @@ async fn the_ended_holders_of_a_key_are_looked_over_by_the_transaction_that_adds
     }
     assert_eq!(counts, [1, 2, 3, 4, 5, 6, 7, 1, 2]);
 }
+
+/// It is housekeeping: who completes a run has nothing to do with what is wrong with an older one.
+#[tokio::test]
+async fn an_ended_holder_that_cannot_be_read_is_in_nobodys_way() {
+    let place = Place::new();
+    let backend = Arc::new(Postgres::open(place.address()).await.unwrap());
+    let engine = Engine::without_duties(Arc::clone(&backend) as Arc<dyn Backend>).unwrap();
+    let mut caller = client(&url()).await;
+    for round in 0..9 {
+        let id = engine.enqueue(keyed("a").offer(), "").await.unwrap().inserted().unwrap();
+        assert_eq!(engine.claim(claim(&["default"], 1)).await.unwrap().len(), 1);
+        let transaction = caller.transaction().await.unwrap();
+        let mut inside = backend.inside(&transaction);
+        let settled = engine.complete_inside(&mut inside, id, Bearer::default(), None).await;
+        assert!(matches!(settled, Ok(Settled::Done(_))), "round {round}: {settled:?}");
+        drop(inside);
+        transaction.commit().await.unwrap();
+        if round == 0 {
+            let damage = format!("UPDATE {}.head SET state = 99 WHERE state = 5", place.schema());
+            assert_eq!(caller.execute(&damage, &[]).await.unwrap(), 1);
+        }
+    }
+}

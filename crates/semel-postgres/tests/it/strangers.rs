@@ -231,6 +231,28 @@ async fn a_claimed_row_that_cannot_be_read_fails_no_applied_group() {
     assert_eq!(taken, [1]);
 }
 
+/// Nor one without a body, be it alone in its round: it was written to the log as nothing, which failed everybody's commit, for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claimed_row_without_a_body_is_in_nobodys_way() {
+    let place = Place::new();
+    let (store, engine) = opened(&place).await;
+    for priority in [2, 1] {
+        engine.enqueue(job().priority(priority).offer(), "").await.unwrap();
+    }
+    let spoil =
+        format!("DELETE FROM {0}.body b USING {0}.head h WHERE h.id = b.id AND priority = 2", place.schema());
+    assert_eq!(client(&url()).await.execute(&spoil, &[]).await.unwrap(), 1);
+    let mut taken = Vec::new();
+    for _ in 0..2 {
+        let groups = groups_of(&*store, &[job().offer()]).await;
+        let claims = vec![claim(&["default"], 1)];
+        let applied = store.commit(Batch { groups, claims }).await.unwrap();
+        assert_eq!(applied.groups, [Verdict::Applied]);
+        taken.extend(applied.claims[0].jobs.iter().map(|(head, _)| head.priority));
+    }
+    assert_eq!(taken, [1]);
+}
+
 /// Those who look at queues and jobs have a share of the connections, and wait for one another.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn people_who_look_leave_connections_to_those_who_commit() {
