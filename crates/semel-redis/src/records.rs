@@ -11,7 +11,6 @@ use semel_store::LogPage;
 use crate::error::RedisError;
 use crate::head::Reader;
 use crate::partitions::Partitions;
-use crate::upkeep::RECORDS_KEPT;
 use crate::values::{Values, bytes, id, list, maybe_bytes, number, pairs, text};
 
 /// Records of one partition that are added in one go.
@@ -52,21 +51,24 @@ impl Partitions {
             let (_, answer) = shared.answer(command).await?;
             let mut answer = Values::of(answer)?;
             let mut reach = Values::of(answer.take()?)?;
-            let (_records, dropped): (u64, u64) = (number(reach.take()?)?, number(reach.take()?)?);
+            let (records, dropped): (u64, u64) = (number(reach.take()?)?, number(reach.take()?)?);
             let told = list(answer.take()?)?.into_iter().map(|record| read(shared.partition, record));
-            Ok::<_, RedisError>((dropped, told.collect::<Result<Vec<_>, _>>()?))
+            Ok::<_, RedisError>((records, dropped, told.collect::<Result<Vec<_>, _>>()?))
         });
         let (mut all, mut is_lost, mut is_more, mut until) = (Vec::new(), false, false, u64::MAX);
         let mut reached = known.clone();
         for ((said, known), reached) in join_all(asking).await.into_iter().zip(&known).zip(&mut reached) {
-            let (dropped, mut told) = said?;
+            let (records, dropped, mut told) = said?;
             // A clock that was set back takes nobody before what he has told already.
             let mut latest = 0;
             for record in &mut told {
                 latest = latest.max(record.told);
                 record.told = latest;
             }
-            if dropped > *known {
+            if records < *known {
+                // It came back with less than it had told, and counts on from there.
+                (is_lost, *reached) = (true, records);
+            } else if dropped > *known {
                 (is_lost, *reached) = (true, dropped);
             }
             if told.len() >= PIECE
@@ -121,12 +123,7 @@ impl Partitions {
             is_more |= done?;
         }
         let first = self.first();
-        self.patiently(0, || {
-            let mut trim = first.upkeep_call("trim all");
-            trim.arg(RECORDS_KEPT);
-            first.look(trim)
-        })
-        .await?;
+        self.patiently(0, || first.trim("trim all")).await?;
         is_more |= self.sweep_forwards().await?;
         Ok(is_more)
     }

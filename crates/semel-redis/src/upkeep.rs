@@ -16,7 +16,9 @@ use crate::values::{bytes, number};
 /// Heads forgotten in one go.
 const FORGET_MAX: i64 = 500;
 /// Records of the log that are kept; older ones are dropped.
-pub(crate) const RECORDS_KEPT: i64 = 200_000;
+const RECORDS_KEPT: u64 = 200_000;
+/// About so many bytes of events are kept: a record has those of a whole commit, and Redis has all of them in its memory.
+const BYTES_KEPT: u64 = 256 << 20;
 /// Pages of a thousand keys that are looked at in one go when everything is deleted.
 const CLEAR_PAGES: u32 = 20;
 /// The same once little is left: a second or so where the keys are others'.
@@ -39,15 +41,15 @@ impl Shared {
         forget.arg(FORGET_MAX);
         let forgotten: i64 = number(self.look(forget).await?)?;
         if self.upkeep.fetch_add(1, Ordering::Relaxed) % SELDOM == SELDOM - 1 {
-            self.trim(RECORDS_KEPT).await?;
+            self.trim("trim").await?;
         }
         Ok(forgotten >= FORGET_MAX)
     }
 
-    /// Drops all records of the log but the last ones.
-    pub(crate) async fn trim(&self, kept: i64) -> Result<(), RedisError> {
-        let mut trim = self.upkeep_call("trim");
-        trim.arg(kept);
+    /// Drops all records of a log but the last ones.
+    pub(crate) async fn trim(&self, what: &str) -> Result<(), RedisError> {
+        let mut trim = self.upkeep_call(what);
+        trim.arg(RECORDS_KEPT).arg(BYTES_KEPT);
         self.look(trim).await.map(drop)
     }
 

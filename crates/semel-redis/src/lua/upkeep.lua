@@ -4,6 +4,34 @@ if not now then
     return emptied
 end
 local what = ARGV[4]
+-- At how many places of a log it is seen how much a record has.
+local PLACES = 64
+
+-- The number of a record.
+local function numbered(record)
+    return tonumber(record[1]:match('^%d+'))
+end
+
+-- Drops the oldest records of a log but for so many, and for about so many bytes of events. Answers whether it did.
+local function trim(log, kept, room)
+    local n = call('XLEN', log)
+    if n > PLACES then
+        local from = numbered(call('XRANGE', log, '-', '+', 'COUNT', 1)[1])
+        local to = numbered(call('XREVRANGE', log, '+', '-', 'COUNT', 1)[1])
+        local bytes = 1
+        for i = 0, PLACES - 1 do
+            local at = from + math.floor((to - from) * i / (PLACES - 1))
+            local fields = call('XRANGE', log, digits(at), '+', 'COUNT', 1)[1][2]
+            bytes = bytes + #fields[#fields]
+        end
+        kept = math.min(kept, math.floor(room * PLACES / bytes))
+    end
+    if n > kept then
+        call('XTRIM', log, 'MAXLEN', digits(kept))
+        return true
+    end
+end
+
 begin_writes(now)
 local refused = refusal()
 if refused then
@@ -26,12 +54,11 @@ if what == 'forget' then
     end
     return n
 elseif what == 'trim' then
-    -- So many records of the log are kept. Their numbers have gaps, where a run of the server ended.
-    local log, kept = BASE .. 'e', tonumber(ARGV[5])
-    if call('XLEN', log) > kept then
-        call('XTRIM', log, 'MAXLEN', digits(kept))
+    -- So many records of the log are kept, and so many bytes. Their numbers have gaps, where a run of the server ended.
+    local log = BASE .. 'e'
+    if trim(log, tonumber(ARGV[5]), tonumber(ARGV[6])) then
         local first = call('XRANGE', log, '-', '+', 'COUNT', 1)[1]
-        local last = first and tonumber(first[1]:match('^%d+')) - 1 or tonumber(call('HGET', BASE .. '!', 'records') or 0)
+        local last = first and numbered(first) - 1 or tonumber(call('HGET', BASE .. '!', 'records') or 0)
         call('HSET', BASE .. '!', 'dropped', digits(last))
     end
     return 0
@@ -84,11 +111,12 @@ elseif what == 'gather' then
     end
     return 1
 elseif what == 'trim all' then
-    local log, kept = BASE .. 'E', tonumber(ARGV[5])
-    if call('XLEN', log) > kept then
-        call('XTRIM', log, 'MAXLEN', digits(kept))
+    -- The same of the log of all partitions.
+    local log = BASE .. 'E'
+    if trim(log, tonumber(ARGV[5]), tonumber(ARGV[6])) then
         local first = call('XRANGE', log, '-', '+', 'COUNT', 1)[1]
-        call('HSET', BASE .. '!', 'logdropped', digits(tonumber(first[1]:match('^%d+')) - 1))
+        local last = first and numbered(first) - 1 or tonumber(call('HGET', BASE .. '!', 'log') or 0)
+        call('HSET', BASE .. '!', 'logdropped', digits(last))
     end
     return 0
 elseif what == 'inherit' then

@@ -31,6 +31,7 @@ mod kills;
 mod let_go;
 #[cfg(unix)]
 mod loading;
+mod losses;
 mod lost;
 #[cfg(unix)]
 mod many;

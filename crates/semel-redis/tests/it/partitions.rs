@@ -344,32 +344,6 @@ async fn a_partition_that_is_told_again_writes_something_to_wait_for() {
     }
 }
 
-/// A node that loses its last moment loses its part of what was set of a queue. The newest counts, and whoever sets anything of the queue
-/// next, be it what it is already, has all partitions have it.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_partition_that_has_lost_what_was_set_of_a_queue_hears_of_it_again() {
-    let place = Place::divided(2);
-    let engine = engine(place.address()).await;
-    let mut connection = patient(&url()).await;
-    let rows = [0, 1].map(|partition| format!("{}qdefault", place.address().base_of(partition)));
-    for (lost, wanted) in [(0, false), (0, true), (1, false), (1, true)] {
-        engine.set_paused(QueueName::default(), false).await.unwrap();
-        let before: Option<Vec<u8>> =
-            redis::cmd("GET").arg(&rows[lost]).query_async(&mut connection).await.unwrap();
-        engine.set_paused(QueueName::default(), true).await.unwrap();
-        let lose = match before {
-            Some(row) => redis::cmd("SET").arg(&rows[lost]).arg(row).clone(),
-            None => redis::cmd("DEL").arg(&rows[lost]).clone(),
-        };
-        lose.exec_async(&mut connection).await.unwrap();
-        let told = engine.set_paused(QueueName::default(), wanted).await.unwrap();
-        assert_eq!(told.paused, wanted);
-        let said: Vec<Vec<u8>> = redis::cmd("MGET").arg(&rows).query_async(&mut connection).await.unwrap();
-        // Behind its version.
-        assert_eq!((&said[0], said[0][8]), (&said[1], u8::from(wanted)), "{lost} {wanted}");
-    }
-}
-
 /// Servers that offer the same ids and keys at the same time, each id in another partition than its key.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_many_who_commit_over_the_same_partitions_one_is_first() {
@@ -394,7 +368,7 @@ async fn of_many_who_commit_over_the_same_partitions_one_is_first() {
     assert_eq!(engines[0].queues().await.unwrap()[0].created, 20);
 }
 
-fn head_of(outcome: &Outcome) -> JobId {
+pub fn head_of(outcome: &Outcome) -> JobId {
     match outcome {
         Outcome::Created(head) | Outcome::Existing(head) => head.id,
         other => panic!("{other:?}"),

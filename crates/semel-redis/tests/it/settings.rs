@@ -14,11 +14,13 @@ use semel_store::StoreError;
 use semel_store::backend::Backend;
 use semel_testkit::crash::claim;
 use semel_testkit::make::{job, keyed};
+use semel_testkit::redis::url;
 use semel_testkit::{TempDir, warnings};
 
 use crate::nodes::Node;
-use crate::own::Own;
+use crate::own::{Own, patient};
 use crate::partitions::{PARTITIONS, astray, cut_after_at, engine};
+use crate::place::Place;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_says_what_its_redis_promises() {
@@ -357,4 +359,46 @@ async fn an_encrypted_connection_is_to_whom_it_says_it_is() {
         return;
     }
     panic!("no port could be had");
+}
+
+const UPKEEP: &str = concat!(
+    include_str!("../../src/lua/common.lua"),
+    include_str!("../../src/lua/writes.lua"),
+    include_str!("../../src/lua/upkeep.lua")
+);
+
+/// A commit may tell of a thousand jobs, and Redis has the whole log in its memory.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_log_is_bounded_by_its_records_and_by_what_is_in_them() {
+    let place = Place::new();
+    let engine = engine(place.address()).await;
+    for _ in 0..300 {
+        engine.enqueue(job().offer(), "").await.unwrap();
+    }
+    let mut connection = patient(&url()).await;
+    let base = place.address().base();
+    let log = format!("{base}e");
+    let each = {
+        let read = "local all = redis.call('XRANGE', KEYS[1], '-', '+') local n = 0
+            for i = 1, #all do n = n + #all[i][2][4] end return n";
+        let bytes: u64 =
+            redis::cmd("EVAL").arg(read).arg(1).arg(&log).query_async(&mut connection).await.unwrap();
+        bytes / 300
+    };
+    let mut kept = async |records: u64, bytes: u64| {
+        let mut trim = redis::cmd("EVAL");
+        trim.arg(UPKEEP).arg(1).arg(&base).arg("").arg(0).arg(0).arg("trim").arg(records).arg(bytes);
+        trim.exec_async(&mut connection).await.unwrap();
+        let page = engine.store().events(0, 1_000).await.unwrap();
+        let length: usize = redis::cmd("XLEN").arg(&log).query_async(&mut connection).await.unwrap();
+        assert_eq!(page.events.len(), length);
+        assert_eq!(page.kept_after > 0, length < 300, "{}", page.kept_after);
+        length
+    };
+    let much = 1 << 30;
+    assert_eq!(kept(1_000, much).await, 300);
+    assert_eq!(kept(200, much).await, 200);
+    let left = kept(200, 100 * each).await;
+    assert!((80..=120).contains(&left), "{left}");
+    assert_eq!(kept(10, 1).await, 0, "none, where one alone is too much");
 }
