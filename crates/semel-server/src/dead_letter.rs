@@ -15,7 +15,7 @@ use semel_store::backend::Filter;
 use crate::App;
 use crate::caller::Caller;
 use crate::extract::{self, Parameters};
-use crate::many::{Found, found};
+use crate::many::{Found, found, has_more};
 use crate::respond::{Answer, Answered, Refused, settled, show};
 use crate::search::Listed;
 use crate::tenancy::Scope;
@@ -43,7 +43,7 @@ pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answere
             found.put_total(page);
             page.number("limit", limit);
             page.number("offset", offset);
-            page.flag("has_more", first.saturating_add(count) < heads.len());
+            page.flag("has_more", has_more(offset, limit, heads.len() as u64, found.rest.is_some()));
         });
     });
     Ok(Answer::ok(out))

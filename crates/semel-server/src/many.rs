@@ -46,6 +46,12 @@ impl Found {
     }
 }
 
+/// Whether pages that are counted from the first item go on behind this one, where so many items were found. When others were not
+/// looked for, the page that reaches the last of these says so; behind it there is nothing, so that who turns pages comes to an end.
+pub(crate) const fn has_more(first: u64, size: u64, found: u64, is_lower_bound: bool) -> bool {
+    first.saturating_add(size) < found || (first < found && is_lower_bound)
+}
+
 /// The newest jobs that the filter admits, at most so many.
 pub(crate) async fn found(app: &App, filter: Filter, most: usize) -> Result<Found, Refused> {
     look(&app.engine, Filter { limit: CHUNK, ..filter }, most, LISTINGS_MAX).await
@@ -107,6 +113,14 @@ mod tests {
     use tower_service::Service as _;
 
     use super::*;
+
+    #[test]
+    fn pages_say_what_was_not_counted_and_come_to_an_end() {
+        for (first, is_cut, more) in [(0, false, true), (5, false, false), (5, true, true), (10, true, false)]
+        {
+            assert_eq!(has_more(first, 5, 10, is_cut), more, "{first} {is_cut}");
+        }
+    }
 
     /// A type that nobody uses once had the whole store looked through by one request.
     #[tokio::test]

@@ -34,7 +34,8 @@ const LISTINGS_MAX: usize = 64;
 const REASON_CHARS_MAX: usize = 500;
 
 /// `GET /unique-jobs`: `sort`, `page`, `per_page`, `cursor`, `type`, `queue`. Jobs that may not be shown are left out. Where the
-/// answer ends before the store does, it may be short, or empty, and names the cursor from which pages count anew.
+/// answer ends before the store does, it may be short, or empty, and names the cursor from which pages count anew; so does the last
+/// page that a number reaches.
 pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answered {
     caller.check_all_queues()?;
     let query = Parameters::of(&uri)?;
@@ -44,7 +45,8 @@ pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answere
         Some("duplicates") => return hot_keys::list(&app, &query, per_page).await,
         Some(_) => return Err(extract::refuse("sort", "is `newest` or `duplicates`").into()),
     }
-    let page = query.number("page", 1, 1, REACH_MAX / per_page)?;
+    let last = REACH_MAX / per_page;
+    let page = query.number("page", 1, 1, last)?;
     let now = app.engine.now().await?;
     let mut filter = crate::jobs::filter(&query)?;
     (filter.with_key, filter.limit) = (true, 1_000);
@@ -55,6 +57,7 @@ pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answere
     let first = usize::try_from((page - 1) * per_page).unwrap_or(usize::MAX);
     let count = usize::try_from(per_page).unwrap_or(0);
     let held: Vec<Head> = held.into_iter().skip(first).take(count).collect();
+    let next = rest.or_else(|| held.last().filter(|_| has_more && page == last).map(|head| head.id));
     let holders = Holders::with_window(&app.engine, &held, now).await?;
     let mut out = String::with_capacity(300 * count);
     object(&mut out, |outer| {
@@ -65,7 +68,7 @@ pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answere
             object.number("page", page);
             object.number("per_page", per_page);
             object.flag("has_more", has_more);
-            match rest {
+            match next {
                 Some(next) => object.plain("next_cursor", next),
                 None => object.raw("next_cursor", "null"),
             }

@@ -47,7 +47,12 @@ pub(crate) async fn create(Scope(app): Scope, caller: Caller, request: Request) 
             Ok(Answer::status(StatusCode::CREATED, answer(id, &workflow, &|_| None)))
         }
         Created::Repeated(id, workflow) => {
-            let text = show_one(&app, id, &workflow).await?;
+            // Others' jobs may have taken the place of its own since, and workers have told of them.
+            let text = if caller.knows_others() {
+                show_one(&app, id, &workflow).await?
+            } else {
+                answer_curt(id, &workflow)
+            };
             Ok(Answer::status(StatusCode::CREATED, text).replayed())
         }
         Created::IdTaken(_) => Err(Problem::new(

@@ -8,7 +8,7 @@ use crate::again::Again;
 use crate::config::{Globals, Settings};
 use crate::failure::Failure;
 use crate::link::{ask, encode, get, query};
-use crate::print::{Printer, items, moment, text};
+use crate::print::{Printer, items, moment, number, text};
 
 /// List dead letters, newest first; send one back, or delete it
 #[derive(Args, Debug)]
@@ -116,7 +116,14 @@ impl List {
         }
         let jobs = items(&page, "/jobs");
         if jobs.is_empty() {
-            printer.remark("no dead letters");
+            if page["pagination"]["is_lower_bound"] == true {
+                let counted = number(&page, "/pagination/total");
+                printer.remark(format_args!(
+                    "only the newest {counted} are listed; name a --queue or a --type to see others"
+                ));
+            } else {
+                printer.remark("no dead letters");
+            }
             return Ok(());
         }
         let rows = jobs.iter().map(|job| {

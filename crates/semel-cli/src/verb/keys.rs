@@ -10,10 +10,6 @@ use crate::link::{encode, get, query};
 use crate::print::{Printer, items, moment, number, text};
 use crate::verb::job;
 
-/// The server ends an answer before it has looked through every job that carries a key.
-const LOOKED_ENOUGH: &str =
-    "older jobs were not looked at, and may hold keys too; with --type or --queue fewer are looked through";
-
 /// Keys on a page when nobody says how many.
 const LISTED: u32 = 50;
 
@@ -26,7 +22,7 @@ Examples:
   semel keys 8593fdde88b9053a2462f469b14a25f48a09d6ad46dbba12a40fc16109cabe13")]
 pub struct Keys {
     /// One key, as 64 hexadecimal digits
-    #[arg(value_name = "KEY", conflicts_with_all = ["job_type", "queue", "page", "per_page"])]
+    #[arg(value_name = "KEY", conflicts_with_all = ["job_type", "queue", "page", "per_page", "before"])]
     key: Option<String>,
     /// Only of this type
     #[arg(long = "type", value_name = "TYPE")]
@@ -40,6 +36,9 @@ pub struct Keys {
     /// Keys on a page, up to 200
     #[arg(long, value_name = "N", default_value_t = LISTED)]
     per_page: u32,
+    /// Only held by jobs older than this one: where the list before said to go on; pages count from there
+    #[arg(long, value_name = "ID")]
+    before: Option<String>,
 }
 
 impl Keys {
@@ -52,13 +51,13 @@ impl Keys {
         let next = Again::of("keys", globals)
             .with("--type", self.job_type.as_ref())
             .with("--queue", self.queue.as_ref())
-            .with_number("--per-page", self.per_page.into(), LISTED.into())
-            .with("--page", Some(self.page.saturating_add(1)));
+            .with_number("--per-page", self.per_page.into(), LISTED.into());
         let parameters = [
             ("type", self.job_type),
             ("queue", self.queue),
             ("page", Some(self.page.to_string())),
             ("per_page", Some(self.per_page.to_string())),
+            ("cursor", self.before.clone()),
         ];
         let path = match &self.key {
             Some(key) => format!("/ojs/v1/unique-jobs/{}", encode(key)),
@@ -68,7 +67,15 @@ impl Keys {
         match (printer.is_json(), &self.key) {
             (true, _) => printer.value(&answer),
             (false, Some(_)) => show(&answer, printer),
-            (false, None) => list(&answer, &next, printer),
+            (false, None) => {
+                let next = match answer["pagination"]["next_cursor"].as_str() {
+                    Some(cursor) => next.with("--before", Some(cursor)),
+                    None => next
+                        .with("--before", self.before.as_ref())
+                        .with("--page", Some(self.page.saturating_add(1))),
+                };
+                list(&answer, &next, printer);
+            }
         }
         Ok(())
     }
@@ -76,9 +83,16 @@ impl Keys {
 
 fn list(page: &Value, next: &Again, printer: &Printer) {
     let keys = items(page, "/items");
-    let is_cut = page["pagination"]["next_cursor"].is_string();
+    let has_more = page["pagination"]["has_more"] == true;
     if keys.is_empty() {
-        printer.remark(if is_cut { LOOKED_ENOUGH } else { "no keys are held" });
+        // The server ends an answer before it has looked through every job that carries a key.
+        if has_more {
+            printer.remark(format_args!(
+                "none among the jobs that were looked at; with --type or --queue fewer are looked through. Older ones: {next}"
+            ));
+        } else {
+            printer.remark("no keys are held");
+        }
         return;
     }
     let rows = keys.iter().map(|item| {
@@ -92,9 +106,7 @@ fn list(page: &Value, next: &Again, printer: &Printer) {
         ]
     });
     printer.table(&["KEY", "JOB", "TYPE", "QUEUE", "STATE", "UNTIL"], rows);
-    if is_cut {
-        printer.remark(LOOKED_ENOUGH);
-    } else if page["pagination"]["has_more"] == true {
+    if has_more {
         printer.remark(format_args!("more: {next}"));
     }
 }

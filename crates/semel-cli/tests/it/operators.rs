@@ -199,7 +199,7 @@ fn the_next_page_is_named_with_the_words_that_were_given() {
     let folder = Folder::new();
     let server = Server::start(&folder, &["--store", "memory:"]);
     let options = json!({ "queue": "mail", "unique": { "keys": ["args"] }, "retry": { "max_attempts": 1, "on_exhaustion": "dead_letter" } });
-    for number in 0..2 {
+    for number in 0..3 {
         server.post(
             "/ojs/v1/jobs",
             &json!({ "type": "a.b", "args": [{ "n": number, "s": "x y" }], "options": options }),
@@ -233,6 +233,10 @@ fn the_next_page_is_named_with_the_words_that_were_given() {
         next.contains(&format!("semel keys {at} --type a.b --queue mail --per-page 1 --page 2")),
         "{next}"
     );
+    let newest = folder.json(&["keys", "--server", &server.url])["items"][0]["job_id"].clone();
+    let newest = newest.as_str().unwrap();
+    let next = told(&["keys", "--before", newest, "--per-page", "1"]);
+    assert!(next.contains(&format!("semel keys {at} --per-page 1 --before {newest} --page 2")), "{next}");
     let next = told(&["events", "--types", "job.enqueued", "--queue", "mail", "--limit", "1"]);
     let words = "--types job.enqueued --queue mail --limit 1 --after evt_";
     assert!(next.contains(&format!("semel events {at} {words}")), "{next}");

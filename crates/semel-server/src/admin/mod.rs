@@ -14,6 +14,7 @@ use semel_ojs::write::Object;
 
 use crate::caller::Caller;
 use crate::extract::{Parameters, refuse};
+use crate::many::has_more;
 use crate::respond::{Answer, Answered};
 use crate::tenancy::Scope;
 
@@ -78,7 +79,7 @@ impl Page {
                 object.number("limit", self.size);
                 object.number("offset", self.first);
             }
-            object.flag("has_more", self.first.saturating_add(self.size) < items);
+            object.flag("has_more", has_more(self.first, self.size, items, is_lower_bound));
         });
     }
 }

@@ -403,5 +403,27 @@ async fn who_may_not_inspect_is_answered_again_with_what_it_sent() {
         assert!(text.contains("[\"own\"]"), "{path}: {text}");
         assert!(!text.contains(secret), "{path} with {key:?}: {text}");
     }
+    // Of a workflow its state alone: another's job may be its step's by now.
+    for token in ["blind", "mail"] {
+        let id = format!("019a0000-0000-7000-8000-00000000f{:03}", token.len());
+        let step = json!({ "type": "a.b", "args": [1], "options": { "queue": "mail", "retry": { "max_attempts": 1 } } });
+        let flow = json!({ "id": id, "type": "chain", "steps": [step] });
+        let made = ask(&server, token, Method::POST, "/ojs/v1/workflows", Some(&flow)).await;
+        let fetch = json!({ "queues": ["mail"], "worker_id": "w" });
+        ask(&server, "worker", Method::POST, "/ojs/v1/workers/fetch", Some(&fetch)).await;
+        let failed = json!({ "job_id": made.body["workflow"]["steps"][0]["job_id"], "error": { "code": secret, "message": secret } });
+        let nack = ask(&server, "worker", Method::POST, "/ojs/v1/workers/nack", Some(&failed)).await;
+        assert_eq!(nack.status, 200, "{}", nack.body);
+        let again = ask(&server, token, Method::POST, "/ojs/v1/workflows", Some(&flow)).await;
+        assert_eq!(
+            (again.status, &again.body["workflow"]["state"]),
+            (201, &json!("failed")),
+            "{}",
+            again.body
+        );
+        assert!(!again.body.to_string().contains(secret), "{}", again.body);
+        let whole = ask(&server, "producer", Method::POST, "/ojs/v1/workflows", Some(&flow)).await;
+        assert!(whole.body.to_string().contains(secret), "{}", whole.body);
+    }
     server.stop().await;
 }

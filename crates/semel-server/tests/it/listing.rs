@@ -98,6 +98,33 @@ async fn a_page_looks_at_so_many_jobs_and_the_next_goes_on() {
     server.stop().await;
 }
 
+/// Paging by number ends somewhere, and it had said that there is more, and not where.
+#[tokio::test]
+async fn the_last_page_of_keys_that_a_number_reaches_says_where_to_go_on() {
+    let server = Server::start().await;
+    let keyed = |number: u32| json!({ "type": "a.b", "args": [number], "options": { "unique": { "keys": ["args"] } } });
+    let numbers: Vec<u32> = (0..10_050).collect();
+    for piece in numbers.chunks(1_000) {
+        let jobs: Vec<_> = piece.iter().copied().map(keyed).collect();
+        assert_eq!(server.post("/ojs/v1/jobs/batch", &json!({ "jobs": jobs })).await.status, 201);
+    }
+    let list =
+        async |query: &str| server.get(&format!("/ojs/v1/unique-jobs?per_page=200&{query}")).await.body;
+    let before = list("page=49").await["pagination"].clone();
+    assert_eq!((&before["has_more"], &before["next_cursor"]), (&true.into(), &json!(null)));
+    let last = list("page=50").await;
+    assert_eq!(
+        (&last["pagination"]["has_more"], last["items"].as_array().unwrap().len()),
+        (&true.into(), 200)
+    );
+    let cursor = last["pagination"]["next_cursor"].as_str().unwrap();
+    assert_eq!(last["items"][199]["job_id"], cursor);
+    let rest = list(&format!("cursor={cursor}")).await;
+    assert_eq!(rest["items"].as_array().unwrap().len(), 50);
+    assert_eq!(rest["pagination"]["has_more"], false);
+    server.stop().await;
+}
+
 #[tokio::test]
 async fn a_queue_is_shown_paused_and_resumed() {
     let server = Server::start().await;
