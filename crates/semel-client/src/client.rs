@@ -15,6 +15,7 @@ use serde_json::Value;
 
 use crate::address::Address;
 use crate::error::{ClientError, chain};
+use crate::numbers::readable;
 use crate::tls::{self, Connector};
 
 /// The media type of OJS bodies.
@@ -155,7 +156,7 @@ impl Client {
     }
 
     /// What [`request`](Self::request) was answered, as [`get_json`](Self::get_json) would give it: its JSON; null for a success
-    /// without a body.
+    /// without a body. A number that a [`Value`] cannot hold is a string of its digits in it.
     ///
     /// # Errors
     /// [`ClientError::Status`] when it is a refusal, [`ClientError::Protocol`] when a success is not JSON.
@@ -166,7 +167,7 @@ impl Client {
         if response.body.is_empty() {
             return Ok(Value::Null);
         }
-        serde_json::from_slice(&response.body).map_err(|error| {
+        serde_json::from_slice(&readable(&response.body)).map_err(|error| {
             ClientError::protocol(self.base_url(), format!("its body is not JSON ({error})"))
         })
     }

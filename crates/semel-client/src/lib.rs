@@ -14,11 +14,12 @@
 //! # Layout
 //! - [`Client`]: requests over a pool of kept connections, under one total timeout.
 //! - [`ClientError`]: what went wrong, told apart by what the caller may assume and do next.
-//! - `address`: base URLs; `tls`: whom to believe.
+//! - `address`: base URLs; `tls`: whom to believe; `numbers`: what answers have that a value cannot hold.
 
 mod address;
 mod client;
 mod error;
+mod numbers;
 mod tls;
 
 pub use bytes::Bytes;

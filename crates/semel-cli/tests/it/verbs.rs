@@ -109,6 +109,17 @@ fn who_makes_a_store_by_enqueueing_is_told() {
     assert_eq!(second.err, "");
 }
 
+/// What a client cannot hold is stored and shown by its digits: it was told to be no JSON, after it had been stored.
+#[test]
+fn a_job_with_numbers_beyond_a_clients_is_told_of() {
+    let folder = Folder::new();
+    let digits = "123456789012345678901234567890";
+    let made = folder.json(&["enqueue", "a.b", "1e400", digits]);
+    assert_eq!(made["job"]["args"], json!(["1e400", digits]));
+    let listed = folder.json(&["jobs"]);
+    assert_eq!(listed["jobs"][0]["args"], made["job"]["args"]);
+}
+
 /// Of an id that is taken nobody holds a key.
 #[test]
 fn a_refusal_sends_to_explain_only_where_it_is_about_a_key() {
