@@ -42,11 +42,26 @@ impl From<bool> for Did {
     }
 }
 
-impl From<Option<Settled>> for Did {
-    fn from(settled: Option<Settled>) -> Self {
-        match settled {
-            Some(Settled::Done(head)) => Self::Lost(head.job_type.clone(), head.queue.clone()),
-            settled => Self::from(settled.is_some()),
+/// What a decision about one job says.
+trait Decided {
+    fn about(self, id: JobId) -> Did;
+}
+
+impl Decided for bool {
+    fn about(self, _id: JobId) -> Did {
+        Did::from(self)
+    }
+}
+
+impl Decided for Option<Settled> {
+    fn about(self, id: JobId) -> Did {
+        match self {
+            Some(Settled::Done(head)) => Did::Lost(head.job_type.clone(), head.queue.clone()),
+            Some(Settled::Refused(why)) => {
+                tracing::error!(job = %id, ?why, "a run whose time is over cannot be ended, and is left as it is");
+                Did::Nothing
+            }
+            Some(Settled::Repeated(_)) | None => Did::Nothing,
         }
     }
 }
@@ -148,7 +163,7 @@ macro_rules! duty {
                     let decided = apart(ids, |ids: Vec<JobId>| {
                         let reads = Reads { $read: ids.clone(), ..Reads::default() };
                         store.decide_within(PATIENCE, reads, move |$draft: &mut Draft| {
-                            let did = each(&ids, |$id| $act.map(Did::from))?;
+                            let did = each(&ids, |$id| $act.map(|decided| decided.about(*$id)))?;
                             Ok(did.into_iter().collect::<Done>())
                         })
                     });
@@ -278,4 +293,20 @@ fn tend(draft: &mut Draft, key: &DocumentKey) -> Result<Tended, Missing> {
 duty! {
     /// Finished jobs past their retention lose their bodies.
     Purge, Due::Purge, heads, |draft, id| life::purge(draft, *id)
+}
+
+#[cfg(test)]
+mod tests {
+    use semel_core::body::Corrupt;
+    use semel_core::settle::Refusal;
+
+    use super::*;
+
+    /// Else the duty would look for more at once, and find the same.
+    #[test]
+    fn what_cannot_be_ended_has_not_moved() {
+        let refused = Some(Settled::Refused(Refusal::Corrupt(Corrupt("no text".to_owned()))));
+        let did = [refused.about(JobId::from_bytes([1; 16])), true.about(JobId::from_bytes([2; 16]))];
+        assert_eq!(Done::from_iter(did).moved, 1);
+    }
 }

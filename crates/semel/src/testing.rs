@@ -138,6 +138,8 @@ impl TestQueue {
     async fn do_duties(&self) -> Result<(), Error> {
         let engine = self.semel.engine()?;
         let store = engine.store();
+        // How long a limit lets nothing start is measured by the machine's clock, and this queue's goes otherwise.
+        store.hints().closed_lanes().clear();
         loop {
             let moved = Promote.run_once(store).await?.moved
                 + Reap.run_once(store).await?.moved

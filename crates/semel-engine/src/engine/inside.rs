@@ -1,5 +1,5 @@
 //! What is asked inside a transaction of the caller's own. Bounds of queues do not hold there: a queue's settings would be
-//! locked until the transaction ends.
+//! locked until the transaction ends. No request is remembered there either: what is sent again is the caller's transaction.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ impl Engine {
         let mut offers: Vec<Offer> = offers.into_iter().map(|offer| self.space.stored_offer(offer)).collect();
         let mut reads = Reads::default();
         for offer in &mut offers {
-            offer.bounded = false;
+            (offer.bounded, offer.once) = (false, None);
             offer.reads(&mut reads);
         }
         let labels: Vec<_> = offers.iter().map(Label::of).collect();

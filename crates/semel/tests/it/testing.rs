@@ -46,6 +46,23 @@ async fn time_ends_leases_and_jobs() {
     assert_eq!(job.job().unwrap().load().await.unwrap().unwrap().state(), JobState::Discarded);
 }
 
+/// A limit is as far as the queue's own clock says, not as the machine's does.
+#[tokio::test]
+async fn time_lets_the_next_start_under_a_limit() {
+    let queue = TestQueue::new();
+    let worker = Worker::new(&queue).handle(async |_: Add| Ok::<_, semel::Error>(()));
+    let limited = r#"{"type": "sum.add", "args": [{"a": 1, "b": 1}],
+        "options": {"rate_limit": {"key": "k", "rate": 1, "period": "PT1H"}}}"#;
+    for _ in 0..3 {
+        queue.enqueue(Envelope::from_json(limited)).await.unwrap();
+    }
+    assert_eq!(queue.drain(&worker).await.len(), 1);
+    for _ in 0..2 {
+        queue.advance(Duration::from_secs(3_600)).await;
+        assert_eq!(queue.drain(&worker).await.len(), 1);
+    }
+}
+
 #[tokio::test]
 async fn what_is_enqueued_is_found_by_its_type() {
     let queue = TestQueue::new();
