@@ -9,13 +9,18 @@ use semel_core::error::Invalid;
 use semel_core::ident::CronName;
 use semel_core::time::Timestamp;
 
-use crate::enqueue::{Enqueue, Terms, is_attribute};
+use crate::enqueue::{Enqueue, Terms, is_attribute, refuse_slip_of_job};
 use crate::members::{Members, Value};
+use crate::near::refuse_slip;
 use crate::write::{Object, list, object, put_string};
 use crate::{retry, sensitive, unique};
 
 /// Longest description, in bytes.
 const DESCRIPTION_BYTES_MAX: usize = 1_024;
+
+/// What is said of a cron itself. What is said of its job beside it is looked at with the job.
+const MEMBERS: [&str; 8] =
+    ["name", "expression", "cron", "timezone", "overlap_policy", "enabled", "description", "job_template"];
 
 /// A registration that was understood.
 #[derive(Debug)]
@@ -34,6 +39,11 @@ impl Register {
     /// What is wrong, where, and what to send instead.
     pub fn parse<'t>(text: &str, terms: impl Into<Terms<'t>>) -> Result<Self, Invalid> {
         let members = Members::read(text, "")?;
+        for (name, value) in members.iter("").filter(|(name, _)| !MEMBERS.contains(name) && !is_of_job(name))
+        {
+            refuse_slip(name, value, &MEMBERS)?;
+            refuse_slip_of_job(name, value)?;
+        }
         let name = match members.get("", "name") {
             Some(value) => CronName::parse(&value.string()?, "/name")?,
             None => return Err(Invalid::request("/name", "is missing; send a name for the cron")),

@@ -20,6 +20,7 @@ use semel_core::unique::{KeyInput, MissingKey, UniqueKey, UniquePolicy};
 use self::attributes::Attribute;
 use self::parts::Parts;
 use crate::members::{Members, Value};
+use crate::near::refuse_slip;
 use crate::template::{Template, Templates};
 use crate::{digest as request_digest, duration, limit, retry, sensitive, unique};
 
@@ -71,6 +72,12 @@ const SYSTEM: [&str; 31] = [
 /// Whether only a server sets this attribute.
 pub(crate) fn is_system(name: &str) -> bool {
     SYSTEM.contains(&name)
+}
+
+/// Refuses the name of no member of a job that is nearly that of one.
+pub(crate) fn refuse_slip_of_job(name: &str, value: Value<'_>) -> Result<(), Invalid> {
+    refuse_slip(name, value, &["options"])?;
+    refuse_slip(name, value, &Attribute::NAMES)
 }
 
 /// Whether this attribute may stand in `options` or at the top.

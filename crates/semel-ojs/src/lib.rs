@@ -44,6 +44,7 @@ pub mod write;
 
 mod digest;
 mod members;
+mod near;
 mod surrogate;
 
 pub use enqueue::{Enqueue, Terms};

@@ -15,6 +15,7 @@ use semel_core::settle::Report;
 use serde_json::value::RawValue;
 
 use crate::members::{Members, Value, below};
+use crate::near::refuse_slips;
 use crate::surrogate;
 
 /// The longest a fetch may wait for something to do.
@@ -314,6 +315,8 @@ pub(crate) fn read_job(members: &Members<'_>) -> Result<JobId, Invalid> {
 }
 
 pub(crate) fn read_bearer(members: &Members<'_>) -> Result<Bearer, Invalid> {
+    // A report without its lease would count for whoever has the job now.
+    refuse_slips(members, "", &["lease", "worker_id", "requeue", "delay_ms"])?;
     let lease = match members.get("", "lease") {
         Some(value) => Some(LeaseToken::parse(&value.string()?, "/lease")?),
         None => None,

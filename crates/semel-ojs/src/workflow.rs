@@ -20,6 +20,7 @@ use self::vain::{refuse_attributes, refuse_callbacks, refuse_depends_on};
 use crate::digest;
 use crate::enqueue::{Enqueue, Terms};
 use crate::members::{Members, Value};
+use crate::near::refuse_slips;
 use crate::write::{Object, list, object, put_string};
 
 /// Callbacks and when they come. SDKs that send them as steps give those such ids, by either spelling.
@@ -322,6 +323,7 @@ impl Reader<'_> {
                 ),
             ));
         }
+        refuse_slips(&Members::read(text, pointer)?, pointer, &["depends_on"])?;
         let job = self.defaults.job(text, pointer)?;
         let read = Enqueue::parse(&job.text, self.terms);
         let (offer, _) = read.map_err(|refused| job.placed(refused, pointer))?.into_parts();

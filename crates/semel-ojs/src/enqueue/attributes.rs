@@ -48,6 +48,27 @@ impl Attribute {
         Self::RateLimit,
     ];
 
+    /// What they are called.
+    pub(super) const NAMES: [&str; 17] = [
+        "queue",
+        "priority",
+        "timeout_ms",
+        "timeout",
+        "visibility_timeout_ms",
+        "visibility_timeout",
+        "scheduled_at",
+        "delay_until",
+        "expires_at",
+        "retry",
+        "retry_policy",
+        "max_attempts",
+        "unique",
+        "tags",
+        "pending",
+        "sensitive",
+        "rate_limit",
+    ];
+
     pub(super) fn from_name(name: &str) -> Option<Self> {
         Some(match name {
             "queue" => Self::Queue,

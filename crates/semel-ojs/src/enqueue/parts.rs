@@ -10,8 +10,9 @@ use semel_core::unique::{Given, UniquePolicy};
 
 use super::attributes::{Attribute, Slots};
 use super::recent::{self, Wording};
-use super::{Identified, Unread, check_meta_bytes, is_system};
+use super::{Identified, Unread, check_meta_bytes, is_system, refuse_slip_of_job};
 use crate::members::{Members, Value, below};
+use crate::near::refuse_slip;
 use crate::task::check_fits;
 use crate::template::Template;
 use crate::unique;
@@ -59,7 +60,10 @@ impl<'m> Parts<'m> {
                 None if name == "unique_key" => {
                     parts.unique_key = Some(value).filter(|value| !value.is_null());
                 }
-                None => keep(&mut unknown_options, name, value)?,
+                None => {
+                    refuse_slip(name, value, &Attribute::NAMES)?;
+                    keep(&mut unknown_options, name, value)?;
+                }
             }
         }
         for (name, value) in members.iter("") {
@@ -91,6 +95,8 @@ impl<'m> Parts<'m> {
                             if filled.is_none() {
                                 continue;
                             }
+                        } else {
+                            refuse_slip_of_job(name, value)?;
                         }
                         keep(&mut parts.extra, name, value)?;
                     }

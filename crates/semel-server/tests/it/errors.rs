@@ -48,6 +48,46 @@ async fn every_answer_has_the_headers_and_every_error_a_body() {
     server.stop().await;
 }
 
+/// Unknown members are kept with a job, and so a misspelt policy was none: the same work was done twice.
+#[tokio::test]
+async fn a_member_that_is_misspelt_is_refused_and_one_of_the_senders_own_is_kept() {
+    let server = Server::start().await;
+    let unique = json!({ "keys": ["type", "args"] });
+    let step = json!({ "id": "b", "type": "a.b", "args": [], "dependson": ["a"] });
+    let first = json!({ "id": "a", "type": "a.b", "args": [] });
+    let cron = |name: &str, value: Value| json!({ "name": "c", "expression": "0 3 * * *", "type": "a.b", "args": [], name: value });
+    for (path, body, pointer, meant) in [
+        ("jobs", json!({ "type": "a.b", "args": [], "unqiue": unique }), "/unqiue", "unique"),
+        (
+            "jobs",
+            json!({ "type": "a.b", "args": [], "options": { "uniqe": unique } }),
+            "/options/uniqe",
+            "unique",
+        ),
+        ("jobs", json!({ "type": "a.b", "args": [], "maxAttempts": 1 }), "/maxAttempts", "max_attempts"),
+        ("jobs", json!({ "type": "a.b", "args": [], "optoins": {} }), "/optoins", "options"),
+        ("cron", cron("timezon", json!("Europe/Berlin")), "/timezon", "timezone"),
+        ("cron", cron("overlap_polcy", json!("allow")), "/overlap_polcy", "overlap_policy"),
+        ("cron", cron("quueu", json!("mail")), "/quueu", ""),
+        ("cron", cron("queues", json!("mail")), "/queues", "queue"),
+        ("workflows", json!({ "steps": [first, step] }), "/steps/1/dependson", "depends_on"),
+        ("workers/nack", json!({ "job_id": UNKNOWN[13..], "error": {}, "leas": "1" }), "/leas", "lease"),
+    ] {
+        let told = server.post(&format!("/ojs/v1/{path}"), &body).await;
+        if meant.is_empty() {
+            assert_eq!(told.status, 201, "two slips may be a name of its own: {}", told.body);
+            continue;
+        }
+        assert_problem(&told, 400, "invalid_request");
+        assert_eq!(told.body["error"]["details"]["pointer"], pointer, "{}", told.body);
+        assert!(told.body["error"]["message"].as_str().unwrap().contains(meant), "{}", told.body);
+    }
+    let own = json!({ "type": "a.b", "args": [], "time": 1, "source": "/x", "my_queue": "q", "schema": "s" });
+    let kept = server.create(&own).await.body["job"].clone();
+    assert_eq!((&kept["time"], &kept["source"], &kept["my_queue"]), (&json!(1), &json!("/x"), &json!("q")));
+    server.stop().await;
+}
+
 /// For whoever was refused for want of a token, too.
 #[tokio::test]
 async fn the_docs_url_of_every_error_leads_to_its_code() {

@@ -1,0 +1,72 @@
+//! Names of no member that are nearly that of one. Unknown members are kept with a job (OJS core 5.4), so what is misspelt would be
+//! passed over in silence: a job without its policy runs twice.
+
+use semel_core::error::Invalid;
+
+use crate::members::{Members, Value};
+
+/// Shorter names are too near to others that mean something of their own, as `time` is to `type`.
+const NAME_LEAST: usize = 5;
+/// Longer ones are no slip.
+const NAME_MOST: usize = 40;
+
+/// Refuses a value whose name is one slip away from one of these, or is it in another spelling (`maxAttempts`). It is none of them.
+pub(crate) fn refuse_slip(name: &str, value: Value<'_>, known: &[&str]) -> Result<(), Invalid> {
+    let is_word = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
+    if value.is_null() || !is_word || !(NAME_LEAST - 1..=NAME_MOST).contains(&name.len()) {
+        return Ok(());
+    }
+    let plain = plain(name);
+    let is_near =
+        |known: &&&str| known.len() >= NAME_LEAST && strsim::osa_distance(&plain, &self::plain(known)) <= 1;
+    match known.iter().find(is_near) {
+        Some(meant) => Err(value.refuse(format!(
+            "is no member; {meant} is, and must be spelt so. What is your own needs a name that is not so near to it"
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// The same of all members that are none of these.
+pub(crate) fn refuse_slips(members: &Members<'_>, base: &str, known: &[&str]) -> Result<(), Invalid> {
+    let mut odd = members.iter(base).filter(|(name, _)| !known.contains(name));
+    odd.try_for_each(|(name, value)| refuse_slip(name, value, known))
+}
+
+/// However its words are joined.
+fn plain(name: &str) -> String {
+    name.chars().filter(|c| !"_-".contains(*c)).map(|c| c.to_ascii_lowercase()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_nearly_a_member_is_refused_with_the_one_that_was_meant() {
+        let known = ["unique", "max_attempts", "type", "queue", "timezone"];
+        let refused = |name: &str| {
+            let text = format!("{{\"{name}\": 1}}");
+            let members = Members::read(&text, "").unwrap();
+            refuse_slips(&members, "", &known).err().map(|refused| refused.to_string())
+        };
+        let slips = [
+            ("unqiue", 0),
+            ("uniqe", 0),
+            ("Unique", 0),
+            ("maxAttempts", 1),
+            ("max-attempt", 1),
+            ("quue", 3),
+            ("timezon", 4),
+        ];
+        for (name, meant) in slips {
+            let said = refused(name).unwrap_or_default();
+            assert!(said.contains(known[meant]), "{name}: {said}");
+        }
+        for own in
+            ["time", "types", "source", "uniquely_mine", "x", "queue", "attempts", "queue_of_mine", "/queue"]
+        {
+            assert_eq!(refused(own), None, "{own}");
+        }
+    }
+}
