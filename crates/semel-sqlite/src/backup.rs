@@ -273,6 +273,20 @@ fn check_free(path: &Path) -> Result<(), SqliteError> {
     )))
 }
 
+/// Refuses to make a store anew where only its file is gone: what it committed last is in what lies beside.
+pub(crate) fn refuse_remains(path: &Path) -> Result<(), SqliteError> {
+    let shown = path.display();
+    if path.exists() {
+        return Ok(());
+    }
+    let Some(left) = left_beside(path).map_err(|source| io(path, source))? else { return Ok(()) };
+    Err(SqliteError::Unsupported(format!(
+        "{shown} is gone, and {} is still there, which may have what was committed last: put {shown} back beside it; or, to begin with \
+         an empty store, move every {shown}-* away",
+        left.display()
+    )))
+}
+
 /// A file of the journal of the store that had this name, or what SQLite has in its log.
 fn left_beside(store: &Path) -> std::io::Result<Option<PathBuf>> {
     let Some(name) = store.file_name() else { return Ok(None) };

@@ -23,6 +23,7 @@ use semel_store::clock::{Clock, SteadyTime, SystemClock};
 use semel_store::{LogPage, StoreError};
 
 use self::carrier::Carrier;
+use crate::backup::refuse_remains;
 use crate::change::Record;
 use crate::documents;
 use crate::error::SqliteError;
@@ -116,6 +117,7 @@ impl Sqlite {
     pub fn open_with_clock(path: impl AsRef<Path>, clock: impl Clock) -> Result<Self, SqliteError> {
         let path = real(path.as_ref())?;
         let lock = FileLock::take(&path)?;
+        refuse_remains(&path)?;
         bring_to_disk(&path)?;
         let writes = open(&path)?;
         // The carrier does it.

@@ -45,6 +45,10 @@ async fn nothing_is_made_beside_what_another_store_committed_last() {
                 let advice = format!("every {}-* away", store.display());
                 assert!(error.contains(&left.display().to_string()) && error.contains(&advice), "{error}");
             }
+            // Nor by who opens the store: only its file may be gone.
+            let error = Sqlite::open(to).map(drop).unwrap_err().to_string();
+            let advice = format!("put {} back", store.display());
+            assert!(error.contains(&left.display().to_string()) && error.contains(&advice), "{error}");
         }
         assert_eq!(std::fs::read_to_string(&left).unwrap(), "the last commits");
         assert!(!store.exists());

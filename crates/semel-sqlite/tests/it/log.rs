@@ -150,6 +150,8 @@ async fn what_a_lost_store_left_beside_its_name_is_not_taken_for_the_restored_on
     }
     std::fs::remove_file(path("jobs.db")).unwrap();
     std::fs::write(path("jobs.db-wal"), &kept).unwrap();
+    let refused = Sqlite::open(path("jobs.db")).map(drop).unwrap_err().to_string();
+    assert!(refused.contains("is gone") && refused.contains("jobs.db-log.0"), "{refused}");
     let restore = || semel_sqlite::backup::restore(&path("copy.db"), &path("jobs.db"));
     assert!(restore().unwrap_err().to_string().contains("jobs.db-log.0"));
     for number in 0.. {
