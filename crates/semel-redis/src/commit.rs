@@ -140,7 +140,8 @@ impl Shared {
         self.reach(link).await?;
         let mut command = link.call(script);
         push(&mut command);
-        let said = self.send_until_answered(link, vec![command]).await?;
+        // An earlier step may have been done, and this one be done later by who ends it.
+        let said = self.send_until_answered(link, vec![command]).await.map_err(RedisError::after_it_began)?;
         said.into_iter().next().ok_or(RedisError::Answer("a step"))?
     }
 
@@ -157,7 +158,7 @@ impl Shared {
         let begun = Instant::now();
         loop {
             let said = link.send(&writers.again(Vec::new())).await;
-            match said.and_then(|said| writers.unwrap(said, true)) {
+            match said.and_then(|said| writers.unwrap(said, true).map_err(RedisError::after_it_began)) {
                 Ok(_) => return Ok(()),
                 Err(error) if !self.may_pass(link, &error) => return Err(error),
                 Err(error) => self.check(Some(begun), &error)?,
@@ -180,7 +181,8 @@ impl Shared {
 
     /// Whether it is worth while to send something again after `error`.
     fn may_pass(&self, link: &Link, error: &RedisError) -> bool {
-        error.is_lost_connection() || (link.finder().follows() && error.passes())
+        let lacks_replicas = matches!(error, RedisError::Behind);
+        error.is_lost_connection() || lacks_replicas || (link.finder().follows() && error.passes())
     }
 
     /// Whether it may be tried on, after `error`.
@@ -188,6 +190,7 @@ impl Shared {
         match lost_at {
             Some(at) if at.elapsed() >= self.patience => Err(match error {
                 RedisError::Lagging => RedisError::Lagging,
+                RedisError::Behind => RedisError::Behind,
                 _ => RedisError::Unknown,
             }),
             _ => Ok(()),
@@ -202,6 +205,8 @@ impl Shared {
             Some(writers) => (writers.first(commands.clone()), Some(writers.again(commands))),
         };
         let mut lost_at: Option<Instant> = None;
+        // Whether a try may have been taken of which no answer, or not enough replicas, told.
+        let mut may_be_done = false;
         loop {
             let request = if lost_at.is_some() { again.as_ref().unwrap_or(&first) } else { &first };
             let mut said = link.send(request).await;
@@ -223,6 +228,7 @@ impl Shared {
                     };
                     if said.iter().any(is_unknown) {
                         tracing::info!("Redis did not know the scripts any more, and is told them again");
+                        may_be_done = true;
                         match link.teach().await {
                             Ok(()) => {
                                 lost_at = lost_at.or(Some(Instant::now()));
@@ -233,6 +239,7 @@ impl Shared {
                         }
                     } else if said.iter().any(|said| said.as_ref().is_err_and(RedisError::is_emptied)) {
                         // It is made anew before it is sent again. What else was sent with it is gone as well.
+                        may_be_done = true;
                         lost_at = lost_at.or(Some(Instant::now()));
                         self.check(lost_at, &RedisError::Silent)?;
                         continue;
@@ -244,8 +251,10 @@ impl Shared {
                 }
                 // Nothing was done.
                 Err(error) if lost_at.is_none() && !self.may_pass(link, &error) => return Err(error),
+                Err(RedisError::Behind) if may_be_done => RedisError::Lagging,
                 Err(error) => error,
             };
+            may_be_done |= !matches!(error, RedisError::Behind);
             if lost_at.is_none() {
                 tracing::info!(%error, "a commit is not answered yet; it is sent again");
             }

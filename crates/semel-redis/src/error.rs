@@ -79,6 +79,11 @@ impl RedisError {
         matches!(self.code(), Some("LOADING" | "BUSY" | "TRYAGAIN" | "MASTERDOWN"))
     }
 
+    /// Whether Redis takes no writes for as long as too few replicas are there. Nothing was done.
+    pub(crate) fn lacks_replicas(&self) -> bool {
+        self.code() == Some("NOREPLICAS")
+    }
+
     /// Whether Redis reads its data. Nothing was done.
     pub(crate) fn is_loading(&self) -> bool {
         self.code() == Some("LOADING")
@@ -137,6 +142,11 @@ impl RedisError {
             error if error.may_be_done() => Self::Astray(format!("nothing was done: {error}")),
             error => error,
         }
+    }
+
+    /// The same, as it is told where something was done, or seen, before: that replicas have it is what is waited for.
+    pub(crate) fn after_it_began(self) -> Self {
+        if matches!(self, Self::Behind) { Self::Lagging } else { self }
     }
 
     /// The same, as it is told of a batch of which something may have been done: who heard that nothing was would send it again, and

@@ -88,9 +88,17 @@ impl Writers {
         self.first(commands)
     }
 
-    /// What the commands did, without what was put around them; `Lagging` where too few replicas have it.
+    /// What the commands did, without what was put around them; `Lagging` where too few replicas have it, and `Behind` where Redis itself
+    /// takes nothing for as long as too few are there (`min-replicas-to-write`).
     pub fn unwrap(&self, mut said: Said, is_again: bool) -> Result<Said, RedisError> {
         let reached = said.pop().ok_or(RedisError::Answer("wait"))?;
+        let is_refused =
+            |said: &Result<Value, RedisError>| said.as_ref().is_err_and(RedisError::lacks_replicas);
+        if !said.is_empty() && said.iter().all(is_refused) {
+            tracing::debug!("too few replicas are there for Redis to take a commit");
+            self.is_behind.store(true, Ordering::Release);
+            return Err(RedisError::Behind);
+        }
         if is_again && !said.is_empty() {
             said.remove(0)?;
         }

@@ -172,6 +172,33 @@ async fn without_replicas_the_answer_is_an_error_in_the_end() {
     assert_eq!(careful.queues().await.unwrap()[0].created, 1);
 }
 
+/// Redis takes nothing then (`min-replicas-to-write`), and so nobody is told that it is stored, or that it may be.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_redis_refuses_for_lack_of_replicas_is_not_stored() {
+    let (one, other) = (TempDir::new(), TempDir::new());
+    let (primary, replica) = pair([&one, &other]).await;
+    let mut connection = primary.connection().await;
+    redis::cmd("CONFIG")
+        .arg(&["SET", "min-replicas-to-write", "1"])
+        .exec_async(&mut connection)
+        .await
+        .unwrap();
+    let address = Address::parse(&primary.url()).unwrap().with_replicas(1).unwrap();
+    let careful = engine(&address.with_patience(Duration::from_secs(1))).await;
+    assert!(matches!(careful.enqueue(keyed("a").offer(), "").await.unwrap(), Outcome::Created(_)));
+    drop(replica);
+    until("the replica is gone", async || info(&mut connection).await.contains("connected_slaves:0")).await;
+    for _ in 0..2 {
+        let told = careful.enqueue(keyed("b").offer(), "").await.unwrap_err();
+        let is_so = matches!(&told, StoreError::Unavailable(why) if why.contains("nothing was stored"));
+        assert!(is_so && told.is_retryable(), "{told:?}");
+    }
+    // The answer that somebody else's job is there waits for replicas that have it.
+    let told = careful.enqueue(keyed("a").on_conflict("ignore").offer(), "").await.unwrap_err();
+    assert!(matches!(told, StoreError::Unknown(_)), "{told:?}");
+    assert_eq!(careful.queues().await.unwrap()[0].created, 1);
+}
+
 /// A primary that is made a replica lets nobody wait any more. What it did before may be there or not, and nobody is told that it
 /// is not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
