@@ -70,9 +70,29 @@ pub enum ClientError {
     },
 }
 
+/// What to do about a server that is there, and with which no encrypted connection came about: in the words of rustls why.
+fn not_believed(reason: &str) -> Option<String> {
+    let says = |what: &str| reason.contains(what);
+    let advice = if says("CaUsedAsEndEntity") {
+        "its certificate is that of an authority, and a server's must not be: have one made for the server (basicConstraints CA:FALSE)"
+    } else if says("not valid for name") {
+        "ask it by a name that its certificate has, or have that name put into the certificate"
+    } else if says("UnknownIssuer") {
+        "nobody who is trusted has signed its certificate: name the file of the authority that did (--ca)"
+    } else if says("Expired") || says("not valid yet") || says("NotValidYet") {
+        "have its certificate renewed, or this machine's clock set right"
+    } else if says("InvalidContentType") {
+        "it does not speak https: is it to be asked by http?"
+    } else {
+        return None;
+    };
+    Some(advice.to_owned())
+}
+
 impl ClientError {
     pub(crate) fn unreachable(url: &str, reason: String) -> Self {
-        Self::Unreachable { url: url.to_owned(), reason, hint: format!("is `semel serve` running at {url}?") }
+        let hint = not_believed(&reason).unwrap_or_else(|| format!("is `semel serve` running at {url}?"));
+        Self::Unreachable { url: url.to_owned(), reason, hint }
     }
 
     pub(crate) fn no_answer(url: &str, reason: String) -> Self {
@@ -85,7 +105,9 @@ impl ClientError {
         Self::Protocol {
             url: url.to_owned(),
             reason,
-            hint: format!("is it an OJS server that listens at {url}?"),
+            hint: format!(
+                "is it an OJS server that listens at {url}, and not one that is to be asked by https?"
+            ),
         }
     }
 

@@ -4,10 +4,11 @@ use clap::Args;
 use semel_client::{Bytes, HeaderMap, Method};
 use serde_json::Value;
 
-use crate::config::{Globals, Settings};
+use crate::config::{Globals, Settings, Target};
 use crate::failure::Failure;
 use crate::link::{Link, Purpose};
 use crate::offer::Offer;
+use crate::place::Place;
 use crate::print::{Printer, Style, items, moment, number, plain, text};
 
 /// Say what enqueueing a job would lead to, and why; writes nothing
@@ -33,6 +34,7 @@ impl Explain {
     pub async fn run(self, globals: &Globals, printer: &Printer) -> Result<(), Failure> {
         let body = Bytes::from(self.offer.body()?);
         let settings = Settings::read(globals, None)?;
+        let is_none = matches!(&settings.target, Target::Store(Place::Sqlite(path)) if !path.exists());
         let answer = Link::with(&settings, Purpose::Imagine, async |client| {
             let response =
                 client.request(Method::POST, "/ojs/v1/unique/explain", Some(body), HeaderMap::new()).await?;
@@ -43,6 +45,13 @@ impl Explain {
             printer.value(&answer);
         } else {
             show(&answer, printer);
+        }
+        if is_none {
+            // In another folder than the server's, or by a name that is misspelt, it would be taken for the answer of the store that is meant.
+            printer.remark(format_args!(
+                "there is no store at {}: this is what an empty one would say. Name another one by --store or --server",
+                settings.store
+            ));
         }
         Ok(())
     }

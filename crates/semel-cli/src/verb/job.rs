@@ -94,7 +94,9 @@ fn show(job: &Value, printer: &Printer) {
         ("cancelled", "/cancelled_at"),
         ("discarded", "/discarded_at"),
     ] {
-        if job.pointer(pointer).is_some_and(Value::is_string) {
+        // OJS has an end of any kind in `completed_at`.
+        let is_of_another = name == "completed" && text(job, "/state") != "completed";
+        if job.pointer(pointer).is_some_and(Value::is_string) && !is_of_another {
             facts.push((name, moment(job, pointer)));
         }
     }

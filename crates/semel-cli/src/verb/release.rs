@@ -1,6 +1,7 @@
 //! `semel release`.
 
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 use semel_client::Method;
 use serde_json::json;
 
@@ -24,7 +25,7 @@ pub struct Release {
     #[arg(value_name = "KEY")]
     key: String,
     /// Why, for the log
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
     reason: String,
     /// Do not ask
     #[arg(long)]

@@ -30,7 +30,11 @@ fn a_server_with_a_certificate_is_talked_to_at_https() {
     assert_eq!(told.code, 0, "{}", told.err);
     let doubted = folder.run(&["jobs", "--ca", "two.pem"]);
     assert!(doubted.code == 5 && doubted.err.contains("certificate"), "{}", doubted.err);
-    assert_eq!(folder.run(&["jobs"]).code, 5, "the system does not vouch for it");
+    let unknown = folder.run(&["jobs"]);
+    assert_eq!(unknown.code, 5, "the system does not vouch for it");
+    assert!(unknown.err.contains("--ca") && !unknown.err.contains("running at"), "{}", unknown.err);
+    let plain = folder.run(&["jobs", "--server", &server.url.replacen("https", "http", 1)]);
+    assert!(plain.code != 0 && plain.err.contains("by https"), "{}", plain.err);
     // A new certificate counts from SIGHUP on.
     std::fs::copy(folder.path().join("two.pem"), folder.path().join("now.pem")).unwrap();
     std::fs::copy(folder.path().join("two.key"), folder.path().join("now.key")).unwrap();

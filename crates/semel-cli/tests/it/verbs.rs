@@ -52,6 +52,7 @@ fn enqueue_explain_release(folder: &Folder) {
     );
     assert!(folder.run(&["keys", key]).out.contains("semel enqueue"), "who asked is on record");
 
+    assert_eq!(folder.run(&["release", key, "--reason", "", "--yes"]).code, 2, "who takes a key says why");
     let asked = folder.run(&["release", key, "--reason", "test"]);
     assert_eq!(asked.code, 1, "nobody answered, so nothing is released: {}", asked.err);
     assert_eq!(folder.json(&["release", key, "--reason", "test", "--yes"])["released"][0], id);
@@ -107,6 +108,17 @@ fn who_makes_a_store_by_enqueueing_is_told() {
     assert_eq!((first.code, second.code), (0, 0), "{first:?} {second:?}");
     assert!(first.err.contains("sqlite:./semel.db is a new store"), "{}", first.err);
     assert_eq!(second.err, "");
+}
+
+/// In another folder than the store's it was told as if nobody held the key.
+#[test]
+fn what_is_explained_without_a_store_says_so() {
+    let folder = Folder::new();
+    let told = folder.run(&["explain", "a.b", "--key", "k"]);
+    assert!(told.code == 0 && told.err.contains("there is no store at sqlite:./semel.db"), "{}", told.err);
+    folder.json(&["enqueue", "a.b", "--key", "k"]);
+    let told = folder.run(&["explain", "a.b", "--key", "k"]);
+    assert!(told.out.contains("reject") && told.err.is_empty(), "{}", told.err);
 }
 
 /// What a client cannot hold is stored and shown by its digits: it was told to be no JSON, after it had been stored.

@@ -70,7 +70,10 @@ impl Schedule {
         }
         if let Some(interval) = text.strip_prefix("@every") {
             let interval = read_interval(interval.trim()).ok_or_else(|| {
-                refuse("is not an interval of at least a second; write @every 30m or @every 1h30m".to_owned())
+                refuse(
+                    "is not an interval from a second to ten years; write @every 30m or @every 1h30m"
+                        .to_owned(),
+                )
             })?;
             return Ok(Self { kind: Kind::Every(interval), zone });
         }
