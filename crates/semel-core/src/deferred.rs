@@ -100,7 +100,8 @@ pub fn encode(offer: &Offer) -> Result<String, Corrupt> {
         priority: offer.priority,
         start: match offer.start {
             Start::Now => None,
-            Start::Later(when) => Some(StoredStart::Later(when.into())),
+            // Who keeps an offer for later holds nothing back for others that go on.
+            Start::Later(when) | Start::Held(when) => Some(StoredStart::Later(when.into())),
             Start::OnActivation => Some(StoredStart::OnActivation),
         },
         expires: offer.expires.map(StoredWhen::from),

@@ -203,6 +203,10 @@ impl Placing {
             Start::Now => {}
             Start::Later(when) => placing.start_at(when.resolve(now), now),
             Start::OnActivation => placing.state = State::Pending,
+            Start::Held(when) => {
+                placing.state = State::Pending;
+                placing.start_at(when.resolve(now), now);
+            }
         }
         placing
     }

@@ -69,14 +69,15 @@ pub(super) fn fire(
     let before = draft.mark();
     // What people are to activate waits for them alone.
     let is_held = cron.overlap == Overlap::Enqueue && !going.is_empty() && offer.start != Start::OnActivation;
-    let own_time = match offer.start {
-        Start::Later(when) => Some(when.resolve(now)),
-        Start::Now | Start::OnActivation => None,
-    };
     match cron.overlap {
         // Those that wait first, or the end of the one that runs would let them go.
         Overlap::CancelPrevious => each(own.iter().rev(), |id| cancel(draft, *id)).map(drop)?,
-        Overlap::Enqueue if is_held => offer.start = Start::OnActivation,
+        Overlap::Enqueue if is_held => {
+            offer.start = match offer.start {
+                Start::Later(when) => Start::Held(when),
+                _ => Start::OnActivation,
+            };
+        }
         Overlap::Enqueue | Overlap::Skip | Overlap::Allow => {}
     }
     let mut outcome = enqueue(draft, &offer)?;
@@ -93,7 +94,7 @@ pub(super) fn fire(
     let (decision, job) = decided(&outcome);
     deferred::note(draft, &offer, &outcome, &format!("cron {name}"))?;
     if let (Decision::Fired, Some(head), true) = (decision, job, is_held)
-        && hold_back(draft, cron, head, own_time)? == Added::TooMany
+        && hold_back(draft, cron, head)? == Added::TooMany
     {
         // Rather none than two at once.
         draft.back_to(before);
@@ -160,18 +161,8 @@ fn cancel(draft: &mut Draft, id: JobId) -> Result<(), Missing> {
     Ok(())
 }
 
-/// Holds the job of a tick back for those that go on, and until its own time if it has one. One that is held back itself waits for
-/// all before it.
-fn hold_back(
-    draft: &mut Draft,
-    cron: &Cron,
-    head: &Head,
-    own_time: Option<Timestamp>,
-) -> Result<Added, Missing> {
-    if let (Some(time), Some(mut head)) = (own_time, draft.head(head.id)?) {
-        head.available_at = head.available_at.max(time);
-        draft.update(&mut head);
-    }
+/// Holds the job of a tick back for those that go on. One that is held back itself waits for all before it.
+fn hold_back(draft: &mut Draft, cron: &Cron, head: &Head) -> Result<Added, Missing> {
     // The admission itself may have replaced one that it was to wait for.
     let going = going(draft, cron, head.id)?;
     let mut from = 0;

@@ -90,6 +90,8 @@ pub enum Start {
     Later(When),
     /// When it is activated.
     OnActivation,
+    /// When it is activated, and not before then.
+    Held(When),
 }
 
 impl Offer {

@@ -408,6 +408,7 @@ macro_rules! conformance {
         $crate::conformance!(@$how $fixture; overlaps:
             a_tick_waits_behind_any_number_of_cancelled_ones,
             a_held_tick_begins_no_sooner_than_its_template_says,
+            a_held_tick_that_keeps_a_schedule_is_not_put_off,
             a_pending_tick_waits_for_people_alone,
             a_tick_cancels_any_number_of_held_ones,
             a_tick_is_decided_however_often_its_job_was_replaced,

@@ -89,6 +89,18 @@ pub async fn a_held_tick_begins_no_sooner_than_its_template_says(f: &Fixture) {
     assert_eq!((head.state, head.available_at), (State::Scheduled, head.created_at.saturating_add(delay)));
 }
 
+/// A job that takes the place of a scheduled one has its time, however often: each tick had put it off once more, for ever.
+pub async fn a_held_tick_that_keeps_a_schedule_is_not_put_off(f: &Fixture) {
+    let delay = Duration::from_secs(150);
+    let template = keyed("kept").on_conflict("replace_except_schedule").later(delay);
+    put(f, Overlap::Enqueue, template.offer()).await;
+    let due = f.head(fired(f).await).await.unwrap().available_at;
+    for _ in 0..2 {
+        let head = f.head(fired(f).await).await.unwrap();
+        assert_eq!((head.state, head.available_at), (State::Scheduled, due));
+    }
+}
+
 /// What people are to activate waits for them, whatever ends before it.
 pub async fn a_pending_tick_waits_for_people_alone(f: &Fixture) {
     put(f, Overlap::Enqueue, job().pending().offer()).await;
