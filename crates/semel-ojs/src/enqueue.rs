@@ -76,7 +76,7 @@ pub(crate) fn is_system(name: &str) -> bool {
 
 /// Refuses the name of no member of a job that is nearly that of one.
 pub(crate) fn refuse_slip_of_job(name: &str, value: Value<'_>) -> Result<(), Invalid> {
-    refuse_slip(name, value, &["options"])?;
+    refuse_slip(name, value, &["options", "unique_key", "version"])?;
     refuse_slip(name, value, &Attribute::NAMES)
 }
 

@@ -10,15 +10,21 @@ const NAME_LEAST: usize = 5;
 /// Longer ones are no slip.
 const NAME_MOST: usize = 40;
 
+/// How a name of the sender's own may begin, so that it is nobody's slip.
+const OWN: [&str; 4] = ["x_", "x-", "_", "ext_"];
+
 /// Refuses a value whose name is one slip away from one of these, or is it in another spelling (`maxAttempts`). It is none of them.
 pub(crate) fn refuse_slip(name: &str, value: Value<'_>, known: &[&str]) -> Result<(), Invalid> {
+    let is_own = OWN.iter().any(|own| name.starts_with(own));
     let is_word = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
-    if value.is_null() || !is_word || !(NAME_LEAST - 1..=NAME_MOST).contains(&name.len()) {
+    if value.is_null() || is_own || !is_word || !(NAME_LEAST - 1..=NAME_MOST).contains(&name.len()) {
         return Ok(());
     }
-    let plain = plain(name);
-    let is_near =
-        |known: &&&str| known.len() >= NAME_LEAST && strsim::osa_distance(&plain, &self::plain(known)) <= 1;
+    let is_near = |known: &&&str| {
+        known.len() >= NAME_LEAST
+            && (plain(name).eq(plain(known))
+                || name.len().abs_diff(known.len()) <= 1 && strsim::osa_distance(name, known) <= 1)
+    };
     match known.iter().find(is_near) {
         Some(meant) => Err(value.refuse(format!(
             "is no member; {meant} is, and must be spelt so. What is your own needs a name that is not so near to it"
@@ -34,8 +40,8 @@ pub(crate) fn refuse_slips(members: &Members<'_>, base: &str, known: &[&str]) ->
 }
 
 /// However its words are joined.
-fn plain(name: &str) -> String {
-    name.chars().filter(|c| !"_-".contains(*c)).map(|c| c.to_ascii_lowercase()).collect()
+fn plain(name: &str) -> impl Iterator<Item = u8> {
+    name.bytes().filter(|byte| !b"_-".contains(byte)).map(|byte| byte.to_ascii_lowercase())
 }
 
 #[cfg(test)]
@@ -55,7 +61,8 @@ mod tests {
             ("uniqe", 0),
             ("Unique", 0),
             ("maxAttempts", 1),
-            ("max-attempt", 1),
+            ("max_attempt", 1),
+            ("Max-Attempts", 1),
             ("quue", 3),
             ("timezon", 4),
         ];
@@ -63,9 +70,21 @@ mod tests {
             let said = refused(name).unwrap_or_default();
             assert!(said.contains(known[meant]), "{name}: {said}");
         }
-        for own in
-            ["time", "types", "source", "uniquely_mine", "x", "queue", "attempts", "queue_of_mine", "/queue"]
-        {
+        for own in [
+            "time",
+            "types",
+            "source",
+            "uniquely_mine",
+            "x",
+            "queue",
+            "attempts",
+            "queue_of_mine",
+            "/queue",
+            "x_queue",
+            "x-unique",
+            "_queue",
+            "ext_queue",
+        ] {
             assert_eq!(refused(own), None, "{own}");
         }
     }

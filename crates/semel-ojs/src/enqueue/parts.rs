@@ -61,6 +61,7 @@ impl<'m> Parts<'m> {
                     parts.unique_key = Some(value).filter(|value| !value.is_null());
                 }
                 None => {
+                    refuse_slip(name, value, &["unique_key", "metadata"])?;
                     refuse_slip(name, value, &Attribute::NAMES)?;
                     keep(&mut unknown_options, name, value)?;
                 }

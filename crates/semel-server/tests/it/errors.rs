@@ -65,6 +65,13 @@ async fn a_member_that_is_misspelt_is_refused_and_one_of_the_senders_own_is_kept
             "unique",
         ),
         ("jobs", json!({ "type": "a.b", "args": [], "maxAttempts": 1 }), "/maxAttempts", "max_attempts"),
+        (
+            "jobs",
+            json!({ "type": "a.b", "args": [], "options": { "uniqueKey": "k" } }),
+            "/options/uniqueKey",
+            "unique_key",
+        ),
+        ("jobs", json!({ "type": "a.b", "args": [], "unique-key": "k" }), "/unique-key", "unique_key"),
         ("jobs", json!({ "type": "a.b", "args": [], "optoins": {} }), "/optoins", "options"),
         ("cron", cron("timezon", json!("Europe/Berlin")), "/timezon", "timezone"),
         ("cron", cron("overlap_polcy", json!("allow")), "/overlap_polcy", "overlap_policy"),
