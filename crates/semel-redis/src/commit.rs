@@ -158,8 +158,10 @@ impl Shared {
         let begun = Instant::now();
         loop {
             let said = link.send(&writers.again(Vec::new())).await;
-            match said.and_then(|said| writers.unwrap(said, true).map_err(RedisError::after_it_began)) {
+            match said.and_then(|said| writers.unwrap(said, true)) {
                 Ok(_) => return Ok(()),
+                // Redis itself takes nothing: whoever asks next tries again anyway.
+                Err(RedisError::Behind) => return Err(RedisError::Behind),
                 Err(error) if !self.may_pass(link, &error) => return Err(error),
                 Err(error) => self.check(Some(begun), &error)?,
             }
@@ -228,7 +230,7 @@ impl Shared {
                     };
                     if said.iter().any(is_unknown) {
                         tracing::info!("Redis did not know the scripts any more, and is told them again");
-                        may_be_done = true;
+                        may_be_done |= !said.iter().all(is_unknown);
                         match link.teach().await {
                             Ok(()) => {
                                 lost_at = lost_at.or(Some(Instant::now()));
@@ -239,7 +241,6 @@ impl Shared {
                         }
                     } else if said.iter().any(|said| said.as_ref().is_err_and(RedisError::is_emptied)) {
                         // It is made anew before it is sent again. What else was sent with it is gone as well.
-                        may_be_done = true;
                         lost_at = lost_at.or(Some(Instant::now()));
                         self.check(lost_at, &RedisError::Silent)?;
                         continue;
@@ -251,7 +252,7 @@ impl Shared {
                 }
                 // Nothing was done.
                 Err(error) if lost_at.is_none() && !self.may_pass(link, &error) => return Err(error),
-                Err(RedisError::Behind) if may_be_done => RedisError::Lagging,
+                Err(RedisError::Behind) if may_be_done => RedisError::Unknown,
                 Err(error) => error,
             };
             may_be_done |= !matches!(error, RedisError::Behind);

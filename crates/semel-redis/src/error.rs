@@ -144,9 +144,9 @@ impl RedisError {
         }
     }
 
-    /// The same, as it is told where something was done, or seen, before: that replicas have it is what is waited for.
+    /// The same, as it is told where something of it may have been done before.
     pub(crate) fn after_it_began(self) -> Self {
-        if matches!(self, Self::Behind) { Self::Lagging } else { self }
+        if matches!(self, Self::Behind) { Self::Unknown } else { self }
     }
 
     /// The same, as it is told of a batch of which something may have been done: who heard that nothing was would send it again, and

@@ -4,27 +4,34 @@ if not now then
     return emptied
 end
 local what = ARGV[4]
--- At how many places of a log it is seen how much a record has.
-local PLACES = 64
+-- At how many places of a log it is seen how much a record has, and at how many of them there must be one: elsewhere the numbers of
+-- records have gaps.
+local PLACES, FOUND = 256, 64
 
 -- The number of a record.
 local function numbered(record)
     return tonumber(record[1]:match('^%d+'))
 end
 
--- Drops the oldest records of a log but for so many, and for about so many bytes of events. Answers whether it did.
+-- Drops the oldest records of a log but for so many; and an eighth of them where it seems to have more bytes of events than there is room
+-- for, so that a guess that is wrong drops little. Answers whether it dropped any.
 local function trim(log, kept, room)
     local n = call('XLEN', log)
-    if n > PLACES then
+    if n > FOUND then
         local from = numbered(call('XRANGE', log, '-', '+', 'COUNT', 1)[1])
         local to = numbered(call('XREVRANGE', log, '+', '-', 'COUNT', 1)[1])
-        local bytes = 1
+        local bytes, found = 0, 0
         for i = 0, PLACES - 1 do
-            local at = from + math.floor((to - from) * i / (PLACES - 1))
-            local fields = call('XRANGE', log, digits(at), '+', 'COUNT', 1)[1][2]
-            bytes = bytes + #fields[#fields]
+            local at = digits(from + math.floor((to - from) * i / (PLACES - 1)))
+            local record = call('XRANGE', log, at, at)[1]
+            if record then
+                local fields = record[2]
+                bytes, found = bytes + #fields[#fields], found + 1
+            end
         end
-        kept = math.min(kept, math.floor(room * PLACES / bytes))
+        if found >= FOUND and bytes / found * n > room then
+            kept = math.min(kept, math.floor(n * 7 / 8))
+        end
     end
     if n > kept then
         call('XTRIM', log, 'MAXLEN', digits(kept))

@@ -193,9 +193,9 @@ async fn what_redis_refuses_for_lack_of_replicas_is_not_stored() {
         let is_so = matches!(&told, StoreError::Unavailable(why) if why.contains("nothing was stored"));
         assert!(is_so && told.is_retryable(), "{told:?}");
     }
-    // The answer that somebody else's job is there waits for replicas that have it.
+    // Nor is anybody told that somebody else's job is there: no replica confirms it.
     let told = careful.enqueue(keyed("a").on_conflict("ignore").offer(), "").await.unwrap_err();
-    assert!(matches!(told, StoreError::Unknown(_)), "{told:?}");
+    assert!(matches!(told, StoreError::Unavailable(_)), "{told:?}");
     assert_eq!(careful.queues().await.unwrap()[0].created, 1);
 }
 
