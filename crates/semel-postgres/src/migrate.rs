@@ -348,7 +348,7 @@ mod tests {
         "functions 4 a1046c5ffca1c1a0",
         "functions 5 bdd90b60b97dfe17",
         "functions 6 bd5eb09b67a4cc89",
-        "functions 7 0d35e0e4ea1b64c1",
+        "functions 7 1e5452df82cd14b2",
     ];
 
     #[test]

@@ -49,7 +49,8 @@ impl Found {
 /// Whether pages that are counted from the first item go on behind this one, where so many items were found. When others were not
 /// looked for, the page that reaches the last of these says so; behind it there is nothing, so that who turns pages comes to an end.
 pub(crate) const fn has_more(first: u64, size: u64, found: u64, is_lower_bound: bool) -> bool {
-    first.saturating_add(size) < found || (first < found && is_lower_bound)
+    let is_in_reach = first < found || first == 0;
+    first.saturating_add(size) < found || (is_in_reach && is_lower_bound)
 }
 
 /// The newest jobs that the filter admits, at most so many.
@@ -120,6 +121,8 @@ mod tests {
         {
             assert_eq!(has_more(first, 5, 10, is_cut), more, "{first} {is_cut}");
         }
+        // Looked at for long enough without finding one.
+        assert!(has_more(0, 5, 0, true) && !has_more(5, 5, 0, true));
     }
 
     /// A type that nobody uses once had the whole store looked through by one request.

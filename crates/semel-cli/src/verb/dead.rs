@@ -116,8 +116,11 @@ impl List {
         }
         let jobs = items(&page, "/jobs");
         if jobs.is_empty() {
-            if page["pagination"]["is_lower_bound"] == true {
-                let counted = number(&page, "/pagination/total");
+            let counted = number(&page, "/pagination/total");
+            if page["pagination"]["is_lower_bound"] == true && counted == 0 {
+                printer
+                    .remark("none among the jobs that were looked at; name a --queue to look through fewer");
+            } else if page["pagination"]["is_lower_bound"] == true {
                 printer.remark(format_args!(
                     "only the newest {counted} are listed; name a --queue or a --type to see others"
                 ));

@@ -84,7 +84,7 @@ BEGIN
             array_agg(w.id ORDER BY w.place), array_agg(w.type ORDER BY w.place), array_fill(v_queue, ARRAY[count(*)::int4]),
             array_agg(w.new_attempt ORDER BY w.place), array_fill(0::int8, ARRAY[count(*)::int4]) FROM w
     )
-    -- One whose body is gone is granted to nobody, and ends with its lease.
+    -- One whose body is gone is granted to nobody, and so is in nobody's way.
     SELECT 1::int2, w.place::int8, w.whose, w.body, @w_short FROM w WHERE w.body IS NOT NULL
     UNION ALL
     SELECT 2::int2, x.kind::int8, NULL::int4, x.text, x.id, @short_nulls_rest FROM w JOIN @.note x ON x.id = w.id
