@@ -172,6 +172,11 @@ impl Level {
 }
 
 impl Settings {
+    /// Whether the store is a file that is not there yet.
+    pub fn lacks_store(&self) -> bool {
+        matches!(&self.target, Target::Store(Place::Sqlite(path)) if !path.exists())
+    }
+
     /// The token to send.
     ///
     /// # Errors

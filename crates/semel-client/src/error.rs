@@ -75,11 +75,11 @@ fn not_believed(reason: &str) -> Option<String> {
     let says = |what: &str| reason.contains(what);
     let advice = if says("CaUsedAsEndEntity") {
         "its certificate is that of an authority, and a server's must not be: have one made for the server (basicConstraints CA:FALSE)"
-    } else if says("not valid for name") {
+    } else if says("not valid for name") || says("NotValidForName") {
         "ask it by a name that its certificate has, or have that name put into the certificate"
     } else if says("UnknownIssuer") {
         "nobody who is trusted has signed its certificate: name the file of the authority that did (--ca)"
-    } else if says("Expired") || says("not valid yet") || says("NotValidYet") {
+    } else if ["certificate expired", "Expired", "not valid yet", "NotValidYet"].into_iter().any(says) {
         "have its certificate renewed, or this machine's clock set right"
     } else if says("InvalidContentType") {
         "it does not speak https: is it to be asked by http?"
@@ -250,6 +250,34 @@ mod tests {
         }
         assert!(ClientError::unreachable("http://h", String::new()).passes());
         assert!(!ClientError::protocol("http://h", String::new()).passes());
+    }
+
+    /// In rustls' own words, with what it says of the circumstances and without.
+    #[test]
+    fn a_server_that_is_not_believed_is_not_asked_whether_it_runs() {
+        use rustls::CertificateError::{
+            Expired, ExpiredContext, NotValidForName, NotValidYet, NotValidYetContext, UnknownIssuer,
+        };
+        use rustls::pki_types::UnixTime;
+        let (time, other) = (UnixTime::since_unix_epoch(std::time::Duration::from_secs(9)), UnixTime::now());
+        let late = ExpiredContext { time: other, not_after: time };
+        let early = NotValidYetContext { time, not_before: other };
+        for (why, advice) in [
+            (rustls::Error::from(UnknownIssuer), "--ca"),
+            (NotValidForName.into(), "by a name"),
+            (Expired.into(), "renewed"),
+            (late.into(), "renewed"),
+            (NotValidYet.into(), "clock"),
+            (early.into(), "clock"),
+            (rustls::InvalidMessage::InvalidContentType.into(), "by http"),
+        ] {
+            let told = ClientError::unreachable("https://h", why.to_string());
+            let hint = told.hint().unwrap();
+            assert!(hint.contains(advice) && !hint.contains("running"), "{why}: {hint}");
+        }
+        assert!(
+            ClientError::unreachable("https://h", "refused".to_owned()).hint().unwrap().contains("running")
+        );
     }
 
     #[test]

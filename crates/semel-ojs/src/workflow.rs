@@ -249,6 +249,7 @@ impl Reader<'_> {
         for (at, raw) in items.iter().enumerate() {
             let pointer = format!("/{}/{at}", trim(place));
             let members = Members::read(raw.get(), &pointer)?;
+            refuse_slips(&members, &pointer, &["depends_on"])?;
             let id = self.names.id(&members, &pointer, at)?;
             let number = self.step(raw.get(), &pointer, &id, &[], &[])?;
             called.push((id, number));
@@ -323,7 +324,6 @@ impl Reader<'_> {
                 ),
             ));
         }
-        refuse_slips(&Members::read(text, pointer)?, pointer, &["depends_on"])?;
         let job = self.defaults.job(text, pointer)?;
         let read = Enqueue::parse(&job.text, self.terms);
         let (offer, _) = read.map_err(|refused| job.placed(refused, pointer))?.into_parts();

@@ -76,7 +76,11 @@ impl PostgresError {
 
     /// Whether it was refused for what it is, and not because there is no room, nor anybody to take it just now.
     pub fn is_refusal(&self) -> bool {
-        self.code().is_some_and(|code| !["53", "57"].iter().any(|class| code.code().starts_with(class)))
+        // Of the class of connections the first is what poolers say to who wants to set what they do not let him.
+        self.code().is_some_and(|code| {
+            code == SqlState::PROTOCOL_VIOLATION
+                || !["08", "53", "57"].iter().any(|class| code.code().starts_with(class))
+        })
     }
 
     /// Whether the database undid the transaction because of another one: the same may be asked again at once.
@@ -170,5 +174,25 @@ impl From<PostgresError> for StoreError {
             | PostgresError::ReadOnly => Self::Unavailable(message),
             PostgresError::Unknown | PostgresError::GivenUp(_) => Self::Unknown(message),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_be_otherwise_soon_is_no_refusal() {
+        let is_refusal = |code: Option<&str>| {
+            let failure = Failure { code: code.map(str::to_owned), message: String::new() };
+            PostgresError::Session(failure).is_refusal()
+        };
+        for code in ["08P01", "0A000", "28000", "42501"] {
+            assert!(is_refusal(Some(code)), "{code}");
+        }
+        for code in ["08006", "53300", "57P01", "57P03"] {
+            assert!(!is_refusal(Some(code)), "{code}");
+        }
+        assert!(!is_refusal(None));
     }
 }

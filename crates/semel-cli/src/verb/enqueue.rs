@@ -4,11 +4,10 @@ use clap::Args;
 use semel_client::{Bytes, HeaderMap, HeaderName, HeaderValue, Method};
 use serde_json::Value;
 
-use crate::config::{Globals, Settings, Target};
+use crate::config::{Globals, Settings};
 use crate::failure::{Exit, Failure};
 use crate::link::{Link, Purpose};
 use crate::offer::Offer;
-use crate::place::Place;
 use crate::print::{Printer, Style, items, moment, text};
 
 const USER_AGENT: HeaderName = HeaderName::from_static("user-agent");
@@ -38,7 +37,7 @@ impl Enqueue {
     pub async fn run(self, globals: &Globals, printer: &Printer) -> Result<(), Failure> {
         let body = Bytes::from(self.offer.body()?);
         let settings = Settings::read(globals, None)?;
-        let is_new = matches!(&settings.target, Target::Store(Place::Sqlite(path)) if !path.exists());
+        let is_new = settings.lacks_store();
         let sent = Link::with(&settings, Purpose::Put, async |client| {
             // What the duplicates record says of this request's source.
             let headers = HeaderMap::from_iter([(USER_AGENT, HeaderValue::from_static("semel enqueue"))]);

@@ -4,11 +4,10 @@ use clap::Args;
 use semel_client::{Bytes, HeaderMap, Method};
 use serde_json::Value;
 
-use crate::config::{Globals, Settings, Target};
+use crate::config::{Globals, Settings};
 use crate::failure::Failure;
 use crate::link::{Link, Purpose};
 use crate::offer::Offer;
-use crate::place::Place;
 use crate::print::{Printer, Style, items, moment, number, plain, text};
 
 /// Say what enqueueing a job would lead to, and why; writes nothing
@@ -34,7 +33,7 @@ impl Explain {
     pub async fn run(self, globals: &Globals, printer: &Printer) -> Result<(), Failure> {
         let body = Bytes::from(self.offer.body()?);
         let settings = Settings::read(globals, None)?;
-        let is_none = matches!(&settings.target, Target::Store(Place::Sqlite(path)) if !path.exists());
+        let is_none = settings.lacks_store();
         let answer = Link::with(&settings, Purpose::Imagine, async |client| {
             let response =
                 client.request(Method::POST, "/ojs/v1/unique/explain", Some(body), HeaderMap::new()).await?;

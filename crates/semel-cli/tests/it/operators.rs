@@ -245,6 +245,8 @@ fn the_next_page_is_named_with_the_words_that_were_given() {
         let error = json!({ "code": "x", "message": "no luck" });
         server.post("/ojs/v1/workers/nack", &json!({ "job_id": job["id"], "error": error }));
     }
+    let failed = folder.run(&["job", taken["jobs"][0]["id"].as_str().unwrap(), "--server", &server.url]).out;
+    assert!(failed.contains("discarded") && !failed.contains("completed"), "{failed}");
     let next = told(&["dead", "list", "--queue", "mail", "--limit", "1"]);
     assert!(next.contains(&format!("semel dead list {at} --queue mail --limit 1 --offset 1")), "{next}");
     for _ in 0..2 {

@@ -195,3 +195,18 @@ impl<'m> Slots<'m> {
         Ok(millis.max(own))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Else what is nearly the name of one would be kept as a member of the sender's own.
+    #[test]
+    fn all_are_among_the_names() {
+        let named: Vec<Attribute> = Attribute::NAMES.into_iter().filter_map(Attribute::from_name).collect();
+        assert_eq!(named.len(), Attribute::NAMES.len());
+        for attribute in Attribute::ALL {
+            assert!(named.iter().any(|named| *named as usize == attribute as usize));
+        }
+    }
+}

@@ -4,6 +4,7 @@ use semel_core::error::Invalid;
 
 use crate::enqueue::is_attribute;
 use crate::members::{Members, Value};
+use crate::near::refuse_slips;
 
 /// Whoever says of a workflow what is said of jobs believes that it holds for its steps, and it would hold for none.
 pub(super) fn refuse_attributes(members: &Members<'_>, pointer: &str) -> Result<(), Invalid> {
@@ -36,8 +37,9 @@ pub(super) fn refuse_callbacks(members: &Members<'_>, pointer: &str) -> Result<(
     }
 }
 
-/// Refuses `depends_on` where a step's place already says what it waits for.
+/// Refuses `depends_on` where a step's place already says what it waits for, and what is nearly spelt so.
 pub(super) fn refuse_depends_on(members: &Members<'_>, pointer: &str) -> Result<(), Invalid> {
+    refuse_slips(members, pointer, &["depends_on"])?;
     match members.get(pointer, "depends_on") {
         Some(value) if !value.items()?.is_empty() => Err(value.refuse(
             "has no effect inside of a chain, a group or a batch; send all steps in one list, each with an id and depends_on, or leave it out",

@@ -67,21 +67,12 @@ async fn what_a_partition_tells_that_has_lost_records_is_in_the_log() {
                 redis::cmd("KEYS").arg(format!("{base}*")).query_async(&mut connection).await.unwrap();
             redis::cmd("DEL").arg(keys).exec_async(&mut connection).await.unwrap();
         } else {
-            for number in kept + 1..=kept + 4 {
-                redis::cmd("XDEL")
-                    .arg(&log)
-                    .arg(format!("{number}-1"))
-                    .exec_async(&mut connection)
-                    .await
-                    .unwrap();
-            }
-            redis::cmd("XSETID")
-                .arg(&log)
-                .arg(format!("{kept}-1"))
-                .exec_async(&mut connection)
-                .await
-                .unwrap();
-            redis::cmd("HSET").arg(&fact).arg("records").arg(kept).exec_async(&mut connection).await.unwrap();
+            let gone: Vec<String> = (kept + 1..=kept + 4).map(|number| format!("{number}-1")).collect();
+            let mut goes_back = redis::pipe();
+            goes_back.cmd("XDEL").arg(&log).arg(gone);
+            goes_back.cmd("XSETID").arg(&log).arg(format!("{kept}-1"));
+            goes_back.cmd("HSET").arg(&fact).arg("records").arg(kept);
+            goes_back.exec_async(&mut connection).await.unwrap();
         }
         enqueue(&in_it[5]).await;
         let page = engine.store().events(read.newest, 1_000).await.unwrap();
