@@ -81,6 +81,12 @@ impl Failure {
     }
 }
 
+/// Whether the file system would take it from another account, or elsewhere.
+pub fn is_forbidden(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
+    matches!(error.kind(), PermissionDenied | ReadOnlyFilesystem)
+}
+
 impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Self {
         let next = match &error {

@@ -23,7 +23,7 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use crate::failure::{Context, Exit, Failure};
+use crate::failure::{Context, Exit, Failure, is_forbidden};
 use crate::link::{no_postgres, no_redis};
 use crate::place::Place;
 use crate::progress::telling;
@@ -141,6 +141,10 @@ fn open_file(path: &PathBuf) -> Result<Sqlite, Failure> {
                 Some(word) => failure.next(format!("{} has it; wait until it is done, or stop it", word.trim())),
                 None => failure.next("its owner has just gone; try again"),
             }
+        }
+        SqliteError::Io { ref source, .. } if is_forbidden(source) => {
+            Failure::failed(format!("cannot open {}: {error}", path.display()))
+                .next("let this account read and write it and its folder, or name another with --store")
         }
         other => Failure::failed(format!("cannot open {}: {other}", path.display())),
     })

@@ -88,7 +88,10 @@ impl FromStr for Place {
             }
             // What follows the scheme may be a password: it is not repeated.
             Some((scheme, _)) => Err(format!("stores of the kind {scheme:?} are not supported; {SUPPORTED}")),
-            None => Err(format!("the store {text:?} does not say of which kind it is; {SUPPORTED}")),
+            None if text.is_empty() => Err(format!("the store has no name; {SUPPORTED}")),
+            None => Err(format!(
+                "the store {text:?} does not say of which kind it is; if it is a file, write sqlite:{text}, else {SUPPORTED}"
+            )),
         }
     }
 }
@@ -133,6 +136,7 @@ mod tests {
         for text in [
             "mysql://ada:s3cret@host/db",
             "semel.db",
+            "",
             "sqlite:",
             "sqlite::memory:",
             "sqlite://:memory:",
@@ -142,6 +146,8 @@ mod tests {
             let refusal = text.parse::<Place>().unwrap_err();
             assert!(refusal.contains("sqlite:PATH") && !refusal.contains("s3cret"), "{refusal}");
         }
+        let file = "semel.db".parse::<Place>().unwrap_err();
+        assert!(file.contains("write sqlite:semel.db"), "{file}");
         let refusal = "postgres://ada:s3cret@host:x/db".parse::<Place>().unwrap_err();
         assert!(refusal.contains("postgres://USER") && !refusal.contains("s3cret"), "{refusal}");
         for (text, says) in [

@@ -85,7 +85,7 @@ impl JobId {
     /// `invalid_request` at `pointer` for any other text.
     pub fn parse(text: &str, pointer: &str) -> Result<Self, Invalid> {
         Self::from_text(text).ok_or_else(|| {
-            Invalid::request(pointer, "is not a lower-case UUIDv7; leave `id` out and the server makes one")
+            Invalid::request(pointer, "is not a lower-case UUIDv7, which is what ids of jobs are")
         })
     }
 

@@ -62,38 +62,46 @@ impl Timestamp {
     /// Parses an RFC 3339 timestamp with a zone (OJS core 5.5).
     ///
     /// # Errors
-    /// `invalid_request` at `pointer` when the text has no zone or is no timestamp.
+    /// `invalid_request` at `pointer` when the text has no zone or is no timestamp, and when there is no such moment.
     pub fn parse(text: &str, pointer: &str) -> Result<Self, Invalid> {
-        let parsed = has_form(text).then(|| text.parse::<jiff::Timestamp>().ok()).flatten();
-        match parsed.map(|at| Self::from_micros(at.as_microsecond())).filter(|at| at.can_be_shown()) {
-            Some(at) => Ok(at),
-            None => Err(Invalid::request(
+        if !Self::has_form(text) {
+            return Err(Invalid::request(
                 pointer,
                 "is not an RFC 3339 timestamp with a zone; write it like 2026-01-31T12:00:00Z",
-            )),
+            ));
         }
+        let parsed = text.parse::<jiff::Timestamp>().ok().map(|at| Self::from_micros(at.as_microsecond()));
+        parsed.filter(|at| at.can_be_shown()).ok_or_else(|| {
+            Invalid::request(
+                pointer,
+                format!(
+                    "is no moment that there is or that can be stored; check its day, time and zone, and put it from {} to {}",
+                    Self::YEAR_0,
+                    Self::from_micros(jiff::Timestamp::MAX.as_microsecond())
+                ),
+            )
+        })
     }
-}
 
-/// Whether a text looks like RFC 3339's `date-time`, zone included. jiff alone accepts more: lower case, spaces, bracketed zones,
-/// times and offsets without colons or minutes.
-fn has_form(text: &str) -> bool {
-    let is = |text: &str, form: &str| {
-        let fits = |(byte, form): (u8, u8)| if form == b'0' { byte.is_ascii_digit() } else { byte == form };
-        text.len() == form.len() && text.bytes().zip(form.bytes()).all(fits)
-    };
-    let Some((point, rest)) = text.split_at_checked("0000-00-00T00:00:00".len()) else { return false };
-    let zone = match rest.strip_prefix('.') {
-        Some(fraction) => fraction.trim_start_matches(|c: char| c.is_ascii_digit()),
-        None => rest,
-    };
-    let is_fraction_told = zone.len() == rest.len() || rest.len() > zone.len() + 1;
-    is(point, "0000-00-00T00:00:00")
-        && is_fraction_told
-        && (zone == "Z" || is(zone, "+00:00") || is(zone, "-00:00"))
-}
+    /// Whether a text looks like RFC 3339's `date-time`, zone included. jiff alone accepts more: lower case, spaces, bracketed zones,
+    /// times and offsets without colons or minutes.
+    pub fn has_form(text: &str) -> bool {
+        let is = |text: &str, form: &str| {
+            let fits =
+                |(byte, form): (u8, u8)| if form == b'0' { byte.is_ascii_digit() } else { byte == form };
+            text.len() == form.len() && text.bytes().zip(form.bytes()).all(fits)
+        };
+        let Some((point, rest)) = text.split_at_checked("0000-00-00T00:00:00".len()) else { return false };
+        let zone = match rest.strip_prefix('.') {
+            Some(fraction) => fraction.trim_start_matches(|c: char| c.is_ascii_digit()),
+            None => rest,
+        };
+        let is_fraction_told = zone.len() == rest.len() || rest.len() > zone.len() + 1;
+        is(point, "0000-00-00T00:00:00")
+            && is_fraction_told
+            && (zone == "Z" || is(zone, "+00:00") || is(zone, "-00:00"))
+    }
 
-impl Timestamp {
     /// East of Greenwich the year 0 begins in one that RFC 3339 cannot write, and what the last year's last day is somewhere else ends
     /// before it does.
     fn can_be_shown(self) -> bool {
@@ -165,6 +173,10 @@ mod tests {
         ] {
             let refused = Timestamp::parse(text, "/options/scheduled_at").unwrap_err();
             assert_eq!(refused.pointer, "/options/scheduled_at", "{text}");
+        }
+        for text in ["2026-13-01T00:00:00Z", "2026-02-29T00:00:00Z", "9999-12-31T00:00:00Z"] {
+            let said = Timestamp::parse(text, "").unwrap_err().message;
+            assert!(said.contains("from 0000-01-01T00:00:00Z to 9999-12-30T"), "{text}: {said}");
         }
     }
 }

@@ -90,6 +90,7 @@ pub fn when(text: &str, pointer: &str) -> Result<When, Invalid> {
         Some(after) => parse(after, pointer).map(When::In),
         None => match Timestamp::parse(text, pointer) {
             Ok(at) => Ok(When::At(at)),
+            Err(no_moment) if Timestamp::has_form(text) => Err(no_moment),
             Err(_) => Err(Invalid::request(
                 pointer,
                 "is neither an RFC 3339 timestamp with a zone nor relative; write it like 2026-01-31T12:00:00Z, or +PT5M for five minutes from now",
@@ -135,5 +136,8 @@ mod tests {
         for text in ["2026-01-31T12:00:00", "+", "+2", "soon", "PT2S"] {
             assert!(when(text, "/x").is_err(), "{text}");
         }
+        assert!(when("soon", "/x").unwrap_err().message.contains("or +PT5M"));
+        let there_is_none = when("2026-02-30T12:00:00Z", "/x").unwrap_err().message;
+        assert!(there_is_none.contains("no moment that there is"), "{there_is_none}");
     }
 }

@@ -183,7 +183,10 @@ impl Enqueue {
             }
         };
         let id = match parts.id {
-            Some(value) => Some(JobId::parse(&value.string()?, "/id")?),
+            Some(value) => Some(JobId::parse(&value.string()?, "/id").map_err(|mut refused| {
+                refused.message += "; leave `id` out and the server makes one";
+                refused
+            })?),
             None => None,
         };
         let limit = parts.get(Attribute::RateLimit).map(|value| limit::read(value, &queue)).transpose()?;

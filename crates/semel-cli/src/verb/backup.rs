@@ -9,7 +9,7 @@ use semel_sqlite::backup::Making;
 use serde_json::json;
 
 use crate::config::{Globals, Settings, Target};
-use crate::failure::{Context, Failure};
+use crate::failure::{Context, Failure, is_forbidden};
 use crate::place::Place;
 use crate::print::Printer;
 use crate::progress::telling;
@@ -93,6 +93,9 @@ pub fn explained(error: &SqliteError, store: &Path) -> Failure {
     let failure = Failure::failed(error.to_string());
     match error {
         SqliteError::Unsupported(_) | SqliteError::Owned { .. } => failure,
+        SqliteError::Io { source, .. } if is_forbidden(source) => {
+            failure.next("let this account write in that folder, or name a place where it may")
+        }
         _ => {
             failure.next(format!("is {} a store of semel's, and is there room on the disk?", store.display()))
         }
@@ -145,6 +148,19 @@ mod tests {
     use semel_testkit::TempDir;
 
     use super::*;
+
+    #[test]
+    fn a_folder_where_nothing_may_be_written_is_not_taken_for_a_full_disk() {
+        let kinds = [std::io::ErrorKind::PermissionDenied, std::io::ErrorKind::Other];
+        let said = kinds.map(|kind| {
+            let refused = SqliteError::Io { path: "copy.db".to_owned(), source: kind.into() };
+            explained(&refused, Path::new("semel.db")).next.unwrap()
+        });
+        assert!(
+            said[0].contains("let this account write") && said[1].contains("room on the disk"),
+            "{said:?}"
+        );
+    }
 
     #[tokio::test]
     async fn told_to_stop_it_says_what_is_there() {

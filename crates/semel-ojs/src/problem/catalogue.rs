@@ -161,7 +161,7 @@ pub const CATALOGUE: [Entry; 24] = [
         404,
         false,
         "not_found",
-        "Check the id or path; finished jobs are deleted when their retention is over.",
+        "Check the id, name or path. Jobs and workflows that have ended are deleted when their retention is over.",
     ),
     entry(
         Code::MethodNotAllowed,
