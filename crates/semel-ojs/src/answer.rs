@@ -62,6 +62,8 @@ impl Admitted<'_> {
 pub fn enqueued(view: &JobView<'_>, admitted: Admitted<'_>) -> String {
     let mut out = String::with_capacity(JOB_BYTES);
     object(&mut out, |object| {
+        // Which one it is stands beside the wrapper as well, for the clients that look there.
+        view.put_identity(object);
         view.write(object.member("job"));
         admitted.put(object);
     });

@@ -29,6 +29,8 @@ pub struct Register {
     pub name: CronName,
     /// What it is to be.
     pub registration: Registration,
+    /// Whether its schedule was sent as `cron`.
+    pub says_cron: bool,
 }
 
 impl Register {
@@ -54,6 +56,7 @@ impl Register {
                 "is missing; send a schedule, such as \"0 9 * * *\"",
             ));
         };
+        let says_cron = members.get("", "expression").is_none();
         let (expression, timezone, schedule) = read_schedule(expression, members.get("", "timezone"))?;
         let (template, place) = match members.get("", "job_template") {
             Some(template) => {
@@ -82,7 +85,7 @@ impl Register {
             description: description.map(|text| text.into_owned()),
             offer,
         };
-        Ok(Self { name, registration })
+        Ok(Self { name, registration, says_cron })
     }
 }
 
@@ -100,13 +103,15 @@ pub fn change(text: &str, before: &Cron) -> Result<Change, Invalid> {
         ));
     }
     let text = |value: Option<Value<'_>>| value.map(|value| value.string().map(Cow::into_owned)).transpose();
-    let expression = text(expression_of(&members)?)?;
+    let sent = expression_of(&members)?;
+    let expression = text(sent)?;
     let timezone = text(members.get("", "timezone"))?;
     if expression.is_some() || timezone.is_some() {
-        Schedule::parse(
+        let schedule = Schedule::parse(
             expression.as_deref().unwrap_or(&before.expression),
             timezone.as_deref().unwrap_or(&before.timezone),
-        )?;
+        );
+        schedule.map_err(|refused| as_called(refused, sent))?;
     }
     Ok(Change {
         enabled: members.get("", "enabled").map(|value| value.flag()).transpose()?,
@@ -127,6 +132,16 @@ fn expression_of<'m>(members: &'m Members<'_>) -> Result<Option<Value<'m>>, Inva
         }
         _ => Ok(Some(expression)),
     }
+}
+
+/// What is wrong with a schedule, where it was sent.
+fn as_called(mut refused: Invalid, sent: Option<Value<'_>>) -> Invalid {
+    if let Some(sent) = sent
+        && refused.pointer == "/expression"
+    {
+        refused.pointer = sent.pointer();
+    }
+    refused
 }
 
 /// Refuses what is said of the job beside its template: no job would have it. What the template says as well, as answers have it, is
@@ -154,12 +169,14 @@ fn read_schedule(
     expression: Value<'_>,
     timezone: Option<Value<'_>>,
 ) -> Result<(String, String, Schedule), Invalid> {
-    let expression = expression.string()?.into_owned();
+    let sent = expression;
+    let expression = sent.string()?.into_owned();
     let timezone = match timezone {
         Some(value) => value.string()?.into_owned(),
         None => "UTC".to_owned(),
     };
-    let schedule = Schedule::parse(&expression, &timezone)?;
+    let schedule =
+        Schedule::parse(&expression, &timezone).map_err(|refused| as_called(refused, Some(sent)))?;
     Ok((expression, timezone, schedule))
 }
 
@@ -211,6 +228,7 @@ fn put_schedule(name: &CronName, cron: &Cron, object: &mut Object<'_>) {
     object.text("timezone", &cron.timezone);
     object.plain("overlap_policy", cron.overlap.name());
     object.flag("enabled", cron.enabled);
+    object.plain("status", if cron.enabled { "active" } else { "paused" });
     if let Some(description) = &cron.description {
         object.text("description", description);
     }
@@ -229,6 +247,9 @@ fn put_job(cron: &Cron, object: &mut Object<'_>) {
     let put_members = |object: &mut Object<'_>| {
         object.plain("type", &offer.job_type);
         object.raw("args", sensitive::hidden_args(&body).as_deref().unwrap_or(&body.args));
+        if &*body.meta != "{}" {
+            object.raw("meta", sensitive::hidden_meta(&body).as_deref().unwrap_or(&body.meta));
+        }
         crate::write::object(object.member("options"), |object| {
             object.plain("queue", &offer.queue);
             object.number("priority", offer.priority);
@@ -259,6 +280,16 @@ pub fn answer(name: &CronName, cron: &Cron) -> String {
         object(outer.member("cron_job"), |object| put_both(name, cron, object));
         // Its own `cron` would be taken for the wrapper.
         put(name, cron, outer);
+    });
+    out
+}
+
+/// The same for a client that calls the schedule `cron` and looks for it there: the wrapper's other name is `cron_job` alone.
+pub fn answer_by_cron(name: &CronName, cron: &Cron) -> String {
+    let mut out = String::with_capacity(2_048);
+    object(&mut out, |outer| {
+        object(outer.member("cron_job"), |object| put_both(name, cron, object));
+        put_both(name, cron, outer);
     });
     out
 }

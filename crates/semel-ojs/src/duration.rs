@@ -81,12 +81,13 @@ pub(crate) fn go(text: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(seconds).ok()
 }
 
-/// A point in time: RFC 3339 with a zone, or `+` and a duration from the admission.
+/// A point in time: RFC 3339 with a zone, or a duration from the admission, with `+` before it unless it begins with `P`.
 ///
 /// # Errors
 /// `invalid_request` at `pointer` for any other text.
 pub fn when(text: &str, pointer: &str) -> Result<When, Invalid> {
-    match text.strip_prefix('+') {
+    // No timestamp begins with a P: there the sign may be left out.
+    match text.strip_prefix('+').or_else(|| text.starts_with('P').then_some(text)) {
         Some(after) => parse(after, pointer).map(When::In),
         None => match Timestamp::parse(text, pointer) {
             Ok(at) => Ok(When::At(at)),
@@ -132,8 +133,9 @@ mod tests {
     #[test]
     fn times_are_absolute_or_relative() {
         assert_eq!(when("+PT2S", "").unwrap(), When::In(Duration::from_secs(2)));
+        assert_eq!(when("PT2S", "").unwrap(), When::In(Duration::from_secs(2)));
         assert_eq!(when("1970-01-01T00:00:01Z", "").unwrap(), When::At(Timestamp::from_millis(1_000)));
-        for text in ["2026-01-31T12:00:00", "+", "+2", "soon", "PT2S"] {
+        for text in ["2026-01-31T12:00:00", "+", "+2", "soon", "P", "2s", "-PT2S"] {
             assert!(when(text, "/x").is_err(), "{text}");
         }
         assert!(when("soon", "/x").unwrap_err().message.contains("or +PT5M"));

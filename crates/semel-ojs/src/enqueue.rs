@@ -178,7 +178,10 @@ impl Enqueue {
                     args: &args,
                     meta: &meta,
                 };
-                let key = policy.key(&input)?;
+                let key = policy.key(&input).map_err(|refused| match parts.get(Attribute::Unique) {
+                    Some(sent) => unique::in_its_words(refused, sent),
+                    None => refused,
+                })?;
                 Some(Identity { policy, key })
             }
         };

@@ -93,14 +93,20 @@ impl<'a> JobView<'a> {
         object(out, |object| self.put(object));
     }
 
-    /// Writes the job's members into an object.
-    pub fn put(&self, object: &mut Object<'_>) {
+    /// Writes which job it is, and how it is.
+    pub(crate) fn put_identity(&self, object: &mut Object<'_>) {
         let head = self.head;
-        object.plain("specversion", VERSION);
         object.plain("id", head.id);
         object.plain("type", &head.job_type);
         object.plain("state", head.state);
         object.plain("queue", &head.queue);
+    }
+
+    /// Writes the job's members into an object.
+    pub fn put(&self, object: &mut Object<'_>) {
+        let head = self.head;
+        object.plain("specversion", VERSION);
+        self.put_identity(object);
         if let Some(body) = self.body {
             let hide = |shown: fn(&Body) -> Option<String>| if self.with_lease { None } else { shown(body) };
             object.raw("args", hide(sensitive::hidden_args).as_deref().unwrap_or(&body.args));

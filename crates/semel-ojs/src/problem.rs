@@ -2,7 +2,7 @@
 
 mod catalogue;
 
-use std::fmt;
+use std::fmt::{self, Display};
 
 use semel_core::enqueue::{Holder, Outcome};
 use semel_core::error::{Invalid, InvalidKind};
@@ -71,7 +71,20 @@ impl Problem {
 
     /// Nothing of that name is there.
     pub fn not_found(what: &str) -> Self {
-        Self::new(Code::NotFound, format!("there is no such {what}; check its name, or list what there is"))
+        Self::new(
+            Code::NotFound,
+            format!("there is no such {what}; check its id or name, or list what there is"),
+        )
+        .with_details(|object| object.plain("resource_type", what.replace(' ', "_")))
+    }
+
+    /// The same; where it is that nothing is there, with what was looked for.
+    #[must_use]
+    pub fn naming(self, id: impl Display) -> Self {
+        if self.code != Code::NotFound {
+            return self;
+        }
+        self.with_details(|object| object.text("resource_id", &id.to_string()))
     }
 
     /// Writes the body of the answer.

@@ -98,14 +98,21 @@ impl QueueView<'_> {
             self.write(object.member("queue"));
             object.plain("status", if self.paused { "paused" } else { "active" });
             crate::settings::put_queue(settings, object);
-            crate::write::object(object.member("stats"), |object| {
-                object.plain("queue", self.name);
+            let put_stats = |object: &mut Object<'_>| {
                 object.number("depth", waiting(&self.counts));
                 if let Some(bound) = settings.backpressure {
                     object.number("max_depth", bound.max_depth);
                 }
                 self.put_counts(object);
+            };
+            crate::write::object(object.member("stats"), |object| {
+                object.plain("queue", self.name);
+                put_stats(object);
             });
+            // For the clients that look there.
+            object.plain("name", self.name);
+            object.flag("paused", self.paused);
+            put_stats(object);
         });
         out
     }

@@ -95,7 +95,7 @@ pub(crate) fn read_asked(sent: Value<'_>) -> Result<Read, Invalid> {
     let mut spec = PolicySpec::default();
     let mut preset = None;
     let mut key_list = None;
-    let (mut count, mut millis, mut within) = (0, None, None);
+    let (mut millis, mut within) = (None, None);
     let mut null_key = None;
     let members = sent.members()?;
     for (name, value) in members.iter(pointer) {
@@ -110,7 +110,6 @@ pub(crate) fn read_asked(sent: Value<'_>) -> Result<Read, Invalid> {
             }
             continue;
         }
-        count += 1;
         match name {
             "preset" => preset = Some(value),
             "keys" => spec.keys = Some(value.strings()?),
@@ -158,13 +157,13 @@ pub(crate) fn read_asked(sent: Value<'_>) -> Result<Read, Invalid> {
     if let Some(value) = key_list {
         read_key_list(&mut spec, value)?;
     }
-    // A Go client whose policy is only a period means the whole of args, by its documentation.
-    if count == 1 && millis.is_some() {
-        spec.keys = Some(vec!["type".to_owned(), "args".to_owned()]);
-    }
     let preset = preset.map(read_preset).transpose()?;
     if let Some(value) = null_key {
         refuse_null_key(&spec, preset, value)?;
+    }
+    // Go clients alone say a period so. Who says nothing of what is the same means the whole of args, by their documentation.
+    if millis.is_some() && preset.is_none() && !says_what_is_same(&spec) {
+        spec.keys = Some(vec!["type".to_owned(), "args".to_owned()]);
     }
     let period_member = match (millis, within) {
         (Some(_), _) => "period_ms",
@@ -179,10 +178,15 @@ fn unknown(value: Value<'_>) -> Invalid {
     value.refuse(format!("is not a member of a unique policy; use {names}"))
 }
 
+/// Whether a policy says by which of a job's members it is the same as another, or by which key.
+fn says_what_is_same(spec: &PolicySpec) -> bool {
+    let lists = [&spec.keys, &spec.args_keys, &spec.meta_keys, &spec.meta_except];
+    spec.key.is_some() || lists.iter().any(|list| list.is_some())
+}
+
 /// A key that is not there, of a policy of which nothing else says what is the same, would make all jobs of a type one.
 fn refuse_null_key(spec: &PolicySpec, preset: Option<Preset>, value: Value<'_>) -> Result<(), Invalid> {
-    let lists = [&spec.keys, &spec.args_keys, &spec.meta_keys, &spec.meta_except];
-    if preset.is_some() || lists.iter().any(|list| list.is_some()) {
+    if preset.is_some() || says_what_is_same(spec) {
         return Ok(());
     }
     Err(value.refuse(
@@ -238,6 +242,19 @@ fn read_key_list(spec: &mut PolicySpec, value: Value<'_>) -> Result<(), Invalid>
         spec.args_keys = (!names.is_empty()).then_some(names);
     }
     Ok(())
+}
+
+/// What is wrong with what a policy looks at, in the words of who sent `key` where it was a list.
+pub(crate) fn in_its_words(mut refused: Invalid, sent: Value<'_>) -> Invalid {
+    let Ok(members) = sent.members() else { return refused };
+    let list = members.get("", "key").filter(|key| key.is_array()).and_then(|key| key.strings().ok());
+    if let Some(names) = list {
+        refused.message = refused.message.replace("args_keys", "unique.key");
+        if names.iter().any(|name| Dimension::from_name(name).is_some()) {
+            refused.message += "; names such as queue stand for the job's own only where all in the list do";
+        }
+    }
+    refused
 }
 
 /// Writes an effective policy as an object.

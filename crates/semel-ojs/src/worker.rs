@@ -98,7 +98,8 @@ impl Fetch {
         for (at, name) in names.iter().enumerate() {
             queues.push(QueueName::parse(name, &format!("/queues/{at}"))?);
         }
-        let count = match members.get("", "count") {
+        // The client for Ruby calls it so.
+        let count = match members.get("", "count").or_else(|| members.get("", "batch_size")) {
             Some(value) => value.within(1, i64::from(CLAIM_JOBS_MAX))?,
             None => 1,
         };

@@ -209,7 +209,7 @@ impl Caller {
     /// A job of another queue is not there, as far as the caller can tell.
     pub(crate) async fn check_job(&self, app: &App, id: JobId) -> Result<(), Refused> {
         if self.is_limited() && !self.sees_jobs(app, vec![id]).await?.contains(&id) {
-            return Err(Problem::not_found("job").into());
+            return Err(Problem::not_found("job").naming(id).into());
         }
         Ok(())
     }
@@ -226,7 +226,7 @@ impl Caller {
     /// A job of a queue that the caller sees; else there is none.
     pub(crate) async fn job(&self, app: &App, id: JobId) -> Result<Job, Refused> {
         let job = app.engine.job(id).await?.filter(|job| self.sees(job.head.queue.name()));
-        Ok(job.ok_or_else(|| Problem::not_found("job"))?)
+        Ok(job.ok_or_else(|| Problem::not_found("job").naming(id))?)
     }
 
     /// Shows the job that the caller has acted on: the whole of it, as far as it is still there, to who may inspect;

@@ -25,11 +25,12 @@ type Name = Result<Path<String>, PathRejection>;
 
 /// A cron's name in the path. What is no name is the name of none.
 fn cron_name(name: Name) -> Result<CronName, Problem> {
-    CronName::parse(&extract::name(name, "cron")?, "").map_err(|_| Problem::not_found("cron"))
+    let text = extract::name(name, "cron")?;
+    CronName::parse(&text, "").map_err(|_| Problem::not_found("cron").naming(text))
 }
 
-fn found<T>(found: Option<T>) -> Result<T, Problem> {
-    found.ok_or_else(|| Problem::not_found("cron"))
+fn found<T>(name: &CronName, found: Option<T>) -> Result<T, Problem> {
+    found.ok_or_else(|| Problem::not_found("cron").naming(name))
 }
 
 /// The cron's queue must be one of the caller's; to others it is not there.
@@ -54,7 +55,7 @@ async fn hide_jobs(app: &App, caller: &Caller, ticks: &mut [Tick]) -> Result<(),
 }
 
 async fn one(app: &App, caller: &Caller, name: &CronName) -> Result<Cron, Refused> {
-    let cron = found(app.engine.cron(name).await?)?;
+    let cron = found(name, app.engine.cron(name).await?)?;
     check(caller, &cron)?;
     Ok(cron)
 }
@@ -67,7 +68,7 @@ fn shown(caller: &Caller, name: &CronName, cron: &Cron) -> String {
 /// `POST /cron`: 201 for a new one, and again for the same registration; 200 where there was another of that name.
 pub(crate) async fn register(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
     let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
-    let Register { name, registration } = Register::parse(&text, caller.terms(&app.templates()))?;
+    let Register { name, registration, says_cron } = Register::parse(&text, caller.terms(&app.templates()))?;
     caller.check_queue(registration.offer.queue.as_str())?;
     let registered = app.engine.register_cron(name.clone(), registration).await?;
     if registered.is_anothers {
@@ -76,7 +77,11 @@ pub(crate) async fn register(Scope(app): Scope, caller: Caller, request: Request
             Problem::new(Code::Duplicate, "the name is taken; register the cron under another one").into()
         );
     }
-    let text = shown(&caller, &name, &registered.cron);
+    let text = if says_cron && caller.inspect() {
+        ojs::answer_by_cron(&name, &registered.cron)
+    } else {
+        shown(&caller, &name, &registered.cron)
+    };
     Ok(if registered.is_same {
         Answer::status(StatusCode::CREATED, text).replayed()
     } else if registered.is_new {
@@ -167,7 +172,7 @@ async fn set_enabled(app: &App, caller: &Caller, name: Name, enabled: bool) -> A
 }
 
 async fn changed(app: &App, caller: &Caller, name: CronName, wanted: Change) -> Answered {
-    let cron = found(app.engine.change_cron(name.clone(), caller.queues().clone(), wanted).await?)?;
+    let cron = found(&name, app.engine.change_cron(name.clone(), caller.queues().clone(), wanted).await?)?;
     Ok(Answer::ok(shown(caller, &name, &cron)))
 }
 
@@ -175,7 +180,7 @@ async fn changed(app: &App, caller: &Caller, name: CronName, wanted: Change) -> 
 pub(crate) async fn remove(Scope(app): Scope, caller: Caller, name: Name) -> Answered {
     let name = cron_name(name)?;
     one(&app, &caller, &name).await?;
-    let cron = found(app.engine.remove_cron(name.clone(), caller.queues().clone()).await?)?;
+    let cron = found(&name, app.engine.remove_cron(name.clone(), caller.queues().clone()).await?)?;
     Ok(Answer::ok(shown(&caller, &name, &cron)))
 }
 
@@ -186,7 +191,8 @@ pub(crate) async fn trigger(Scope(app): Scope, caller: Caller, name: Name, reque
     let why = "a cron's tick; leave it out, or enqueue the job itself under it";
     extract::no_idempotency(&parts, &app, &caller, why)?;
     one(&app, &caller, &name).await?;
-    let (cron, mut tick) = found(app.engine.trigger_cron(name.clone(), caller.queues().clone()).await?)?;
+    let (cron, mut tick) =
+        found(&name, app.engine.trigger_cron(name.clone(), caller.queues().clone()).await?)?;
     // It has ticked: told of a failure, the caller would have it tick again.
     if let Err(refused) = hide_jobs(&app, &caller, std::slice::from_mut(&mut tick)).await {
         let error = refused.cause.unwrap_or_default();

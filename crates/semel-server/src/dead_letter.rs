@@ -88,11 +88,16 @@ pub(crate) async fn retry(
     let id = extract::job_id(id)?;
     caller.check_job(&app, id).await?;
     let source = extract::source_of(request.extensions(), request.headers());
-    revived(&app, &caller, app.engine.revive(id, &source).await?).await
+    revived(&app, &caller, id, app.engine.revive(id, &source).await?).await
 }
 
 /// What became of a dead letter that was offered again.
-pub(crate) async fn revived(app: &App, caller: &Caller, revived: Revived) -> Answered {
+pub(crate) async fn revived(
+    app: &App,
+    caller: &Caller,
+    id: semel_core::ident::JobId,
+    revived: Revived,
+) -> Answered {
     match revived {
         Revived::Done(head) => Ok(Answer::ok(show(&app.engine, caller, &head, answer::job).await)),
         Revived::Blocked { holder } => Err(Problem::new(
@@ -109,7 +114,7 @@ pub(crate) async fn revived(app: &App, caller: &Caller, revived: Revived) -> Ans
         })
         .into()),
         Revived::Refused(semel_core::settle::Refusal::NotFound) => {
-            Err(Problem::not_found("dead letter").into())
+            Err(Problem::not_found("dead letter").naming(id).into())
         }
         Revived::Refused(refusal) => Err(refusal.into()),
     }
@@ -123,7 +128,7 @@ pub(crate) async fn remove(
 ) -> Answered {
     let id = extract::job_id(id)?;
     caller.check_job(&app, id).await?;
-    let head = settled(app.engine.delete_dead_letter(id).await?)?;
+    let head = settled(id, app.engine.delete_dead_letter(id).await?)?;
     let mut out = String::new();
     object(&mut out, |object| {
         object.flag("deleted", true);

@@ -136,9 +136,11 @@ fn check_media_type(headers: &HeaderMap) -> Result<(), Problem> {
 
 /// A job's id in the path. What is no id is the id of no job.
 pub(crate) fn job_id(path: Result<Path<String>, PathRejection>) -> Result<JobId, Problem> {
-    let unknown = || Problem::new(Code::NotFound, "there is no such job; ids are lower-case UUIDv7");
-    let Ok(Path(text)) = path else { return Err(unknown()) };
-    JobId::parse(&text, "").map_err(|_| unknown())
+    let text = name(path, "job")?;
+    JobId::parse(&text, "").map_err(|_| {
+        let unknown = Problem::new(Code::NotFound, "there is no such job; ids are lower-case UUIDv7");
+        unknown.with_details(|object| object.plain("resource_type", "job")).naming(text)
+    })
 }
 
 /// Any other name in the path.

@@ -228,7 +228,7 @@ pub(crate) async fn cancel(
     let id = extract::job_id(id)?;
     caller.check_cancel(&app, id).await?;
     let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
-    let head = settled(app.engine.cancel(id, worker::bearer(&text)?).await?)?;
+    let head = settled(id, app.engine.cancel(id, worker::bearer(&text)?).await?)?;
     Ok(Answer::ok(caller.show(&app, &head, answer::job).await))
 }
 

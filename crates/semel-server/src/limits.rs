@@ -21,7 +21,7 @@ pub(crate) async fn show(
     let key = extract::name(key, "rate limit")?;
     match app.engine.limit(&key).await? {
         Some(seen) => Ok(Answer::ok(view(&seen).answer())),
-        None => Err(Problem::not_found("rate limit").into()),
+        None => Err(Problem::not_found("rate limit").naming(key).into()),
     }
 }
 

@@ -31,7 +31,7 @@ pub(crate) async fn report_percent(Scope(app): Scope, caller: Caller, request: R
 
 async fn keep(app: &App, caller: &Caller, id: JobId, bearer: Bearer, value: String) -> Answered {
     caller.check_job(app, id).await?;
-    let head = settled(app.engine.progress(id, bearer, value.clone().into()).await?)?;
+    let head = settled(id, app.engine.progress(id, bearer, value.clone().into()).await?)?;
     Ok(Answer::ok(shown(head.id, Some(&value))))
 }
 

@@ -114,6 +114,13 @@ impl IntoResponse for Refused {
     }
 }
 
+impl Refused {
+    /// The same; where it is that nothing is there, with what was looked for.
+    pub(crate) fn naming(self, id: JobId) -> Self {
+        Self { problem: self.problem.naming(id), ..self }
+    }
+}
+
 /// The problem's HTTP status.
 pub(crate) fn status_of(problem: &Problem) -> StatusCode {
     StatusCode::from_u16(problem.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
@@ -221,10 +228,10 @@ pub(crate) async fn show(
 }
 
 /// The job of a request that was carried out, now or before.
-pub(crate) fn settled(settled: Settled) -> Result<Box<Head>, Refused> {
+pub(crate) fn settled(id: JobId, settled: Settled) -> Result<Box<Head>, Refused> {
     match settled {
         Settled::Done(head) | Settled::Repeated(head) => Ok(head),
-        Settled::Refused(refusal) => Err(refusal.into()),
+        Settled::Refused(refusal) => Err(Refused::from(refusal).naming(id)),
     }
 }
 

@@ -60,7 +60,11 @@ pub(crate) async fn all(Scope(app): Scope, caller: Caller, request: Request) -> 
                 QueueName::parse(name, "").map_err(|refused| extract::refuse("channel", refused.message))?,
             ),
             None if channel == "all" || channel == "*" => {}
-            _ => return Err(extract::refuse("channel", "is none; write job:ID, queue:NAME or all").into()),
+            _ => {
+                return Err(
+                    extract::refuse("channel", "names nothing; write job:ID, queue:NAME or all").into()
+                );
+            }
         }
     }
     begin(&app, caller, &parts, wanted, None).await

@@ -227,7 +227,7 @@ pub(crate) async fn remove(
         known.len() < before
     });
     if !removed.await? {
-        return Err(Problem::not_found(WHAT).into());
+        return Err(Problem::not_found(WHAT).naming(id).into());
     }
     let mut out = String::new();
     object(&mut out, |object| {
@@ -242,7 +242,7 @@ const WHAT: &str = "webhook subscription";
 async fn one(app: &App, id: &str) -> Result<Subscription, Refused> {
     let known = of(&app.engine).subscriptions().await?.0;
     let found = known.into_iter().find(|of| of.id == id && of.tenant == app.engine.tenant().as_str());
-    Ok(found.ok_or_else(|| Problem::not_found(WHAT))?)
+    Ok(found.ok_or_else(|| Problem::not_found(WHAT).naming(id))?)
 }
 
 async fn edit(
@@ -254,7 +254,7 @@ async fn edit(
     let webhooks = of(&app.engine);
     let edited = webhooks.change(move |known, _| {
         let it = known.iter_mut().find(|of| of.id == id && of.tenant == tenant);
-        let of = it.ok_or_else(|| Problem::not_found(WHAT))?;
+        let of = it.ok_or_else(|| Problem::not_found(WHAT).naming(&id))?;
         let mut wish = of.wish.clone();
         change(&mut wish)?;
         if wish.active && !of.wish.active {

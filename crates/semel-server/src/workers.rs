@@ -87,7 +87,7 @@ async fn acked(app: &App, caller: &Caller, named: Option<JobId>, request: Reques
     let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
     let Ack { id, bearer, result } = Ack::parse_for(named, &text)?;
     caller.check_job(app, id).await?;
-    let head = settled(app.engine.complete(id, bearer, result.clone().map(Into::into)).await?)?;
+    let head = settled(id, app.engine.complete(id, bearer, result.clone().map(Into::into)).await?)?;
     Ok(Answer::ok(answer::acknowledged(&JobView { result: result.as_deref(), ..JobView::bare(&head) })))
 }
 
@@ -105,11 +105,14 @@ async fn nacked(app: &App, caller: &Caller, named: Option<JobId>, request: Reque
     let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
     let Nack { id, bearer, report, delay } = Nack::parse_for(named, &text)?;
     caller.check_job(app, id).await?;
-    let head = settled(match (report, delay) {
-        (Some(report), _) => app.engine.fail(id, bearer, report).await?,
-        (None, Some(delay)) => app.engine.snooze(id, bearer, delay).await?,
-        (None, None) => app.engine.give_back(id, bearer).await?,
-    })?;
+    let head = settled(
+        id,
+        match (report, delay) {
+            (Some(report), _) => app.engine.fail(id, bearer, report).await?,
+            (None, Some(delay)) => app.engine.snooze(id, bearer, delay).await?,
+            (None, None) => app.engine.give_back(id, bearer).await?,
+        },
+    )?;
     let write = |view: &JobView<'_>| answer::failed(&JobView { head: &head, ..*view });
     Ok(Answer::ok(caller.show(app, &head, write).await))
 }

@@ -27,7 +27,8 @@ type Id = Result<Path<String>, PathRejection>;
 
 /// A workflow's id in the path. What is no id is the id of none.
 fn workflow_id(id: Id) -> Result<WorkflowId, Problem> {
-    WorkflowId::parse(&extract::name(id, "workflow")?, "").map_err(|_| Problem::not_found("workflow"))
+    let text = extract::name(id, "workflow")?;
+    WorkflowId::parse(&text, "").map_err(|_| Problem::not_found("workflow").naming(text))
 }
 
 /// `POST /workflows`.
@@ -118,7 +119,7 @@ pub(crate) async fn show(Scope(app): Scope, caller: Caller, id: Id) -> Answered 
     let id = workflow_id(id)?;
     match app.engine.workflow(id).await? {
         Some(workflow) => Ok(Answer::ok(show_one(&app, id, &workflow).await?)),
-        None => Err(Problem::not_found("workflow").into()),
+        None => Err(Problem::not_found("workflow").naming(id).into()),
     }
 }
 
@@ -129,7 +130,7 @@ pub(crate) async fn cancel(Scope(app): Scope, caller: Caller, id: Id) -> Answere
     match app.engine.cancel_workflow(id).await? {
         Cancelled::Done(workflow) if caller.inspect() => Ok(Answer::ok(answer(id, &workflow, &|_| None))),
         Cancelled::Done(workflow) => Ok(Answer::ok(answer_curt(id, &workflow))),
-        Cancelled::NotFound => Err(Problem::not_found("workflow").into()),
+        Cancelled::NotFound => Err(Problem::not_found("workflow").naming(id).into()),
         Cancelled::Over(status) => Err(Problem::new(
             Code::Conflict,
             format!("the workflow has ended ({}); nothing of it is left to cancel", status.name()),

@@ -152,7 +152,7 @@ impl Schedule {
         })?);
         // It comes in as an OJS request and is read by the one reader of those, as jobs are.
         let text = to_raw_value(&says).map_err(Error::Write)?;
-        let Register { name, mut registration } = Register::parse(text.get(), terms(&semel.templates()))?;
+        let Register { name, mut registration, .. } = Register::parse(text.get(), terms(&semel.templates()))?;
         registration.enabled = Enabled::AtFirst(enabled);
         if !semel.keeps_unique() {
             forget_policy(&mut registration.offer)?;

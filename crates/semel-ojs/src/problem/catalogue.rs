@@ -105,7 +105,7 @@ pub const CATALOGUE: [Entry; 24] = [
         400,
         false,
         "validation_error",
-        "Correct the value at details.pointer and send the request again.",
+        "Correct what details names (pointer, parameter or header) and send the request again.",
     ),
     entry(
         Code::InvalidRetryPolicy,

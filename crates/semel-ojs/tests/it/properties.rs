@@ -102,7 +102,7 @@ pub fn requests(text: &str) {
     ];
     let registered = Register::parse(text, true);
     refused.push(registered.as_ref().err().cloned());
-    if let Ok(Register { name, registration }) = registered {
+    if let Ok(Register { name, registration, .. }) = registered {
         // What is taken for a schedule ticks.
         let now = Timestamp::from_millis(1_767_225_600_000);
         assert!(registration.schedule.next_after(now, now).is_some(), "{name}: {}", registration.expression);

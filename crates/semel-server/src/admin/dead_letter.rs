@@ -36,6 +36,6 @@ pub(crate) async fn remove(
 ) -> Answered {
     let id = extract::job_id(id)?;
     caller.check_job(&app, id).await?;
-    settled(app.engine.delete_dead_letter(id).await?)?;
+    settled(id, app.engine.delete_dead_letter(id).await?)?;
     Ok(Answer::status(StatusCode::NO_CONTENT, String::new()))
 }

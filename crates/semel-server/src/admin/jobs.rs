@@ -67,7 +67,7 @@ pub(crate) async fn cancel(
 ) -> Answered {
     let id = extract::job_id(id)?;
     caller.check_cancel(&app, id).await?;
-    let head = settled(app.engine.cancel(id, Bearer::default()).await?)?;
+    let head = settled(id, app.engine.cancel(id, Bearer::default()).await?)?;
     Ok(Answer::ok(show_job(&app.engine, &caller, &head, answer::job).await))
 }
 
@@ -85,11 +85,11 @@ pub(crate) async fn retry(
         Revived::Refused(Refusal::NotFound) => {
             let found = app.engine.heads(vec![id]).await?;
             let refusal = found.first().map_or(Refusal::NotFound, |head| Refusal::WrongState(head.state));
-            return Err(refusal.into());
+            return Err(Refused::from(refusal).naming(id));
         }
         revived => revived,
     };
-    dead_letter::revived(&app, &caller, revived).await
+    dead_letter::revived(&app, &caller, id, revived).await
 }
 
 /// `POST /admin/jobs/bulk/cancel`: live jobs that the filter admits.

@@ -69,7 +69,7 @@ pub(crate) async fn health(Scope(app): Scope, caller: Caller, id: Id) -> Answere
     let id = extract::name(id, "worker")?;
     let worker = app.engine.workers().get(app.engine.tenant(), &id);
     let Some(worker) = worker.filter(|worker| caller.sees_worker(worker)) else {
-        return Err(Problem::not_found("worker").into());
+        return Err(Problem::not_found("worker").naming(id).into());
     };
     let directive = app.engine.directive(&id).await?;
     let mut out = String::with_capacity(256);
@@ -95,7 +95,7 @@ fn worker(caller: &Caller, id: Id) -> Result<String, Refused> {
     let id = extract::name(id, "worker")?;
     caller.check_all_queues()?;
     if id.is_empty() || !is_worker_id(&id) {
-        return Err(Problem::not_found("worker").into());
+        return Err(Problem::not_found("worker").naming(id).into());
     }
     Ok(id)
 }

@@ -16,8 +16,8 @@ pub(super) fn rows() -> Vec<Endpoint> {
         post("/ojs/v1/cron", Produce, crons::register)
             .named("registerCron", "Registers a cron, or makes the one of that name what is asked for.")
             .takes("CronRegistration")
-            .answers(201, "CronAnswer")
-            .answers(200, "CronAnswer")
+            .answers(201, "CronRegistered")
+            .answers(200, "CronRegistered")
             .refuses(&[InvalidRequest, InvalidRetryPolicy, NotFound, Duplicate, Contended]),
         get("/ojs/v1/cron", Inspect, crons::list)
             .named("listCrons", "Crons, by name.")

@@ -27,6 +27,7 @@ pub(super) fn rows() -> Vec<Endpoint> {
             .named("listTasks", "Tasks, newest first.")
             .query(TASKS)
             .answers(200, "Tasks")
+            .answers(400, "TaskError")
             .refuses(&[InvalidRequest]),
         get("/v1/tasks/{id}", Inspect, tasks::show)
             .named("showTask", "One task and its steps.")

@@ -18,6 +18,7 @@ const JS: Sdk = Sdk { version: "1.0", sends_request_id: true };
 const GO: Sdk = Sdk { version: "1.0.0-rc.1", sends_request_id: false };
 const RUST: Sdk = Sdk { version: "1.0", sends_request_id: false };
 const PYTHON: Sdk = Sdk { version: "1.0", sends_request_id: true };
+const RUBY: Sdk = Sdk { version: "1.0", sends_request_id: false };
 
 impl Sdk {
     async fn ask(&self, server: &Server, method: Method, path: &str, body: Option<Value>) -> Told {
@@ -131,6 +132,13 @@ async fn the_go_client_is_understood() {
     assert_eq!(GO.post(&server, "/ojs/v1/jobs", period(1)).await.status, 201);
     assert_eq!(GO.post(&server, "/ojs/v1/jobs", period(2)).await.status, 201);
     assert_duplicate(&GO.post(&server, "/ojs/v1/jobs", period(2)).await);
+    // So does one that says what to do about a duplicate as well: its `UniquePolicy` without a key.
+    let policy = |n: u8| json!({ "type": "r.s", "args": [n], "options": { "unique": { "period_ms": 60_000, "on_conflict": "ignore" } } });
+    let first = GO.post(&server, "/ojs/v1/jobs", policy(1)).await;
+    let other = GO.post(&server, "/ojs/v1/jobs", policy(2)).await;
+    assert_eq!((first.status, other.status), (201, 201), "{}", other.body);
+    let told = GO.post(&server, "/ojs/v1/jobs", policy(2)).await;
+    assert_eq!((told.status, &told.body["job"]["id"]), (200, &other.body["job"]["id"]));
     let told =
         GO.post(&server, "/ojs/v1/jobs/batch", json!({ "jobs": [{ "type": "a.b", "args": [] }] })).await;
     assert_eq!(told.body["count"], 1);
@@ -211,5 +219,105 @@ async fn the_python_client_is_understood() {
         let told = PYTHON.post(&server, &format!("/ojs/v1/queues/python/{verb}"), json!({})).await;
         assert_eq!(told.status, 200);
     }
+    server.stop().await;
+}
+
+/// It reads the members of what it is answered without a wrapper.
+#[tokio::test]
+async fn the_ruby_client_is_understood() {
+    let server = Server::in_memory().await;
+    let enqueue = json!({ "type": "email.send", "args": [1], "queue": "ruby", "unique": { "keys": ["type", "args"], "on_conflict": "ignore" } });
+    let told = RUBY.post(&server, "/ojs/v1/jobs", enqueue.clone()).await;
+    let id = told.body["job"]["id"].clone();
+    for (told, status) in [(told, 201), (RUBY.post(&server, "/ojs/v1/jobs", enqueue).await, 200)] {
+        let read = ["id", "type", "queue", "state"].map(|member| &told.body[member]);
+        assert_eq!(
+            (told.status, read),
+            (status, [&id, &json!("email.send"), &json!("ruby"), &json!("available")])
+        );
+    }
+    RUBY.post(&server, "/ojs/v1/jobs", json!({ "type": "a.b", "args": [2], "queue": "ruby" })).await;
+    let fetch = json!({ "queues": ["ruby"], "batch_size": 2, "worker_id": "ruby_1" });
+    let told = RUBY.post(&server, "/ojs/v1/workers/fetch", fetch).await;
+    assert_eq!(told.body["jobs"].as_array().unwrap().len(), 2, "{}", told.body);
+    let told =
+        RUBY.post(&server, "/ojs/v1/workers/fetch", json!({ "queues": ["ruby"], "batch_size": 0 })).await;
+    assert_eq!((told.status, &told.body["error"]["details"]["pointer"]), (400, &"/batch_size".into()));
+    RUBY.post(&server, "/ojs/v1/queues/ruby/pause", json!({})).await;
+    let stats = RUBY.ask(&server, Method::GET, "/ojs/v1/queues/ruby/stats", None).await.body;
+    let read = ["name", "paused", "depth", "active", "completed"].map(|member| stats[member].clone());
+    assert_eq!(read, [json!("ruby"), json!(true), json!(0), json!(2), json!(0)], "{stats}");
+    server.stop().await;
+}
+
+/// Its parser makes a message of its own out of these.
+#[tokio::test]
+async fn what_is_not_there_is_named() {
+    let server = Server::in_memory().await;
+    let id = "019a0000-0000-7000-8000-000000000001";
+    for (method, path, body, kind, named) in [
+        (Method::GET, format!("/ojs/v1/jobs/{id}"), None, "job", id),
+        (Method::GET, "/ojs/v1/jobs/7".to_owned(), None, "job", "7"),
+        (Method::DELETE, format!("/ojs/v1/jobs/{id}"), None, "job", id),
+        (Method::POST, "/ojs/v1/workers/ack".to_owned(), Some(json!({ "job_id": id })), "job", id),
+        (Method::POST, format!("/ojs/v1/dead-letter/{id}/retry"), Some(json!({})), "dead_letter", id),
+        (Method::GET, "/ojs/v1/cron/daily".to_owned(), None, "cron", "daily"),
+        (Method::GET, "/ojs/v1/workflows/x".to_owned(), None, "workflow", "x"),
+        (Method::GET, "/ojs/v1/webhooks/subscriptions/x".to_owned(), None, "webhook_subscription", "x"),
+    ] {
+        let told = JS.ask(&server, method, &path, body).await;
+        let details = &told.body["error"]["details"];
+        let read = (&details["resource_type"], &details["resource_id"]);
+        assert_eq!((told.status, read), (404, (&kind.into(), &named.into())), "{path}: {}", told.body);
+    }
+    server.stop().await;
+}
+
+/// Who says its schedule as `cron` looks for it there, as text.
+#[tokio::test]
+async fn a_cron_is_answered_under_the_names_it_was_registered_by() {
+    let server = Server::in_memory().await;
+    let cron = json!({ "name": "daily", "cron": "0 9 * * *", "type": "a.b", "args": [], "meta": { "m": 1 } });
+    let told = RUST.post(&server, "/ojs/v1/cron", cron).await.body;
+    assert_eq!(
+        ["cron", "expression", "status"].map(|member| &told[member]),
+        ["0 9 * * *", "0 9 * * *", "active"]
+    );
+    assert_eq!((&told["cron_job"]["name"], &told["meta"]), (&"daily".into(), &json!({ "m": 1 })), "{told}");
+    let cron =
+        json!({ "name": "weekly", "expression": "0 9 * * 1", "type": "a.b", "args": [], "enabled": false });
+    let told = JS.post(&server, "/ojs/v1/cron", cron).await.body;
+    assert_eq!(
+        (&told["cron"]["expression"], &told["status"]),
+        (&"0 9 * * 1".into(), &"paused".into()),
+        "{told}"
+    );
+    // What is wrong with it is said under its name, too.
+    for (member, schedule) in [("cron", "bad"), ("expression", "61 * * * *")] {
+        let told =
+            RUST.post(&server, "/ojs/v1/cron", json!({ "name": "x", member: schedule, "type": "a.b" })).await;
+        let error = &told.body["error"];
+        assert_eq!(
+            (told.status, &error["details"]["pointer"]),
+            (400, &format!("/{member}").into()),
+            "{error}"
+        );
+        assert!(error["message"].as_str().unwrap().contains(&format!("/{member} ")), "{error}");
+    }
+    server.stop().await;
+}
+
+/// The members of args that `key` lists are not called by a name that was not sent.
+#[tokio::test]
+async fn a_list_of_members_is_spoken_of_as_it_was_sent() {
+    let server = Server::in_memory().await;
+    let job = json!({ "type": "a.b", "args": [{ "user_id": 1 }], "options": { "unique": { "key": ["queue", "user_id"] } } });
+    let told = JS.post(&server, "/ojs/v1/jobs", job).await;
+    let message = told.body["error"]["message"].as_str().unwrap();
+    assert!(
+        message.contains("unique.key names it") && message.contains("only where all in the list do"),
+        "{message}"
+    );
+    assert!(!message.contains("args_keys"), "{message}");
     server.stop().await;
 }
