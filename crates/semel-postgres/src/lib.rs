@@ -34,6 +34,7 @@ mod listener;
 mod load;
 pub mod migrate;
 mod outbox;
+mod overlooked;
 mod people;
 mod rows;
 pub mod session;

@@ -23,6 +23,8 @@ use crate::values::Params;
 const LOOK: Duration = Duration::from_millis(100);
 /// How often it is looked at where they do: one may be lost.
 const LOOK_SELDOM: Duration = Duration::from_secs(1);
+/// As many records are the log's end: commits that are under way at once write no more of them.
+const TIP: u32 = 32;
 /// A server still wants to be told for so long after the last one who waited: the next comes soon.
 const LINGER: Duration = Duration::from_secs(10);
 /// How long after a failure a connection is tried again.
@@ -42,8 +44,8 @@ struct Ear {
     asks: bool,
 }
 
-/// How the log ended at the last look: the transaction and its place in it.
-type Tip = Option<(String, i32)>;
+/// How the log ended at the last look: its newest records, for one with a lower number may be committed after the newest.
+type Tip = Option<String>;
 
 /// Passes on what others commit, until the store or those who wait for it are gone.
 pub async fn run(store: Weak<Shared>, hints: Weak<Hints>) {
@@ -210,8 +212,11 @@ impl Ear {
 
 /// How the log ends.
 async fn look(shared: &Shared) -> Result<Tip, PostgresError> {
-    let sql =
-        format!("SELECT tx::text, first FROM {} ORDER BY tx DESC, first DESC LIMIT 1", shared.name("event"));
+    let sql = format!(
+        "SELECT string_agg(tx::text || '.' || first, ' ') \
+         FROM (SELECT tx, first FROM {} ORDER BY tx DESC, first DESC LIMIT {TIP}) AS newest",
+        shared.name("event")
+    );
     let rows = ask(&shared.connection().await?, &sql, &Params::default()).await?;
-    rows.first().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).transpose()
+    Ok(rows.first().map(|row| row.try_get(0)).transpose()?.flatten())
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use deadpool_postgres::{Object, Pool};
 use semel_core::draft::{QueueRow, Reads, Snapshot};
-use semel_core::ident::JobId;
+use semel_core::ident::{JobId, QueueName};
 use semel_core::slot::Due;
 use semel_core::time::Timestamp;
 use semel_store::backend::{
@@ -31,6 +31,7 @@ use crate::durability::Durability;
 use crate::error::PostgresError;
 use crate::listener;
 use crate::migrate::{self, Known, Status};
+use crate::overlooked::Overlooked;
 use crate::sql::Schema;
 use crate::teller::{self, Teller};
 use crate::upkeep::{Round, Shown};
@@ -66,6 +67,7 @@ pub(crate) struct Shared {
     pub(crate) shown: Mutex<Shown>,
     /// The share of the connections that those have who only look.
     pub(crate) aside: Semaphore,
+    pub(crate) overlooked: Overlooked,
     /// Whether commits wait for a standby, by the last look. Then what others committed may be seen before it is there: after
     /// a restart, or where somebody cancelled the wait.
     pub(crate) awaits_standby: AtomicBool,
@@ -263,6 +265,7 @@ impl Postgres {
             round: Mutex::default(),
             shown: Mutex::default(),
             aside: Semaphore::new(connect::ASIDE),
+            overlooked: Overlooked::default(),
             awaits_standby: AtomicBool::new(false),
             commits_lazily: AtomicBool::new(false),
             durability: Mutex::default(),
@@ -353,6 +356,14 @@ impl Backend for Postgres {
 
     fn settings(&self) -> BoxFuture<'_, Result<Vec<QueueRow>, StoreError>> {
         Box::pin(self.unit(|shared| async move { shared.settings().await }))
+    }
+
+    fn passes_over(&self) -> bool {
+        true
+    }
+
+    fn overlooked(&self, queues: Vec<QueueName>) -> BoxFuture<'_, Result<bool, StoreError>> {
+        Box::pin(self.unit(move |shared| async move { shared.overlooked(queues).await }))
     }
 
     fn documents(&self, seek: Seek) -> BoxFuture<'_, Result<Found, StoreError>> {

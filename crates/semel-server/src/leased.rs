@@ -38,7 +38,7 @@ impl Leased {
         let first = piece(claim, wanted);
         let jobs = match wait {
             Some(wait) => app.engine.claim_or_wait_until(first, wait, app.config.drain.begun()).await?,
-            None => app.engine.claim(first).await?,
+            None => app.engine.claim_what_is_there(first).await?,
         };
         room.take(&jobs);
         let mut leased = Self { app: Arc::clone(app), jobs };

@@ -118,6 +118,18 @@ pub trait Backend: Send + Sync + 'static {
         })
     }
 
+    /// Whether a claim passes over jobs that somebody else has locked for the moment. If he lets go of them as they were nobody is
+    /// told: who found nothing [asks](Self::overlooked), and looks again soon.
+    fn passes_over(&self) -> bool {
+        false
+    }
+
+    /// Whether one of these queues has jobs that may have been passed over.
+    fn overlooked(&self, queues: Vec<QueueName>) -> BoxFuture<'_, Result<bool, StoreError>> {
+        let _ = queues;
+        Box::pin(std::future::ready(Ok(false)))
+    }
+
     /// Documents that are due, or of a kind.
     fn documents(&self, seek: Seek) -> BoxFuture<'_, Result<Found, StoreError>>;
 

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU64;
 
 use bytes::Bytes;
 use semel_core::draft::{QueueRow, Reads, Snapshot};
+use semel_core::ident::QueueName;
 use semel_core::slot::Due;
 use tokio::time::Instant;
 
@@ -133,6 +134,14 @@ impl<L: Layer> Backend for L {
 
     fn settings(&self) -> BoxFuture<'_, Result<Vec<QueueRow>, StoreError>> {
         self.inner().settings()
+    }
+
+    fn passes_over(&self) -> bool {
+        self.inner().passes_over()
+    }
+
+    fn overlooked(&self, queues: Vec<QueueName>) -> BoxFuture<'_, Result<bool, StoreError>> {
+        self.inner().overlooked(queues)
     }
 
     fn documents(&self, seek: Seek) -> BoxFuture<'_, Result<Found, StoreError>> {

@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use semel_core::draft::{Draft, Missing, QueueRow, Reads, Snapshot};
+use semel_core::ident::QueueName;
 use semel_core::retention::Retention;
 use semel_core::slot::Due;
 use tokio::sync::mpsc::error::TrySendError;
@@ -50,6 +51,7 @@ pub struct Store {
     secret: [u8; 16],
     retention: Arc<Retention>,
     peek: Option<Arc<dyn Peek>>,
+    passes_over: bool,
 }
 
 impl Store {
@@ -107,7 +109,7 @@ impl Store {
         let (ended, alive) = watch::channel(());
         let weak = Arc::downgrade(&backend);
         let hinted = Arc::clone(&hints);
-        let peek = backend.peeks();
+        let (peek, passes_over) = (backend.peeks(), backend.passes_over());
         let retention = Arc::new(retention);
         let batcher = Batcher {
             rows: backend.rows(),
@@ -120,8 +122,19 @@ impl Store {
             answers,
         };
         let busy = Arc::default();
-        let store =
-            Self { requests, left: leave, backend: weak, busy, alive, hints, facts, secret, retention, peek };
+        let store = Self {
+            requests,
+            left: leave,
+            backend: weak,
+            busy,
+            alive,
+            hints,
+            facts,
+            secret,
+            retention,
+            peek,
+            passes_over,
+        };
         (store, batcher.run(ended))
     }
 
@@ -291,6 +304,22 @@ impl Store {
     /// The store's [secret](crate::Backend::secret).
     pub fn secret(&self) -> [u8; 16] {
         self.secret
+    }
+
+    /// Whether claims pass over what somebody else has locked for the moment ([`Backend::passes_over`](crate::Backend::passes_over)).
+    pub fn passes_over(&self) -> bool {
+        self.passes_over
+    }
+
+    /// Whether one of these queues, by the names that the store has for them, has jobs that may have been passed over.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn overlooked(&self, queues: Vec<QueueName>) -> Result<bool, StoreError> {
+        match self.aside().await? {
+            Some(aside) => aside.backend.overlooked(queues).await,
+            None => Ok(false),
+        }
     }
 
     /// All queues.

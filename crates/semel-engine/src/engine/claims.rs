@@ -23,6 +23,11 @@ use crate::untold::Untold;
 
 /// How often a claim looks again because somebody else was quicker with what it saw.
 const VAIN_LOOKS_MAX: u32 = 16;
+/// How long who found nothing waits before it asks whether jobs were passed over, and looks again if some were: at first, and at most.
+const OVERLOOKED_REST: Duration = Duration::from_millis(5);
+const OVERLOOKED_REST_MAX: Duration = Duration::from_secs(1);
+/// How long somebody who does not want to wait is kept for them.
+const OVERLOOKED_PATIENCE: Duration = Duration::from_millis(100);
 /// For how long a limit is taken for closed whose next job somebody's open transaction holds.
 const HELD_UP_REST: Duration = Duration::from_millis(250);
 
@@ -91,6 +96,47 @@ impl Engine {
         }
     }
 
+    /// As [`claim`](Self::claim), but where it finds nothing and jobs are there that somebody else has locked for the moment it looks
+    /// again, a tenth of a second long.
+    ///
+    /// # Errors
+    /// When the store cannot commit.
+    pub async fn claim_what_is_there(&self, claim: Claim) -> Result<Vec<Job>, StoreError> {
+        let began = Instant::now();
+        let mut rest = OVERLOOKED_REST;
+        loop {
+            let jobs = self.claim(claim.clone()).await?;
+            let gives_up = !jobs.is_empty() || began.elapsed() >= OVERLOOKED_PATIENCE;
+            if gives_up || !self.has_overlooked(&claim.queues).await {
+                return Ok(jobs);
+            }
+            tokio::time::sleep(rest).await;
+            rest *= 2;
+        }
+    }
+
+    /// Waits until it is to be looked again for jobs that a claim in these queues may have passed over; for ever where there are none.
+    /// Each time it is waited for longer.
+    pub async fn overlooked(&self, queues: &[QueueName], rest: &mut Duration) {
+        if self.shared.store.passes_over() {
+            *rest = (*rest * 2).clamp(OVERLOOKED_REST, OVERLOOKED_REST_MAX);
+            tokio::time::sleep(*rest).await;
+            if self.has_overlooked(queues).await {
+                return;
+            }
+        }
+        std::future::pending::<()>().await;
+    }
+
+    async fn has_overlooked(&self, queues: &[QueueName]) -> bool {
+        if !self.shared.store.passes_over() {
+            return false;
+        }
+        let stored = queues.iter().map(|queue| self.space.stored_queue(queue)).collect();
+        // A store that cannot say so tells the next claim what is wrong.
+        self.shared.store.overlooked(stored).await.unwrap_or(false)
+    }
+
     /// How far the news of these queues has come, to be taken before looking in them: of their jobs that become ready afterwards one
     /// [hears](semel_store::hints::Hints::ready_since).
     pub fn mark(&self, queues: &[QueueName]) -> Mark {
@@ -139,6 +185,7 @@ impl Engine {
         let deadline = Instant::now() + patience;
         let hints = self.shared.store.hints();
         let _waiting = hints.wait();
+        let mut rest = Duration::ZERO;
         loop {
             // Before looking, so that nothing that becomes ready in between is slept through.
             let mark = self.mark(&claim.queues);
@@ -152,7 +199,8 @@ impl Engine {
                 // In a fixed order, so that a run that is played again is the same run.
                 biased;
                 () = &mut stop => return Ok(jobs),
-                () = hints.ready_since(&mark) => {}
+                () = hints.ready_since(&mark) => rest = Duration::ZERO,
+                () = self.overlooked(&claim.queues, &mut rest) => {}
                 () = tokio::time::sleep_until(deadline) => return Ok(jobs),
                 // A limit that held jobs back may open by itself.
                 () = tokio::time::sleep_until(opens.unwrap_or(deadline)), if opens.is_some() => {}

@@ -32,6 +32,7 @@ mod log;
 mod lost;
 mod news;
 mod outbox;
+mod overlooked;
 mod place;
 mod plain;
 #[cfg(unix)]

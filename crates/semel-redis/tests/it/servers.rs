@@ -4,14 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use semel_core::enqueue::Outcome;
+use semel_core::ident::QueueName;
+use semel_core::lease::{Bearer, Grant};
 use semel_engine::Engine;
 use semel_redis::Redis;
-use semel_store::backend::{Backend, Filter};
+use semel_store::backend::{Backend, Claim, Filter};
 use semel_testkit::make::{job, keyed};
 use semel_testkit::patience::rounds;
 use semel_testkit::races::at_once;
+use semel_testkit::redis::url;
 use tokio::task::JoinSet;
 
+use crate::own::patient;
 use crate::place::Place;
 
 /// So many stores, each with a connection of its own, by Redis's clock.
@@ -109,4 +113,48 @@ pub async fn one_hears_another(place: &Place) {
         }
     };
     tokio::time::timeout(Duration::from_secs(60), told).await.unwrap();
+}
+
+/// After a restart of Redis time stands for up to two seconds.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_runs_of_a_key_are_in_order_while_time_stands() {
+    let place = Place::new();
+    let engines = servers(&place, 3).await;
+    let want = |mode: &str| keyed("k").on_conflict(mode).offer();
+    engines[0].enqueue(want("ignore"), "").await.unwrap();
+    let claim = || Claim {
+        queues: vec![QueueName::default()],
+        limit: 1,
+        grant: Grant::new("w".into(), None),
+        closed: Vec::new(),
+    };
+    let mut fences = Vec::new();
+    let mut run = async |server: usize| {
+        let run = engines[server].claim(claim()).await.unwrap().remove(0).head;
+        fences.push(run.fence);
+        run.id
+    };
+    let mut connection = patient(&url()).await;
+    let fact = format!("{}!", place.address().base_of(0));
+    let clock: (i64, i64) = redis::cmd("TIME").query_async(&mut connection).await.unwrap();
+    let later = clock.0 * 1_000_000 + clock.1 + 1_500_000;
+    let mut stand = redis::cmd("HSET");
+    stand.arg(fact).arg("at").arg(later).arg("lead").arg(later);
+    stand.query_async::<()>(&mut connection).await.unwrap();
+    let first = run(0).await;
+    assert!(matches!(engines[1].enqueue(want("follow_up"), "").await.unwrap(), Outcome::FollowUp { .. }));
+    engines[2].give_back(first, Bearer::default()).await.unwrap();
+    assert_eq!(run(1).await, first);
+    engines[0].complete(first, Bearer::default(), None).await.unwrap();
+    let second = run(2).await;
+    assert_ne!(second, first, "the follow-up");
+    engines[1].complete(second, Bearer::default(), None).await.unwrap();
+    for server in 0..6 {
+        engines[server % 3].enqueue(want("ignore"), "").await.unwrap();
+        let next = run((server + 1) % 3).await;
+        engines[(server + 2) % 3].complete(next, Bearer::default(), None).await.unwrap();
+    }
+    let clock: (i64, i64) = redis::cmd("TIME").query_async(&mut connection).await.unwrap();
+    assert!(clock.0 * 1_000_000 + clock.1 < later, "it took too long to see anything");
+    assert!(fences.windows(2).all(|pair| pair[0] < pair[1]), "{fences:?}");
 }

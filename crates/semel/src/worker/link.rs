@@ -234,11 +234,13 @@ impl Link for Local {
             };
             let hints = Arc::clone(self.engine()?.store().hints());
             let _waiting = hints.wait();
+            let mut rest = Duration::ZERO;
             loop {
                 // Before looking, so that nothing that becomes ready in between is slept through.
                 let mark = self.engine()?.mark(&claim.queues);
                 let looked = Instant::now();
-                let jobs = self.engine()?.claim(claim.clone()).await?;
+                let engine = self.engine()?;
+                let jobs = engine.claim(claim.clone()).await?;
                 if !jobs.is_empty() {
                     return Ok(jobs.into_iter().map(|job| delivery(job, looked)).collect());
                 }
@@ -248,7 +250,8 @@ impl Link for Local {
                 tokio::select! {
                     biased;
                     () = stop.cancelled() => return Ok(Vec::new()),
-                    () = hints.ready_since(&mark) => {}
+                    () = hints.ready_since(&mark) => rest = Duration::ZERO,
+                    () = engine.overlooked(&claim.queues, &mut rest) => {}
                     () = tokio::time::sleep_until(opens.map_or(look, |opens| opens.min(look))) => {}
                 }
             }

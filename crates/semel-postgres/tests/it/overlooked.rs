@@ -1,0 +1,111 @@
+//! Jobs that a claim passes over, because somebody else has them locked for the moment.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use semel_core::ident::QueueName;
+use semel_core::lease::Grant;
+use semel_engine::Engine;
+use semel_postgres::Postgres;
+use semel_store::backend::Claim;
+use semel_testkit::make::{job, keyed};
+
+use crate::place::{Place, client, url};
+
+const LONG: Duration = Duration::from_secs(60);
+
+fn claim(limit: u32) -> Claim {
+    Claim {
+        queues: vec![QueueName::default()],
+        limit,
+        grant: Grant::new("w".into(), None),
+        closed: Vec::new(),
+    }
+}
+
+/// Nobody tells of what was not changed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_waits_is_given_what_somebody_let_go_of_as_it_was() {
+    let place = Place::new();
+    let engine = Engine::without_duties(Arc::new(Postgres::open(place.address()).await.unwrap())).unwrap();
+    engine.enqueue(job().offer(), "").await.unwrap();
+    engine.enqueue(keyed("k").offer(), "").await.unwrap();
+    let (mut other, schema) = (client(&url()).await, place.schema());
+    // The job that is left then has the key.
+    for table in ["head", "key"] {
+        let held = other.transaction().await.unwrap();
+        held.execute(&format!("SELECT 1 FROM {schema}.{table} FOR UPDATE"), &[]).await.unwrap();
+        let waiting = tokio::spawn({
+            let engine = engine.clone();
+            async move { engine.claim_or_wait(claim(1), LONG).await.unwrap() }
+        });
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert!(!waiting.is_finished(), "{table}");
+        held.rollback().await.unwrap();
+        let began = Instant::now();
+        let jobs = waiting.await.unwrap();
+        assert_eq!(jobs.len(), 1);
+        assert!(began.elapsed() < Duration::from_secs(20), "he had waited to the end");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_does_not_want_to_wait_is_not_told_that_there_is_nothing() {
+    let place = Place::new();
+    let engine = Engine::without_duties(Arc::new(Postgres::open(place.address()).await.unwrap())).unwrap();
+    let (mut other, schema) = (client(&url()).await, place.schema().to_owned());
+    let began = Instant::now();
+    assert!(engine.claim_what_is_there(claim(1)).await.unwrap().is_empty());
+    let took = began.elapsed();
+    engine.enqueue(job().offer(), "").await.unwrap();
+    // Another server's decision that comes to nothing.
+    let held = other.transaction().await.unwrap();
+    held.execute(&format!("SELECT 1 FROM {schema}.head FOR UPDATE"), &[]).await.unwrap();
+    let began = Instant::now();
+    assert!(engine.claim_what_is_there(claim(1)).await.unwrap().is_empty(), "it is locked all the time");
+    let kept = began.elapsed();
+    assert!(kept >= Duration::from_millis(100) && took < kept, "{took:?}, {kept:?}");
+    // However long the machine takes, he looks while it is locked, and again when it is not.
+    for _ in 0..20 {
+        let waiting = tokio::spawn({
+            let engine = engine.clone();
+            async move { engine.claim_what_is_there(claim(1)).await.unwrap() }
+        });
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        if waiting.is_finished() {
+            assert!(waiting.await.unwrap().is_empty());
+            continue;
+        }
+        held.rollback().await.unwrap();
+        assert_eq!(waiting.await.unwrap().len(), 1);
+        return;
+    }
+    panic!("nobody looked again");
+}
+
+/// A queue that is paused keeps nobody busy.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_may_not_be_granted_is_not_overlooked() {
+    let place = Place::new();
+    let engine = Engine::without_duties(Arc::new(Postgres::open(place.address()).await.unwrap())).unwrap();
+    let overlooked = async || engine.store().overlooked(vec![QueueName::default()]).await.unwrap();
+    assert!(engine.store().passes_over() && !overlooked().await);
+    engine.enqueue(job().offer(), "").await.unwrap();
+    assert!(overlooked().await);
+    engine.set_paused(QueueName::default(), true).await.unwrap();
+    assert!(!overlooked().await);
+    // Many at once ask once.
+    let asked: Vec<_> = (0..50)
+        .map(|n| {
+            let store = engine.store().clone();
+            let queue = QueueName::parse(if n % 2 == 0 { "default" } else { "other" }, "").unwrap();
+            tokio::spawn(async move { store.overlooked(vec![queue]).await.unwrap() })
+        })
+        .collect();
+    engine.set_paused(QueueName::default(), false).await.unwrap();
+    assert!(overlooked().await);
+    for (n, asked) in asked.into_iter().enumerate() {
+        let told = asked.await.unwrap();
+        assert!(n % 2 == 0 || !told, "the other queue is empty");
+    }
+}
