@@ -4,6 +4,8 @@ use rusqlite::ErrorCode;
 use semel_core::ident::JobId;
 use semel_store::StoreError;
 
+use crate::lock;
+
 /// A failure of the embedded store, with its details.
 #[derive(Debug, thiserror::Error)]
 pub enum SqliteError {
@@ -52,9 +54,7 @@ pub enum SqliteError {
         most: usize,
     },
     /// Another process has the file.
-    #[error(
-        "{path} is in use by another process{owner}; talk to it instead (--server URL), or stop it first. One process owns an embedded store"
-    )]
+    #[error("{}", owned(path, owner))]
     Owned {
         /// Which file.
         path: String,
@@ -64,6 +64,17 @@ pub enum SqliteError {
     /// The file is not ours, or of a version this program does not handle.
     #[error("{0}")]
     Unsupported(String),
+}
+
+fn owned(path: &str, owner: &str) -> String {
+    if owner == format!(" ({})", lock::word_of_this_process()) {
+        return format!(
+            "{path} is open already in this process{owner}; use that one, whose handle can be cloned"
+        );
+    }
+    format!(
+        "{path} is in use by another process{owner}; talk to it instead (--server URL), or stop it first. One process owns an embedded store"
+    )
 }
 
 impl SqliteError {

@@ -15,6 +15,9 @@ pub struct FileLock {
     path: PathBuf,
 }
 
+/// As much of a lock is read as tells whether it is one.
+const WORD_BYTES_MAX: u64 = 4_096;
+
 /// Where the lock of a store is, by the store's [real] name.
 pub(crate) fn lock_path(store: &Path) -> PathBuf {
     let mut name = store.as_os_str().to_owned();
@@ -47,6 +50,15 @@ impl FileLock {
             }
             Err(TryLockError::Error(source)) => return Err(io(source)),
         }
+        // Whatever else has that name is somebody's.
+        let mut note = String::new();
+        let read = Read::by_ref(&mut file).take(WORD_BYTES_MAX).read_to_string(&mut note);
+        if read.is_err() || !is_word(&note) {
+            return Err(SqliteError::Unsupported(format!(
+                "{} is no lock of Semel's, and would be written over: give the store another name, or move that file away",
+                path.display()
+            )));
+        }
         let mut lock = Self { file, path };
         lock.say_who()?;
         Ok(lock)
@@ -57,7 +69,7 @@ impl FileLock {
     /// # Errors
     /// When the lock's file cannot be written.
     pub fn say_who(&mut self) -> Result<(), SqliteError> {
-        self.say(&format!("process {}", std::process::id()))
+        self.say(&word_of_this_process())
     }
 
     /// Leaves a word for those who find the file taken, such as the address of a server.
@@ -70,6 +82,17 @@ impl FileLock {
         self.file.seek(SeekFrom::Start(0)).map_err(io)?;
         self.file.write_all(word.as_bytes()).map_err(io)
     }
+}
+
+/// What this process calls itself.
+pub(crate) fn word_of_this_process() -> String {
+    format!("process {}", std::process::id())
+}
+
+/// Whether that is what an owner leaves: which process it is, or the address of a server. A power cut may leave nothing of it, or zeros.
+fn is_word(note: &str) -> bool {
+    let is_lost = note.bytes().all(|byte| byte == 0);
+    is_lost || ["process ", "http://", "https://"].iter().any(|begins| note.starts_with(begins))
 }
 
 /// What the owner of `store` says of itself, if somebody owns it now.

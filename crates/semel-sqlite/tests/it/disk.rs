@@ -55,7 +55,8 @@ fn a_second_opener_is_told_who_owns_the_file() {
     let first = Sqlite::open(&path).unwrap().filing_at_once();
     let refused = Sqlite::open(&path).err().unwrap();
     assert!(matches!(&refused, SqliteError::Owned { .. }), "{refused}");
-    assert!(refused.to_string().contains(&format!("process {}", std::process::id())), "{refused}");
+    let said = format!("open already in this process (process {}); use that one", std::process::id());
+    assert!(refused.to_string().contains(&said), "{refused}");
     first.announce("http://127.0.0.1:8080").unwrap();
     let refused = Sqlite::open(&path).err().unwrap().to_string();
     assert!(refused.contains("http://127.0.0.1:8080") && refused.contains("--server"), "{refused}");
@@ -357,4 +358,24 @@ fn a_file_of_the_journal_whose_name_could_not_be_synced_is_made_anew() {
         store.close().await;
     });
     println!("@played");
+}
+
+/// A store beside somebody's file.
+#[test]
+fn what_is_no_lock_is_not_written_over() {
+    let dir = TempDir::new();
+    let path = dir.path().join("Cargo");
+    let other = dir.path().join("Cargo.lock");
+    for text in ["version = 4\n", "proc"] {
+        std::fs::write(&other, text).unwrap();
+        let refused = Sqlite::open(&path).err().unwrap();
+        assert!(refused.to_string().contains("no lock of Semel's"), "{refused}");
+        assert_eq!(std::fs::read_to_string(&other).unwrap(), text);
+        assert!(!path.exists());
+    }
+    // What a store that was killed left behind.
+    for text in ["", "\u{0}\u{0}", "process 1", "http://127.0.0.1:8080"] {
+        std::fs::write(&other, text).unwrap();
+        drop(Sqlite::open(&path).unwrap());
+    }
 }
