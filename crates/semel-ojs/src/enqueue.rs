@@ -35,7 +35,7 @@ pub fn once(text: &str, key: UniqueKey) -> Result<Once, Invalid> {
 
 /// What only a server says of a job, and what answers wrap it in: nothing of it is kept, for it would stand in answers beside
 /// the server's own word. A client that sends back an envelope it got is not refused for it.
-const SYSTEM: [&str; 31] = [
+const SYSTEM: [&str; 32] = [
     "job",
     "specversion",
     "state",
@@ -46,6 +46,7 @@ const SYSTEM: [&str; 31] = [
     "completed_at",
     "cancelled_at",
     "discarded_at",
+    "ended_as",
     "activated_at",
     "previous_state",
     "error",

@@ -178,6 +178,10 @@ impl<'a> JobView<'a> {
         object.time("completed_at", head.finished_at.filter(|_| ended_by_run));
         object.time("discarded_at", ended_in(State::Discarded));
         object.time("cancelled_at", ended_in(State::Cancelled));
+        // It failed in nothing: no error would say why it was discarded.
+        if head.ending == Some(Ending::Expired) {
+            object.plain("ended_as", "expired");
+        }
         self.put_next_attempt(object);
     }
 

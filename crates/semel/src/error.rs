@@ -102,7 +102,7 @@ pub enum Error {
         id: JobId,
         /// How it ended.
         state: State,
-        /// The last failure's message, if there was one.
+        /// The last failure's message, if there was one, or that it expired.
         reason: Option<String>,
     },
     /// The job is in a state in which this cannot be done.

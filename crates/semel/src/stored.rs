@@ -3,6 +3,7 @@
 use std::fmt;
 
 use semel_core::ident::JobId;
+use semel_core::job::Ending;
 use semel_core::state::State;
 use semel_core::time::Timestamp;
 use serde::de::{DeserializeOwned, Error as Quiet};
@@ -107,11 +108,19 @@ impl Stored {
             return Err(Error::NotCompleted {
                 id: self.id(),
                 state: self.state(),
-                reason: self.last_failure().map(str::to_owned),
+                reason: self.why_it_ended(),
             });
         }
         let text = self.0.result.as_deref().unwrap_or(b"null");
         serde_json::from_slice(text).map_err(|source| Error::Read { what: "result", source })
+    }
+
+    /// What is known of why it did not end well.
+    fn why_it_ended(&self) -> Option<String> {
+        if self.0.head.ending == Some(Ending::Expired) {
+            return Some("it expired before it was started".to_owned());
+        }
+        self.last_failure().map(str::to_owned)
     }
 
     /// How far its run has come, as its worker last said.

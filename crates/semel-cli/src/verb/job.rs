@@ -104,6 +104,7 @@ fn show(job: &Value, printer: &Printer) {
         ("worker", "/worker_id"),
         ("result", "/result"),
         ("error", "/error/message"),
+        ("ended as", "/ended_as"),
         ("follow-up", "/follow_up_id"),
         ("replaced by", "/replaced_by"),
         ("unique key", "/unique_key"),

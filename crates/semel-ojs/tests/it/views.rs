@@ -91,6 +91,17 @@ fn failures_are_shown_until_the_job_succeeds() {
     assert!(job.get("error").is_none() && job["errors"][0]["code"] == "c" && job["result"][0] == 1);
 }
 
+/// Nothing failed, so no error says why it is gone.
+#[test]
+fn a_job_that_expired_says_so() {
+    let (mut head, body) = admit(r#"{"type":"a.b","args":[]}"#);
+    head.state = State::Discarded;
+    for (ending, told) in [(Ending::Expired, json!("expired")), (Ending::Failed, Value::Null)] {
+        (head.ending, head.finished_at) = (Some(ending), Some(Timestamp::from_millis(1_800_000_000_000)));
+        assert_eq!(shown(&JobView::fresh(&head, &body))["ended_as"], told);
+    }
+}
+
 #[test]
 fn answers_are_a_superset_that_parses() {
     let (head, body) = admit(r#"{"type":"a.b","args":[],"unique":{"key":"k\"1"}}"#);

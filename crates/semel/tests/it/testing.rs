@@ -43,7 +43,10 @@ async fn time_ends_leases_and_jobs() {
     let job = queue.enqueue(Add { a: 1, b: 0 }).expires_after(Duration::from_secs(5)).await.unwrap();
     queue.advance(Duration::from_secs(6)).await;
     assert_eq!(queue.now(), began.saturating_add(Duration::from_secs(6)));
-    assert_eq!(job.job().unwrap().load().await.unwrap().unwrap().state(), JobState::Discarded);
+    let job = job.job().unwrap().load().await.unwrap().unwrap();
+    assert_eq!(job.state(), JobState::Discarded);
+    let why = job.result::<u64>().unwrap_err().to_string();
+    assert!(why.contains("it expired before it was started"), "{why}");
 }
 
 /// A limit is as far as the queue's own clock says, not as the machine's does.

@@ -33,6 +33,7 @@ export async function job({ params, signal }) {
       ["Scheduled for", moment(job.scheduled_at)],
       ["Started", moment(job.started_at)],
       ["Ended", moment(job.completed_at ?? job.cancelled_at ?? job.discarded_at)],
+      ["Ended as", job.ended_as],
       ["Expires", moment(job.expires_at)],
       ["Worker", job.worker_id],
       ["Progress", progress(job.progress)],
