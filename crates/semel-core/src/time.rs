@@ -64,7 +64,7 @@ impl Timestamp {
     /// # Errors
     /// `invalid_request` at `pointer` when the text has no zone or is no timestamp, and when there is no such moment.
     pub fn parse(text: &str, pointer: &str) -> Result<Self, Invalid> {
-        if !Self::has_form(text) {
+        if !has_form_of_timestamp(text) {
             return Err(Invalid::request(
                 pointer,
                 "is not an RFC 3339 timestamp with a zone; write it like 2026-01-31T12:00:00Z",
@@ -83,30 +83,29 @@ impl Timestamp {
         })
     }
 
-    /// Whether a text looks like RFC 3339's `date-time`, zone included. jiff alone accepts more: lower case, spaces, bracketed zones,
-    /// times and offsets without colons or minutes.
-    pub fn has_form(text: &str) -> bool {
-        let is = |text: &str, form: &str| {
-            let fits =
-                |(byte, form): (u8, u8)| if form == b'0' { byte.is_ascii_digit() } else { byte == form };
-            text.len() == form.len() && text.bytes().zip(form.bytes()).all(fits)
-        };
-        let Some((point, rest)) = text.split_at_checked("0000-00-00T00:00:00".len()) else { return false };
-        let zone = match rest.strip_prefix('.') {
-            Some(fraction) => fraction.trim_start_matches(|c: char| c.is_ascii_digit()),
-            None => rest,
-        };
-        let is_fraction_told = zone.len() == rest.len() || rest.len() > zone.len() + 1;
-        is(point, "0000-00-00T00:00:00")
-            && is_fraction_told
-            && (zone == "Z" || is(zone, "+00:00") || is(zone, "-00:00"))
-    }
-
     /// East of Greenwich the year 0 begins in one that RFC 3339 cannot write, and what the last year's last day is somewhere else ends
     /// before it does.
     fn can_be_shown(self) -> bool {
         self >= Self::YEAR_0 && jiff::Timestamp::from_millisecond(self.as_millis()).is_ok()
     }
+}
+
+/// Whether a text looks like RFC 3339's `date-time`, zone included. jiff alone accepts more: lower case, spaces, bracketed zones,
+/// times and offsets without colons or minutes.
+pub fn has_form_of_timestamp(text: &str) -> bool {
+    let is = |text: &str, form: &str| {
+        let fits = |(byte, form): (u8, u8)| if form == b'0' { byte.is_ascii_digit() } else { byte == form };
+        text.len() == form.len() && text.bytes().zip(form.bytes()).all(fits)
+    };
+    let Some((point, rest)) = text.split_at_checked("0000-00-00T00:00:00".len()) else { return false };
+    let zone = match rest.strip_prefix('.') {
+        Some(fraction) => fraction.trim_start_matches(|c: char| c.is_ascii_digit()),
+        None => rest,
+    };
+    let is_fraction_told = zone.len() == rest.len() || rest.len() > zone.len() + 1;
+    is(point, "0000-00-00T00:00:00")
+        && is_fraction_told
+        && (zone == "Z" || is(zone, "+00:00") || is(zone, "-00:00"))
 }
 
 impl Default for Timestamp {

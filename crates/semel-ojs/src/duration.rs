@@ -5,7 +5,7 @@ use std::time::Duration;
 use semel_core::enqueue::When;
 use semel_core::error::Invalid;
 use semel_core::limits::PERIOD_DAYS_MAX;
-use semel_core::time::Timestamp;
+use semel_core::time::{Timestamp, has_form_of_timestamp};
 use semel_core::unique::Period;
 
 /// The longest, in either spelling: a time so long from now can still be shown as it is stored.
@@ -91,7 +91,7 @@ pub fn when(text: &str, pointer: &str) -> Result<When, Invalid> {
         Some(after) => parse(after, pointer).map(When::In),
         None => match Timestamp::parse(text, pointer) {
             Ok(at) => Ok(When::At(at)),
-            Err(no_moment) if Timestamp::has_form(text) => Err(no_moment),
+            Err(no_moment) if has_form_of_timestamp(text) => Err(no_moment),
             Err(_) => Err(Invalid::request(
                 pointer,
                 "is neither an RFC 3339 timestamp with a zone nor relative; write it like 2026-01-31T12:00:00Z, or +PT5M for five minutes from now",

@@ -23,7 +23,8 @@ use crate::values::Params;
 const LOOK: Duration = Duration::from_millis(100);
 /// How often it is looked at where they do: one may be lost.
 const LOOK_SELDOM: Duration = Duration::from_secs(1);
-/// As many records are the log's end: commits that are under way at once write no more of them.
+/// As many records are the log's end. A transaction that began before so many others, and is committed after them, is heard of with the
+/// next commit.
 const TIP: u32 = 32;
 /// A server still wants to be told for so long after the last one who waited: the next comes soon.
 const LINGER: Duration = Duration::from_secs(10);

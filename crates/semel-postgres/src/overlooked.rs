@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
 use semel_core::ident::QueueName;
-use tokio::sync::oneshot;
+use tokio::sync::oneshot::{self, error::TryRecvError};
 
 use crate::error::PostgresError;
 use crate::store::Shared;
@@ -27,21 +27,29 @@ struct Asked {
 impl Shared {
     /// Whether there is a ready job in one of the queues that a claim could have been granted but for somebody's lock.
     pub(crate) async fn overlooked(&self, queues: Vec<QueueName>) -> Result<bool, PostgresError> {
-        let (answer, told) = oneshot::channel();
+        let (answer, mut told) = oneshot::channel();
         let Overlooked { waiting, turn } = &self.overlooked;
         let waiting = || waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting().push(Asked { queues, answer });
-        let turn = turn.lock().await;
+        // Whoever asked for all and failed tells nobody: they look again, and hear it from the claim.
+        let turn = tokio::select! {
+            biased;
+            told = &mut told => return Ok(told.unwrap_or(true)),
+            turn = turn.lock() => turn,
+        };
+        // Answered in the very moment in which his turn came: he asks for nobody else, who would have to wait for that.
+        match told.try_recv() {
+            Ok(told) => return Ok(told),
+            Err(TryRecvError::Closed) => return Ok(true),
+            Err(TryRecvError::Empty) => {}
+        }
         let asked = std::mem::take(&mut *waiting());
-        if !asked.is_empty() {
-            let found = self.queues_with_ready(asked.iter().flat_map(|asked| &asked.queues)).await?;
-            for Asked { queues, answer } in asked {
-                // Who does not wait any more is told nothing.
-                answer.send(queues.iter().any(|queue| found.contains(queue.as_str()))).ok();
-            }
+        let found = self.queues_with_ready(asked.iter().flat_map(|asked| &asked.queues)).await?;
+        for Asked { queues, answer } in asked {
+            // Who does not wait any more is told nothing.
+            answer.send(queues.iter().any(|queue| found.contains(queue.as_str()))).ok();
         }
         drop(turn);
-        // Whoever asked for all and failed tells nobody: they look again, and hear it from the claim.
         Ok(told.await.unwrap_or(true))
     }
 

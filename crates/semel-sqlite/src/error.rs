@@ -4,8 +4,6 @@ use rusqlite::ErrorCode;
 use semel_core::ident::JobId;
 use semel_store::StoreError;
 
-use crate::lock;
-
 /// A failure of the embedded store, with its details.
 #[derive(Debug, thiserror::Error)]
 pub enum SqliteError {
@@ -54,20 +52,22 @@ pub enum SqliteError {
         most: usize,
     },
     /// Another process has the file.
-    #[error("{}", owned(path, owner))]
+    #[error("{}", owned(path, owner, *is_here))]
     Owned {
         /// Which file.
         path: String,
         /// Who has it, as far as it said.
         owner: String,
+        /// Whether that is this very process.
+        is_here: bool,
     },
     /// The file is not ours, or of a version this program does not handle.
     #[error("{0}")]
     Unsupported(String),
 }
 
-fn owned(path: &str, owner: &str) -> String {
-    if owner == format!(" ({})", lock::word_of_this_process()) {
+fn owned(path: &str, owner: &str, is_here: bool) -> String {
+    if is_here {
         return format!(
             "{path} is open already in this process{owner}; use that one, whose handle can be cloned"
         );

@@ -1,8 +1,10 @@
 //! One process owns the file: a lock beside it, which names the owner.
 
+use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::error::SqliteError;
 use crate::location::real;
@@ -17,6 +19,18 @@ pub struct FileLock {
 
 /// As much of a lock is read as tells whether it is one.
 const WORD_BYTES_MAX: u64 = 4_096;
+
+impl Drop for FileLock {
+    fn drop(&mut self) {
+        here().remove(&self.path);
+    }
+}
+
+/// The locks that this process has: its number does not tell it from one in another container.
+fn here() -> MutexGuard<'static, BTreeSet<PathBuf>> {
+    static HERE: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+    HERE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Where the lock of a store is, by the store's [real] name.
 pub(crate) fn lock_path(store: &Path) -> PathBuf {
@@ -46,7 +60,8 @@ impl FileLock {
                 drop(file.read_to_string(&mut note));
                 let owner =
                     if note.trim().is_empty() { String::new() } else { format!(" ({})", note.trim()) };
-                return Err(SqliteError::Owned { path: store.display().to_string(), owner });
+                let is_here = here().contains(&path);
+                return Err(SqliteError::Owned { path: store.display().to_string(), owner, is_here });
             }
             Err(TryLockError::Error(source)) => return Err(io(source)),
         }
@@ -59,6 +74,7 @@ impl FileLock {
                 path.display()
             )));
         }
+        here().insert(path.clone());
         let mut lock = Self { file, path };
         lock.say_who()?;
         Ok(lock)
@@ -69,24 +85,25 @@ impl FileLock {
     /// # Errors
     /// When the lock's file cannot be written.
     pub fn say_who(&mut self) -> Result<(), SqliteError> {
-        self.say(&word_of_this_process())
+        self.say("")
     }
 
-    /// Leaves a word for those who find the file taken, such as the address of a server.
+    /// Leaves a word for those who find the file taken, such as the address of a server. One that is no address comes behind which
+    /// process the owner is.
     ///
     /// # Errors
     /// When the lock's file cannot be written.
     pub fn say(&mut self, word: &str) -> Result<(), SqliteError> {
+        let word = if !word.is_empty() && is_word(word) {
+            word.to_owned()
+        } else {
+            format!("process {} {word}", std::process::id()).trim_end().to_owned()
+        };
         let io = |source| SqliteError::Io { path: self.path.display().to_string(), source };
         self.file.set_len(0).map_err(io)?;
         self.file.seek(SeekFrom::Start(0)).map_err(io)?;
         self.file.write_all(word.as_bytes()).map_err(io)
     }
-}
-
-/// What this process calls itself.
-pub(crate) fn word_of_this_process() -> String {
-    format!("process {}", std::process::id())
 }
 
 /// Whether that is what an owner leaves: which process it is, or the address of a server. A power cut may leave nothing of it, or zeros.

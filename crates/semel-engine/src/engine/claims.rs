@@ -106,8 +106,12 @@ impl Engine {
         let mut rest = OVERLOOKED_REST;
         loop {
             let jobs = self.claim(claim.clone()).await?;
-            let gives_up = !jobs.is_empty() || began.elapsed() >= OVERLOOKED_PATIENCE;
-            if gives_up || !self.has_overlooked(&claim.queues).await {
+            let left = OVERLOOKED_PATIENCE.saturating_sub(began.elapsed());
+            if !jobs.is_empty() || left.is_zero() {
+                return Ok(jobs);
+            }
+            // Where the store has no time to say so he is answered all the same.
+            if !tokio::time::timeout(left, self.has_overlooked(&claim.queues)).await.unwrap_or(false) {
                 return Ok(jobs);
             }
             tokio::time::sleep(rest).await;
@@ -134,7 +138,7 @@ impl Engine {
         }
         let stored = queues.iter().map(|queue| self.space.stored_queue(queue)).collect();
         // A store that cannot say so tells the next claim what is wrong.
-        self.shared.store.overlooked(stored).await.unwrap_or(false)
+        self.shared.store.overlooked(stored).await.unwrap_or(true)
     }
 
     /// How far the news of these queues has come, to be taken before looking in them: of their jobs that become ready afterwards one

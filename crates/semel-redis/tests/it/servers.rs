@@ -6,10 +6,11 @@ use std::time::Duration;
 use semel_core::enqueue::Outcome;
 use semel_core::ident::QueueName;
 use semel_core::lease::{Bearer, Grant};
+use semel_core::partition;
 use semel_engine::Engine;
 use semel_redis::Redis;
 use semel_store::backend::{Backend, Claim, Filter};
-use semel_testkit::make::{job, keyed};
+use semel_testkit::make::{job, key, keyed};
 use semel_testkit::patience::rounds;
 use semel_testkit::races::at_once;
 use semel_testkit::redis::url;
@@ -118,8 +119,20 @@ pub async fn one_hears_another(place: &Place) {
 /// After a restart of Redis time stands for up to two seconds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_runs_of_a_key_are_in_order_while_time_stands() {
-    let place = Place::new();
-    let engines = servers(&place, 3).await;
+    runs_are_in_order(&Place::new(), 0).await;
+}
+
+/// Where another partition's node was started anew this one's time stands for the time that servers have seen there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_runs_of_a_key_are_in_order_while_another_partitions_time_stands() {
+    let place = Place::divided(4);
+    let home = partition::of_key(&key("k"), 4);
+    runs_are_in_order(&place, (home + 1) % 4).await;
+}
+
+/// The time of that partition stands.
+async fn runs_are_in_order(place: &Place, partition: u16) {
+    let engines = servers(place, 3).await;
     let want = |mode: &str| keyed("k").on_conflict(mode).offer();
     engines[0].enqueue(want("ignore"), "").await.unwrap();
     let claim = || Claim {
@@ -135,12 +148,21 @@ async fn the_runs_of_a_key_are_in_order_while_time_stands() {
         run.id
     };
     let mut connection = patient(&url()).await;
-    let fact = format!("{}!", place.address().base_of(0));
+    let fact = format!("{}!", place.address().base_of(partition));
     let clock: (i64, i64) = redis::cmd("TIME").query_async(&mut connection).await.unwrap();
     let later = clock.0 * 1_000_000 + clock.1 + 1_500_000;
     let mut stand = redis::cmd("HSET");
     stand.arg(fact).arg("at").arg(later).arg("lead").arg(later);
     stand.query_async::<()>(&mut connection).await.unwrap();
+    // So that all of them have seen it.
+    for engine in &engines {
+        for other in 0..8 {
+            engine
+                .enqueue(keyed(&format!("other {other}")).on_conflict("ignore").queue("others").offer(), "")
+                .await
+                .unwrap();
+        }
+    }
     let first = run(0).await;
     assert!(matches!(engines[1].enqueue(want("follow_up"), "").await.unwrap(), Outcome::FollowUp { .. }));
     engines[2].give_back(first, Bearer::default()).await.unwrap();
