@@ -113,6 +113,7 @@ calls! {
     enqueue_each: |s| s.engine.enqueue_batch(batch(), Mode::Each, "");
     enqueue_all_or_nothing: |s| s.engine.enqueue_batch(batch(), Mode::AllOrNothing, "");
     claim: |s| s.engine.claim(wish(2));
+    claim_what_is_there: |s| s.engine.claim_what_is_there(wish(2));
     claim_or_wait: |s| s.engine.claim_or_wait(wish(2), Duration::from_millis(50));
     claim_or_wait_until: |s| s.engine.claim_or_wait_until(nothing(), Duration::from_millis(50), soon());
     claim_under_a_limit: |s| async {

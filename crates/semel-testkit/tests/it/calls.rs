@@ -16,6 +16,7 @@ const READERS: [&str; 19] = [
     "limit",
     "log_end",
     "log_since",
+    "overlooked",
     "pressure",
     "queue",
     "queue_settings",

@@ -255,7 +255,10 @@ async fn a_file_keeps_its_jobs_and_has_one_owner() {
     let semel = Semel::open(&url).await.unwrap();
     let first = semel.enqueue(Welcome::of(1)).await.unwrap();
     let refused = Semel::open(&url).await.unwrap_err();
-    assert!(matches!(refused, Error::Open { .. }) && refused.to_string().contains("in use"), "{refused}");
+    assert!(
+        matches!(refused, Error::Open { .. }) && refused.to_string().contains("open already in this process"),
+        "{refused}"
+    );
     semel.close().await.unwrap();
     assert!(matches!(semel.enqueue(Welcome::of(1)).await, Err(Error::Closed)));
     assert!(matches!(semel.close().await, Err(Error::Closed)));
