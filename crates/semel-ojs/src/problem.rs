@@ -71,11 +71,18 @@ impl Problem {
 
     /// Nothing of that name is there.
     pub fn not_found(what: &str) -> Self {
-        Self::new(
-            Code::NotFound,
-            format!("there is no such {what}; check its id or name, or list what there is"),
-        )
-        .with_details(|object| object.plain("resource_type", what.replace(' ', "_")))
+        let message = format!("there is no such {what}; check its id or name, or list what there is");
+        Self::nothing_of(what, message)
+    }
+
+    /// No job has what was sent for an id.
+    pub fn no_id(sent: &str) -> Self {
+        Self::nothing_of("job", "there is no such job; ids are lower-case UUIDv7").naming(sent)
+    }
+
+    fn nothing_of(what: &str, message: impl Into<String>) -> Self {
+        let resource = what.replace(' ', "_");
+        Self::new(Code::NotFound, message).with_details(|object| object.plain("resource_type", resource))
     }
 
     /// The same; where it is that nothing is there, with what was looked for.

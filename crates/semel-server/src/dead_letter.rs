@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request};
 use http::Uri;
+use semel_core::ident::JobId;
 use semel_core::job::Head;
 use semel_core::life::Revived;
 use semel_core::unique::{Disclose, disclosed};
@@ -92,12 +93,7 @@ pub(crate) async fn retry(
 }
 
 /// What became of a dead letter that was offered again.
-pub(crate) async fn revived(
-    app: &App,
-    caller: &Caller,
-    id: semel_core::ident::JobId,
-    revived: Revived,
-) -> Answered {
+pub(crate) async fn revived(app: &App, caller: &Caller, id: JobId, revived: Revived) -> Answered {
     match revived {
         Revived::Done(head) => Ok(Answer::ok(show(&app.engine, caller, &head, answer::job).await)),
         Revived::Blocked { holder } => Err(Problem::new(

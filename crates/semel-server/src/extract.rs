@@ -137,10 +137,7 @@ fn check_media_type(headers: &HeaderMap) -> Result<(), Problem> {
 /// A job's id in the path. What is no id is the id of no job.
 pub(crate) fn job_id(path: Result<Path<String>, PathRejection>) -> Result<JobId, Problem> {
     let text = name(path, "job")?;
-    JobId::parse(&text, "").map_err(|_| {
-        let unknown = Problem::new(Code::NotFound, "there is no such job; ids are lower-case UUIDv7");
-        unknown.with_details(|object| object.plain("resource_type", "job")).naming(text)
-    })
+    JobId::parse(&text, "").map_err(|_| Problem::no_id(&text))
 }
 
 /// Any other name in the path.

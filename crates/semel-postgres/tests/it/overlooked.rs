@@ -4,24 +4,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use semel_core::ident::QueueName;
-use semel_core::lease::Grant;
 use semel_engine::Engine;
 use semel_postgres::Postgres;
-use semel_store::backend::Claim;
+use semel_testkit::calls::wish;
 use semel_testkit::make::{job, keyed};
 
 use crate::place::{Place, client, url};
 
 const LONG: Duration = Duration::from_secs(60);
-
-fn claim(limit: u32) -> Claim {
-    Claim {
-        queues: vec![QueueName::default()],
-        limit,
-        grant: Grant::new("w".into(), None),
-        closed: Vec::new(),
-    }
-}
 
 /// Nobody tells of what was not changed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -37,7 +27,7 @@ async fn who_waits_is_given_what_somebody_let_go_of_as_it_was() {
         held.execute(&format!("SELECT 1 FROM {schema}.{table} FOR UPDATE"), &[]).await.unwrap();
         let waiting = tokio::spawn({
             let engine = engine.clone();
-            async move { engine.claim_or_wait(claim(1), LONG).await.unwrap() }
+            async move { engine.claim_or_wait(wish(1), LONG).await.unwrap() }
         });
         tokio::time::sleep(Duration::from_millis(200)).await;
         assert!(!waiting.is_finished(), "{table}");
@@ -53,32 +43,39 @@ async fn who_waits_is_given_what_somebody_let_go_of_as_it_was() {
 async fn who_does_not_want_to_wait_is_not_told_that_there_is_nothing() {
     let place = Place::new();
     let engine = Engine::without_duties(Arc::new(Postgres::open(place.address()).await.unwrap())).unwrap();
-    let (mut other, schema) = (client(&url()).await, place.schema().to_owned());
-    let began = Instant::now();
-    assert!(engine.claim_what_is_there(claim(1)).await.unwrap().is_empty());
-    let took = began.elapsed();
+    let (mut other, schema) = (client(&url()).await, place.schema());
+    let took = async || {
+        let began = Instant::now();
+        assert!(engine.claim_what_is_there(wish(1)).await.unwrap().is_empty());
+        began.elapsed()
+    };
+    // The machine may be busy with something else at one time and another.
+    let mut none = took().await;
+    for _ in 0..5 {
+        none = none.min(took().await);
+    }
     engine.enqueue(job().offer(), "").await.unwrap();
-    // Another server's decision that comes to nothing.
-    let held = other.transaction().await.unwrap();
-    held.execute(&format!("SELECT 1 FROM {schema}.head FOR UPDATE"), &[]).await.unwrap();
-    let began = Instant::now();
-    assert!(engine.claim_what_is_there(claim(1)).await.unwrap().is_empty(), "it is locked all the time");
-    let kept = began.elapsed();
-    assert!(kept >= Duration::from_millis(100) && took < kept, "{took:?}, {kept:?}");
-    // However long the machine takes, he looks while it is locked, and again when it is not.
-    for _ in 0..20 {
+    let lock = format!("SELECT 1 FROM {schema}.head FOR UPDATE");
+    for round in 0..20 {
+        // Another server's decision that comes to nothing.
+        let held = other.transaction().await.unwrap();
+        held.execute(&lock, &[]).await.unwrap();
+        if round == 0 {
+            let kept = took().await;
+            assert!(kept >= Duration::from_millis(100) && none < kept, "{none:?}, {kept:?}");
+        }
         let waiting = tokio::spawn({
             let engine = engine.clone();
-            async move { engine.claim_what_is_there(claim(1)).await.unwrap() }
+            async move { engine.claim_what_is_there(wish(1)).await.unwrap() }
         });
         tokio::time::sleep(Duration::from_millis(20)).await;
-        if waiting.is_finished() {
-            assert!(waiting.await.unwrap().is_empty());
-            continue;
-        }
+        let was_told = waiting.is_finished();
         held.rollback().await.unwrap();
-        assert_eq!(waiting.await.unwrap().len(), 1);
-        return;
+        // On a busy machine his time may be over before he can look again.
+        if waiting.await.unwrap().len() == 1 {
+            assert!(!was_told, "it was locked");
+            return;
+        }
     }
     panic!("nobody looked again");
 }
@@ -94,7 +91,7 @@ async fn what_may_not_be_granted_is_not_overlooked() {
     assert!(overlooked().await);
     engine.set_paused(QueueName::default(), true).await.unwrap();
     assert!(!overlooked().await);
-    // Many at once ask once.
+    // Of many at once each is told of its own queue.
     let asked: Vec<_> = (0..50)
         .map(|n| {
             let store = engine.store().clone();

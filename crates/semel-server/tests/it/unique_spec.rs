@@ -37,6 +37,10 @@ async fn chosen_args_and_meta_alone_make_two_jobs_the_same() {
     let meta = |tenant: &str, trace: &str| ("q", json!([]), json!({ "tenant": tenant, "trace": trace }));
     assert_eq!(pair(meta("a", "1"), meta("a", "2"), &by_tenant).await, (201, 409));
     assert_eq!(pair(meta("a", "1"), meta("b", "1"), &by_tenant).await, (201, 201));
+    // What is not there is the same everywhere, and other than whatever is.
+    let none = |trace: &str| ("q", json!([]), json!({ "trace": trace }));
+    assert_eq!(pair(none("1"), none("2"), &by_tenant).await, (201, 409));
+    assert_eq!(pair(none("1"), meta("a", "1"), &by_tenant).await, (201, 201));
 }
 
 #[tokio::test]
