@@ -1,8 +1,13 @@
 //! Names of things: jobs, types, queues. Each can only be built valid.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::num::NonZeroU64;
+use std::str::FromStr;
 use std::sync::Arc;
+
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::Invalid;
 use crate::limits::{CRON_NAME_BYTES_MAX, JOB_TYPE_BYTES_MAX, QUEUE_NAME_BYTES_MAX};
@@ -119,6 +124,35 @@ impl JobId {
         (value >> 76) & 0xf == 0x7 && (value >> 62) & 0b11 == 0b10
     }
 }
+
+/// As text, like everywhere else; [`parse`](JobId::parse) names a place in a request.
+macro_rules! text_of_id {
+    ($($id:ident)*) => {$(
+        impl FromStr for $id {
+            type Err = Invalid;
+
+            fn from_str(text: &str) -> Result<Self, Invalid> {
+                let advice = "an id is a lower-case UUIDv7, such as 019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f";
+                Self::parse(text, "").map_err(|_| Invalid::request("", advice))
+            }
+        }
+
+        impl Serialize for $id {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $id {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = <Cow<'_, str>>::deserialize(deserializer)?;
+                text.parse().map_err(D::Error::custom)
+            }
+        }
+    )*};
+}
+
+text_of_id! { JobId WorkflowId }
 
 impl fmt::Display for JobId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -361,6 +395,22 @@ mod tests {
             assert!(last < Some(id));
             last = Some(id);
         }
+    }
+
+    #[test]
+    fn an_id_is_read_and_written_as_its_text() {
+        let text = "019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f";
+        let id: JobId = text.parse().unwrap();
+        assert_eq!(id.to_string(), text);
+        let json = format!("\"{text}\"");
+        assert_eq!(serde_json::to_string(&(id, WorkflowId::new(id))).unwrap(), format!("[{json},{json}]"));
+        assert_eq!(serde_json::from_str::<JobId>(&json).unwrap(), id);
+        assert_eq!(serde_json::from_str::<WorkflowId>(&json).unwrap(), WorkflowId::new(id));
+        for wrong in ["7", "\"7\"", "null"] {
+            assert!(serde_json::from_str::<JobId>(wrong).is_err(), "{wrong}");
+        }
+        let refused = "7".parse::<JobId>().unwrap_err().to_string();
+        assert!(refused.contains("lower-case UUIDv7"), "{refused}");
     }
 
     #[test]

@@ -1,37 +1,256 @@
-//! Why a job is, or would be, a duplicate: the answer of `unique/explain`.
+//! Why a job is, or would be, a duplicate: what is told of it, and the answer of `unique/explain`.
 
 use semel_core::enqueue::Outcome;
 use semel_core::error::Invalid;
 use semel_core::explain::Explanation;
+use semel_core::ident::JobId;
 use semel_core::job::Head;
+use semel_core::state::State;
+use semel_core::time::Timestamp;
 use semel_core::trail::Duplicates;
 use semel_core::unique::explain::{blocking_sentence, policy_sentence};
-use semel_core::unique::{Admission, Disclose, PROFILE, UniquePolicy, blocks};
+use semel_core::unique::{Admission, Disclose, OnConflict, PROFILE, UniqueKey, UniquePolicy, blocks};
 
 use crate::enqueue::Enqueue;
 use crate::job::put_duplicates;
 use crate::unique;
 use crate::write::{Object, list, object};
 
-/// Puts the answer together. `duplicates` is the record of the job that the decision names.
-///
-/// # Errors
-/// None that reading the request has not found already.
-pub fn answer(
-    request: &Enqueue,
-    explained: &Explanation,
-    duplicates: Option<&Duplicates>,
-) -> Result<String, Invalid> {
-    let is_shown = explained.disclose == Disclose::Always;
+/// What would become of a job, and why, as far as whoever asks may be told (SEMANTICS 4).
+#[derive(Clone, Debug)]
+pub struct Account {
+    /// When it was decided, by the store's clock.
+    pub at: Timestamp,
+    /// What would become of the job.
+    pub would: Would,
+    /// The job that would be answered with, or replaced, or is in the way.
+    pub existing: Option<JobId>,
+    /// JSON pointers of the places that differ, where it would be a mismatch.
+    pub differs_at: Vec<String>,
+    /// The text that is hashed, with values marked sensitive hidden in it; none without a policy.
+    pub canonical: Option<String>,
+    /// The unique key; none without a policy.
+    pub key: Option<UniqueKey>,
+    /// Whether the jobs that hold the key may be shown.
+    pub is_disclosed: bool,
+    /// The jobs that hold the key and may be shown, newest first.
+    pub holders: Vec<Holding>,
+    /// All of it in words.
+    pub sentences: Vec<String>,
+    /// What each strategy would do that the rest of the policy can be combined with, where that may be shown.
+    pub strategies: Vec<(OnConflict, Would)>,
+}
+
+/// A job that carries the key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holding {
+    /// The job.
+    pub id: JobId,
+    /// Its type.
+    pub job_type: String,
+    /// Its queue.
+    pub queue: String,
+    /// Its state.
+    pub state: State,
+    /// When it was admitted.
+    pub created_at: Timestamp,
+    /// Whether it blocks the job that is asked about.
+    pub blocks: bool,
+    /// Why it does or does not: `in_state`, `in_window`, `unfinished`, `while_active`, `other_state`, `expired`, `window_over`.
+    pub reason: &'static str,
+    /// When it stops blocking at the latest, where time alone decides that.
+    pub until: Option<Timestamp>,
+}
+
+/// What would become of a job if it were offered now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Would {
+    /// Nobody blocks it: it would be created.
+    Create,
+    /// The same request was admitted before: its job would be the answer.
+    Repeat,
+    /// It would be created in place of the jobs that block it.
+    Replace,
+    /// It would be created, and run after the present run.
+    FollowUp,
+    /// The existing job would take over its args and meta.
+    Amend,
+    /// The existing job would be the answer.
+    Existing,
+    /// It would be rejected as a duplicate.
+    Reject,
+    /// It would be refused: its key stands for other work.
+    Mismatch,
+    /// It would be refused: its `Idempotency-Key` is used, and the job created under it is deleted.
+    KeySpent,
+    /// It would be refused: another request has used its id.
+    IdTaken,
+    /// It would be refused: too many jobs hold its key.
+    TooManyHolders,
+    /// It would be refused: as many jobs wait in its queue as may.
+    QueueFull,
+    /// What is stored of the job it meets cannot be read.
+    Error,
+}
+
+impl Would {
+    const fn of(outcome: &Outcome) -> Self {
+        match outcome {
+            Outcome::Created(_) => Self::Create,
+            Outcome::Repeated(_) => Self::Repeat,
+            Outcome::Replaced { .. } => Self::Replace,
+            Outcome::FollowUp(_) => Self::FollowUp,
+            Outcome::Amended(_) => Self::Amend,
+            Outcome::Existing(_) => Self::Existing,
+            Outcome::Rejected { .. } => Self::Reject,
+            Outcome::Mismatch { .. } | Outcome::KeyReused(_) => Self::Mismatch,
+            Outcome::KeySpent => Self::KeySpent,
+            Outcome::IdTaken(_) => Self::IdTaken,
+            Outcome::TooManyHolders => Self::TooManyHolders,
+            Outcome::QueueFull(_) => Self::QueueFull,
+            Outcome::Corrupt(_) => Self::Error,
+        }
+    }
+
+    const fn of_admission(admission: &Admission) -> Self {
+        match admission {
+            Admission::Create => Self::Create,
+            Admission::Existing { .. } => Self::Existing,
+            Admission::Reject { .. } => Self::Reject,
+            Admission::Replace { .. } => Self::Replace,
+            Admission::AmendFollowUp { .. } | Admission::AmendWaiting { .. } => Self::Amend,
+            Admission::CreateFollowUp { .. } => Self::FollowUp,
+        }
+    }
+
+    /// Its name in answers.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Create => "create",
+            Self::Repeat => "repeat",
+            Self::Replace => "replace",
+            Self::FollowUp => "follow_up",
+            Self::Amend => "amend",
+            Self::Existing => "existing",
+            Self::Reject => "reject",
+            Self::Mismatch => "mismatch",
+            Self::KeySpent => "key_spent",
+            Self::IdTaken => "id_taken",
+            Self::TooManyHolders => "too_many_holders",
+            Self::QueueFull => "queue_full",
+            Self::Error => "error",
+        }
+    }
+
+    /// Whether a job would be created.
+    pub const fn is_inserted(self) -> bool {
+        matches!(self, Self::Create | Self::Replace | Self::FollowUp)
+    }
+
+    const fn sentence(self) -> &'static str {
+        match self {
+            Self::Create => "Nobody blocks this job now: it would be created.",
+            Self::Repeat => "The same request was admitted before: its job would be the answer.",
+            Self::Replace => "It would be created in place of the jobs that block it.",
+            Self::FollowUp => "It would be created as a follow-up, and run after the present run.",
+            Self::Amend => "The existing job would take over its args and meta.",
+            Self::Existing => "It would be answered with the existing job.",
+            Self::Reject => "It would be rejected as a duplicate.",
+            Self::Mismatch => "It would be refused: its key stands for other work.",
+            Self::KeySpent => {
+                "It would be refused: its Idempotency-Key is used, and the job created under it is deleted."
+            }
+            Self::IdTaken => "It would be refused: another request has used its id.",
+            Self::TooManyHolders => "It would be refused: too many jobs hold its key.",
+            Self::QueueFull => "It would be refused: as many jobs wait in its queue as may.",
+            Self::Error => "What is stored of the job it meets cannot be read.",
+        }
+    }
+}
+
+impl Account {
+    /// What may be told of an explanation of `request`.
+    ///
+    /// # Errors
+    /// None that reading the request has not found already.
+    pub fn of(request: &Enqueue, explained: &Explanation) -> Result<Self, Invalid> {
+        let would = Would::of(&explained.outcome);
+        let is_disclosed = explained.disclose == Disclose::Always;
+        let may_show = |head: &&Head| is_disclosed && head.hold.disclose == Disclose::Always;
+        let shown: Vec<&Head> = explained.holders.iter().filter(may_show).collect();
+        let mut account = Self {
+            at: explained.now,
+            would,
+            existing: named(&explained.outcome).filter(|_| is_disclosed),
+            differs_at: Vec::new(),
+            canonical: request.canonical()?,
+            key: request.offer.unique.as_ref().map(|identity| identity.key),
+            is_disclosed,
+            holders: Vec::new(),
+            sentences: Vec::new(),
+            strategies: Vec::new(),
+        };
+        if let Outcome::Mismatch { pointers, .. } = &explained.outcome {
+            account.differs_at.clone_from(pointers);
+        }
+        let Some(policy) = request.policy() else {
+            account.sentences.push(
+                "The request has no unique policy: it is never a duplicate, and no other job's check sees it."
+                    .to_owned(),
+            );
+            return Ok(account);
+        };
+        account.holders = shown.iter().map(|head| Holding::of(policy, head, explained.now)).collect();
+        account.sentences = vec![policy_sentence(policy), would.sentence().to_owned()];
+        if !request.body.sensitive.is_empty() {
+            account.sentences.push(
+                "Values marked sensitive are hidden in `canonical`; the key is made of the real ones."
+                    .to_owned(),
+            );
+        }
+        account.sentences.extend(shown.iter().map(|head| blocking_sentence(policy, head, explained.now)));
+        if explained.too_many {
+            account.sentences.push(
+                "More jobs hold the key than one request may look at; the list is cut short.".to_owned(),
+            );
+        }
+        // What another strategy would do tells a live holder from a finished one.
+        if is_disclosed {
+            let strategies = explained.strategies.iter();
+            account.strategies =
+                strategies.map(|(strategy, admission)| (*strategy, Would::of_admission(admission))).collect();
+        }
+        Ok(account)
+    }
+}
+
+impl Holding {
+    fn of(policy: &UniquePolicy, head: &Head, now: Timestamp) -> Self {
+        let blocking = blocks(policy, head, now);
+        Self {
+            id: head.id,
+            job_type: head.job_type.as_str().to_owned(),
+            queue: head.queue.as_str().to_owned(),
+            state: head.state,
+            created_at: head.created_at,
+            blocks: blocking.is_blocking(),
+            reason: blocking.reason(),
+            until: blocking.until(),
+        }
+    }
+}
+
+/// Writes an account down. `duplicates` is the record of the job that it names.
+pub fn answer(request: &Enqueue, account: &Account, duplicates: Option<&Duplicates>) -> String {
     let mut out = String::with_capacity(2_048);
-    let canonical = request.canonical()?;
     let mut outer = Object::open(&mut out);
-    match (&canonical, &request.offer.unique) {
-        (Some(canonical), Some(identity)) => {
+    match (&account.canonical, &account.key, request.policy()) {
+        (Some(canonical), Some(key), Some(policy)) => {
             outer.text("canonical", canonical);
-            outer.plain("key", identity.key);
+            outer.plain("key", key);
             outer.plain("profile", PROFILE);
-            object(outer.member("policy"), |object| unique::put_members(&identity.policy, object));
+            object(outer.member("policy"), |object| unique::put_members(policy, object));
         }
         _ => {
             for name in ["canonical", "key", "policy"] {
@@ -39,137 +258,51 @@ pub fn answer(
             }
         }
     }
-    outer.plain("decision", decision(&explained.outcome));
-    if is_shown && let Some(id) = named(&explained.outcome) {
+    outer.plain("decision", account.would.name());
+    if let Some(id) = account.existing {
         outer.plain("existing_job_id", id);
     }
-    if let Outcome::Mismatch { pointers, .. } = &explained.outcome {
-        outer.texts("pointers", pointers);
+    if account.would == Would::Mismatch {
+        outer.texts("pointers", &account.differs_at);
     }
-    outer.flag("disclosed", is_shown);
-    let has_hidden = !request.body.sensitive.is_empty();
-    put_holders(request.policy().map(|policy| &**policy), explained, is_shown, has_hidden, &mut outer);
-    match duplicates.filter(|_| is_shown) {
-        Some(duplicates) => put_duplicates(duplicates, outer.member("duplicates")),
-        None => outer.raw("duplicates", "null"),
-    }
-    outer.plain("evaluated_at", explained.now);
-    outer.close();
-    Ok(out)
-}
-
-fn put_holders(
-    policy: Option<&UniquePolicy>,
-    explained: &Explanation,
-    is_shown: bool,
-    has_hidden: bool,
-    outer: &mut Object<'_>,
-) {
-    let Some(policy) = policy else {
-        outer.raw("holders", "[]");
-        outer.texts(
-            "sentences",
-            ["The request has no unique policy: it is never a duplicate, and no other job's check sees it."],
-        );
-        return;
-    };
-    let shown: Vec<&Head> =
-        explained.holders.iter().filter(|head| is_shown && head.hold.disclose == Disclose::Always).collect();
-    list(outer.member("holders"), &shown, |out, head| {
-        let blocking = blocks(policy, head, explained.now);
+    outer.flag("disclosed", account.is_disclosed);
+    list(outer.member("holders"), &account.holders, |out, holding| {
         object(out, |object| {
-            object.plain("job_id", head.id);
-            object.plain("type", &head.job_type);
-            object.plain("queue", &head.queue);
-            object.plain("state", head.state);
-            object.plain("created_at", head.created_at);
-            object.flag("blocks", blocking.is_blocking());
-            object.plain("reason", blocking.reason());
-            match blocking.until() {
+            object.plain("job_id", holding.id);
+            object.text("type", &holding.job_type);
+            object.text("queue", &holding.queue);
+            object.plain("state", holding.state);
+            object.plain("created_at", holding.created_at);
+            object.flag("blocks", holding.blocks);
+            object.plain("reason", holding.reason);
+            match holding.until {
                 Some(until) => object.plain("until", until),
                 None => object.raw("until", "null"),
             }
         });
     });
-    let mut sentences = vec![policy_sentence(policy), sentence(&explained.outcome).to_owned()];
-    if has_hidden {
-        sentences.push(
-            "Values marked sensitive are hidden in `canonical`; the key is made of the real ones.".to_owned(),
-        );
-    }
-    sentences.extend(shown.iter().map(|head| blocking_sentence(policy, head, explained.now)));
-    if explained.too_many {
-        sentences
-            .push("More jobs hold the key than one request may look at; the list is cut short.".to_owned());
-    }
-    outer.texts("sentences", sentences);
-    // What another strategy would do tells a live holder from a finished one.
-    if is_shown {
+    outer.texts("sentences", &account.sentences);
+    if account.is_disclosed && request.policy().is_some() {
         object(outer.member("strategies"), |object| {
-            for (strategy, admission) in &explained.strategies {
-                object.plain(strategy.name(), admission_name(admission));
+            for (strategy, would) in &account.strategies {
+                object.plain(strategy.name(), would.name());
             }
         });
     }
+    match duplicates.filter(|_| account.is_disclosed) {
+        Some(duplicates) => put_duplicates(duplicates, outer.member("duplicates")),
+        None => outer.raw("duplicates", "null"),
+    }
+    outer.plain("evaluated_at", account.at);
+    outer.close();
+    out
 }
 
-fn named(outcome: &Outcome) -> Option<semel_core::ident::JobId> {
+fn named(outcome: &Outcome) -> Option<JobId> {
     match outcome {
         Outcome::IdTaken(id) => Some(*id),
         Outcome::Repeated(head) => Some(head.id),
         Outcome::Replaced { cancelled, .. } => cancelled.first().copied(),
         other => other.absorbed_by(),
-    }
-}
-
-/// The word for what would happen.
-const fn decision(outcome: &Outcome) -> &'static str {
-    match outcome {
-        Outcome::Created(_) => "create",
-        Outcome::Repeated(_) => "repeat",
-        Outcome::Replaced { .. } => "replace",
-        Outcome::FollowUp(_) => "follow_up",
-        Outcome::Amended(_) => "amend",
-        Outcome::Existing(_) => "existing",
-        Outcome::Rejected { .. } => "reject",
-        Outcome::Mismatch { .. } | Outcome::KeyReused(_) => "mismatch",
-        Outcome::KeySpent => "key_spent",
-        Outcome::IdTaken(_) => "id_taken",
-        Outcome::TooManyHolders => "too_many_holders",
-        Outcome::QueueFull(_) => "queue_full",
-        Outcome::Corrupt(_) => "error",
-    }
-}
-
-const fn admission_name(admission: &Admission) -> &'static str {
-    match admission {
-        Admission::Create => "create",
-        Admission::Existing { .. } => "existing",
-        Admission::Reject { .. } => "reject",
-        Admission::Replace { .. } => "replace",
-        Admission::AmendFollowUp { .. } | Admission::AmendWaiting { .. } => "amend",
-        Admission::CreateFollowUp { .. } => "follow_up",
-    }
-}
-
-const fn sentence(outcome: &Outcome) -> &'static str {
-    match outcome {
-        Outcome::Created(_) => "Nobody blocks this job now: it would be created.",
-        Outcome::Repeated(_) => "The same request was admitted before: its job would be the answer.",
-        Outcome::Replaced { .. } => "It would be created in place of the jobs that block it.",
-        Outcome::FollowUp(_) => "It would be created as a follow-up, and run after the present run.",
-        Outcome::Amended(_) => "The existing job would take over its args and meta.",
-        Outcome::Existing(_) => "It would be answered with the existing job.",
-        Outcome::Rejected { .. } => "It would be rejected as a duplicate.",
-        Outcome::Mismatch { .. } | Outcome::KeyReused(_) => {
-            "It would be refused: its key stands for other work."
-        }
-        Outcome::KeySpent => {
-            "It would be refused: its Idempotency-Key is used, and the job created under it is deleted."
-        }
-        Outcome::IdTaken(_) => "It would be refused: another request has used its id.",
-        Outcome::TooManyHolders => "It would be refused: too many jobs hold its key.",
-        Outcome::QueueFull(_) => "It would be refused: as many jobs wait in its queue as may.",
-        Outcome::Corrupt(_) => "What is stored of the job it meets cannot be read.",
     }
 }

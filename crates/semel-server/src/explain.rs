@@ -1,9 +1,8 @@
 //! `POST /ojs/v1/unique/explain`: what an enqueue request would lead to, and why. Writes nothing.
 
 use axum::extract::Request;
-use semel_core::enqueue::Outcome;
-use semel_core::unique::Disclose;
-use semel_ojs::{Enqueue, explain as ojs};
+use semel_ojs::Enqueue;
+use semel_ojs::explain::{Account, answer};
 
 use crate::caller::Caller;
 use crate::extract;
@@ -17,14 +16,10 @@ pub(crate) async fn explain(Scope(app): Scope, caller: Caller, request: Request)
     let request = Enqueue::parse_to_explain(&text, caller.terms(&templates))?;
     caller.check_queue(request.offer.queue.name())?;
     let explained = app.engine.explain(request.offer.clone()).await?;
-    let named = match &explained.outcome {
-        _ if explained.disclose != Disclose::Always => None,
-        Outcome::Replaced { cancelled, .. } => cancelled.first().copied(),
-        outcome => outcome.absorbed_by(),
-    };
-    let job = match named {
+    let account = Account::of(&request, &explained)?;
+    let job = match account.existing {
         Some(id) => app.engine.job(id).await?.filter(|job| caller.sees(job.head.queue.name())),
         None => None,
     };
-    Ok(Answer::ok(ojs::answer(&request, &explained, job.as_ref().map(|job| &job.duplicates))?))
+    Ok(Answer::ok(answer(&request, &account, job.as_ref().map(|job| &job.duplicates))))
 }

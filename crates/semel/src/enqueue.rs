@@ -7,6 +7,7 @@ use semel_core::body::Body;
 use semel_core::enqueue::{Batch, Counts, Mode, Offer, Outcome};
 use semel_core::ident::JobId;
 use semel_core::limits::BATCH_JOBS_MAX;
+use semel_ojs::explain::Account;
 use semel_ojs::{Problem, Templates, Terms};
 use semel_store::backend::BoxFuture;
 use semel_store::bounds::GROUP_BYTES_MAX;
@@ -14,6 +15,7 @@ use serde::Serialize;
 
 use crate::envelope::{At, Envelope, IntoEnvelope};
 use crate::error::Error;
+use crate::explain::Explained;
 use crate::options::Retry;
 use crate::outcome::{Enqueued, Unoffered};
 use crate::queue::Semel;
@@ -87,6 +89,44 @@ the_envelopes! {
 impl Enqueue {
     pub(crate) fn new(semel: Semel, envelope: Envelope) -> Self {
         Self { semel, envelope }
+    }
+
+    /// Says what would become of the job if it were enqueued now, and why. Writes nothing, and counts for nothing.
+    ///
+    /// ```
+    /// # use semel::{Job, Semel, Would};
+    /// # use serde::{Deserialize, Serialize};
+    /// #[derive(Serialize, Deserialize, Job)]
+    /// #[job(type = "invoice.pay", unique(args("invoice"), on_conflict = "ignore"))]
+    /// struct Pay {
+    ///     invoice: u64,
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), semel::Error> {
+    /// # let semel = Semel::open("memory:").await?;
+    /// let first = semel.enqueue(Pay { invoice: 17 }).await?;
+    /// let why = semel.enqueue(Pay { invoice: 17 }).explain().await?;
+    /// assert_eq!(why.would, Would::Existing);
+    /// assert_eq!(why.existing.as_ref().map(|job| job.id()), first.id());
+    /// println!("{why}"); // Two jobs are the same when they agree in type and the args invoice. …
+    /// # assert!(why.to_string().starts_with("Two jobs are the same when they agree in type and the args invoice. "));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] where enqueueing it would be refused for what it says; when the store cannot be read.
+    pub async fn explain(self) -> Result<Explained, Error> {
+        let engine = self.semel.engine()?;
+        let templates = self.semel.templates();
+        let text = self.envelope.into_json()?;
+        let mut request = semel_ojs::Enqueue::parse_to_explain(&text, terms(&templates))?;
+        if !self.semel.keeps_unique() {
+            forget_policy(&mut request.offer)?;
+        }
+        let explained = engine.explain(request.offer.clone()).await?;
+        Ok(Explained::of(&self.semel, Account::of(&request, &explained)?))
     }
 
     async fn offer(self) -> Result<Enqueued, Error> {

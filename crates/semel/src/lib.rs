@@ -26,7 +26,7 @@
 //! - [`Semel`], [`Open`], [`Keep`]: the queue, and how long it keeps what has ended. `Semel::open("sqlite:app.db")`, `Semel::open("postgres://…")`, `Semel::open("redis://…")` or
 //!   `Semel::open("memory:")`.
 //! - [`macro@Job`], [`Options`], [`Unique`], [`Retry`]: what a type of job says about itself.
-//! - [`Enqueue`], [`Envelope`], [`Enqueued`], [`Handle`]: offering a job, and what became of it.
+//! - [`Enqueue`], [`Envelope`], [`Enqueued`], [`Handle`]: offering a job, and what became of it. [`Explained`]: what would, and why.
 //! - [`Chain`], [`Group`], [`Batch`], [`Graph`], [`Workflow`]: jobs that wait for jobs.
 //! - [`Schedule`], [`Cron`]: jobs that a schedule offers.
 //! - [`Worker`], [`Handler`], [`Outcome`], [`Run`], [`Middleware`]: running jobs.
@@ -43,6 +43,7 @@ mod cron;
 mod enqueue;
 mod envelope;
 mod error;
+mod explain;
 #[cfg(feature = "templates")]
 mod folder;
 mod handle;
@@ -69,6 +70,7 @@ pub use cron::{Cron, Schedule, StoredCron, Tick};
 pub use enqueue::{Enqueue, EnqueueMany, Many};
 pub use envelope::{At, Envelope, IntoEnvelope};
 pub use error::Error;
+pub use explain::{Explained, Holding, Would};
 pub use handle::{Finished, Handle};
 pub use job::Job;
 pub use options::{Options, Retry};

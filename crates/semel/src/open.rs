@@ -29,6 +29,10 @@ impl Opened {
     }
 }
 
+/// What is said where tokio would panic.
+pub(crate) const NO_RUNTIME: &str =
+    "there is no tokio runtime here; call it inside one, as within #[tokio::main] or Runtime::block_on";
+
 /// What a URL names.
 #[derive(Debug, PartialEq, Eq)]
 enum Place<'a> {
@@ -48,6 +52,10 @@ fn place(url: &str) -> Result<Place<'_>, Error> {
         return match path {
             "" => refuse("write the file's path after it, like sqlite:app.db"),
             ":memory:" => refuse("write memory: for a store without a file"),
+            // Other libraries' URLs of files have parameters; a file of that name would be made here.
+            path if has_parameters(path) => refuse(
+                "a store in a file takes no parameters, and is made if it is not there; write the path alone",
+            ),
             _ => Ok(Place::File(path)),
         };
     }
@@ -68,6 +76,10 @@ fn place(url: &str) -> Result<Place<'_>, Error> {
     )
 }
 
+fn has_parameters(path: &str) -> bool {
+    path.split_once('?').is_some_and(|(_, after)| after.contains('='))
+}
+
 /// A URL may carry a password, before its host or among its parameters.
 pub(crate) fn shown(url: &str) -> String {
     let (before, after) = url.split_once('?').unwrap_or((url, ""));
@@ -83,7 +95,11 @@ pub(crate) fn shown(url: &str) -> String {
 
 /// Opens the store a URL names.
 pub(crate) async fn open(url: &str) -> Result<Opened, Error> {
-    let opened = match place(url)? {
+    let place = place(url)?;
+    if tokio::runtime::Handle::try_current().is_err() {
+        return Err(Error::Open { url: shown(url), reason: NO_RUNTIME.to_owned() });
+    }
+    let opened = match place {
         Place::Memory => return Ok(Opened::on(Arc::new(Memory::default()))),
         Place::File(path) => open_file(url, path).await?,
         Place::Database(address) => open_database(address).await?,
@@ -162,6 +178,22 @@ mod tests {
     }
 
     #[test]
+    fn where_no_runtime_is_that_is_said() {
+        for url in ["memory:", "sqlite:/", "postgres://user:secret@host/db", "redis://host"] {
+            let opening = crate::Semel::open(url).into_future();
+            let refused = futures_util::FutureExt::now_or_never(opening).unwrap().unwrap_err();
+            assert!(
+                matches!(&refused, Error::Open { reason, .. } if reason.contains("tokio runtime")),
+                "{refused}"
+            );
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let semel = runtime.block_on(async { crate::Semel::open("memory:").await }).unwrap();
+        let worker = crate::Worker::new(&semel).handle_type("a.b", |_| async {});
+        assert!(matches!(worker.start(), Err(Error::Worker(reason)) if reason.contains("tokio runtime")));
+    }
+
+    #[test]
     fn a_url_that_names_no_store_says_what_to_write() {
         assert_eq!(place("memory:").unwrap(), Place::Memory);
         assert_eq!(place("sqlite:a/b.db").unwrap(), Place::File("a/b.db"));
@@ -182,6 +214,7 @@ mod tests {
             ("app.db", "sqlite:PATH"),
             ("sqlite:", "sqlite:app.db"),
             ("sqlite::memory:", "memory:"),
+            ("sqlite://app.db?mode=rwc", "the path alone"),
             ("http://127.0.0.1:8080", "Worker::remote"),
             ("mysql://user:secret@host/db", "postgres://USER"),
             ("postgres:/user:secret@host/db", "postgres://USER"),

@@ -197,7 +197,7 @@ impl Shared {
 
 impl Semel {
     /// Opens a queue and starts its duties: scheduled jobs become available, leases of lost workers end, expired jobs
-    /// are discarded, ended ones deleted after their retention. Must be called inside a tokio runtime.
+    /// are discarded, ended ones deleted after their retention. Awaited inside a tokio runtime.
     ///
     /// `sqlite:PATH` is a file, made if it is not there; what is acknowledged survives a crash of program and
     /// machine. `postgres://USER@HOST/DATABASE` is a database that programs and servers share, from a multi-threaded
@@ -206,7 +206,7 @@ impl Semel {
     ///
     /// # Errors
     /// Awaited, [`Error::Url`] for any other URL; [`Error::Open`] when the file is in use or cannot be read, or the database
-    /// cannot be reached.
+    /// cannot be reached, or there is no tokio runtime.
     pub fn open(url: &str) -> Open {
         Open {
             url: url.to_owned(),

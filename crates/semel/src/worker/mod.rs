@@ -346,10 +346,11 @@ impl Worker {
         Ok(parsed)
     }
 
-    /// Starts taking jobs. Must be called inside a tokio runtime.
+    /// Starts taking jobs, on the tokio runtime that it is called in.
     ///
     /// # Errors
-    /// [`Error::Worker`] when a handler asks for a state that is not there, a name is not one, or there is nothing to do.
+    /// [`Error::Worker`] when a handler asks for a state that is not there, a name is not one, there is nothing to do, or no runtime
+    /// to do it on.
     pub fn start(self) -> Result<Working, Error> {
         Working::start(&self)
     }

@@ -11,6 +11,7 @@ use super::execute::{OVERDUE_AFTER, Shared};
 use super::link::Speaker;
 use super::pool::Pool;
 use crate::error::Error;
+use crate::open::NO_RUNTIME;
 
 /// A worker at work. Dropped, it stops at once: its runs' tokens fire, and unfinished jobs are given back.
 #[must_use = "a worker stops when this is dropped"]
@@ -36,6 +37,9 @@ impl Working {
                 types = of.join(", "),
                 "types are handled whose own queues are not served, for others were named; add .queue(name, places) for those, or name none"
             );
+        }
+        if tokio::runtime::Handle::try_current().is_err() {
+            return Err(Error::Worker(NO_RUNTIME.to_owned()));
         }
         let speaker = Speaker {
             worker: Arc::clone(&shared.worker),

@@ -11,6 +11,7 @@ mod directives;
 mod drivers;
 mod enqueue;
 mod examples;
+mod explain;
 mod fetching;
 mod handle;
 mod harness;

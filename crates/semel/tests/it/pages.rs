@@ -2,6 +2,7 @@
 //! something else on a page (`…`) ends the part of its line that is compared.
 
 #![allow(
+    clippy::print_stdout,
     dead_code,
     unused_variables,
     clippy::unnecessary_operation,
@@ -151,6 +152,15 @@ async fn enqueue(address: String, event: Capture, job: Welcome, jobs: Vec<Captur
     semel.enqueue(job).unique(Unique::by_args(["user_id"]).within(HOUR).on_conflict(OnConflict::Ignore)).await?;
     semel.enqueue_many(jobs).await?.counts.inserted;
     semel.enqueue(Envelope::from_json(text)).await?;
+    Ok(())
+}
+
+async fn why(semel: Semel, job: Welcome) -> Anything {
+    let why = semel.enqueue(job).explain().await?;
+    println!("{why}");
+    for holding in why.holders.iter().filter(|holding| holding.blocks) {
+        println!("{holding:?}");
+    }
     Ok(())
 }
 

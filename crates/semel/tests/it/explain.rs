@@ -1,0 +1,124 @@
+//! Why a job is, or would be, a duplicate.
+
+use std::time::Duration;
+
+use semel::{Disclose, Enqueued, Envelope, Error, JobState, OnConflict, OnMismatch, Semel, Unique, Would};
+use semel_core::lease::Grant;
+use semel_store::backend::Claim;
+
+use crate::harness::{Add, Welcome, memory};
+
+fn by_a() -> Unique {
+    Unique::by_args(["a"])
+}
+
+/// How an enqueue that is made is called where it is imagined.
+fn as_imagined(outcome: &Enqueued) -> Would {
+    match outcome {
+        Enqueued::Created(it) if it.reason == semel::Reason::SameRequest => Would::Repeat,
+        Enqueued::Created(_) => Would::Create,
+        Enqueued::Existing(it) if it.reason == semel::Reason::Amended => Would::Amend,
+        Enqueued::Existing(_) => Would::Existing,
+        Enqueued::Replaced(_) => Would::Replace,
+        Enqueued::FollowUp(_) => Would::FollowUp,
+        Enqueued::Rejected(_) => Would::Reject,
+        Enqueued::Mismatch(_) => Would::Mismatch,
+    }
+}
+
+async fn one_runs(semel: &Semel) {
+    let grant = Grant::new("w".into(), None);
+    let queues = vec![semel_core::ident::QueueName::default()];
+    let claim = Claim { queues, limit: 1, grant, closed: Vec::new() };
+    assert_eq!(semel.engine().unwrap().claim(claim).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn what_is_imagined_is_what_is_then_done() {
+    let semel = memory().await;
+    let id = "019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f".parse().unwrap();
+    let add = |a, b, policy: Unique| Envelope::of(&Add { a, b }).unique(policy);
+    let conflict = |on_conflict| by_a().on_conflict(on_conflict);
+    let key = || Unique::by_key("k").on_mismatch(OnMismatch::Reject);
+    let offers: [(&str, &dyn Fn() -> Envelope); 11] = [
+        ("create", &|| add(1, 1, by_a())),
+        ("reject", &|| add(1, 2, conflict(OnConflict::Reject))),
+        ("existing", &|| add(1, 2, conflict(OnConflict::Ignore))),
+        ("replace", &|| add(1, 2, conflict(OnConflict::Replace))),
+        ("amend", &|| add(1, 3, conflict(OnConflict::FollowUp))),
+        ("create", &|| add(2, 1, key())),
+        ("mismatch", &|| add(2, 2, key())),
+        ("create", &|| Envelope::of(&Add { a: 3, b: 3 }).no_unique()),
+        ("create", &|| Envelope::of(&Add { a: 4, b: 4 }).id(id)),
+        ("repeat", &|| Envelope::of(&Add { a: 4, b: 4 }).id(id)),
+        ("create", &|| add(5, 5, conflict(OnConflict::FollowUp)).priority(100)),
+    ];
+    for (at, (name, offer)) in offers.into_iter().enumerate() {
+        let imagined = semel.enqueue(offer()).explain().await.unwrap();
+        assert_eq!(imagined.would.name(), name, "{at}: {imagined}");
+        // Asked again it says the same: nothing was written.
+        assert_eq!(semel.enqueue(offer()).explain().await.unwrap().would, imagined.would, "{at}");
+        let done = semel.enqueue(offer()).await.unwrap();
+        assert_eq!(as_imagined(&done), imagined.would, "{at}: {done:?}");
+        assert_eq!(done.is_inserted(), imagined.would.is_inserted(), "{at}");
+        if !done.is_inserted() {
+            assert_eq!(imagined.existing.map(|job| job.id()), done.id(), "{at}");
+        }
+    }
+    one_runs(&semel).await;
+    let follow_up = || add(5, 6, conflict(OnConflict::FollowUp));
+    assert_eq!(semel.enqueue(follow_up()).explain().await.unwrap().would, Would::FollowUp);
+    assert!(matches!(semel.enqueue(follow_up()).await.unwrap(), Enqueued::FollowUp(_)));
+    let taken = Envelope::of(&Add { a: 0, b: 0 }).id(id);
+    assert_eq!(semel.enqueue(taken).explain().await.unwrap().would, Would::IdTaken);
+}
+
+#[tokio::test]
+async fn it_names_who_holds_the_key_and_until_when() {
+    let semel = memory().await;
+    let policy = || by_a().within(Duration::from_secs(3_600)).on_conflict(OnConflict::Ignore);
+    let first = semel.enqueue(Add { a: 1, b: 2 }).unique(policy()).await.unwrap();
+    let why = semel.enqueue(Add { a: 1, b: 9 }).unique(policy()).explain().await.unwrap();
+    let [holding] = &*why.holders else { panic!("{why:?}") };
+    assert_eq!((Some(holding.job.id()), holding.state), (first.id(), JobState::Available));
+    assert_eq!((holding.blocks, holding.reason), (true, "in_window"));
+    assert_eq!(holding.until, Some(holding.created_at.saturating_add(Duration::from_secs(3_600))));
+    assert_eq!(why.hashed.as_deref(), Some(r#"{"args":{"a":1},"type":"sum.add"}"#));
+    assert_eq!(why.key.as_ref().map(String::len), Some(64));
+    assert!(why.strategies.contains(&(OnConflict::Replace, Would::Replace)), "{:?}", why.strategies);
+    assert_eq!(why.to_string(), why.sentences().collect::<Vec<_>>().join("\n"));
+    let id = first.id().unwrap().to_string();
+    assert!(
+        why.sentences().any(|sentence| sentence.contains(&id) && sentence.contains("blocks until")),
+        "{why}"
+    );
+    let without = semel.enqueue(Add { a: 1, b: 9 }).no_unique().explain().await.unwrap();
+    assert_eq!((without.would, without.key, without.hashed), (Would::Create, None, None));
+}
+
+#[tokio::test]
+async fn what_may_not_be_shown_is_not_shown() {
+    let semel = memory().await;
+    let policy = || by_a().disclose(Disclose::Never);
+    let first = semel.enqueue(Add { a: 1, b: 2 }).unique(policy()).await.unwrap();
+    let why = semel.enqueue(Add { a: 1, b: 2 }).unique(policy()).explain().await.unwrap();
+    assert_eq!(why.would, Would::Reject);
+    assert!(why.existing.is_none() && why.holders.is_empty() && why.strategies.is_empty(), "{why:?}");
+    assert!(!why.to_string().contains(&first.id().unwrap().to_string()), "{why}");
+    let secret = Envelope::of(&Welcome::of(7_654_321)).sensitive("/args/0/user_id");
+    let why = semel.enqueue(secret.unique(Unique::by_args(["user_id"]))).explain().await.unwrap();
+    assert!(why.hashed.as_ref().is_some_and(|text| text.contains("[sensitive]")), "{:?}", why.hashed);
+    let open = semel.enqueue(Welcome::of(7_654_321)).explain().await.unwrap();
+    assert!(open.hashed.as_ref().is_some_and(|text| text.contains("7654321")), "{:?}", open.hashed);
+    // What it shows of itself in logs.
+    assert!(!format!("{open:?} {open}").contains("7654321"));
+}
+
+#[tokio::test]
+async fn what_cannot_be_offered_cannot_be_explained() {
+    let semel = memory().await;
+    let refused = semel.enqueue(Envelope::new("Not A Type")).explain().await.unwrap_err();
+    assert!(matches!(&refused, Error::Invalid { pointer, .. } if pointer == "/type"), "{refused}");
+    semel.close().await.unwrap();
+    assert!(matches!(semel.enqueue(Welcome::of(1)).explain().await, Err(Error::Closed)));
+}
