@@ -3,14 +3,18 @@
 use proc_macro2::TokenStream;
 use quote::quote;
 use syn::meta::ParseNestedMeta;
-use syn::parse::Parse;
-use syn::{Attribute, LitFloat, LitInt, LitStr, Result, Token};
+use syn::parse::{Parse, ParseStream};
+use syn::{Attribute, LitFloat, LitInt, LitStr, Meta, Result, Token};
 
+use crate::form::{texts, value, words};
 use crate::member::Members;
-use crate::{check, unique};
+use crate::{check, form, unique};
 
 /// What can be said, for messages.
 const KNOWN: &str = "type, queue, priority, max_attempts, timeout, lease, expires, retry(...), tags(...), sensitive_meta(...) and unique(...)";
+
+/// The least that is said of one.
+const EXAMPLE: &str = "#[job(type = \"email.send\", queue = \"mail\")]";
 
 /// What a type's attributes say.
 pub struct Said {
@@ -26,7 +30,16 @@ pub struct Said {
 pub fn read(attributes: &[Attribute], members: &Members) -> Result<Said> {
     let mut said = Said { job_type: None, calls: Vec::new(), once: Once::default() };
     for attribute in attributes.iter().filter(|attribute| attribute.path().is_ident("job")) {
-        attribute.parse_nested_meta(|meta| one(&meta, &mut said, members))?;
+        if let Meta::List(list) = &attribute.meta {
+            list.parse_args_with(|input: ParseStream<'_>| {
+                form::are_words(input, EXAMPLE)?;
+                input.parse::<TokenStream>().map(drop)
+            })?;
+        }
+        attribute.parse_nested_meta(|meta| {
+            one(&meta, &mut said, members)?;
+            form::ends(meta.input, EXAMPLE)
+        })?;
     }
     Ok(said)
 }
@@ -36,44 +49,50 @@ fn one(meta: &ParseNestedMeta<'_>, said: &mut Said, members: &Members) -> Result
     said.once.say(meta, &name)?;
     let call = match name.as_str() {
         "type" => {
-            let text: LitStr = value(meta)?;
+            let text: LitStr = value(meta, "type = \"email.send\"")?;
             check::job_type(&text)?;
             said.job_type = Some(text);
             return Ok(());
         }
         "queue" => {
-            let text: LitStr = value(meta)?;
+            let text: LitStr = value(meta, "queue = \"mail\"")?;
             check::queue(&text)?;
             quote!(.queue(#text))
         }
         "priority" => {
-            let minus: Option<Token![-]> = {
-                let input = meta.value()?;
-                input.parse()?
-            };
-            let number: LitInt = meta.input.parse()?;
-            let amount: i16 = number.base10_parse()?;
-            if amount > 100 {
-                return Err(syn::Error::new_spanned(&number, "a priority is -100 to 100; higher runs first"));
+            let Whole { is_negative, number } = value(meta, "priority = 10")?;
+            match number.base10_parse::<i8>() {
+                Ok(amount @ ..=100) => {
+                    let amount = if is_negative { -amount } else { amount };
+                    quote!(.priority(#amount))
+                }
+                _ => {
+                    return Err(syn::Error::new_spanned(
+                        &number,
+                        "a priority is -100 to 100; higher runs first",
+                    ));
+                }
             }
-            let amount = i8::try_from(if minus.is_some() { -amount } else { amount }).unwrap_or_default();
-            quote!(.priority(#amount))
         }
         "max_attempts" => {
-            let number: LitInt = value(meta)?;
-            let count: u32 = number.base10_parse()?;
-            if count == 0 || count > 10_000 {
-                return Err(syn::Error::new_spanned(&number, "max_attempts is 1 to 10000; 1 means no retry"));
+            let number: LitInt = value(meta, "max_attempts = 5")?;
+            match number.base10_parse::<u32>() {
+                Ok(count @ 1..=10_000) => quote!(.max_attempts(#count)),
+                _ => {
+                    return Err(syn::Error::new_spanned(
+                        &number,
+                        "max_attempts is 1 to 10000; 1 means no retry",
+                    ));
+                }
             }
-            quote!(.max_attempts(#count))
         }
         "timeout" | "lease" => {
-            let millis = check::millis_within(&value(meta)?, check::TIMEOUT_DAYS_MAX)?;
+            let millis = check::millis_within(&value(meta, &format!("{name} = \"30s\""))?, check::TIMEOUT_DAYS_MAX)?;
             let ident = meta.path.get_ident();
             quote!(.#ident(::core::time::Duration::from_millis(#millis)))
         }
         "expires" => {
-            let millis = check::millis_within(&value(meta)?, check::PERIOD_DAYS_MAX)?;
+            let millis = check::millis_within(&value(meta, "expires = \"1d\"")?, check::PERIOD_DAYS_MAX)?;
             quote!(.expires_after(::core::time::Duration::from_millis(#millis)))
         }
         "retry" => {
@@ -81,12 +100,12 @@ fn one(meta: &ParseNestedMeta<'_>, said: &mut Said, members: &Members) -> Result
             quote!(.retry(::semel::Retry::new() #(#calls)*))
         }
         "tags" => {
-            let tags = texts(meta)?;
+            let tags = texts(meta, "tags(\"billing\", \"slow\")")?;
             check::number(&tags)?;
             quote!(.tags([#(#tags),*]))
         }
         "sensitive_meta" => {
-            let members = texts(meta)?;
+            let members = texts(meta, "sensitive_meta(\"email\")")?;
             quote!(.sensitive_meta([#(#members),*]))
         }
         "unique" => {
@@ -102,22 +121,22 @@ fn one(meta: &ParseNestedMeta<'_>, said: &mut Said, members: &Members) -> Result
 
 fn retry(meta: &ParseNestedMeta<'_>) -> Result<Vec<TokenStream>> {
     let (mut calls, mut once) = (Vec::new(), Once::default());
-    meta.parse_nested_meta(|meta| {
+    words(meta, "retry(initial = \"1s\", max = \"5m\")", |meta| {
         let name = meta.path.get_ident().map(ToString::to_string).unwrap_or_default();
         once.say(&meta, &name)?;
         calls.push(match name.as_str() {
             "initial" | "max" => {
-                let millis = check::millis_within(&value(&meta)?, check::INTERVAL_DAYS_MAX)?;
+                let millis = check::millis_within(&value(&meta, &format!("{name} = \"30s\""))?, check::INTERVAL_DAYS_MAX)?;
                 let ident = meta.path.get_ident();
                 quote!(.#ident(::core::time::Duration::from_millis(#millis)))
             }
             "coefficient" => {
-                let number: LitFloat = value(&meta)?;
+                let number: LitFloat = value(&meta, "coefficient = 2.0")?;
                 check::coefficient(&number)?;
                 quote!(.coefficient(#number))
             }
             "backoff" => {
-                let text: LitStr = value(&meta)?;
+                let text: LitStr = value(&meta, "backoff = \"linear\"")?;
                 check::one_of(&text, &["exponential", "linear", "constant", "polynomial"])?;
                 let variant = variant(&text);
                 quote!(.backoff(::semel::Backoff::#variant))
@@ -125,7 +144,7 @@ fn retry(meta: &ParseNestedMeta<'_>) -> Result<Vec<TokenStream>> {
             "no_jitter" => quote!(.no_jitter()),
             "dead_letter" => quote!(.dead_letter()),
             "never" => {
-                let errors = texts(&meta)?;
+                let errors = texts(&meta, "never(\"Declined\")")?;
                 check::names(&errors)?;
                 quote!(.never([#(#errors),*]))
             }
@@ -168,15 +187,15 @@ pub fn variant(text: &LitStr) -> syn::Ident {
     syn::Ident::new(&name, text.span())
 }
 
-/// `= value`.
-pub fn value<T: Parse>(meta: &ParseNestedMeta<'_>) -> Result<T> {
-    meta.value()?.parse()
+/// A whole number, with its sign.
+struct Whole {
+    is_negative: bool,
+    number: LitInt,
 }
 
-/// `("a", "b")`.
-pub fn texts(meta: &ParseNestedMeta<'_>) -> Result<Vec<LitStr>> {
-    let content;
-    syn::parenthesized!(content in meta.input);
-    let texts = content.parse_terminated(<LitStr as Parse>::parse, Token![,])?;
-    Ok(texts.into_iter().collect())
+impl Parse for Whole {
+    fn parse(input: ParseStream<'_>) -> Result<Self> {
+        let minus: Option<Token![-]> = input.parse()?;
+        Ok(Self { is_negative: minus.is_some(), number: input.parse()? })
+    }
 }

@@ -6,6 +6,7 @@ use proc_macro::TokenStream;
 mod attribute;
 mod check;
 mod expand;
+mod form;
 mod hold;
 mod member;
 mod unique;

@@ -3,10 +3,11 @@
 use proc_macro2::TokenStream;
 use quote::quote;
 use syn::meta::ParseNestedMeta;
-use syn::{Error, LitStr, Result};
+use syn::{Error, LitStr, Result, Token};
 
-use crate::attribute::{Once, texts, value, variant};
+use crate::attribute::{Once, variant};
 use crate::check;
+use crate::form::{texts, value, words};
 use crate::hold::{Hold, STATES};
 use crate::member::Members;
 
@@ -26,8 +27,9 @@ struct Parts {
 /// Reads the attribute into an expression of type `semel::Unique`.
 pub fn read(meta: &ParseNestedMeta<'_>, members: &Members) -> Result<TokenStream> {
     let mut parts = Parts::default();
-    if meta.input.peek(syn::token::Paren) {
-        meta.parse_nested_meta(|meta| one(&meta, &mut parts, members))?;
+    // Alone it means the type.
+    if !meta.input.is_empty() && !meta.input.peek(Token![,]) {
+        words(meta, "unique(args(\"user_id\"), on_conflict = \"ignore\")", |meta| one(&meta, &mut parts, members))?;
     }
     parts.hold.check()?;
     let identity = parts.identity.unwrap_or_else(|| quote!(::semel::Unique::by_type()));
@@ -38,7 +40,8 @@ pub fn read(meta: &ParseNestedMeta<'_>, members: &Members) -> Result<TokenStream
 fn one(meta: &ParseNestedMeta<'_>, parts: &mut Parts, members: &Members) -> Result<()> {
     let name = meta.path.get_ident().map(ToString::to_string).unwrap_or_default();
     let choice = |words: &[&str]| -> Result<(LitStr, syn::Ident)> {
-        let text: LitStr = value(meta)?;
+        let example = words.last().copied().unwrap_or_default();
+        let text: LitStr = value(meta, &format!("{name} = \"{example}\""))?;
         check::one_of(&text, words)?;
         let variant = variant(&text);
         Ok((text, variant))
@@ -55,7 +58,7 @@ fn one(meta: &ParseNestedMeta<'_>, parts: &mut Parts, members: &Members) -> Resu
     }
     let call = match name.as_str() {
         "args" if meta.input.peek(syn::token::Paren) => {
-            let names = named(meta)?;
+            let names = named(meta, "args(\"user_id\")")?;
             known(&names, members)?;
             return identify(meta, parts, quote!(::semel::Unique::by_args([#(#names),*])));
         }
@@ -64,18 +67,18 @@ fn one(meta: &ParseNestedMeta<'_>, parts: &mut Parts, members: &Members) -> Resu
         "content" => return identify(meta, parts, quote!(::semel::Unique::content())),
         "queue" => quote!(.and_queue()),
         "meta" => {
-            let names = named(meta)?;
+            let names = named(meta, "meta(\"tenant\")")?;
             parts.has_meta = true;
             quote!(.and_meta([#(#names),*]))
         }
         "meta_except" => {
-            let names = texts(meta)?;
+            let names = texts(meta, "meta_except(\"trace\")")?;
             check::names(&names)?;
             parts.has_meta = true;
             quote!(.and_meta_except([#(#names),*]))
         }
         "period" => {
-            let text: LitStr = value(meta)?;
+            let text: LitStr = value(meta, "period = \"1h\"")?;
             let millis = check::millis_within(&text, check::PERIOD_DAYS_MAX)?;
             parts.hold.period = Some(text);
             quote!(.within(::core::time::Duration::from_millis(#millis)))
@@ -86,7 +89,7 @@ fn one(meta: &ParseNestedMeta<'_>, parts: &mut Parts, members: &Members) -> Resu
             quote!(.period_from(::semel::PeriodFrom::#choice))
         }
         "states" => {
-            let names = named(meta)?;
+            let names = named(meta, "states(\"available\", \"active\")")?;
             names.iter().try_for_each(|name| check::one_of(name, &STATES))?;
             let states = names.iter().map(variant);
             let call = quote!(.states([#(::semel::JobState::#states),*]));
@@ -134,8 +137,8 @@ fn identify(meta: &ParseNestedMeta<'_>, parts: &mut Parts, identity: TokenStream
 }
 
 /// `("a", "b")`, at least one.
-fn named(meta: &ParseNestedMeta<'_>) -> Result<Vec<LitStr>> {
-    let names = texts(meta)?;
+fn named(meta: &ParseNestedMeta<'_>, example: &str) -> Result<Vec<LitStr>> {
+    let names = texts(meta, example)?;
     if names.is_empty() {
         return Err(Error::new_spanned(&meta.path, "this names nothing; name at least one, or leave it out"));
     }

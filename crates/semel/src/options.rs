@@ -56,7 +56,7 @@ impl Options {
         self
     }
 
-    /// Runs allowed, the first included: 1 means no retry.
+    /// Runs allowed, the first included: 1 means no retry, and so does 0.
     #[must_use]
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.max_attempts = Some(attempts);

@@ -285,6 +285,11 @@ impl Semel {
         Ok((engine, database))
     }
 
+    /// Whether it is the same queue as another.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
     /// Whether policies count; a test may switch them off.
     pub(crate) fn keeps_unique(&self) -> bool {
         self.shared.keeps_unique.load(Ordering::Relaxed)

@@ -156,7 +156,7 @@ impl TestQueue {
     /// handlers enqueue meanwhile. What is to run later waits for [`advance`](Self::advance).
     ///
     /// # Panics
-    /// When the worker cannot start, the queue was closed, or there is no end to it.
+    /// When the worker cannot start or is of another queue, the queue was closed, or there is no end to it.
     pub async fn drain(&self, worker: &Worker) -> Vec<Ran> {
         let mut ran = Vec::new();
         while let Some(one) = self.run_next(worker).await {
@@ -179,6 +179,11 @@ impl TestQueue {
     }
 
     async fn try_run_next(&self, worker: &Worker) -> Result<Option<Ran>, Error> {
+        if !worker.is_on(&self.semel) {
+            // It would end the job at its own queue, and the one here would be due for ever.
+            let advice = "it is of another queue; make it by Worker::new(&queue), with the queue that is drained";
+            return Err(Error::Worker(advice.to_owned()));
+        }
         self.do_duties().await?;
         let queues = worker.queues()?.into_iter().map(|(queue, _)| queue).collect();
         let claim = Claim { queues, limit: 1, grant: Grant::new("test".into(), None), closed: Vec::new() };

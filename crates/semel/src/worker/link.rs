@@ -89,6 +89,11 @@ pub(crate) enum Reported {
 
 /// Where jobs come from.
 pub(crate) trait Link: Send + Sync {
+    /// Whether they come from this very queue.
+    fn is_on(&self, _semel: &Semel) -> bool {
+        false
+    }
+
     /// The queues that jobs of a type are put into when nobody names one, as far as that is known here.
     fn queues_of(&self, _job_type: &str) -> Vec<QueueName> {
         vec![QueueName::default()]
@@ -216,6 +221,10 @@ fn text(json: Bytes) -> Option<Box<str>> {
 }
 
 impl Link for Local {
+    fn is_on(&self, semel: &Semel) -> bool {
+        self.0.is(semel)
+    }
+
     fn queues_of(&self, job_type: &str) -> Vec<QueueName> {
         self.0.templates().queues_of(job_type)
     }

@@ -285,6 +285,11 @@ impl Worker {
         })
     }
 
+    /// Whether its jobs come from this very queue.
+    pub(crate) fn is_on(&self, semel: &Semel) -> bool {
+        self.link.is_on(semel)
+    }
+
     /// Runs one job that was granted to this worker's name, here and now.
     pub(crate) async fn run_one(&self, job: semel_engine::Job) -> Result<Option<Outcome>, Error> {
         let shared = self.shared()?;

@@ -127,6 +127,17 @@ async fn a_drain_without_end_ends() {
     queue.drain(&worker).await;
 }
 
+#[tokio::test]
+#[should_panic(expected = "make it by Worker::new(&queue)")]
+async fn a_worker_of_another_queue_is_found_out() {
+    let (queue, other) = (TestQueue::new(), TestQueue::new());
+    queue.enqueue(Add { a: 1, b: 1 }).await.unwrap();
+    // A clone is the same queue.
+    let worker = Worker::new(&queue.clone()).handle(async |_: Add| {});
+    assert_eq!(queue.drain(&worker).await.len(), 1);
+    other.drain(&worker).await;
+}
+
 /// While a fleet is renewed the workers that know the type are on their way.
 #[tokio::test]
 async fn a_job_nobody_handles_waits_for_a_worker_that_does() {
