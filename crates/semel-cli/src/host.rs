@@ -142,6 +142,7 @@ fn open_file(path: &PathBuf) -> Result<Sqlite, Failure> {
                 None => failure.next("its owner has just gone; try again"),
             }
         }
+        SqliteError::Held { .. } => Failure::new(Exit::Unreachable, error.to_string()),
         SqliteError::Io { ref source, .. } if is_forbidden(source) => {
             Failure::failed(format!("cannot open {}: {error}", path.display()))
                 .next("let this account read and write it and its folder, or name another with --store")

@@ -90,12 +90,18 @@ impl Link {
                         .next(format!("{} has it; wait until it is done, or stop it", word.trim())));
                 }
                 Some(_) => tokio::time::sleep(OWNER_POLL).await,
-                None => match Self::make(path.exists(), place, purpose, settings).await {
-                    Err(failure) if failure.exit == Exit::Unreachable && Instant::now() < deadline => {
-                        tokio::time::sleep(OWNER_POLL).await;
+                None => {
+                    let is_there = path.exists();
+                    match Self::make(is_there, place, purpose, settings).await {
+                        // Somebody was faster; what is not there will not be there in a moment either.
+                        Err(failure)
+                            if is_there && failure.exit == Exit::Unreachable && Instant::now() < deadline =>
+                        {
+                            tokio::time::sleep(OWNER_POLL).await;
+                        }
+                        linked => return linked,
                     }
-                    linked => return linked,
-                },
+                }
             }
         }
     }

@@ -87,7 +87,8 @@ fn one(meta: &ParseNestedMeta<'_>, said: &mut Said, members: &Members) -> Result
             }
         }
         "timeout" | "lease" => {
-            let millis = check::millis_within(&value(meta, &format!("{name} = \"30s\""))?, check::TIMEOUT_DAYS_MAX)?;
+            let millis =
+                check::millis_within(&value(meta, &format!("{name} = \"30s\""))?, check::TIMEOUT_DAYS_MAX)?;
             let ident = meta.path.get_ident();
             quote!(.#ident(::core::time::Duration::from_millis(#millis)))
         }

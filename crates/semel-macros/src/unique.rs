@@ -29,7 +29,9 @@ pub fn read(meta: &ParseNestedMeta<'_>, members: &Members) -> Result<TokenStream
     let mut parts = Parts::default();
     // Alone it means the type.
     if !meta.input.is_empty() && !meta.input.peek(Token![,]) {
-        words(meta, "unique(args(\"user_id\"), on_conflict = \"ignore\")", |meta| one(&meta, &mut parts, members))?;
+        words(meta, "unique(args(\"user_id\"), on_conflict = \"ignore\")", |meta| {
+            one(&meta, &mut parts, members)
+        })?;
     }
     parts.hold.check()?;
     let identity = parts.identity.unwrap_or_else(|| quote!(::semel::Unique::by_type()));

@@ -61,6 +61,15 @@ pub enum SqliteError {
         /// Whether that is this very process.
         is_here: bool,
     },
+    /// Another process has the file, and not by the lock beside it.
+    #[error(
+        "{path} is open in another process, though the lock beside it is nobody's: {path}.lock was deleted while it was in use, or the file \
+         has another name (a hard link). Stop that process before you open it (`lsof {path}` names it)"
+    )]
+    Held {
+        /// Which file.
+        path: String,
+    },
     /// The file is not ours, or of a version this program does not handle.
     #[error("{0}")]
     Unsupported(String),
@@ -123,9 +132,10 @@ impl From<SqliteError> for StoreError {
                 Self::Corrupt(message)
             }
             SqliteError::Sync(_) => Self::Poisoned(message),
-            SqliteError::TooLong { .. } | SqliteError::Owned { .. } | SqliteError::Unsupported(_) => {
-                Self::Unsupported(message)
-            }
+            SqliteError::TooLong { .. }
+            | SqliteError::Owned { .. }
+            | SqliteError::Held { .. }
+            | SqliteError::Unsupported(_) => Self::Unsupported(message),
         }
     }
 }

@@ -213,7 +213,11 @@ impl Journal {
     /// # Errors
     /// When a file cannot be read, or records are missing between two files.
     pub fn open(store: &Path, identity: i64, carried: u64) -> Result<(Self, Vec<Entry>), SqliteError> {
-        let open = |path: &Path| OpenOptions::new().read(true).write(true).open(path);
+        let open = |path: &Path| {
+            let file = OpenOptions::new().read(true).write(true).open(path)?;
+            private::follow(&file, store);
+            Ok(file)
+        };
         let Found { needed, free, entries } = find(store, identity, carried, open)?;
         let mut journal = Self {
             base: store.to_path_buf(),
@@ -344,7 +348,7 @@ impl Journal {
         }
         let path = self.path(self.full.len());
         let new = || {
-            let file = private::create_new(&private::beside(&self.base), &path, &self.base)?;
+            let file = private::create_beside(&path, &self.base)?;
             // Its name must be on the disk before anything in it is promised.
             if is_planted(Bug::FolderNotSynced) {
                 return Ok(file);

@@ -1,4 +1,5 @@
-//! One process owns the file: a lock beside it, which names the owner.
+//! One process owns the file: a lock beside it, which names the owner, and on Linux one on the file itself, for whoever deletes the one
+//! beside it or opens the file by another of its names.
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -15,6 +16,35 @@ use crate::private;
 pub struct FileLock {
     file: File,
     path: PathBuf,
+    /// The store's file, locked by `flock`, of which SQLite's own locks know nothing. To be closed after the last of SQLite's
+    /// connections: closing any descriptor of a file gives up all that its process has locked of it by `fcntl`.
+    #[cfg(target_os = "linux")]
+    itself: Option<Itself>,
+}
+
+#[cfg(target_os = "linux")]
+#[derive(Debug)]
+struct Itself {
+    _file: File,
+    inode: Inode,
+}
+
+/// A file, whatever its name: its device and number.
+#[cfg(target_os = "linux")]
+type Inode = (u64, u64);
+
+#[cfg(target_os = "linux")]
+impl Drop for Itself {
+    fn drop(&mut self) {
+        held_here().remove(&self.inode);
+    }
+}
+
+/// The stores whose files this process has locked: it must not so much as open and close one of them.
+#[cfg(target_os = "linux")]
+fn held_here() -> MutexGuard<'static, BTreeSet<Inode>> {
+    static HERE: Mutex<BTreeSet<Inode>> = Mutex::new(BTreeSet::new());
+    HERE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// As much of a lock is read as tells whether it is one.
@@ -74,10 +104,55 @@ impl FileLock {
                 path.display()
             )));
         }
+        // Whoever may open the store is to find its lock.
+        private::follow(&file, &store_path);
         here().insert(path.clone());
-        let mut lock = Self { file, path };
+        let mut lock = Self {
+            file,
+            path,
+            #[cfg(target_os = "linux")]
+            itself: None,
+        };
         lock.say_who()?;
         Ok(lock)
+    }
+
+    /// Locks the file of `store` itself, if it is there and is not locked yet.
+    ///
+    /// # Errors
+    /// [`SqliteError::Held`] when another process has it: by another name of the file, or though the lock beside it was deleted.
+    #[cfg(target_os = "linux")]
+    pub fn hold(&mut self, store: &Path) -> Result<(), SqliteError> {
+        use std::os::unix::fs::MetadataExt as _;
+        // What is not there, or may not be looked at, is for SQLite to say.
+        let Ok(seen) = std::fs::metadata(store) else { return Ok(()) };
+        if self.itself.is_some() {
+            return Ok(());
+        }
+        let inode = (seen.dev(), seen.ino());
+        let path = store.display().to_string();
+        let mut held = held_here();
+        if held.contains(&inode) {
+            return Err(SqliteError::Owned { path, owner: String::new(), is_here: true });
+        }
+        let Ok(file) = File::open(store) else { return Ok(()) };
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(SqliteError::Held { path }),
+            Err(TryLockError::Error(source)) => return Err(SqliteError::Io { path, source }),
+        }
+        held.insert(inode);
+        self.itself = Some(Itself { _file: file, inode });
+        Ok(())
+    }
+
+    /// Elsewhere the lock beside the file is all there is: these systems' locks are one kind, and SQLite's would be in each other's way.
+    ///
+    /// # Errors
+    /// None.
+    #[cfg(not(target_os = "linux"))]
+    pub fn hold(&mut self, _: &Path) -> Result<(), SqliteError> {
+        Ok(())
     }
 
     /// Leaves the word that it was taken with: which process the owner is.

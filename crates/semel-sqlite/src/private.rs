@@ -13,17 +13,25 @@ pub fn options() -> OpenOptions {
     options
 }
 
-/// The same for a file that belongs to a store: whoever may read the store is to read it too.
-pub fn beside(store: &Path) -> OpenOptions {
-    let mut options = options();
+/// Makes a file that belongs to a store: whoever may read or write that may do so with this one too, whatever the process' umask is.
+pub fn create_beside(path: &Path, store: &Path) -> io::Result<File> {
+    let file = create_new(&options(), path, store)?;
+    follow(&file, store);
+    Ok(file)
+}
+
+/// Gives a file that belongs to a store the store's mode. Where it is another user's it keeps its own.
+pub fn follow(file: &File, store: &Path) {
     #[cfg(unix)]
-    if let Ok(store) = std::fs::metadata(store) {
-        let mode = std::os::unix::fs::MetadataExt::mode(&store) & 0o666;
-        std::os::unix::fs::OpenOptionsExt::mode(&mut options, mode);
+    if let (Ok(store), Ok(own)) = (std::fs::metadata(store), file.metadata()) {
+        use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+        let mode = store.mode() & 0o666;
+        if own.mode() & 0o777 != mode {
+            drop(file.set_permissions(std::fs::Permissions::from_mode(mode)));
+        }
     }
     #[cfg(not(unix))]
-    let _ = store;
-    options
+    let _ = (file, store);
 }
 
 /// Makes the file that SQLite is about to open, if there is none: SQLite would let everybody read it, and gives the files

@@ -116,10 +116,13 @@ impl Sqlite {
     /// As [`open`](Self::open).
     pub fn open_with_clock(path: impl AsRef<Path>, clock: impl Clock) -> Result<Self, SqliteError> {
         let path = real(path.as_ref())?;
-        let lock = FileLock::take(&path)?;
+        let mut lock = FileLock::take(&path)?;
+        lock.hold(&path)?;
         refuse_remains(&path)?;
         bring_to_disk(&path)?;
         let writes = open(&path)?;
+        // Now it is there.
+        lock.hold(&path)?;
         // The carrier does it.
         writes.pragma_update(None, "wal_autocheckpoint", 0)?;
         let secret = secret(&writes)?;

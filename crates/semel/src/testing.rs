@@ -181,7 +181,8 @@ impl TestQueue {
     async fn try_run_next(&self, worker: &Worker) -> Result<Option<Ran>, Error> {
         if !worker.is_on(&self.semel) {
             // It would end the job at its own queue, and the one here would be due for ever.
-            let advice = "it is of another queue; make it by Worker::new(&queue), with the queue that is drained";
+            let advice =
+                "it is of another queue; make it by Worker::new(&queue), with the queue that is drained";
             return Err(Error::Worker(advice.to_owned()));
         }
         self.do_duties().await?;

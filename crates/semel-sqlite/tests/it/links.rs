@@ -35,6 +35,26 @@ async fn a_store_has_one_lock_and_one_journal_by_whatever_name() {
     assert!(backup::restore(&dir.path().join("copy 0.db"), &link).is_err(), "it is there");
 }
 
+/// SQLite's locks are given up by whoever closes the file, by whatever name it was opened: it is not even opened.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_hard_link_is_the_same_store_and_a_deleted_lock_still_one() {
+    let dir = TempDir::new();
+    let [path, other] = ["semel.db", "other.db"].map(|name| dir.path().join(name));
+    let store = Store::open(Arc::new(Sqlite::open(&path).unwrap())).unwrap();
+    let id = offer(&store, 1, 10).await.unwrap();
+    std::fs::hard_link(&path, &other).unwrap();
+    std::fs::remove_file(dir.path().join("semel.db.lock")).unwrap();
+    for name in [&path, &other] {
+        let refused = Sqlite::open(name).err();
+        assert!(matches!(refused, Some(SqliteError::Owned { is_here: true, .. })), "{}", name.display());
+    }
+    // Of what was refused nothing is left that would keep it from being opened.
+    store.close().await;
+    std::fs::remove_file(&other).unwrap();
+    assert_eq!(stored(&path, &[id]).await, 1);
+}
+
 #[test]
 fn a_store_stays_where_it_was_opened_when_its_process_goes_to_another_folder() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

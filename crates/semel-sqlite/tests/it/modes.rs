@@ -1,11 +1,16 @@
 //! Who may read what a store leaves on the disk.
 
+use std::fs::Permissions;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use semel_sqlite::backup;
+use semel_sqlite::{Sqlite, backup};
+use semel_store::Store;
 use semel_testkit::make::job;
 use semel_testkit::{Fixture, Step, TempDir};
+
+use crate::disk::offer;
 
 /// The files of a folder with their modes.
 fn modes(folder: &Path) -> Vec<(PathBuf, u32)> {
@@ -33,16 +38,26 @@ async fn a_store_is_its_owners_alone() {
     assert!(modes.iter().all(|(_, mode)| *mode == 0o600), "{modes:?}");
 }
 
-/// Whoever lets a group read a store, to copy it, need not do it again for each file of its journal.
+/// Whoever lets a group read or write a store need not do it again for each file beside it.
 #[tokio::test]
-async fn a_journal_has_the_mode_of_its_store() {
-    let f = Fixture::in_dir(Step::Nothing, crate::open);
-    let folder = f.dir().unwrap();
-    let store = folder.join("semel.db");
-    std::fs::set_permissions(&store, std::fs::Permissions::from_mode(0o640)).unwrap();
-    f.create(&job().offer()).await;
-    let journal = modes(folder).into_iter().find(|(path, _)| path.to_string_lossy().contains("-log."));
-    assert_eq!(journal.unwrap().1, 0o640);
+async fn what_is_beside_a_store_has_its_mode() {
+    let folder = TempDir::new();
+    let path = folder.path().join("semel.db");
+    let give = |mode| std::fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+    let open = || Store::open(Arc::new(Sqlite::open(&path).unwrap())).unwrap();
+    let store = open();
+    // More than most umasks leave.
+    give(0o666);
+    offer(&store, 1, 10).await.unwrap();
+    let journal = |(path, _): &(PathBuf, u32)| path.to_string_lossy().contains("-log.");
+    assert_eq!(modes(folder.path()).into_iter().find(journal).unwrap().1, 0o666);
+    store.close().await;
+    // One that is given later holds from the next opening on, of the lock as well.
+    give(0o640);
+    let store = open();
+    let modes = modes(folder.path());
+    assert!(modes.len() > 3 && modes.iter().all(|(_, mode)| *mode == 0o640), "{modes:?}");
+    store.close().await;
 }
 
 /// A server of the folder's owner is to read what root has restored, or only looked into.
