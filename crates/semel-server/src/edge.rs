@@ -26,6 +26,7 @@ use crate::auth::Admitted;
 use crate::caller::{Access, Caller};
 use crate::extract::{self, Peer, REQUEST_ID};
 use crate::jobs::{QUEUE_BOUND, QUEUE_DEPTH};
+use crate::leftover::Leftover;
 use crate::load::Place;
 use crate::respond::{Refused, status_of};
 use crate::routes::Row;
@@ -58,6 +59,7 @@ pub(crate) async fn edge(State(app): State<Arc<App>>, mut request: Request, next
     if let Some(trace) = own.as_ref().map(|(trace, _)| trace).or(asked.as_ref()) {
         request.extensions_mut().insert(trace.clone());
     }
+    let leftover = Leftover::of(&mut request);
     let mut response = match admit(&app, path, row, &mut request) {
         Err(Turned::Misasked(problem)) if row.is_some_and(|row| row.path.starts_with(tasks::PATH)) => {
             tasks::bad_request(problem.message()).into_response()
@@ -85,6 +87,9 @@ pub(crate) async fn edge(State(app): State<Arc<App>>, mut request: Request, next
             response
         }
     };
+    if let Some(leftover) = leftover {
+        leftover.clear(&mut response).await;
+    }
     finish(&mut response, id);
     if let Some(nested) = &nested {
         relocate(response.headers_mut(), nested);

@@ -43,6 +43,7 @@ mod hot_keys;
 mod jobs;
 mod key_events;
 mod leased;
+mod leftover;
 mod limits;
 mod many;
 mod metrics;

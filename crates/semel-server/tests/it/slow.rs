@@ -170,3 +170,52 @@ async fn who_goes_on_reading_nothing_is_let_go() {
     assert!(tokio::time::timeout(Duration::from_secs(20), closed).await.is_ok(), "it is still connected");
     server.stop().await;
 }
+
+/// Who sends headers and body apart, as many clients do, goes on with the connection whatever a handler makes of the body.
+#[tokio::test]
+async fn a_body_that_nobody_reads_costs_no_connection() {
+    const ID: &str = "019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f";
+    let server = Server::with(Config::default()).await;
+    let head = |path: &str, more: &str| format!("POST {path} HTTP/1.1\r\nhost: x\r\n{more}\r\n");
+    for (path, status) in [
+        (format!("/ojs/v1/dead-letter/{ID}/retry"), "404"),
+        (format!("/ojs/v1/jobs/{ID}/activate"), "404"),
+        ("/ojs/v1/cron/none/trigger".to_owned(), "404"),
+        ("/ojs/v1/queues/a/pause".to_owned(), "200"),
+        ("/nothing/here".to_owned(), "404"),
+    ] {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        for _ in 0..3 {
+            stream.write_all(head(&path, "content-length: 2\r\n").as_bytes()).await.unwrap();
+            // Long enough for an answer that does not wait for it.
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            stream.write_all(b"{}").await.unwrap();
+            let told = one_answer(&mut stream).await;
+            assert!(told.starts_with(&format!("HTTP/1.1 {status}")), "{path}: {told}");
+            assert!(!told.contains("connection: close"), "{path}: {told}");
+        }
+    }
+    // What does not come, or only when it is asked for, or is too long, is told to end the connection.
+    for more in [
+        "content-length: 2\r\n",
+        "content-length: 2\r\nexpect: 100-continue\r\n",
+        &format!("content-length: 100000\r\n\r\n{}", "x".repeat(100_000)),
+    ] {
+        let told = say(&server, &head(&format!("/ojs/v1/jobs/{ID}/activate"), more)).await;
+        assert!(told.starts_with("HTTP/1.1 404") && told.contains("connection: close"), "{told}");
+    }
+    server.stop().await;
+}
+
+/// Reads one answer, and no byte more.
+async fn one_answer(stream: &mut TcpStream) -> String {
+    let mut text = Vec::new();
+    while !text.ends_with(b"\r\n\r\n") {
+        text.push(stream.read_u8().await.unwrap());
+    }
+    let head = String::from_utf8(text).unwrap();
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
+    let mut body = vec![0; length.parse().unwrap()];
+    stream.read_exact(&mut body).await.unwrap();
+    head + str::from_utf8(&body).unwrap()
+}
