@@ -92,7 +92,10 @@ impl FromStr for Place {
             Some(("memory", _)) => {
                 Err(format!("a store in memory has no name; write memory:, or {SUPPORTED}"))
             }
-            // What follows the scheme may be a password: it is not repeated.
+            // Nothing of it is repeated that may be a password: neither what follows the scheme, nor what is none, as libpq writes it.
+            _ if text.contains(['=', '@', ' ']) => Err(format!(
+                "the store is named by no URL; what was written is not shown, for it may hold a password; {SUPPORTED}"
+            )),
             Some((scheme, _)) => Err(format!("stores of the kind {scheme:?} are not supported; {SUPPORTED}")),
             None if text.is_empty() => Err(format!("the store has no name; {SUPPORTED}")),
             None => Err(format!(
@@ -152,6 +155,15 @@ mod tests {
         ] {
             let refusal = text.parse::<Place>().unwrap_err();
             assert!(refusal.contains("sqlite:PATH") && !refusal.contains("s3cret"), "{refusal}");
+        }
+        for text in [
+            "host=db user=ada password=s3cret dbname=j",
+            "host=db password=s3cret x:y",
+            "ada:s3cret@db",
+            "s3cret@db",
+        ] {
+            let refusal = text.parse::<Place>().unwrap_err();
+            assert!(refusal.contains("postgres://USER") && !refusal.contains("s3cret"), "{refusal}");
         }
         let file = "semel.db".parse::<Place>().unwrap_err();
         assert!(file.contains("write sqlite:semel.db"), "{file}");

@@ -60,6 +60,11 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// Whether it may look into args, meta and results; of a tenant only one that says so.
+    pub fn may_inspect(&self) -> bool {
+        self.inspect.unwrap_or(self.tenant.is_none())
+    }
+
     /// A token of 256 random bits, and its text, which is kept nowhere.
     ///
     /// # Errors
@@ -108,7 +113,7 @@ impl Entry {
                 Queues::Only(self.queues.as_slice().into())
             },
             tenant: self.tenant.clone(),
-            inspect: self.inspect.unwrap_or(self.tenant.is_none()),
+            inspect: self.may_inspect(),
             expires_at,
             ..Token::new(self.id.clone(), digest, roles)
         })

@@ -29,7 +29,7 @@ impl Address {
         }
         match uri.authority() {
             // A password in a URL ends up in logs and process lists.
-            Some(authority) if authority.as_str().contains('@') => {
+            _ if trimmed.contains('@') => {
                 return refuse("leave the user and password out and give the client a bearer token");
             }
             Some(authority) if !authority.host().is_empty() => {}
@@ -63,8 +63,9 @@ impl Address {
     }
 }
 
-/// The text without what stands before an `@`, so that no message repeats a password.
+/// The text without what stands before an `@` or behind a `?`, so that no message repeats a password.
 fn redact(text: &str) -> String {
+    let text = text.split('?').next().unwrap_or_default();
     match text.rfind('@') {
         Some(at) => {
             let start = text.find("://").map_or(0, |scheme| scheme + 3).min(at);
@@ -106,9 +107,14 @@ mod tests {
 
     #[test]
     fn a_password_is_refused_and_not_repeated() {
-        for text in
-            ["http://ada:s3cret@host:1", "https://ada:s3cret@host", "ada:s3cret@host", "http://s3cret @host"]
-        {
+        for text in [
+            "http://ada:s3cret@host:1",
+            "https://ada:s3cret@host",
+            "ada:s3cret@host",
+            "http://s3cret @host",
+            "http://host/?token=s3cret",
+            "http://ada:s3/cret@host",
+        ] {
             assert!(!refusal(text).contains("s3cret"), "{}", refusal(text));
         }
     }

@@ -410,6 +410,14 @@ impl Engine {
         Ok(self.shared.store.load(Reads::default()).await?.now)
     }
 
+    /// Whether the store would take a write now; a sign that it is well.
+    ///
+    /// # Errors
+    /// What a write would be told.
+    pub async fn takes_writes(&self) -> Result<(), StoreError> {
+        self.shared.store.takes_writes().await
+    }
+
     /// A page of heads.
     ///
     /// # Errors

@@ -139,6 +139,13 @@ pub struct Status {
     pub pending: Vec<&'static str>,
 }
 
+impl Status {
+    /// Whether the schema is of a program that is too much newer for this one to start.
+    pub const fn is_too_new(&self) -> bool {
+        self.found > self.needed + NEWER_MAX
+    }
+}
+
 /// Looks, and changes nothing.
 pub(crate) async fn status(
     client: &impl GenericClient,

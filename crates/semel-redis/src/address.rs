@@ -83,7 +83,12 @@ impl Address {
             }
         }
         if base.contains('#') {
-            return Err(refuse("an encrypted connection is always verified: #insecure is not taken"));
+            let after = base.split_once('#').map_or("", |(_, after)| after);
+            return Err(refuse(if after.contains('@') {
+                "a # in the password is written %23"
+            } else {
+                "an encrypted connection is always verified: #insecure is not taken, nor anything else behind a #"
+            }));
         }
         let rest = base.split_once("://").map_or("", |(_, rest)| rest);
         let seats = if is_cluster {
@@ -318,6 +323,7 @@ mod tests {
             "redis://u:hush@x?replicas=65",
             "redis://u:hush@x?cacert=verifies-nothing.pem",
             "rediss://u:hush@x/0#insecure",
+            "redis://:hu#sh@x",
             "redis+cluster://u:hush@x/1",
             "redis+cluster://u:hush@x,,y",
             "redis+cluster://u:hush@",

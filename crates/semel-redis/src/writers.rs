@@ -18,7 +18,15 @@ const LINKS: usize = 3;
 const WAIT: Duration = Duration::from_secs(1);
 /// How long what one has to wait for is kept, in milliseconds.
 const NUDGE_KEPT: u32 = 60_000;
-/// Writes it. A Redis whose memory is full refuses a script's first write unless it takes none, and no other: what was done is to be
+
+/// Writes it, as any other write: refused where Redis takes none.
+pub fn nudge(link: &Link) -> Cmd {
+    let mut set = redis::cmd("SET");
+    set.arg(format!("{}@", link.base())).arg("").arg("PX").arg(NUDGE_KEPT);
+    set
+}
+
+/// Writes it after something that takes no memory. A Redis whose memory is full refuses a script's first write unless it takes none, and no other: what was done is to be
 /// confirmed there too.
 const NUDGE: &str = "redis.call('DEL', KEYS[1]) return redis.call('SET', KEYS[1], '', 'PX', ARGV[1])";
 

@@ -154,7 +154,11 @@ impl Health {
 }
 
 async fn is_well(app: &App) -> bool {
-    app.health.is_well(app.engine.now()).await
+    let ask = async {
+        app.engine.now().await?;
+        app.engine.takes_writes().await
+    };
+    app.health.is_well(ask).await
 }
 
 pub(crate) const fn status(is_well: bool) -> StatusCode {

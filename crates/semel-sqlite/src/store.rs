@@ -355,6 +355,10 @@ impl Backend for Sqlite {
         self.answer(|inner, rows| inner.commit(batch, rows))
     }
 
+    fn takes_writes(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.answer(|inner, _| inner.journal.find_room())
+    }
+
     fn due(&self, due: Due, limit: u32) -> BoxFuture<'_, Result<DueIds, StoreError>> {
         self.answer(|inner, _| {
             let now = inner.time.now();

@@ -118,6 +118,12 @@ pub trait Backend: Send + Sync + 'static {
         })
     }
 
+    /// Whether the store would take a write now, for who watches it: what only reads answers on a full disk as well. Leaves nothing that
+    /// anybody sees.
+    fn takes_writes(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
     /// Whether a claim passes over jobs that somebody else has locked for the moment. If he lets go of them as they were nobody is
     /// told: who found nothing [asks](Self::overlooked), and looks again soon.
     fn passes_over(&self) -> bool {

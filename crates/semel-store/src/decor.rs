@@ -119,6 +119,12 @@ impl<B: Backend + ?Sized> Layer for Faulty<B> {
         })
     }
 
+    fn takes_writes(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        let fault = take(&self.commits);
+        let told = if fault == Fault::None { Ok(()) } else { Err(lost()) };
+        Box::pin(std::future::ready(told))
+    }
+
     fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>> {
         let fault = take(&self.commits);
         Box::pin(async move {

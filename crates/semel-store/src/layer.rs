@@ -51,6 +51,11 @@ pub trait Layer: Send + Sync + 'static {
         self.inner().confirm(seen)
     }
 
+    /// See [`Backend::takes_writes`].
+    fn takes_writes(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.inner().takes_writes()
+    }
+
     /// See [`Backend::shows_what_is_durable`].
     fn shows_what_is_durable(&self) -> bool {
         self.inner().shows_what_is_durable()
@@ -134,6 +139,10 @@ impl<L: Layer> Backend for L {
 
     fn settings(&self) -> BoxFuture<'_, Result<Vec<QueueRow>, StoreError>> {
         self.inner().settings()
+    }
+
+    fn takes_writes(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        Layer::takes_writes(self)
     }
 
     fn passes_over(&self) -> bool {

@@ -306,6 +306,17 @@ impl Store {
         self.secret
     }
 
+    /// Whether it would take a write now ([`Backend::takes_writes`](crate::Backend::takes_writes)).
+    ///
+    /// # Errors
+    /// What a write would be told.
+    pub async fn takes_writes(&self) -> Result<(), StoreError> {
+        if let Some(aside) = self.aside().await? {
+            return aside.backend.takes_writes().await;
+        }
+        self.ask(Request::TakesWrites).await
+    }
+
     /// Whether claims pass over what somebody else has locked for the moment ([`Backend::passes_over`](crate::Backend::passes_over)).
     pub fn passes_over(&self) -> bool {
         self.passes_over

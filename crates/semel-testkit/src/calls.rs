@@ -167,6 +167,7 @@ calls! {
     explain: |s| s.engine.explain(marked(10, keyed("waiting")).offer());
     holders: |s| s.engine.holders(key("waiting"));
     now: |s| s.engine.now();
+    takes_writes: |s| s.engine.takes_writes();
     list: |s| s.engine.list(Filter { limit: 10, ..Filter::default() });
     queues: |s| s.engine.queues();
     events: |s| s.engine.read_log(0, &Wanted::default(), 10);

@@ -87,8 +87,8 @@ pub(crate) fn shown(url: &str) -> String {
         // A `?` within the password.
         (Some(begin), _) if after.contains('@') => format!("{}://…", &before[..begin]),
         (Some(begin), Some(at)) if begin < at => format!("{}://…{}", &before[..begin], &before[at..]),
-        // Without the slashes that would say so it may be an address all the same.
-        (None, _) if url.contains('@') && !url.starts_with("sqlite:") => "…".to_owned(),
+        // Without the slashes that would say so it may be an address all the same, or what libpq takes for one.
+        (None, _) if url.contains(['@', '=']) && !url.starts_with("sqlite:") => "…".to_owned(),
         _ => before.to_owned(),
     }
 }
@@ -172,6 +172,7 @@ mod tests {
             ("postgres://ada:s?ecret@host/db", "postgres://…"),
             ("postgres://ada:one@sec?ret@host/db", "postgres://…"),
             ("sqlite:a@b.db", "sqlite:a@b.db"),
+            ("host=db user=ada password=secret", "…"),
         ] {
             assert_eq!(shown(url), text);
         }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
+use semel_client::{ClientError, StatusCode};
 use semel_postgres::Postgres;
 use semel_redis::{Finding, Redis, RedisError};
 use serde_json::{Value, json};
@@ -78,12 +79,23 @@ impl Doctor {
         if is_redis && findings.is_empty() {
             printer.remark("nothing in how this Redis is set contradicts that");
         }
-        health?;
+        health.map_err(unwell)?;
         if findings.is_empty() {
             return Ok(());
         }
         Err(Failure::failed(format!("{} of its settings contradict the promise", findings.len()))
             .next("set them as shown, in Redis's configuration file or with CONFIG SET and CONFIG REWRITE"))
+    }
+}
+
+/// A server that says it is not well is one all the same.
+fn unwell(error: ClientError) -> Failure {
+    match &error {
+        ClientError::Status { status: StatusCode::SERVICE_UNAVAILABLE, .. } => {
+            Failure::failed("the server is not well: its store does not answer, or takes no writes")
+                .next("its log says why: is there room on the disk or in memory, is the database up and does it take writes")
+        }
+        _ => error.into(),
     }
 }
 

@@ -82,7 +82,9 @@ impl Migrate {
 
 fn show(printer: &Printer, address: &Address, status: &Status) {
     if printer.is_json() {
-        printer.value(&json!({ "found": status.found, "needed": status.needed, "pending": status.pending }));
+        printer.value(&json!({
+            "found": status.found, "needed": status.needed, "pending": status.pending, "is_too_new": status.is_too_new(),
+        }));
         return;
     }
     let (found, needed) = (status.found, status.needed);
@@ -90,10 +92,15 @@ fn show(printer: &Printer, address: &Address, status: &Status) {
         std::cmp::Ordering::Equal if status.pending.is_empty() => {
             printer.line(format_args!("{address}: version {found}, as it should be"));
         }
+        std::cmp::Ordering::Greater if status.is_too_new() => {
+            printer.line(format_args!(
+                "{address}: version {found}; this program knows {needed} and starts with one that is one newer, so not with this: use a \
+                 newer program"
+            ));
+        }
         std::cmp::Ordering::Greater => {
             printer.line(format_args!(
-                "{address}: version {found}; this program knows {needed}, and goes on with one that is one newer: beyond that \
-                 use a newer one"
+                "{address}: version {found}, one newer than this program's {needed}, which it goes on with"
             ));
         }
         std::cmp::Ordering::Equal | std::cmp::Ordering::Less => {

@@ -223,7 +223,8 @@ fn list(path: &Path, printer: &Printer) -> Result<(), Failure> {
         let tokens = file.tokens.iter().map(|entry| {
             json!({
                 "id": entry.id, "name": entry.name, "roles": entry.roles, "queues": entry.queues,
-                "tenant": entry.tenant, "created_at": entry.created_at, "expires_at": entry.expires_at,
+                "tenant": entry.tenant, "inspect": entry.may_inspect(), "created_at": entry.created_at,
+                "expires_at": entry.expires_at,
             })
         });
         printer.value(&json!({ "tokens": tokens.collect::<Vec<_>>() }));
@@ -241,11 +242,12 @@ fn list(path: &Path, printer: &Printer) -> Result<(), Failure> {
             entry.roles.join(" "),
             queues,
             entry.tenant.clone().unwrap_or_default(),
+            if entry.may_inspect() { "yes" } else { "no" }.to_owned(),
             entry.created_at.clone(),
             entry.expires_at.clone().unwrap_or_default(),
         ]
     });
-    printer.table(&["ID", "NAME", "ROLES", "QUEUES", "TENANT", "CREATED", "ENDS"], rows);
+    printer.table(&["ID", "NAME", "ROLES", "QUEUES", "TENANT", "INSPECTS", "CREATED", "ENDS"], rows);
     Ok(())
 }
 

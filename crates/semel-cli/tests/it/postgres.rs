@@ -78,6 +78,9 @@ async fn verbs_change_no_schema_that_is_there() {
     // One that is too far ahead is no matter of the database's health, nor of its user's rights.
     let later = format!("INSERT INTO {schema}.migration (version, name) VALUES (4000, 'later')");
     client.batch_execute(&later).await.unwrap();
+    assert_eq!(folder.json(&[&["migrate", "status"], &at[..]].concat())["is_too_new"], true);
+    let told = folder.run(&[&["migrate", "status"], &at[..]].concat()).out;
+    assert!(told.contains("use a newer program"), "{told}");
     for verb in [&["jobs"][..], &["enqueue", "a.b"], &["serve", "--listen", "127.0.0.1:0"]] {
         let told = folder.run(&[verb, &at[..]].concat());
         assert_eq!(told.code, 1, "{verb:?}: {}", told.err);

@@ -73,6 +73,7 @@ fn tokens_are_made_rotated_and_revoked_while_the_server_runs() {
     let listed = folder.json(&["token", "list", "--tokens", "tokens.toml"]);
     let listed = listed["tokens"].as_array().unwrap();
     assert_eq!(listed.len(), 3);
+    assert!(listed.iter().all(|token| token["inspect"] == true), "{listed:?}");
     assert!(listed[1]["expires_at"].is_string() && listed[2]["expires_at"].is_null());
     assert_eq!(listed[2]["queues"], listed[1]["queues"]);
     // A revoked one is nobody's.

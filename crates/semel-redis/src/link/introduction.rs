@@ -82,7 +82,7 @@ impl Link {
                 "Redis has lost all that was stored in it: it was emptied (FLUSHALL, FLUSHDB), or came back without its data. The store is \
                  begun anew, empty: jobs that were acknowledged will not run, and their keys are free. Where the data can be brought back \
                  (an append-only file, a snapshot, a replica), stop all servers, bring it back and start them again; else enqueue again \
-                 what is missing. What a restart loses is said by semel doctor --store"
+                 what is missing. `semel doctor` with that store says what a restart loses"
             );
         }
         if let Some(wanted) = wanted.filter(|wanted| *wanted != partitions) {

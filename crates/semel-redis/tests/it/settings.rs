@@ -236,7 +236,10 @@ async fn a_redis_without_room_refuses_and_stores_nothing_by_halves() {
     let refused = engine.enqueue(keyed("a").offer(), "").await;
     assert!(matches!(refused, Err(StoreError::Unavailable(_))), "{refused:?}");
     assert_eq!(engine.queues().await.unwrap()[0].created, 1);
+    let told = engine.takes_writes().await;
+    assert!(matches!(&told, Err(StoreError::Unavailable(why)) if why.contains("OOM")), "{told:?}");
     room("0").await;
+    engine.takes_writes().await.unwrap();
     assert!(matches!(engine.enqueue(keyed("a").offer(), "").await.unwrap(), Outcome::Created(_)));
     assert_eq!(engine.queues().await.unwrap()[0].created, 2);
 }

@@ -1,10 +1,14 @@
 //! Slow clients, too many of them, and the end: nobody holds the server up.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use semel_client::Method;
 use semel_server::auth::{Role, Token, Tokens, digest};
 use semel_server::{Bounds, Config, Limits};
+use semel_store::Backend;
+use semel_store::decor::{Fault, Faulty};
+use semel_store::memory::Memory;
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -218,4 +222,21 @@ async fn one_answer(stream: &mut TcpStream) -> String {
     let mut body = vec![0; length.parse().unwrap()];
     stream.read_exact(&mut body).await.unwrap();
     head + str::from_utf8(&body).unwrap()
+}
+
+/// Whoever watches the server sees that nothing can be enqueued, though what is there can be read; and that it can be again.
+#[tokio::test]
+async fn a_store_that_takes_no_writes_is_not_well() {
+    let store = Arc::new(Faulty::new(Arc::new(Memory::default())));
+    let server = Server::on_store(Arc::clone(&store) as Arc<dyn Backend>, Config::default()).await;
+    for (fault, health, ready) in [(Fault::Before, 503, 503), (Fault::None, 200, 200)] {
+        // What was said a moment ago is said again.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        store.script_commits([fault; 100]);
+        assert_eq!(server.get("/health").await.status, health, "{fault:?}");
+        assert_eq!(server.get("/ready").await.status, ready, "{fault:?}");
+        assert_eq!(server.get("/live").await.status, 200);
+        assert_eq!(server.get("/ojs/v1/jobs").await.status, 200);
+    }
+    server.stop().await;
 }

@@ -181,10 +181,16 @@ fn a_full_disk_is_an_error_and_nothing_is_lost_when_there_is_room_again() {
             let created: u64 = store.queues().await.unwrap().iter().map(|queue| queue.created).sum();
             assert_eq!(created, acknowledged.len() as u64);
             assert!(offer(&store, number, 20_000).await.is_err());
+            let told = store.takes_writes().await;
+            assert!(
+                matches!(&told, Err(StoreError::Unavailable(why)) if why.contains("disk is full")),
+                "{told:?}"
+            );
             // A round that finds no room either loses nothing.
             drop(store.maintain().await);
             // Room again: the same store goes on.
             std::fs::remove_file(&ballast).unwrap();
+            store.takes_writes().await.unwrap();
             for _ in 0..3 {
                 acknowledged.push(offer(&store, number, 20_000).await.unwrap());
                 number += 1;
