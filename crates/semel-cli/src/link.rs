@@ -152,7 +152,8 @@ impl Link {
     async fn of(opened: Opened, templates: Templates) -> Result<Self, Failure> {
         let token = random();
         let templates = TemplateSet::new(templates);
-        let config = Config { tokens: Tokens::new([&token]), templates, ..Config::default() };
+        let config =
+            Config { tokens: Tokens::new([&token]), templates, tells_causes: true, ..Config::default() };
         let host = Host::start(opened, "127.0.0.1:0", config).await?;
         let client = client(&host.url(), Some(&token), None)?;
         Ok(Self { client, token: Some(token), ca: None, host: Some(host) })

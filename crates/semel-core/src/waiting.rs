@@ -146,7 +146,8 @@ fn forget_the_gone(draft: &mut Draft, waiters: &mut Waiters) -> Result<(), Missi
 pub(crate) fn begin(draft: &mut Draft, id: JobId, waiter: Waiter) -> Result<(), Missing> {
     let noted = draft.full(id)?.and_then(|(_, full)| full.note(NoteKind::Waiters).cloned());
     let mut waiters = noted.and_then(|text| Waiters::decode(&text).ok()).unwrap_or_default();
-    waiters.0.push(waiter);
+    // Before those that it has from jobs whose place it took: whose it is is told by the first.
+    waiters.0.insert(0, waiter);
     draft.note(id, NoteKind::Waiters, Some(waiters.encode()));
     Ok(())
 }

@@ -69,6 +69,13 @@ impl Problem {
         &self.message
     }
 
+    /// The same, with why it is so: for who owns the store, and has no log to look into.
+    #[must_use]
+    pub fn because(mut self, cause: &str) -> Self {
+        self.message = format!("{}: {cause}", self.message);
+        self
+    }
+
     /// Nothing of that name is there.
     pub fn not_found(what: &str) -> Self {
         let message = format!("there is no such {what}; check its id or name, or list what there is");

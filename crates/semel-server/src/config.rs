@@ -38,6 +38,8 @@ pub struct Config {
     pub bounds: Bounds,
     /// Tells the handlers that the server is about to end.
     pub drain: Drain,
+    /// Whether answers tell what else only the log does, of a store that failed: for a server whose one client owns its store.
+    pub tells_causes: bool,
     /// Where the server's parts of traces go; without it callers' traces are passed on to workers all the same.
     pub spans: Option<Spans>,
 }
@@ -57,6 +59,7 @@ impl Default for Config {
             stream_heartbeat: Duration::from_secs(15),
             bounds: Bounds::default(),
             drain: Drain::default(),
+            tells_causes: false,
             spans: None,
         }
     }

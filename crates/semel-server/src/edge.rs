@@ -90,7 +90,7 @@ pub(crate) async fn edge(State(app): State<Arc<App>>, mut request: Request, next
     if let Some(leftover) = leftover {
         leftover.clear(&mut response).await;
     }
-    finish(&mut response, id);
+    finish(&mut response, id, app.config.tells_causes);
     if let Some(nested) = &nested {
         relocate(response.headers_mut(), nested);
     }
@@ -288,12 +288,15 @@ fn check_version(headers: &HeaderMap) -> Result<(), Problem> {
     }
 }
 
-fn finish(response: &mut Response, id: HeaderValue) {
-    if let Some(refused) = refusal(response) {
+fn finish(response: &mut Response, id: HeaderValue, tells_causes: bool) {
+    if let Some(mut refused) = refusal(response) {
         let request_id = id.to_str().unwrap_or_default();
         if let Some(cause) = &refused.cause {
             let code = refused.problem.code().entry().wire;
             tracing::error!(request_id, code, cause, "a request failed");
+            if tells_causes {
+                refused.problem = refused.problem.because(cause);
+            }
         }
         let mut body = String::with_capacity(512);
         refused.problem.write(request_id, &mut body);

@@ -31,6 +31,14 @@ const OVERLOOKED_PATIENCE: Duration = Duration::from_millis(100);
 /// For how long a limit is taken for closed whose next job somebody's open transaction holds.
 const HELD_UP_REST: Duration = Duration::from_millis(250);
 
+/// Whoever runs them one after the other begins with the one that was first in line: those under a limit were found after the others.
+fn put_in_line(jobs: &mut [(Head, Full)], queues: &[QueueName]) {
+    let queue = |name: &QueueName| queues.iter().position(|asked| asked == name);
+    jobs.sort_by_cached_key(|(head, _)| {
+        (queue(&head.queue), std::cmp::Reverse(head.priority), head.available_at, head.id)
+    });
+}
+
 impl Engine {
     /// Takes up to `claim.limit` ready jobs for a worker. Where the future is dropped, whatever was leased for it is given back: a
     /// lease that nobody knows of would keep its job from everybody, and spend an attempt of it.
@@ -64,7 +72,10 @@ impl Engine {
             let room = limit.saturating_sub(claimed.jobs.len());
             let has_way = match self.not_granted(claimed.unclaimable, room, &claim.grant).await {
                 Ok(seen) => {
-                    claimed.jobs.extend(seen.granted);
+                    if !seen.granted.is_empty() {
+                        claimed.jobs.extend(seen.granted);
+                        put_in_line(&mut claimed.jobs, &claim.queues);
+                    }
                     untold.extend(seen.untold);
                     let before = passed.len();
                     passed.extend(seen.closed);

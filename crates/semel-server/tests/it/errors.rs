@@ -1,10 +1,15 @@
 //! What every answer has in common, errors included.
 
+use std::sync::Arc;
+
 use semel_client::{HeaderMap, Method};
 use semel_ojs::Problem;
 use semel_ojs::problem::CATALOGUE;
 use semel_server::auth::Tokens;
 use semel_server::{Config, check_listen};
+use semel_store::Backend;
+use semel_store::decor::{Fault, Faulty};
+use semel_store::memory::Memory;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -272,4 +277,21 @@ async fn reset_is_not_there_unless_allowed() {
     assert_problem(&server.post("/ojs/v1/admin/reset", &json!({})).await, 404, "not_found");
     assert_eq!(server.stored().await, 1);
     server.stop().await;
+}
+
+/// Why a store failed is for its owner: in the log of a server that others ask, in the answer where he asks himself.
+#[tokio::test]
+async fn what_failed_is_told_to_who_owns_the_store_alone() {
+    for tells_causes in [false, true] {
+        let store = Arc::new(Faulty::new(Arc::new(Memory::default())));
+        let config = Config { tells_causes, ..Config::default() };
+        let server = Server::on_store(Arc::clone(&store) as Arc<dyn Backend>, config).await;
+        store.script_commits([Fault::Before; 100]);
+        let told = server.post("/ojs/v1/jobs", &json!({ "type": "a.b", "args": [] })).await;
+        assert_eq!((told.status, told.code()), (503, "unavailable"));
+        let message = told.body["error"]["message"].as_str().unwrap();
+        assert!(message.starts_with("the store cannot be reached or cannot write now"), "{message}");
+        assert_eq!(message.contains("a fault was injected"), tells_causes, "{message}");
+        server.stop().await;
+    }
 }

@@ -230,3 +230,24 @@ async fn an_enqueue_is_told_what_the_limit_allows_and_what_is_left_of_it() {
     assert!(!free.headers.contains_key("x-ratelimit-limit"), "{:?}", free.headers);
     server.stop().await;
 }
+
+/// A worker that runs them one after the other begins with the one that was first in line.
+#[tokio::test]
+async fn jobs_under_a_limit_come_in_their_places_among_the_others() {
+    let server = Server::start().await;
+    let mut wanted = Vec::new();
+    for (priority, limit) in [(-50, false), (50, true), (0, false), (0, true), (0, false), (-100, true)] {
+        let mut options = json!({ "priority": priority });
+        if limit {
+            options["rate_limit"] = json!({ "key": "k", "concurrency": 5 });
+        }
+        let put = server.create(&json!({ "type": "a.b", "args": [], "options": options })).await;
+        wanted.push((-priority, put.body["job"]["id"].clone()));
+    }
+    wanted.sort_by_key(|(priority, _)| *priority);
+    let asked = json!({ "queues": ["default"], "worker_id": "w", "count": 10 });
+    let told = server.post("/ojs/v1/workers/fetch", &asked).await;
+    let got: Vec<&Value> = told.body["jobs"].as_array().unwrap().iter().map(|job| &job["id"]).collect();
+    assert_eq!(got, wanted.iter().map(|(_, id)| id).collect::<Vec<_>>());
+    server.stop().await;
+}

@@ -342,6 +342,7 @@ macro_rules! conformance {
             a_long_line_of_ended_jobs_goes_on_in_pieces,
             a_step_that_was_offered_has_no_list_of_results,
             a_step_whose_job_is_replaced_goes_on_with_the_new_one,
+            a_step_may_replace_the_step_of_another_workflow,
             a_step_ends_with_whatever_ends_its_job,
             a_cancelled_workflow_takes_its_jobs_with_it,
             a_workflow_is_told_of_a_cancelled_job,
