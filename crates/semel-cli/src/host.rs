@@ -142,6 +142,10 @@ fn open_file(path: &PathBuf) -> Result<Sqlite, Failure> {
                 None => failure.next("its owner has just gone; try again"),
             }
         }
+        SqliteError::Io { ref source, .. } if source.kind() == std::io::ErrorKind::StorageFull => {
+            Failure::failed(format!("cannot open {}: {error}", path.display()))
+                .next("free some space on its disk, and try again; nothing is lost")
+        }
         SqliteError::Held { .. } => Failure::new(Exit::Unreachable, error.to_string()),
         SqliteError::Io { ref source, .. } if is_forbidden(source) => {
             Failure::failed(format!("cannot open {}: {error}", path.display()))

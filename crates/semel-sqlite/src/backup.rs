@@ -106,7 +106,8 @@ impl Making {
     /// # Errors
     /// As [`copy`], and when it was [told to end](Self::stop).
     pub fn copy(&self, from: &Path) -> Result<(), SqliteError> {
-        self.make(&real(from)?, Purpose::Backup)
+        let from = &real(from)?;
+        self.make(from, Purpose::Backup).map_err(|error| error.of_files(from))
     }
 
     /// As [`restore`].
@@ -115,6 +116,10 @@ impl Making {
     /// As [`restore`], and when it was [told to end](Self::stop).
     pub fn restore(&self, from: &Path) -> Result<(), SqliteError> {
         let from = &real(from)?;
+        self.restore_real(from).map_err(|error| error.of_files(from))
+    }
+
+    fn restore_real(&self, from: &Path) -> Result<(), SqliteError> {
         check_free(&self.to)?;
         let _lock = FileLock::take(&self.to)?;
         let db = Connection::open_with_flags(from, OpenFlags::SQLITE_OPEN_READ_ONLY)?;

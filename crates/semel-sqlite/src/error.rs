@@ -1,8 +1,12 @@
 //! What may go wrong with the file, and what that means for callers.
 
+use std::path::Path;
+
 use rusqlite::ErrorCode;
 use semel_core::ident::JobId;
 use semel_store::StoreError;
+
+use crate::private;
 
 /// A failure of the embedded store, with its details.
 #[derive(Debug, thiserror::Error)]
@@ -87,6 +91,22 @@ fn owned(path: &str, owner: &str, is_here: bool) -> String {
 }
 
 impl SqliteError {
+    /// The same; where SQLite could not do with the files of `store` what it wanted, what the file system says to that: SQLite speaks of an
+    /// I/O error where there is no room, and of a file that it cannot open where nothing may be written beside it.
+    pub(crate) fn of_files(self, store: &Path) -> Self {
+        let Self::Sqlite(rusqlite::Error::SqliteFailure(failure, _)) = &self else { return self };
+        match failure.code {
+            ErrorCode::CannotOpen
+            | ErrorCode::SystemIoFailure
+            | ErrorCode::ReadOnly
+            | ErrorCode::DiskFull => match private::find_room(store) {
+                Err(source) if store.exists() => Self::Io { path: store.display().to_string(), source },
+                _ => self,
+            },
+            _ => self,
+        }
+    }
+
     /// Whether another has the lock.
     pub fn is_busy(&self) -> bool {
         matches!(self, Self::Sqlite(rusqlite::Error::SqliteFailure(failure, _)) if failure.code == ErrorCode::DatabaseBusy)

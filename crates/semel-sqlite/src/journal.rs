@@ -213,11 +213,7 @@ impl Journal {
     /// # Errors
     /// When a file cannot be read, or records are missing between two files.
     pub fn open(store: &Path, identity: i64, carried: u64) -> Result<(Self, Vec<Entry>), SqliteError> {
-        let open = |path: &Path| {
-            let file = OpenOptions::new().read(true).write(true).open(path)?;
-            private::follow(&file, store);
-            Ok(file)
-        };
+        let open = |path: &Path| private::open_beside(path, store);
         let Found { needed, free, entries } = find(store, identity, carried, open)?;
         let mut journal = Self {
             base: store.to_path_buf(),

@@ -1,7 +1,7 @@
 //! Files that only their owner reads: a store holds whatever its jobs do.
 
 use std::fs::{File, OpenOptions};
-use std::io;
+use std::io::{self, Write as _};
 use std::path::Path;
 
 /// How such a file is made. One that is there keeps the mode that it has.
@@ -18,6 +18,27 @@ pub fn create_beside(path: &Path, store: &Path) -> io::Result<File> {
     let file = create_new(&options(), path, store)?;
     follow(&file, store);
     Ok(file)
+}
+
+/// Opens a file that belongs to a store, and is there.
+pub fn open_beside(path: &Path, store: &Path) -> io::Result<File> {
+    let file = OpenOptions::new().read(true).write(true).open(path)?;
+    follow(&file, store);
+    Ok(file)
+}
+
+/// Whether files can be made and written beside a store, by trying.
+///
+/// # Errors
+/// Why not: there is no room, the file system is for reading only, this account may not.
+pub fn find_room(store: &Path) -> io::Result<()> {
+    let mut path = store.as_os_str().to_owned();
+    path.push(format!(".room-{}", std::process::id()));
+    let mut file = options().create_new(true).open(&path)?;
+    // As much as SQLite needs for its shared memory.
+    let written = file.write_all(&[1; 64 * 1024]);
+    drop(std::fs::remove_file(&path));
+    written
 }
 
 /// Gives a file that belongs to a store the store's mode. Where it is another user's it keeps its own.

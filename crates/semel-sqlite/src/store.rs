@@ -116,13 +116,17 @@ impl Sqlite {
     /// As [`open`](Self::open).
     pub fn open_with_clock(path: impl AsRef<Path>, clock: impl Clock) -> Result<Self, SqliteError> {
         let path = real(path.as_ref())?;
-        let mut lock = FileLock::take(&path)?;
-        lock.hold(&path)?;
-        refuse_remains(&path)?;
-        bring_to_disk(&path)?;
-        let writes = open(&path)?;
+        Self::open_real(&path, clock).map_err(|error| error.of_files(&path))
+    }
+
+    fn open_real(path: &Path, clock: impl Clock) -> Result<Self, SqliteError> {
+        let mut lock = FileLock::take(path)?;
+        lock.hold(path)?;
+        refuse_remains(path)?;
+        bring_to_disk(path)?;
+        let writes = open(path)?;
         // Now it is there.
-        lock.hold(&path)?;
+        lock.hold(path)?;
         // The carrier does it.
         writes.pragma_update(None, "wal_autocheckpoint", 0)?;
         let secret = secret(&writes)?;
@@ -135,12 +139,12 @@ impl Sqlite {
             events_max: log::EVENTS_MAX,
             prepared: None,
         };
-        let db = open(&path)?;
+        let db = open(path)?;
         db.pragma_update(None, "query_only", true)?;
         let carried = carried(&db)?;
         let mut entries = brought(&db, carried)?;
         let last = last_of(&db, &entries, carried)?;
-        let (journal, newer) = Journal::open(&path, identity(&db)?, last)?;
+        let (journal, newer) = Journal::open(path, identity(&db)?, last)?;
         entries.extend(newer);
         let at = load(&db, entries)?;
         let rows = Arc::new(AtomicU64::new(at.next_row));
@@ -159,6 +163,7 @@ impl Sqlite {
         };
         let (carrier, inner) = (Mutex::new(carrier), Mutex::new(inner));
         let closing = AtomicBool::new(false);
+        let path = path.to_path_buf();
         Ok(Self { carrier, inner, rows, path, secret, closing, journal: (JOURNAL_LONG, JOURNAL_MAX) })
     }
 

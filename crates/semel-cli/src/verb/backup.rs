@@ -93,6 +93,16 @@ pub fn explained(error: &SqliteError, store: &Path) -> Failure {
     let failure = Failure::failed(error.to_string());
     match error {
         SqliteError::Unsupported(_) | SqliteError::Owned { .. } => failure,
+        SqliteError::Io { source, .. } if source.kind() == std::io::ErrorKind::StorageFull => {
+            failure.next("free some space there, and run it again")
+        }
+        SqliteError::Io { path, source } if is_forbidden(source) && Path::new(path) == store => {
+            failure.next(format!(
+                "something has to be written beside a store even to read it: copy it with all whose names begin like it ({}*) to where this \
+                 account may write, and name that",
+                store.display()
+            ))
+        }
         SqliteError::Io { source, .. } if is_forbidden(source) => {
             failure.next("let this account write in that folder, or name a place where it may")
         }

@@ -1,5 +1,6 @@
 //! What the disk may do to a store: fill up, fail, lie; and who else may want the file.
 
+use std::io::ErrorKind;
 use std::path::Path;
 #[cfg(unix)]
 use std::process::Command;
@@ -9,7 +10,7 @@ use semel_core::enqueue::Outcome;
 use semel_core::ident::JobId;
 use semel_core::state::StateSet;
 use semel_engine::Engine;
-use semel_sqlite::{Sqlite, SqliteError};
+use semel_sqlite::{Sqlite, SqliteError, backup};
 use semel_store::backend::Backend;
 use semel_store::{Store, StoreError};
 use semel_testkit::make::keyed;
@@ -207,6 +208,48 @@ fn a_full_disk_is_an_error_and_nothing_is_lost_when_there_is_room_again() {
             }
         }
     });
+    println!("@played");
+}
+
+/// SQLite would speak of an I/O error, and of a file that it cannot open.
+#[cfg(target_os = "linux")]
+#[test]
+fn what_the_file_system_refuses_is_said_when_a_store_is_opened() {
+    let Some(dir) = std::env::var_os("SEMEL_DISK") else {
+        let dir = TempDir::new();
+        let script = r#"mount -t tmpfs -o size=2m tmpfs "$SEMEL_DISK" && exec "$@""#;
+        let name = "disk::what_the_file_system_refuses_is_said_when_a_store_is_opened";
+        return succeeded(&again(&["unshare", "-rm"], script, name, dir.path()));
+    };
+    let dir = Path::new(&dir);
+    let (path, ballast) = (dir.join("semel.db"), dir.join("ballast"));
+    let elsewhere = TempDir::new();
+    let copy = elsewhere.path().join("copy.db");
+    runtime().block_on(async {
+        let store = Store::open(Arc::new(Sqlite::open(&path).unwrap())).unwrap();
+        offer(&store, 1, 10).await.unwrap();
+        store.close().await;
+    });
+    let refused = |refused: Option<SqliteError>, kind: ErrorKind| {
+        let is_so = matches!(&refused, Some(SqliteError::Io { source, .. }) if source.kind() == kind);
+        assert!(is_so, "{kind:?}: {refused:?}");
+    };
+    // As much as there is room for, to the last byte.
+    let filled = std::fs::write(&ballast, vec![0; 4_000_000]);
+    assert_eq!(filled.unwrap_err().kind(), ErrorKind::StorageFull);
+    refused(Sqlite::open(&path).err(), ErrorKind::StorageFull);
+    std::fs::remove_file(&ballast).unwrap();
+    drop(Sqlite::open(&path).unwrap());
+    let again = Command::new("mount").args(["-o", "remount,ro"]).arg(dir).status().unwrap();
+    assert!(again.success());
+    refused(Sqlite::open(&path).err(), ErrorKind::ReadOnlyFilesystem);
+    refused(backup::copy(&path, &copy).err(), ErrorKind::ReadOnlyFilesystem);
+    // What is copied as the advice says is all of it.
+    for file in std::fs::read_dir(dir).unwrap() {
+        let file = file.unwrap();
+        std::fs::copy(file.path(), elsewhere.path().join(file.file_name())).unwrap();
+    }
+    backup::copy(&elsewhere.path().join("semel.db"), &copy).unwrap();
     println!("@played");
 }
 

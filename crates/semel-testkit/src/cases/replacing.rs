@@ -5,15 +5,16 @@ use std::time::Duration;
 
 use semel_core::enqueue::{Offer, Outcome};
 use semel_core::ident::JobId;
-use semel_core::job::{Ending, Head};
+use semel_core::job::{Ending, Head, NoteKind};
 use semel_core::life;
 use semel_core::state::{State, StateSet};
 use semel_core::time::Timestamp;
 use semel_core::unique::{Admission, admit};
+use semel_core::waiting::Waiters;
 
 use crate::fixture::{Fixture, done};
-use crate::flows;
-use crate::make::{Want, keyed};
+use crate::flows::{self, chain, create, job_of, statuses};
+use crate::make::{Want, job, keyed};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -194,4 +195,23 @@ pub async fn a_schedule_that_is_kept_activates_nobody(f: &Fixture) {
     assert_eq!((new.state, new.available_at), (State::Pending, scheduled.available_at));
     let active = done(f.decide(|draft| life::activate(draft, new.id)).await);
     assert_eq!((active.state, active.available_at), (State::Scheduled, scheduled.available_at));
+}
+
+/// It says whose step it is itself, and both are told of its end.
+pub async fn a_step_may_replace_the_step_of_another_workflow(f: &Fixture) {
+    let replacing = keyed("a").on_conflict("replace").offer();
+    let (one, _) = create(f, &chain([replacing.clone(), job().offer()])).await;
+    let (other, _) = create(f, &chain([job().priority(9).offer(), replacing, job().offer()])).await;
+    let first = job_of(f, one, 0).await;
+    let (head, _) = f.claim_one().await;
+    f.complete(&head).await;
+    let made = job_of(f, other, 1).await;
+    assert_ne!(made, first);
+    let waiters = f.full(made).await.unwrap().1.note(NoteKind::Waiters).cloned().unwrap();
+    assert_eq!(Waiters::decode(&waiters).unwrap().workflow(), Some((other, 1)));
+    let (head, _) = f.claim_one().await;
+    assert_eq!(head.id, made);
+    f.complete(&head).await;
+    assert_eq!((statuses(f, one).await, statuses(f, other).await), ("cr".to_owned(), "ccr".to_owned()));
+    assert_eq!((job_of(f, one, 0).await, job_of(f, other, 1).await), (made, made));
 }

@@ -13,7 +13,6 @@ use semel_core::limits::{PARENT_RESULTS_BYTES_MAX, RETENTION_DEFAULT_S};
 use semel_core::settle;
 use semel_core::state::{State, StateSet};
 use semel_core::tenant::Tenant;
-use semel_core::waiting::Waiters;
 use semel_core::workflow::{self, Cancelled, Created, Status, When};
 use semel_store::backend::Verdict::{Applied, Stale};
 
@@ -292,23 +291,6 @@ pub async fn a_step_whose_job_is_replaced_goes_on_with_the_new_one(f: &Fixture) 
     assert_eq!(statuses(f, id).await, "cr");
     assert_eq!(job_of(f, id, 0).await, last);
     assert_eq!(parents(f, job_of(f, id, 1).await).await.unwrap(), "[8]");
-}
-
-/// It says whose step it is itself, and both are told of its end.
-pub async fn a_step_may_replace_the_step_of_another_workflow(f: &Fixture) {
-    let replacing = keyed("a").on_conflict("replace").offer();
-    let (one, _) = create(f, &chain([replacing.clone(), once()])).await;
-    let plan = chain([job().priority(9).attempts(1).offer(), replacing, once()]);
-    let (other, _) = create(f, &plan).await;
-    let first = job_of(f, one, 0).await;
-    run(f, None).await;
-    let job = job_of(f, other, 1).await;
-    assert_ne!(job, first);
-    let waiters = f.full(job).await.unwrap().1.note(NoteKind::Waiters).cloned().unwrap();
-    assert_eq!(Waiters::decode(&waiters).unwrap().workflow(), Some((other, 1)));
-    assert_eq!(run(f, Some("8")).await, job);
-    assert_eq!((statuses(f, one).await, statuses(f, other).await), ("cr".to_owned(), "ccr".to_owned()));
-    assert_eq!((job_of(f, one, 0).await, job_of(f, other, 1).await), (job, job));
 }
 
 /// An expiry, a lost lease, a timeout.
