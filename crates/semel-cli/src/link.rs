@@ -92,10 +92,12 @@ impl Link {
                 Some(_) => tokio::time::sleep(OWNER_POLL).await,
                 None => {
                     let is_there = path.exists();
+                    // What is not there, and is not to be made, will not be there in a moment either.
+                    let may_wait = is_there || purpose == Purpose::Put;
                     match Self::make(is_there, place, purpose, settings).await {
-                        // Somebody was faster; what is not there will not be there in a moment either.
+                        // Somebody was faster.
                         Err(failure)
-                            if is_there && failure.exit == Exit::Unreachable && Instant::now() < deadline =>
+                            if may_wait && failure.exit == Exit::Unreachable && Instant::now() < deadline =>
                         {
                             tokio::time::sleep(OWNER_POLL).await;
                         }

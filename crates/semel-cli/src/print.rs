@@ -97,7 +97,11 @@ impl Printer {
         remark(format_args!("{question} "));
         let mut answer = String::new();
         match std::io::stdin().read_line(&mut answer) {
-            Ok(0) | Err(_) => None,
+            Ok(0) | Err(_) => {
+                // What comes next is on a line of its own.
+                remark(format_args!("\n"));
+                None
+            }
             Ok(_) => Some(answer.trim().to_owned()),
         }
     }
@@ -188,7 +192,9 @@ pub fn put(text: Arguments<'_>) {
     if error.kind() == ErrorKind::BrokenPipe {
         std::process::exit(0);
     }
-    remark(format_args!("error: cannot write to stdout: {error}\n"));
+    remark(format_args!(
+        "error: cannot write to stdout: {error}; what was asked for may be done all the same\n"
+    ));
     std::process::exit(1);
 }
 

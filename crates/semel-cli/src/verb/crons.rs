@@ -1,5 +1,6 @@
 //! `semel crons`.
 
+use clap::builder::NonEmptyStringValueParser as Named;
 use clap::{Args, Subcommand};
 use semel_client::Method;
 use serde_json::{Value, json};
@@ -30,26 +31,31 @@ enum Action {
     /// What became of a cron's last ticks, the newest first
     History {
         /// The cron
+        #[arg(value_parser = Named::new())]
         name: String,
     },
     /// Do now what a tick does
     Trigger {
         /// The cron
+        #[arg(value_parser = Named::new())]
         name: String,
     },
     /// Let a cron tick
     Enable {
         /// The cron
+        #[arg(value_parser = Named::new())]
         name: String,
     },
     /// Let a cron tick no more
     Disable {
         /// The cron
+        #[arg(value_parser = Named::new())]
         name: String,
     },
     /// Delete a cron; its jobs stay
     Delete {
         /// The cron
+        #[arg(value_parser = Named::new())]
         name: String,
     },
 }

@@ -1,5 +1,6 @@
 //! `semel dead`.
 
+use clap::builder::NonEmptyStringValueParser as Named;
 use clap::{Args, Subcommand};
 use semel_client::Method;
 use serde_json::json;
@@ -59,7 +60,7 @@ struct List {
 #[derive(Args, Debug)]
 struct One {
     /// The job's id
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", value_parser = Named::new())]
     id: String,
 }
 

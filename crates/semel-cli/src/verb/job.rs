@@ -1,5 +1,6 @@
 //! `semel job`.
 
+use clap::builder::NonEmptyStringValueParser as Named;
 use clap::{Args, ValueEnum};
 use serde_json::Value;
 
@@ -17,7 +18,7 @@ Examples:
   semel job 0197a3c0-1c2d-7e3f-8a4b-5c6d7e8f9a0b --json")]
 pub struct Job {
     /// The job's id
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", value_parser = Named::new())]
     id: String,
     /// What to do with it
     #[arg(value_enum, default_value_t = Action::Show, hide_default_value = true)]

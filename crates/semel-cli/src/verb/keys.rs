@@ -1,6 +1,7 @@
 //! `semel keys`.
 
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser as Named;
 use serde_json::Value;
 
 use crate::again::Again;
@@ -22,7 +23,7 @@ Examples:
   semel keys 8593fdde88b9053a2462f469b14a25f48a09d6ad46dbba12a40fc16109cabe13")]
 pub struct Keys {
     /// One key, as 64 hexadecimal digits
-    #[arg(value_name = "KEY", conflicts_with_all = ["job_type", "queue", "page", "per_page", "before"])]
+    #[arg(value_name = "KEY", value_parser = Named::new(), conflicts_with_all = ["job_type", "queue", "page", "per_page", "before"])]
     key: Option<String>,
     /// Only of this type
     #[arg(long = "type", value_name = "TYPE")]

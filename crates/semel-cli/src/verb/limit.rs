@@ -1,6 +1,7 @@
 //! `semel limit`.
 
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser as Named;
 
 use crate::config::{Globals, Settings};
 use crate::failure::Failure;
@@ -18,7 +19,7 @@ Examples:
 A limit comes with the jobs that ask for it (options.rate_limit); the newest of them says what it is.")]
 pub struct Limit {
     /// The limit's key
-    #[arg(value_name = "KEY")]
+    #[arg(value_name = "KEY", value_parser = Named::new())]
     key: String,
 }
 

@@ -1,5 +1,6 @@
 //! `semel queues`.
 
+use clap::builder::NonEmptyStringValueParser as Named;
 use clap::{Args, Subcommand};
 use semel_client::{Client, Method};
 use serde_json::{Value, json};
@@ -31,11 +32,13 @@ enum Action {
     /// Let no worker take jobs from a queue; enqueueing goes on
     Pause {
         /// The queue
+        #[arg(value_parser = Named::new())]
         name: String,
     },
     /// Let workers take jobs from it again
     Resume {
         /// The queue
+        #[arg(value_parser = Named::new())]
         name: String,
     },
     /// Show, set or take away the bound on jobs that wait in a queue
@@ -43,6 +46,7 @@ enum Action {
     /// Cancel the jobs that are available in a queue
     Purge {
         /// The queue
+        #[arg(value_parser = Named::new())]
         name: String,
         /// Do not ask
         #[arg(long)]
@@ -53,6 +57,7 @@ enum Action {
 #[derive(Args, Debug)]
 struct Bound {
     /// The queue
+    #[arg(value_parser = Named::new())]
     name: String,
     /// At most so many jobs wait; more are refused
     #[arg(long, value_name = "N", conflicts_with = "none")]

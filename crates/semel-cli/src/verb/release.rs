@@ -1,6 +1,7 @@
 //! `semel release`.
 
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser as Named;
 use clap::builder::NonEmptyStringValueParser;
 use semel_client::Method;
 use serde_json::json;
@@ -22,7 +23,7 @@ Examples:
   semel release 8593fdde88b9053a2462f469b14a25f48a09d6ad46dbba12a40fc16109cabe13 --reason rerun --yes")]
 pub struct Release {
     /// The key, as 64 hexadecimal digits; `semel explain` and `semel keys` show it
-    #[arg(value_name = "KEY")]
+    #[arg(value_name = "KEY", value_parser = Named::new())]
     key: String,
     /// Why, for the log
     #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]

@@ -1,5 +1,6 @@
 //! `semel tasks`.
 
+use clap::builder::NonEmptyStringValueParser as Named;
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
@@ -48,11 +49,13 @@ enum Action {
     /// A task and its steps
     Show {
         /// The task's id
+        #[arg(value_parser = Named::new())]
         id: String,
     },
     /// Cancel a task with its steps
     Cancel {
         /// The task's id
+        #[arg(value_parser = Named::new())]
         id: String,
     },
 }

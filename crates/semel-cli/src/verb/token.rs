@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use clap::builder::NonEmptyStringValueParser as Named;
 use clap::{Args, Subcommand};
 use semel_core::time::Timestamp;
 use semel_core::unique::Period;
@@ -43,7 +44,7 @@ enum Action {
     /// Make one that may do what another may, and for as long; that one ends a little later
     Rotate {
         /// The one to replace
-        #[arg(value_name = "ID")]
+        #[arg(value_name = "ID", value_parser = Named::new())]
         id: String,
         /// How long both are good, such as PT1H
         #[arg(long, value_name = "DURATION", default_value = "P1D")]
@@ -52,7 +53,7 @@ enum Action {
     /// End one at once
     Revoke {
         /// Which
-        #[arg(value_name = "ID")]
+        #[arg(value_name = "ID", value_parser = Named::new())]
         id: String,
     },
 }

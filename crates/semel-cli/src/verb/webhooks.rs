@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use clap::builder::NonEmptyStringValueParser as Named;
 use clap::{Args, Subcommand};
 use semel_client::Method;
 use serde_json::{Value, json};
@@ -72,7 +73,7 @@ struct Add {
 #[derive(Args, Debug)]
 struct One {
     /// The webhook's id
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", value_parser = Named::new())]
     id: String,
 }
 

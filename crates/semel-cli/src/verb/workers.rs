@@ -1,5 +1,6 @@
 //! `semel workers`.
 
+use clap::builder::NonEmptyStringValueParser as Named;
 use clap::{Args, Subcommand};
 use semel_client::Method;
 use serde_json::{Value, json};
@@ -45,7 +46,7 @@ enum Action {
 #[derive(Args, Debug)]
 struct One {
     /// The worker's id
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", value_parser = Named::new())]
     id: String,
 }
 

@@ -1,5 +1,6 @@
 //! `semel workflows`.
 
+use clap::builder::NonEmptyStringValueParser as Named;
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
@@ -50,11 +51,13 @@ enum Action {
     /// A workflow and its steps
     Show {
         /// The workflow's id
+        #[arg(value_parser = Named::new())]
         id: String,
     },
     /// Cancel a workflow and the jobs that were created for it
     Cancel {
         /// The workflow's id
+        #[arg(value_parser = Named::new())]
         id: String,
     },
 }

@@ -473,3 +473,28 @@ fn the_bench_is_compared_with_an_earlier_one() {
     assert!(slower.err.contains("slower than the baseline by more than 0.25: one caller"), "{}", slower.err);
     assert!(slower.out.contains("NOW ÷ BEFORE"), "{}", slower.out);
 }
+
+/// A script whose variable is not set.
+#[test]
+fn what_is_named_by_nothing_is_a_mistake_of_the_command() {
+    let folder = Folder::new();
+    for words in [
+        &["job", ""][..],
+        &["job", "", "cancel"],
+        &["dead", "retry", ""],
+        &["dead", "delete", ""],
+        &["keys", ""],
+        &["release", "", "--reason", "it may run again"],
+        &["queues", "pause", ""],
+        &["crons", "trigger", ""],
+        &["workflows", "cancel", ""],
+        &["tasks", "show", ""],
+        &["webhooks", "remove", ""],
+        &["workers", "quiet", ""],
+        &["limit", ""],
+    ] {
+        let told = folder.run(words);
+        assert_eq!(told.code, 2, "{words:?}: {}", told.err);
+        assert!(told.err.contains("a value is required"), "{words:?}: {}", told.err);
+    }
+}
