@@ -92,17 +92,26 @@ impl FromStr for Place {
             Some(("memory", _)) => {
                 Err(format!("a store in memory has no name; write memory:, or {SUPPORTED}"))
             }
-            // Nothing of it is repeated that may be a password: neither what follows the scheme, nor what is none, as libpq writes it.
-            _ if text.contains(['=', '@', ' ']) => Err(format!(
+            // What follows the scheme may be a password: it is not repeated.
+            Some((scheme, _)) if is_scheme(scheme) => {
+                Err(format!("stores of the kind {scheme:?} are not supported; {SUPPORTED}"))
+            }
+            None if text.is_empty() => Err(format!("the store has no name; {SUPPORTED}")),
+            // As libpq writes it, say: all of it may be one.
+            _ if text.contains([':', '=', '@']) => Err(format!(
                 "the store is named by no URL; what was written is not shown, for it may hold a password; {SUPPORTED}"
             )),
-            Some((scheme, _)) => Err(format!("stores of the kind {scheme:?} are not supported; {SUPPORTED}")),
-            None if text.is_empty() => Err(format!("the store has no name; {SUPPORTED}")),
-            None => Err(format!(
+            None | Some(_) => Err(format!(
                 "the store {text:?} does not say of which kind it is; if it is a file, write sqlite:{text}, else {SUPPORTED}"
             )),
         }
     }
+}
+
+/// Whether a URL may begin so (RFC 3986, 3.1).
+fn is_scheme(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_alphabetic())
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.'))
 }
 
 impl fmt::Display for Place {
@@ -165,6 +174,8 @@ mod tests {
             let refusal = text.parse::<Place>().unwrap_err();
             assert!(refusal.contains("postgres://USER") && !refusal.contains("s3cret"), "{refusal}");
         }
+        let other = "mysql://ada:s3cret@host/db".parse::<Place>().unwrap_err();
+        assert!(other.contains("mysql"), "{other}");
         let file = "semel.db".parse::<Place>().unwrap_err();
         assert!(file.contains("write sqlite:semel.db"), "{file}");
         let refusal = "postgres://ada:s3cret@host:x/db".parse::<Place>().unwrap_err();

@@ -1,6 +1,7 @@
 //! Where a server is: a base URL that paths are appended to.
 
 use http::Uri;
+use http::uri::Authority;
 
 use crate::error::ClientError;
 
@@ -28,8 +29,8 @@ impl Address {
             _ => return refuse("only http:// and https:// are supported"),
         }
         match uri.authority() {
-            // A password in a URL ends up in logs and process lists.
-            _ if trimmed.contains('@') => {
+            // A password in a URL ends up in logs and process lists. One with a slash in it is taken for a port and a path.
+            Some(authority) if authority.as_str().contains('@') || is_cut_password(authority, trimmed) => {
                 return refuse("leave the user and password out and give the client a bearer token");
             }
             Some(authority) if !authority.host().is_empty() => {}
@@ -65,14 +66,18 @@ impl Address {
 
 /// The text without what stands before an `@` or behind a `?`, so that no message repeats a password.
 fn redact(text: &str) -> String {
-    let text = text.split('?').next().unwrap_or_default();
-    match text.rfind('@') {
-        Some(at) => {
-            let start = text.find("://").map_or(0, |scheme| scheme + 3).min(at);
-            format!("{}***{}", &text[..start], &text[at..])
-        }
-        None => text.to_owned(),
-    }
+    // What an `@` is behind may have a `?` in it.
+    let at = text.rfind('@');
+    let start = at.map(|at| text.find("://").map_or(0, |scheme| scheme + 3).min(at));
+    let hidden = if start.is_some() { "***" } else { "" };
+    let shown = &text[at.unwrap_or_default()..];
+    format!("{}{hidden}{}", &text[..start.unwrap_or_default()], shown.split('?').next().unwrap_or_default())
+}
+
+/// Whether what stands where a port should is none, and an `@` comes behind it.
+fn is_cut_password(authority: &Authority, text: &str) -> bool {
+    let behind_host = authority.as_str().rsplit(']').next().unwrap_or_default();
+    behind_host.contains(':') && authority.port_u16().is_none() && text.contains('@')
 }
 
 #[cfg(test)]
@@ -114,6 +119,8 @@ mod tests {
             "http://s3cret @host",
             "http://host/?token=s3cret",
             "http://ada:s3/cret@host",
+            "http://ada:s3?cret@host",
+            "http://ada:s3cret?@host?s3cret",
         ] {
             assert!(!refusal(text).contains("s3cret"), "{}", refusal(text));
         }

@@ -17,7 +17,7 @@ use crate::said::{Request, Said};
 use crate::scripts::Script;
 use crate::store::Shared;
 use crate::values::{Values, bytes};
-use crate::writers::Writers;
+use crate::writers::{Writers, nudge};
 
 /// How long between two tries.
 pub const RESOLVE_PAUSE: Duration = Duration::from_millis(100);
@@ -167,6 +167,16 @@ impl Shared {
             }
             tokio::time::sleep(RESOLVE_PAUSE).await;
         }
+    }
+
+    /// Whether a commit would be taken now, as far as is known: by Redis itself, and by the replicas that are waited for if the last one was
+    /// not.
+    pub(crate) async fn takes_writes(&self) -> Result<(), RedisError> {
+        self.look(nudge(&self.link)).await?;
+        if self.writers.as_ref().is_some_and(Writers::is_behind) {
+            return self.confirm().await;
+        }
+        Ok(())
     }
 
     /// Makes sure that there is a connection, and waits for one where somebody takes over from a Redis that is gone.

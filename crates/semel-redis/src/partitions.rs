@@ -257,6 +257,19 @@ impl Partitions {
         Ok(())
     }
 
+    /// Whether one of the partitions would take a write now: where some take none the others are not to be given up for it.
+    pub async fn take_writes(&self) -> Result<(), RedisError> {
+        let mut asking: FuturesUnordered<_> = self.all.iter().map(|shared| shared.takes_writes()).collect();
+        let mut told = Ok(());
+        while let Some(one) = asking.next().await {
+            if one.is_ok() {
+                return one;
+            }
+            told = one;
+        }
+        told
+    }
+
     /// Deletes everything.
     pub async fn clear(&self) -> Result<(), RedisError> {
         for shared in &self.all {

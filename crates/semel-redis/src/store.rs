@@ -39,7 +39,7 @@ use crate::teller::{self, Teller};
 use crate::times::Times;
 use crate::turn::Turns;
 use crate::values::Values;
-use crate::writers::{Writers, nudge};
+use crate::writers::Writers;
 
 /// How often it is asked where the primary is.
 const LOOK_AROUND: Duration = Duration::from_secs(1);
@@ -335,12 +335,7 @@ impl Backend for Redis {
     }
 
     fn takes_writes(&self) -> BoxFuture<'_, Result<(), StoreError>> {
-        Box::pin(self.unit(|all| async move {
-            for shared in all.parts() {
-                shared.look(nudge(&shared.link)).await?;
-            }
-            Ok(())
-        }))
+        Box::pin(self.unit(|all| async move { all.take_writes().await }))
     }
 
     fn load_soon<'a>(&'a self, reads: &'a Reads) -> BoxFuture<'a, Result<(Snapshot, Reads), StoreError>> {

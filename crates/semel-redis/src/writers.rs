@@ -26,8 +26,8 @@ pub fn nudge(link: &Link) -> Cmd {
     set
 }
 
-/// Writes it after something that takes no memory. A Redis whose memory is full refuses a script's first write unless it takes none, and no other: what was done is to be
-/// confirmed there too.
+/// Writes it after something that takes no memory. A Redis whose memory is full refuses a script's first write unless it takes none, and no
+/// other: what was done is to be confirmed there too.
 const NUDGE: &str = "redis.call('DEL', KEYS[1]) return redis.call('SET', KEYS[1], '', 'PX', ARGV[1])";
 
 /// The connections of commits, and how many replicas they wait for.

@@ -87,9 +87,6 @@ pub(crate) async fn edge(State(app): State<Arc<App>>, mut request: Request, next
             response
         }
     };
-    if let Some(leftover) = leftover {
-        leftover.clear(&mut response).await;
-    }
     finish(&mut response, id, app.config.tells_causes);
     if let Some(nested) = &nested {
         relocate(response.headers_mut(), nested);
@@ -113,6 +110,10 @@ pub(crate) async fn edge(State(app): State<Arc<App>>, mut request: Request, next
     let (method, route) = row.map_or(("", ""), |row| (row.method.as_str(), row.path));
     let status = response.status().as_u16();
     tracing::debug!(target: "semel::request", method, route, status, ?took, token = caller.id());
+    // Whatever becomes of the client, its request has been counted.
+    if let Some(leftover) = leftover {
+        leftover.clear(&mut response).await;
+    }
     response
 }
 

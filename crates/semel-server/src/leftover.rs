@@ -3,7 +3,7 @@
 //! in the answer: the client's next request would fail for the fault of this one.
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -23,17 +23,36 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The body of a request whose handler has another handle of it.
 pub(crate) struct Leftover {
-    body: Arc<Mutex<Body>>,
+    body: Arc<Mutex<Read>>,
     /// The client sends nothing before it is asked to, and is not to be asked for what nobody wants.
     waits: bool,
 }
 
-/// What the handler has.
-struct Watched(Arc<Mutex<Body>>);
+/// A body, and whether its end was seen: one of no known length does not know of it.
+#[derive(Default)]
+struct Read {
+    body: Body,
+    has_ended: bool,
+}
 
-fn poll(body: &Mutex<Body>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-    let mut body = body.lock().unwrap_or_else(PoisonError::into_inner);
-    Pin::new(&mut *body).poll_frame(context)
+impl Read {
+    fn is_over(&self) -> bool {
+        self.has_ended || self.body.is_end_stream()
+    }
+}
+
+/// What the handler has.
+struct Watched(Arc<Mutex<Read>>);
+
+fn locked(body: &Mutex<Read>) -> MutexGuard<'_, Read> {
+    body.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn poll(body: &Mutex<Read>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+    let mut read = locked(body);
+    let polled = Pin::new(&mut read.body).poll_frame(context);
+    read.has_ended |= matches!(polled, Poll::Ready(None));
+    polled
 }
 
 impl HttpBody for Watched {
@@ -48,11 +67,11 @@ impl HttpBody for Watched {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_end_stream()
+        locked(&self.0).is_over()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).size_hint()
+        locked(&self.0).body.size_hint()
     }
 }
 
@@ -63,21 +82,18 @@ impl Leftover {
             return None;
         }
         let waits = request.headers().contains_key(EXPECT);
-        let body = Arc::new(Mutex::new(std::mem::take(request.body_mut())));
+        let body = std::mem::take(request.body_mut());
+        let body = Arc::new(Mutex::new(Read { body, has_ended: false }));
         *request.body_mut() = Body::new(Watched(Arc::clone(&body)));
         Some(Self { body, waits })
     }
 
     /// Reads what is left, and says in the answer that the connection ends where that is too much.
     pub(crate) async fn clear(self, response: &mut Response) {
-        if self.is_read() || !self.waits && self.read().await {
+        if locked(&self.body).is_over() || !self.waits && self.read().await {
             return;
         }
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-    }
-
-    fn is_read(&self) -> bool {
-        self.body.lock().unwrap_or_else(PoisonError::into_inner).is_end_stream()
     }
 
     async fn read(&self) -> bool {

@@ -106,8 +106,7 @@ impl Making {
     /// # Errors
     /// As [`copy`], and when it was [told to end](Self::stop).
     pub fn copy(&self, from: &Path) -> Result<(), SqliteError> {
-        let from = &real(from)?;
-        self.make(from, Purpose::Backup).map_err(|error| error.of_files(from))
+        self.make(&real(from)?, Purpose::Backup)
     }
 
     /// As [`restore`].
@@ -116,14 +115,12 @@ impl Making {
     /// As [`restore`], and when it was [told to end](Self::stop).
     pub fn restore(&self, from: &Path) -> Result<(), SqliteError> {
         let from = &real(from)?;
-        self.restore_real(from).map_err(|error| error.of_files(from))
-    }
-
-    fn restore_real(&self, from: &Path) -> Result<(), SqliteError> {
         check_free(&self.to)?;
         let _lock = FileLock::take(&self.to)?;
-        let db = Connection::open_with_flags(from, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
-        let verdict: String = db.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))?;
+        let of_source = |error| SqliteError::from(error).of_files(from);
+        let db = Connection::open_with_flags(from, OpenFlags::SQLITE_OPEN_READ_ONLY).map_err(of_source)?;
+        let verdict: String =
+            db.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0)).map_err(of_source)?;
         if verdict != "ok" {
             return Err(SqliteError::Unsupported(format!("{} is damaged: {verdict}", from.display())));
         }
@@ -218,17 +215,19 @@ impl Making {
         purpose: Purpose,
     ) -> Result<(Vec<Entry>, u64), SqliteError> {
         // While this one is at it nobody else writes rows, and no file of the journal is used again.
-        let mut holder = Connection::open_with_flags(from, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+        let of_source = |error| SqliteError::from(error).of_files(from);
+        let mut holder =
+            Connection::open_with_flags(from, OpenFlags::SQLITE_OPEN_READ_WRITE).map_err(of_source)?;
         holder.busy_timeout(PIECE_MAX)?;
         // A backup may lie where nobody can write; then nobody has to be kept from it.
         let is_fixed = purpose == Purpose::Restore && holder.is_readonly(MAIN_DB)? && !has_journal(from);
         let (hold, access) = if is_fixed {
             (None, OpenFlags::SQLITE_OPEN_READ_ONLY)
         } else {
-            let hold = holder.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let hold = holder.transaction_with_behavior(TransactionBehavior::Immediate).map_err(of_source)?;
             (Some(hold), OpenFlags::SQLITE_OPEN_READ_WRITE)
         };
-        let db = Connection::open_with_flags(from, access)?;
+        let db = Connection::open_with_flags(from, access).map_err(of_source)?;
         let going = self.going()?;
         // An empty file is written into.
         match purpose {

@@ -14,18 +14,19 @@ use crate::private;
 /// The right to the file. Given up when dropped, or with the process however it ends.
 #[derive(Debug)]
 pub struct FileLock {
-    file: File,
-    path: PathBuf,
     /// The store's file, locked by `flock`, of which SQLite's own locks know nothing. To be closed after the last of SQLite's
-    /// connections: closing any descriptor of a file gives up all that its process has locked of it by `fcntl`.
+    /// connections: closing any descriptor of a file gives up all that its process has locked of it by `fcntl`. And before the lock
+    /// beside it, which whoever comes next takes first.
     #[cfg(target_os = "linux")]
     itself: Option<Itself>,
+    file: File,
+    path: PathBuf,
 }
 
 #[cfg(target_os = "linux")]
 #[derive(Debug)]
 struct Itself {
-    _file: File,
+    file: Option<File>,
     inode: Inode,
 }
 
@@ -36,7 +37,9 @@ type Inode = (u64, u64);
 #[cfg(target_os = "linux")]
 impl Drop for Itself {
     fn drop(&mut self) {
-        held_here().remove(&self.inode);
+        let mut held = held_here();
+        drop(self.file.take());
+        held.remove(&self.inode);
     }
 }
 
@@ -139,10 +142,14 @@ impl FileLock {
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(SqliteError::Held { path }),
-            Err(TryLockError::Error(source)) => return Err(SqliteError::Io { path, source }),
+            // Over NFSv4 it would be a lock of SQLite's kind, and is refused for a file that is opened to be read. It stays open all the
+            // same.
+            Err(TryLockError::Error(error)) => {
+                tracing::debug!(%error, path, "the store's file has no lock of its own");
+            }
         }
         held.insert(inode);
-        self.itself = Some(Itself { _file: file, inode });
+        self.itself = Some(Itself { file: Some(file), inode });
         Ok(())
     }
 

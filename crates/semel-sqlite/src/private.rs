@@ -34,20 +34,27 @@ pub fn open_beside(path: &Path, store: &Path) -> io::Result<File> {
 pub fn find_room(store: &Path) -> io::Result<()> {
     let mut path = store.as_os_str().to_owned();
     path.push(format!(".room-{}", std::process::id()));
-    let mut file = options().create_new(true).open(&path)?;
+    let make = || options().create_new(true).open(&path);
+    // One that is there was left by who had the same number before.
+    let mut file = make().or_else(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists => std::fs::remove_file(&path).and_then(|()| make()),
+        _ => Err(error),
+    })?;
     // As much as SQLite needs for its shared memory.
     let written = file.write_all(&[1; 64 * 1024]);
     drop(std::fs::remove_file(&path));
     written
 }
 
-/// Gives a file that belongs to a store the store's mode. Where it is another user's it keeps its own.
+/// Gives a file that belongs to a store the store's mode. It keeps its own where it is another user's than the store, or has other names:
+/// whoever owns the folder may have put anything there, and root may be who looks.
 pub fn follow(file: &File, store: &Path) {
     #[cfg(unix)]
     if let (Ok(store), Ok(own)) = (std::fs::metadata(store), file.metadata()) {
         use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
         let mode = store.mode() & 0o666;
-        if own.mode() & 0o777 != mode {
+        let is_the_stores = own.is_file() && own.uid() == store.uid() && own.nlink() == 1;
+        if is_the_stores && own.mode() & 0o777 != mode {
             drop(file.set_permissions(std::fs::Permissions::from_mode(mode)));
         }
     }

@@ -236,6 +236,10 @@ impl Sqlite {
             // Another process may have SQLite's lock for as long as its copy takes, and everybody waits for this thread.
             self.carry(&mut carrier, Some(Patience::NONE), Duration::ZERO)?;
         }
+        self.has_room_for(bytes, most)
+    }
+
+    fn has_room_for(&self, bytes: u64, most: u64) -> Result<(), StoreError> {
         if bytes <= most {
             return Ok(());
         }
@@ -361,6 +365,10 @@ impl Backend for Sqlite {
     }
 
     fn takes_writes(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        let bytes = look(&self.lock().at).journal_bytes() as u64;
+        if let Err(error) = self.has_room_for(bytes, self.journal.1) {
+            return Box::pin(std::future::ready(Err(error)));
+        }
         self.answer(|inner, _| inner.journal.find_room())
     }
 

@@ -118,8 +118,8 @@ pub trait Backend: Send + Sync + 'static {
         })
     }
 
-    /// Whether the store would take a write now, for who watches it: what only reads answers on a full disk as well. Leaves nothing that
-    /// anybody sees.
+    /// Whether the store would take a write now, as far as is known without one, for who watches it: what only reads answers on a full disk
+    /// as well. After a write that was refused it is tried. Leaves nothing that anybody sees.
     fn takes_writes(&self) -> BoxFuture<'_, Result<(), StoreError>> {
         Box::pin(std::future::ready(Ok(())))
     }

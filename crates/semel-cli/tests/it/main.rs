@@ -28,6 +28,7 @@ mod operators;
 #[path = "../../../semel-redis/tests/it/own.rs"]
 #[allow(dead_code, reason = "the tests of the store need more of it")]
 mod own;
+#[cfg(target_os = "linux")]
 mod owners;
 mod pages;
 mod postgres;

@@ -6,7 +6,6 @@ use crate::requests;
 use crate::run::{Folder, Server};
 
 /// An old lock is deleted at night, and a backup has made a hard link: both are the same file still.
-#[cfg(target_os = "linux")]
 #[test]
 fn a_second_server_of_one_file_is_refused_though_its_lock_is_gone() {
     let folder = Folder::new();

@@ -157,6 +157,8 @@ async fn without_replicas_the_answer_is_an_error_in_the_end() {
     // So is the answer that somebody else's job is there.
     let told = careful.enqueue(keyed("a").on_conflict("ignore").offer(), "").await.unwrap_err();
     assert!(is_stored(&told), "{told:?}");
+    // Who watches is told, though Redis itself takes writes.
+    careful.takes_writes().await.unwrap_err();
     replica.go_on();
     until("it is answered again", async || match careful.enqueue(mine.offer(), "").await {
         Ok(outcome) => {
@@ -170,6 +172,7 @@ async fn without_replicas_the_answer_is_an_error_in_the_end() {
     })
     .await;
     assert_eq!(careful.queues().await.unwrap()[0].created, 1);
+    careful.takes_writes().await.unwrap();
 }
 
 /// Redis takes nothing then (`min-replicas-to-write`), and so nobody is told that it is stored, or that it may be.

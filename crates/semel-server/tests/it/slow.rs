@@ -199,6 +199,20 @@ async fn a_body_that_nobody_reads_costs_no_connection() {
             assert!(!told.contains("connection: close"), "{path}: {told}");
         }
     }
+    // One of no known length that was asked for and read is over.
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    for _ in 0..2 {
+        let more = "content-type: application/json\r\ntransfer-encoding: chunked\r\nexpect: 100-continue\r\n";
+        let body = r#"{"type":"a.b","args":[]}"#;
+        let body = format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len());
+        stream.write_all((head("/ojs/v1/jobs", more) + &body).as_bytes()).await.unwrap();
+        let mut told = one_head(&mut stream).await;
+        if told.starts_with("HTTP/1.1 100") {
+            told = one_head(&mut stream).await;
+        }
+        assert!(told.starts_with("HTTP/1.1 201") && !told.contains("connection: close"), "{told}");
+        rest_of(&told, &mut stream).await;
+    }
     // What does not come, or only when it is asked for, or is too long, is told to end the connection.
     for more in [
         "content-length: 2\r\n",
@@ -213,15 +227,24 @@ async fn a_body_that_nobody_reads_costs_no_connection() {
 
 /// Reads one answer, and no byte more.
 async fn one_answer(stream: &mut TcpStream) -> String {
+    let head = one_head(stream).await;
+    let body = rest_of(&head, stream).await;
+    head + &body
+}
+
+async fn one_head(stream: &mut TcpStream) -> String {
     let mut text = Vec::new();
     while !text.ends_with(b"\r\n\r\n") {
         text.push(stream.read_u8().await.unwrap());
     }
-    let head = String::from_utf8(text).unwrap();
+    String::from_utf8(text).unwrap()
+}
+
+async fn rest_of(head: &str, stream: &mut TcpStream) -> String {
     let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
     let mut body = vec![0; length.parse().unwrap()];
     stream.read_exact(&mut body).await.unwrap();
-    head + str::from_utf8(&body).unwrap()
+    String::from_utf8(body).unwrap()
 }
 
 /// Whoever watches the server sees that nothing can be enqueued, though what is there can be read; and that it can be again.

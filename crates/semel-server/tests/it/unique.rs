@@ -202,6 +202,15 @@ async fn an_explanation_says_why_and_writes_nothing() {
 
     let plain = server.post("/ojs/v1/unique/explain", &json!({ "type": "a.b", "args": [] })).await.body;
     assert_eq!((&plain["key"], &plain["decision"]), (&Value::Null, &"create".into()));
+    // A job that is named for its id has absorbed nothing of this one.
+    let id = "019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f";
+    let own = |args: Value| json!({ "type": "a.b", "id": id, "args": args });
+    server.create(&own(json!([]))).await;
+    for (args, decision) in [(json!([]), "repeat"), (json!([1]), "id_taken")] {
+        let told = server.post("/ojs/v1/unique/explain", &own(args)).await.body;
+        assert_eq!((&told["decision"], &told["existing_job_id"]), (&decision.into(), &id.into()));
+        assert_eq!(told["duplicates"], Value::Null);
+    }
     assert_eq!(server.post("/ojs/v1/unique/explain", &json!({ "type": "a.b" })).await.pointer(), "/args");
     server.stop().await;
 }

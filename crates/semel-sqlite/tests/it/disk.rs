@@ -1,5 +1,6 @@
 //! What the disk may do to a store: fill up, fail, lie; and who else may want the file.
 
+#[cfg(target_os = "linux")]
 use std::io::ErrorKind;
 use std::path::Path;
 #[cfg(unix)]
@@ -10,7 +11,9 @@ use semel_core::enqueue::Outcome;
 use semel_core::ident::JobId;
 use semel_core::state::StateSet;
 use semel_engine::Engine;
-use semel_sqlite::{Sqlite, SqliteError, backup};
+#[cfg(target_os = "linux")]
+use semel_sqlite::backup;
+use semel_sqlite::{Sqlite, SqliteError};
 use semel_store::backend::Backend;
 use semel_store::{Store, StoreError};
 use semel_testkit::make::keyed;

@@ -58,6 +58,13 @@ async fn what_is_beside_a_store_has_its_mode() {
     let modes = modes(folder.path());
     assert!(modes.len() > 3 && modes.iter().all(|(_, mode)| *mode == 0o640), "{modes:?}");
     store.close().await;
+    // But not of what has another name: anybody's file may have been put there.
+    let log = folder.path().join("semel.db-log.0");
+    std::fs::hard_link(&log, folder.path().join("another")).unwrap();
+    give(0o666);
+    let store = open();
+    assert_eq!(std::fs::metadata(&log).unwrap().permissions().mode() & 0o777, 0o640);
+    store.close().await;
 }
 
 /// A server of the folder's owner is to read what root has restored, or only looked into.
