@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use semel_core::draft::{Expect, Group, Reads, Record, Snapshot, Write};
+use semel_core::draft::{DocumentKind, Expect, Group, Reads, Record, Snapshot, Write};
 use semel_core::slot::Due;
 use semel_core::time::Timestamp;
 use semel_store::LogPage;
@@ -248,15 +248,24 @@ fn lost() -> StoreError {
 }
 
 /// The groups of those applied that may arrive twice. One that was not, because of another that it was decided on top of,
-/// would hold without that one; one that writes nothing moves nothing. A minted job without a key relies on no version that its own group moves; a store
-/// of rows would refuse its second row by its primary key. And a document that was not there is not there again when it
+/// would hold without that one; one that writes nothing moves nothing. A minted job without a key relies on no version that its own group moves, and
+/// nor does a minted workflow whose steps all ended with its beginning; a store of rows would refuse its second row by its primary key. And a document that was not there is not there again when it
 /// has been deleted meanwhile: no connection repeats what it carried so long ago.
 fn fenced(batch: &Batch, applied: &Applied) -> Batch {
     let is_loose =
         |write: &Write| matches!(write, Write::Insert { head, minted: true, .. } if head.key.is_none());
     let is_new = |expect: &Expect| expect.version == 0 && matches!(expect.record, Record::Document(_));
+    let is_over_at_once = |group: &Group| {
+        !group.expect.iter().any(|expect| matches!(expect.record, Record::Document(_)))
+            && group.writes.iter().all(
+                |write| matches!(write, Write::Document { key, .. } if key.kind == DocumentKind::Workflow),
+            )
+    };
     let may_hold_again = |group: &Group| {
-        group.is_empty() || group.writes.iter().any(is_loose) || group.expect.iter().any(is_new)
+        group.is_empty()
+            || is_over_at_once(group)
+            || group.writes.iter().any(is_loose)
+            || group.expect.iter().any(is_new)
     };
     let done = batch.groups.iter().zip(&applied.groups).filter(|(_, verdict)| **verdict == Verdict::Applied);
     let groups = done.map(|(group, _)| group).filter(|group| !may_hold_again(group)).cloned().collect();

@@ -171,6 +171,7 @@ calls! {
         Enqueue::into_future: |s| s.semel.enqueue(Welcome::of(1)).unique(policy(OnConflict::Replace)).into_future();
         Enqueue::into_future: |s| s.semel.enqueue(Welcome::of(2)).unique(policy(OnConflict::Replace)).into_future();
         Enqueue::into_future: |s| s.semel.enqueue(Welcome::of(2)).unique(policy(OnConflict::FollowUp)).into_future();
+        Enqueue::explain: |s| s.semel.enqueue(Welcome::of(1)).explain();
         EnqueueMany::into_future: |s| s.semel.enqueue_many([1, 2, 4, 4].map(Welcome::of)).into_future();
         EnqueueMany::into_future: |s| s.semel.enqueue_many([4, 5].map(Welcome::of)).all_or_nothing().into_future();
         Enqueued::wait: |s, _ends = s.ends(),| s.running.wait();
