@@ -70,12 +70,8 @@ impl FromStr for Place {
                 if path == ":memory:" {
                     return Err(format!("a store in memory is in no file; write memory:, or {SUPPORTED}"));
                 }
-                // Other programs' URLs of files have parameters; a file of that name would be made here.
-                if path.split_once('?').is_some_and(|(_, after)| after.contains('=')) {
-                    return Err(format!(
-                        "a store in a file takes no parameters, and is made if it is not there; write the path alone, or {SUPPORTED}"
-                    ));
-                }
+                semel_sqlite::refuse_parameters(path)
+                    .map_err(|advice| format!("{advice}, or {SUPPORTED}"))?;
                 Ok(Self::Sqlite(PathBuf::from(path)))
             }
             Some(("postgres" | "postgresql", _)) => Address::parse(text)

@@ -9,7 +9,9 @@ use semel_core::state::State;
 use semel_core::time::Timestamp;
 use semel_core::trail::Duplicates;
 use semel_core::unique::explain::{blocking_sentence, policy_sentence};
-use semel_core::unique::{Admission, Disclose, OnConflict, PROFILE, UniqueKey, UniquePolicy, blocks};
+use semel_core::unique::{
+    Admission, Blocking, Disclose, OnConflict, PROFILE, UniqueKey, UniquePolicy, blocks,
+};
 
 use crate::enqueue::Enqueue;
 use crate::job::put_duplicates;
@@ -54,12 +56,8 @@ pub struct Holding {
     pub state: State,
     /// When it was admitted.
     pub created_at: Timestamp,
-    /// Whether it blocks the job that is asked about.
-    pub blocks: bool,
-    /// Why it does or does not: `in_state`, `in_window`, `unfinished`, `while_active`, `other_state`, `expired`, `window_over`.
-    pub reason: &'static str,
-    /// When it stops blocking at the latest, where time alone decides that.
-    pub until: Option<Timestamp>,
+    /// Whether it blocks the job that is asked about, why, and until when.
+    pub blocking: Blocking,
 }
 
 /// What would become of a job if it were offered now.
@@ -223,25 +221,28 @@ impl Account {
         }
         Ok(account)
     }
+
+    /// The job whose record of duplicates tells of jobs like this one. One that is named for its id has absorbed none of them: it is this very
+    /// request's, or another's.
+    pub fn absorbing(&self) -> Option<JobId> {
+        self.existing.filter(|_| !matches!(self.would, Would::Repeat | Would::IdTaken))
+    }
 }
 
 impl Holding {
     fn of(policy: &UniquePolicy, head: &Head, now: Timestamp) -> Self {
-        let blocking = blocks(policy, head, now);
         Self {
             id: head.id,
             job_type: head.job_type.as_str().to_owned(),
             queue: head.queue.as_str().to_owned(),
             state: head.state,
             created_at: head.created_at,
-            blocks: blocking.is_blocking(),
-            reason: blocking.reason(),
-            until: blocking.until(),
+            blocking: blocks(policy, head, now),
         }
     }
 }
 
-/// Writes an account down. `duplicates` is the record of the job that it names.
+/// Writes an account down. `duplicates` is the record of the job that is [absorbing](Account::absorbing).
 pub fn answer(request: &Enqueue, account: &Account, duplicates: Option<&Duplicates>) -> String {
     let mut out = String::with_capacity(2_048);
     let mut outer = Object::open(&mut out);
@@ -273,9 +274,9 @@ pub fn answer(request: &Enqueue, account: &Account, duplicates: Option<&Duplicat
             object.text("queue", &holding.queue);
             object.plain("state", holding.state);
             object.plain("created_at", holding.created_at);
-            object.flag("blocks", holding.blocks);
-            object.plain("reason", holding.reason);
-            match holding.until {
+            object.flag("blocks", holding.blocking.is_blocking());
+            object.plain("reason", holding.blocking.reason());
+            match holding.blocking.until() {
                 Some(until) => object.plain("until", until),
                 None => object.raw("until", "null"),
             }

@@ -2,7 +2,7 @@
 
 use axum::extract::Request;
 use semel_ojs::Enqueue;
-use semel_ojs::explain::{Account, Would, answer};
+use semel_ojs::explain::{Account, answer};
 
 use crate::caller::Caller;
 use crate::extract;
@@ -17,9 +17,7 @@ pub(crate) async fn explain(Scope(app): Scope, caller: Caller, request: Request)
     caller.check_queue(request.offer.queue.name())?;
     let explained = app.engine.explain(request.offer.clone()).await?;
     let account = Account::of(&request, &explained)?;
-    // It has absorbed nothing of what is asked about: that is itself, or another request.
-    let absorbs = !matches!(account.would, Would::Repeat | Would::IdTaken);
-    let job = match account.existing.filter(|_| absorbs) {
+    let job = match account.absorbing() {
         Some(id) => app.engine.job(id).await?.filter(|job| caller.sees(job.head.queue.name())),
         None => None,
     };

@@ -29,7 +29,6 @@ pub(crate) struct Leftover {
 }
 
 /// A body, and whether its end was seen: one of no known length does not know of it.
-#[derive(Default)]
 struct Read {
     body: Body,
     has_ended: bool,

@@ -36,4 +36,5 @@ mod view;
 mod writer;
 
 pub use error::SqliteError;
+pub use location::refuse_parameters;
 pub use store::Sqlite;

@@ -18,6 +18,19 @@ pub fn real(path: &Path) -> Result<PathBuf, SqliteError> {
     follow(path).map_err(|source| SqliteError::Io { path: path.display().to_string(), source })
 }
 
+/// Refuses what other programs' URLs of files have behind the path: it would be a part of the file's name.
+///
+/// # Errors
+/// What to write instead.
+pub fn refuse_parameters(path: &str) -> Result<(), &'static str> {
+    match path.split_once('?') {
+        Some((_, after)) if after.contains('=') => {
+            Err("a store in a file takes no parameters, and is made if it is not there; write the path alone")
+        }
+        _ => Ok(()),
+    }
+}
+
 fn follow(path: &Path) -> std::io::Result<PathBuf> {
     let mut path = path.to_path_buf();
     for _ in 0..LINKS_MAX {

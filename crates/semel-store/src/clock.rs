@@ -115,5 +115,8 @@ mod tests {
         assert_eq!(time.now(), before);
         clock.advance(Duration::from_secs(5));
         assert_eq!(time.now(), before.saturating_add(Duration::from_secs(5)));
+        // The lead stays when the clock is right again.
+        clock.advance(Duration::from_secs(86_400));
+        assert_eq!(time.now(), before.saturating_add(Duration::from_secs(86_405)));
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use semel_core::body::Body;
 use semel_core::enqueue::{Batch, Counts, Mode, Offer, Outcome};
+use semel_core::error::Invalid;
 use semel_core::ident::JobId;
 use semel_core::limits::BATCH_JOBS_MAX;
 use semel_ojs::explain::Account;
@@ -119,12 +120,8 @@ impl Enqueue {
     /// [`Error::Invalid`] where enqueueing it would be refused for what it says; when the store cannot be read.
     pub async fn explain(self) -> Result<Explained, Error> {
         let engine = self.semel.engine()?;
-        let templates = self.semel.templates();
-        let text = self.envelope.into_json()?;
-        let mut request = semel_ojs::Enqueue::parse_to_explain(&text, terms(&templates))?;
-        if !self.semel.keeps_unique() {
-            forget_policy(&mut request.offer)?;
-        }
+        let read = |text: &str, terms: Terms<'_>| semel_ojs::Enqueue::parse_to_explain(text, terms);
+        let request = request(&self.semel, self.envelope, read)?;
         let explained = engine.explain(request.offer.clone()).await?;
         Ok(Explained::of(&self.semel, Account::of(&request, &explained)?))
     }
@@ -155,14 +152,25 @@ impl IntoFuture for Enqueue {
 
 /// Every job comes in as an OJS request and is read by the one reader of those.
 pub(crate) fn read(semel: &Semel, envelope: Envelope) -> Result<(Offer, Unoffered), Error> {
-    let text = envelope.into_json()?;
-    let templates = semel.templates();
-    let (mut offer, _) = semel_ojs::Enqueue::parse(&text, terms(&templates))?.into_parts();
-    if !semel.keeps_unique() {
-        forget_policy(&mut offer)?;
-    }
+    let read = |text: &str, terms: Terms<'_>| semel_ojs::Enqueue::parse(text, terms);
+    let (offer, _) = request(semel, envelope, read)?.into_parts();
     let unoffered = Unoffered::of(&offer);
     Ok((offer, unoffered))
+}
+
+/// As `read` reads it, on this program's terms.
+fn request(
+    semel: &Semel,
+    envelope: Envelope,
+    read: impl FnOnce(&str, Terms<'_>) -> Result<semel_ojs::Enqueue, Invalid>,
+) -> Result<semel_ojs::Enqueue, Error> {
+    let text = envelope.into_json()?;
+    let templates = semel.templates();
+    let mut request = read(&text, terms(&templates))?;
+    if !semel.keeps_unique() {
+        forget_policy(&mut request.offer)?;
+    }
+    Ok(request)
 }
 
 /// On which terms this program's requests are read.

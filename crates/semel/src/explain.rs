@@ -2,11 +2,10 @@
 
 use std::fmt;
 
-use semel_core::state::State;
 use semel_core::time::Timestamp;
 use semel_core::unique::OnConflict;
 use semel_ojs::explain::Account;
-pub use semel_ojs::explain::Would;
+pub use semel_ojs::explain::{Holding, Would};
 
 use crate::handle::Handle;
 use crate::queue::Semel;
@@ -35,33 +34,8 @@ pub struct Explained {
     sentences: Vec<String>,
 }
 
-/// A job that holds a key.
-#[derive(Clone, Debug)]
-pub struct Holding {
-    /// The job.
-    pub job: Handle,
-    /// Its state.
-    pub state: State,
-    /// When it was admitted.
-    pub created_at: Timestamp,
-    /// Whether it blocks the job that is asked about.
-    pub blocks: bool,
-    /// Why it does or does not: `in_state`, `in_window`, `unfinished`, `while_active`, `other_state`, `expired` or `window_over`.
-    pub reason: &'static str,
-    /// When it stops blocking at the latest, where time alone decides that.
-    pub until: Option<Timestamp>,
-}
-
 impl Explained {
     pub(crate) fn of(semel: &Semel, account: Account) -> Self {
-        let holders = account.holders.into_iter().map(|holding| Holding {
-            job: semel.job(holding.id),
-            state: holding.state,
-            created_at: holding.created_at,
-            blocks: holding.blocks,
-            reason: holding.reason,
-            until: holding.until,
-        });
         Self {
             at: account.at,
             would: account.would,
@@ -69,7 +43,7 @@ impl Explained {
             differs_at: account.differs_at,
             hashed: account.canonical,
             key: account.key.map(|key| key.to_string()),
-            holders: holders.collect(),
+            holders: account.holders,
             strategies: account.strategies,
             sentences: account.sentences,
         }

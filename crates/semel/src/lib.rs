@@ -89,7 +89,9 @@ pub use semel_core::ident::{JobId, WorkflowId};
 pub use semel_core::retry::Backoff;
 pub use semel_core::state::State as JobState;
 pub use semel_core::time::Timestamp;
-pub use semel_core::unique::{Disclose, Frees, OnConflict, OnMismatch, PeriodFrom, Preset, WhenActive};
+pub use semel_core::unique::{
+    Blocking, Disclose, Frees, OnConflict, OnMismatch, PeriodFrom, Preset, WhenActive,
+};
 pub use semel_core::workflow::{Status as WorkflowStatus, StepStatus};
 pub use semel_macros::Job;
 pub use semel_store::StoreError;

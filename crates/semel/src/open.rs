@@ -49,13 +49,13 @@ fn place(url: &str) -> Result<Place<'_>, Error> {
     }
     if let Some(rest) = url.strip_prefix("sqlite:") {
         let path = rest.strip_prefix("//").unwrap_or(rest);
+        #[cfg(feature = "sqlite")]
+        if let Err(advice) = semel_sqlite::refuse_parameters(path) {
+            return refuse(advice);
+        }
         return match path {
             "" => refuse("write the file's path after it, like sqlite:app.db"),
             ":memory:" => refuse("write memory: for a store without a file"),
-            // Other libraries' URLs of files have parameters; a file of that name would be made here.
-            path if has_parameters(path) => refuse(
-                "a store in a file takes no parameters, and is made if it is not there; write the path alone",
-            ),
             _ => Ok(Place::File(path)),
         };
     }
@@ -74,10 +74,6 @@ fn place(url: &str) -> Result<Place<'_>, Error> {
         "write sqlite:PATH for a store in a file, postgres://USER@HOST/DATABASE or redis://HOST for one that servers share, or \
          memory: for one that ends with the program",
     )
-}
-
-fn has_parameters(path: &str) -> bool {
-    path.split_once('?').is_some_and(|(_, after)| after.contains('='))
 }
 
 /// A URL may carry a password, before its host or among its parameters.
@@ -215,6 +211,7 @@ mod tests {
             ("app.db", "sqlite:PATH"),
             ("sqlite:", "sqlite:app.db"),
             ("sqlite::memory:", "memory:"),
+            #[cfg(feature = "sqlite")]
             ("sqlite://app.db?mode=rwc", "the path alone"),
             ("http://127.0.0.1:8080", "Worker::remote"),
             ("mysql://user:secret@host/db", "postgres://USER"),

@@ -2,7 +2,6 @@
 
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser as Named;
-use clap::builder::NonEmptyStringValueParser;
 use semel_client::Method;
 use serde_json::json;
 
@@ -26,7 +25,7 @@ pub struct Release {
     #[arg(value_name = "KEY", value_parser = Named::new())]
     key: String,
     /// Why, for the log
-    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
+    #[arg(long, value_name = "TEXT", value_parser = Named::new())]
     reason: String,
     /// Do not ask
     #[arg(long)]

@@ -8,6 +8,7 @@
 #[cfg(unix)]
 mod away;
 mod backups;
+mod bench;
 mod broken_off;
 #[cfg(unix)]
 mod browser;

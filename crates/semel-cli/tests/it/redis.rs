@@ -1,7 +1,9 @@
 //! `semel serve --store redis://…`: real servers on one Redis.
 
+use semel_testkit::TempDir;
 use semel_testkit::redis::{store_url, url};
 
+use crate::own::Own;
 use crate::run::{Folder, Server};
 
 #[test]
@@ -76,6 +78,23 @@ fn the_doctor_names_what_contradicts_the_promise() {
     let said: serde_json::Value = serde_json::from_str(&ill.out).unwrap();
     assert_eq!((ill.code, &said["findings"][0]["setting"]), (1, &"connected_slaves".into()), "{}", ill.err);
     assert!(ill.err.contains("contradict"), "{}", ill.err);
+}
+
+/// Reads are answered as ever: who only looks is told that all is well.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_without_room_is_not_well_and_a_verb_says_what_it_said() {
+    let (folder, data) = (Folder::new(), TempDir::new());
+    let own = Own::start(data.path(), &["--appendfsync", "always"]).await;
+    let at = ["--store", &own.url()];
+    folder.json(&[&["enqueue", "a.b", "1"], &at[..]].concat());
+    assert_eq!(folder.run(&[&["doctor"], &at[..]].concat()).code, 0);
+    let mut connection = own.connection().await;
+    let () = redis::cmd("CONFIG").arg(&["SET", "maxmemory", "1"]).query_async(&mut connection).await.unwrap();
+    let refused = folder.run(&[&["enqueue", "a.b", "2"], &at[..]].concat());
+    assert!(refused.code == 1 && refused.err.contains("OOM"), "{refused:?}");
+    let ill = folder.run(&[&["doctor"], &at[..]].concat());
+    assert!(ill.code == 1 && ill.err.contains("takes no writes"), "{ill:?}");
+    assert_eq!(folder.run(&[&["jobs"], &at[..]].concat()).code, 0);
 }
 
 #[test]

@@ -248,6 +248,12 @@ fn a_tenants_token_reads_if_it_may() {
     let _server = Server::start(&folder, &["--tokens", "tokens.toml"]);
     assert!(ask(&folder, &blind, &["jobs"]).err.contains("(403)"));
     assert_eq!(ask(&folder, &seeing, &["jobs"]).code, 0);
+    // The list says which is which: of others, too, one that was made so.
+    create(&folder, &["--role", "producer", "--no-inspect"]);
+    let may: Vec<Value> = listed(&folder).iter().map(|token| token["inspect"].clone()).collect();
+    assert_eq!(may, [false, true, false]);
+    let shown = folder.run(&["token", "list", "--tokens", "tokens.toml"]).out;
+    assert!(shown.contains("INSPECTS"), "{shown}");
     let both = ["token", "create", "--tokens", "t.toml", "--role", "worker", "--inspect", "--no-inspect"];
     assert_eq!(folder.run(&both).code, 2);
 }

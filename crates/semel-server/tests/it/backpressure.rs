@@ -172,3 +172,22 @@ async fn what_is_no_setting_is_refused_at_its_place() {
     }
     server.stop().await;
 }
+
+/// Bounded by its `overlap_policy`, if by anything.
+#[tokio::test]
+async fn what_a_cron_offers_is_let_in_to_a_full_queue() {
+    let server = Server::start().await;
+    bounded(&server, 1).await;
+    offer(&server, 1, None).await;
+    assert_eq!(offer(&server, 2, None).await.status, 429);
+    let cron = json!({
+        "name": "c", "expression": "0 0 1 1 *", "overlap_policy": "allow",
+        "job_template": { "type": "a.b", "args": [], "options": { "queue": "q" } },
+    });
+    assert_eq!(server.post("/ojs/v1/cron", &cron).await.status, 201);
+    let told = server.post("/ojs/v1/cron/c/trigger", &json!({})).await;
+    assert_eq!(told.status, 200, "{}", told.body);
+    let stats = server.get("/ojs/v1/queues/q/stats").await.body;
+    assert_eq!((&stats["stats"]["depth"], &stats["stats"]["max_depth"]), (&json!(2), &json!(1)));
+    server.stop().await;
+}

@@ -3,6 +3,8 @@
 #[cfg(target_os = "linux")]
 use std::io::ErrorKind;
 use std::path::Path;
+#[cfg(target_os = "linux")]
+use std::path::PathBuf;
 #[cfg(unix)]
 use std::process::Command;
 use std::sync::Arc;
@@ -150,18 +152,24 @@ pub(crate) fn succeeded(output: &std::process::Output) {
     assert!(output.status.success() && out.contains("@played"), "{out}\n{err}");
 }
 
-/// On a disk of two megabytes that only this process sees.
+/// A disk of two megabytes that only this process sees; none in the one that starts it to play the test of that name, and has seen how it went.
+#[cfg(target_os = "linux")]
+fn small_disk(name: &str) -> Option<PathBuf> {
+    let inside = std::env::var_os("SEMEL_DISK");
+    if inside.is_none() {
+        let dir = TempDir::new();
+        let script = r#"mount -t tmpfs -o size=2m tmpfs "$SEMEL_DISK" && exec "$@""#;
+        succeeded(&again(&["unshare", "-rm"], script, name, dir.path()));
+    }
+    inside.map(PathBuf::from)
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn a_full_disk_is_an_error_and_nothing_is_lost_when_there_is_room_again() {
     semel_testkit::planted::plant_from_environment();
-    let Some(dir) = std::env::var_os("SEMEL_DISK") else {
-        let dir = TempDir::new();
-        let script = r#"mount -t tmpfs -o size=2m tmpfs "$SEMEL_DISK" && exec "$@""#;
-        let name = "disk::a_full_disk_is_an_error_and_nothing_is_lost_when_there_is_room_again";
-        return succeeded(&again(&["unshare", "-rm"], script, name, dir.path()));
-    };
-    let dir = Path::new(&dir);
+    let name = "disk::a_full_disk_is_an_error_and_nothing_is_lost_when_there_is_room_again";
+    let Some(dir) = small_disk(name) else { return };
     let (path, ballast) = (dir.join("semel.db"), dir.join("ballast"));
     runtime().block_on(async {
         let mut acknowledged = Vec::new();
@@ -218,13 +226,9 @@ fn a_full_disk_is_an_error_and_nothing_is_lost_when_there_is_room_again() {
 #[cfg(target_os = "linux")]
 #[test]
 fn what_the_file_system_refuses_is_said_when_a_store_is_opened() {
-    let Some(dir) = std::env::var_os("SEMEL_DISK") else {
-        let dir = TempDir::new();
-        let script = r#"mount -t tmpfs -o size=2m tmpfs "$SEMEL_DISK" && exec "$@""#;
-        let name = "disk::what_the_file_system_refuses_is_said_when_a_store_is_opened";
-        return succeeded(&again(&["unshare", "-rm"], script, name, dir.path()));
+    let Some(dir) = small_disk("disk::what_the_file_system_refuses_is_said_when_a_store_is_opened") else {
+        return;
     };
-    let dir = Path::new(&dir);
     let (path, ballast) = (dir.join("semel.db"), dir.join("ballast"));
     let elsewhere = TempDir::new();
     let copy = elsewhere.path().join("copy.db");
@@ -243,12 +247,12 @@ fn what_the_file_system_refuses_is_said_when_a_store_is_opened() {
     refused(Sqlite::open(&path).err(), ErrorKind::StorageFull);
     std::fs::remove_file(&ballast).unwrap();
     drop(Sqlite::open(&path).unwrap());
-    let again = Command::new("mount").args(["-o", "remount,ro"]).arg(dir).status().unwrap();
+    let again = Command::new("mount").args(["-o", "remount,ro"]).arg(&dir).status().unwrap();
     assert!(again.success());
     refused(Sqlite::open(&path).err(), ErrorKind::ReadOnlyFilesystem);
     refused(backup::copy(&path, &copy).err(), ErrorKind::ReadOnlyFilesystem);
     // What is copied as the advice says is all of it.
-    for file in std::fs::read_dir(dir).unwrap() {
+    for file in std::fs::read_dir(&dir).unwrap() {
         let file = file.unwrap();
         std::fs::copy(file.path(), elsewhere.path().join(file.file_name())).unwrap();
     }

@@ -248,8 +248,9 @@ fn lost() -> StoreError {
 }
 
 /// The groups of those applied that may arrive twice. One that was not, because of another that it was decided on top of,
-/// would hold without that one; one that writes nothing moves nothing. A minted job without a key relies on no version that its own group moves, and
-/// nor does a minted workflow whose steps all ended with its beginning; a store of rows would refuse its second row by its primary key. And a document that was not there is not there again when it
+/// would hold without that one; one that writes nothing moves nothing. A minted job without a key relies on no version that its own group moves; a store
+/// of rows would refuse its second row by its primary key. Nor does a minted workflow whose steps all ended with its beginning, which is written
+/// a second time as it was. And a document that was not there is not there again when it
 /// has been deleted meanwhile: no connection repeats what it carried so long ago.
 fn fenced(batch: &Batch, applied: &Applied) -> Batch {
     let is_loose =

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use semel::{Disclose, Enqueued, Envelope, Error, JobState, OnConflict, OnMismatch, Semel, Unique, Would};
+use semel::{
+    Blocking, Disclose, Enqueued, Envelope, Error, JobState, OnConflict, OnMismatch, Semel, Unique, Would,
+};
 use semel_core::lease::Grant;
 use semel_store::backend::Claim;
 
@@ -80,9 +82,11 @@ async fn it_names_who_holds_the_key_and_until_when() {
     let first = semel.enqueue(Add { a: 1, b: 2 }).unique(policy()).await.unwrap();
     let why = semel.enqueue(Add { a: 1, b: 9 }).unique(policy()).explain().await.unwrap();
     let [holding] = &*why.holders else { panic!("{why:?}") };
-    assert_eq!((Some(holding.job.id()), holding.state), (first.id(), JobState::Available));
-    assert_eq!((holding.blocks, holding.reason), (true, "in_window"));
-    assert_eq!(holding.until, Some(holding.created_at.saturating_add(Duration::from_secs(3_600))));
+    assert_eq!((Some(holding.id), holding.state), (first.id(), JobState::Available));
+    let until = holding.created_at.saturating_add(Duration::from_secs(3_600));
+    assert_eq!(holding.blocking, Blocking::InWindow { until });
+    assert_eq!((holding.blocking.is_blocking(), holding.blocking.reason()), (true, "in_window"));
+    assert_eq!(holding.blocking.until(), Some(until));
     assert_eq!(why.hashed.as_deref(), Some(r#"{"args":{"a":1},"type":"sum.add"}"#));
     assert_eq!(why.key.as_ref().map(String::len), Some(64));
     assert!(why.strategies.contains(&(OnConflict::Replace, Would::Replace)), "{:?}", why.strategies);

@@ -158,7 +158,7 @@ async fn enqueue(address: String, event: Capture, job: Welcome, jobs: Vec<Captur
 async fn why(semel: Semel, job: Welcome) -> Anything {
     let why = semel.enqueue(job).explain().await?;
     println!("{why}");
-    for holding in why.holders.iter().filter(|holding| holding.blocks) {
+    for holding in why.holders.iter().filter(|holding| holding.blocking.is_blocking()) {
         println!("{holding:?}");
     }
     Ok(())
