@@ -15,6 +15,7 @@ use semel_redis::Redis;
 use semel_server::webhooks::{Courier, Rules};
 use semel_server::{Config, Drain, Limits, TemplateSet, Tls, check_listen, router, serve_with};
 use semel_sqlite::{Sqlite, SqliteError};
+use semel_store::clock::Offset;
 use semel_store::copy::unfinished;
 use semel_store::memory::Memory;
 use semel_store::outbox::Outbox;
@@ -226,6 +227,11 @@ impl Host {
     /// The server's URL.
     pub fn url(&self) -> String {
         format!("{}://{}", if self.is_secure { "https" } else { "http" }, self.address)
+    }
+
+    /// How far the store's time is from this machine's clock; nothing while the store does not answer.
+    pub async fn time_offset(&self) -> Option<Offset> {
+        self.engine.time_offset().await.ok()
     }
 
     /// Whether only this machine reaches it.

@@ -25,6 +25,7 @@ use semel_core::time::Timestamp;
 use semel_core::trail::{Sender, traceparent};
 use semel_core::unique::UniqueKey;
 use semel_store::backend::{Backend, Facts, Filter, Listing};
+use semel_store::clock::{Clock as _, Offset, SystemClock};
 use semel_store::{Store, StoreError};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -408,6 +409,16 @@ impl Engine {
     /// When the store cannot be read.
     pub async fn now(&self) -> Result<Timestamp, StoreError> {
         Ok(self.shared.store.load(Reads::default()).await?.now)
+    }
+
+    /// How far the store's time is from this machine's clock: a store's never goes back, so one whose clock was ahead for a while is
+    /// ahead for good.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn time_offset(&self) -> Result<Offset, StoreError> {
+        let time = self.now().await?;
+        Ok(Offset::between(time, SystemClock.now()))
     }
 
     /// Whether the store would take a write now; a sign that it is well.

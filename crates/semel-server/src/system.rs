@@ -6,6 +6,7 @@ use http::StatusCode;
 use semel_core::limits;
 use semel_core::state::State;
 use semel_ojs::write::object;
+use semel_store::clock::Offset;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
@@ -109,7 +110,8 @@ pub(crate) async fn manifest(Scope(app): Scope) -> Answer {
 
 /// `GET /health` and `/ojs/v1/health`.
 pub(crate) async fn health(Scope(app): Scope) -> Answered {
-    let is_well = is_well(&app).await;
+    let told = ask(&app).await;
+    let is_well = told.is_some();
     let mut out = String::new();
     object(&mut out, |outer| {
         outer.plain("status", if is_well { "ok" } else { "unhealthy" });
@@ -117,6 +119,9 @@ pub(crate) async fn health(Scope(app): Scope) -> Answered {
         object(outer.member("backend"), |object| {
             object.plain("type", app.engine.facts().engine);
             object.plain("status", if is_well { "ok" } else { "unhealthy" });
+            if let Some(offset) = told {
+                object.number("time_ahead_ms", offset.as_millis());
+            }
         });
     });
     Ok(Answer::status(status(is_well), out))
@@ -124,7 +129,7 @@ pub(crate) async fn health(Scope(app): Scope) -> Answered {
 
 /// `GET /ready`.
 pub(crate) async fn ready(Scope(app): Scope) -> Answered {
-    let is_well = !app.config.drain.has_begun() && is_well(&app).await;
+    let is_well = !app.config.drain.has_begun() && ask(&app).await.is_some();
     let word = if is_well { "ready" } else { "not_ready" };
     Ok(Answer::status(status(is_well), format!("{{\"status\":\"{word}\"}}")))
 }
@@ -134,31 +139,32 @@ pub(crate) async fn live() -> Answer {
     Answer::ok("{\"status\":\"live\"}".to_owned())
 }
 
-/// Whether the store was well when it was last asked, and when that was. Anybody may ask, without a token: one at a time asks
-/// the store, the others wait for what it says.
+/// What the store said when it was last asked whether it is well, nothing if it is not, and when that was. Anybody may ask, without a
+/// token: one at a time asks the store, the others wait for what it says.
 #[derive(Debug, Default)]
-pub(crate) struct Health(Mutex<Option<(Instant, bool)>>);
+pub(crate) struct Health(Mutex<Option<(Instant, Option<Offset>)>>);
 
 impl Health {
-    async fn is_well<T, E>(&self, ask: impl Future<Output = Result<T, E>>) -> bool {
+    async fn told<E>(&self, ask: impl Future<Output = Result<Offset, E>>) -> Option<Offset> {
         let mut last = self.0.lock().await;
-        if let Some((at, is_well)) = *last
+        if let Some((at, told)) = *last
             && at.elapsed() < HEALTH_AGE_MAX
         {
-            return is_well;
+            return told;
         }
-        let is_well = matches!(tokio::time::timeout(HEALTH_PATIENCE, ask).await, Ok(Ok(_)));
-        *last = Some((Instant::now(), is_well));
-        is_well
+        let told = tokio::time::timeout(HEALTH_PATIENCE, ask).await.ok().and_then(Result::ok);
+        *last = Some((Instant::now(), told));
+        told
     }
 }
 
-async fn is_well(app: &App) -> bool {
+/// Of a store that is well, how far its time is from this machine's clock.
+async fn ask(app: &App) -> Option<Offset> {
     let ask = async {
-        app.engine.now().await?;
-        app.engine.takes_writes().await
+        let offset = app.engine.time_offset().await?;
+        app.engine.takes_writes().await.map(|()| offset)
     };
-    app.health.is_well(ask).await
+    app.health.told(ask).await
 }
 
 pub(crate) const fn status(is_well: bool) -> StatusCode {
@@ -175,13 +181,12 @@ mod tests {
     async fn one_asks_the_store_for_all_who_want_to_know() {
         let (health, asked) = (Health::default(), AtomicUsize::new(0));
         let ask = async |says: Result<(), ()>| {
-            health
-                .is_well(async {
-                    asked.fetch_add(1, Ordering::Relaxed);
-                    tokio::time::sleep(Duration::from_millis(50)).await;
-                    says
-                })
-                .await
+            let asking = async {
+                asked.fetch_add(1, Ordering::Relaxed);
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                says.map(|()| Offset::from_millis(0))
+            };
+            health.told(asking).await.is_some()
         };
         let told = futures_util::future::join_all((0..100).map(|_| ask(Ok(())))).await;
         assert_eq!((told, asked.load(Ordering::Relaxed)), (vec![true; 100], 1));
@@ -191,7 +196,7 @@ mod tests {
         assert_eq!(asked.load(Ordering::Relaxed), 2);
         // One that says nothing is not well, and is not asked again at once.
         tokio::time::advance(HEALTH_AGE_MAX).await;
-        assert!(!health.is_well(std::future::pending::<Result<(), ()>>()).await);
+        assert_eq!(health.told(std::future::pending::<Result<Offset, ()>>()).await, None);
         assert!(!ask(Ok(())).await);
     }
 }

@@ -1,5 +1,6 @@
 //! The store's clock: the only place that reads the machine's.
 
+use std::fmt;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -21,6 +22,47 @@ impl Clock for SystemClock {
     fn now(&self) -> Timestamp {
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         Timestamp::EPOCH.saturating_add(since)
+    }
+}
+
+/// How far a store's time is from a clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offset {
+    /// Microseconds by which the store is ahead; below zero where it is behind.
+    micros: i64,
+}
+
+impl Offset {
+    /// What is less is no sign that a clock was wrong: answers take their time, and a Redis that has just been started anew is up to
+    /// four seconds ahead for a while.
+    const NOTABLE: Duration = Duration::from_secs(10);
+
+    /// The offset of a store that showed `time` when the clock showed `clock`.
+    pub const fn between(time: Timestamp, clock: Timestamp) -> Self {
+        Self { micros: time.as_micros().saturating_sub(clock.as_micros()) }
+    }
+
+    /// Milliseconds by which the store is ahead; below zero where it is behind.
+    pub const fn as_millis(self) -> i64 {
+        self.micros / 1_000
+    }
+
+    /// From [milliseconds](Self::as_millis).
+    pub const fn from_millis(millis: i64) -> Self {
+        Self { micros: millis.saturating_mul(1_000) }
+    }
+
+    /// Whether it is ten seconds or more, either way: then one of the clocks is wrong, or was, and people should be told.
+    pub const fn is_notable(self) -> bool {
+        self.micros.unsigned_abs() as u128 >= Self::NOTABLE.as_micros()
+    }
+}
+
+/// In whole seconds, like `3600 s ahead of`.
+impl fmt::Display for Offset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let side = if self.micros < 0 { "behind" } else { "ahead of" };
+        write!(f, "{} s {side}", self.micros.unsigned_abs() / 1_000_000)
     }
 }
 
@@ -105,6 +147,22 @@ impl Default for ManualClock {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_offset_of_ten_seconds_is_notable_either_way() {
+        let clock = Timestamp::from_millis(100_000);
+        let of = |millis| Offset::between(Timestamp::from_millis(millis), clock);
+        assert_eq!(
+            [90_000, 90_001, 109_999, 110_000].map(|at| of(at).is_notable()),
+            [true, false, false, true]
+        );
+        assert_eq!(
+            (of(89_000).to_string(), of(3_700_999).to_string()),
+            ("11 s behind".into(), "3600 s ahead of".into())
+        );
+        assert_eq!(Offset::from_millis(of(89_000).as_millis()), of(89_000));
+        assert!(Offset::between(Timestamp::from_micros(i64::MIN), clock).is_notable());
+    }
 
     #[test]
     fn time_neither_goes_back_nor_stands_still_when_the_clock_jumps() {

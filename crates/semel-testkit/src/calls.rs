@@ -167,6 +167,7 @@ calls! {
     explain: |s| s.engine.explain(marked(10, keyed("waiting")).offer());
     holders: |s| s.engine.holders(key("waiting"));
     now: |s| s.engine.now();
+    time_offset: |s| s.engine.time_offset();
     takes_writes: |s| s.engine.takes_writes();
     list: |s| s.engine.list(Filter { limit: 10, ..Filter::default() });
     queues: |s| s.engine.queues();

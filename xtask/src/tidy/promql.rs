@@ -9,7 +9,9 @@ use super::tree::{File, Tree};
 const ALERTS: &str = "packaging/prometheus/alerts.yml";
 const PANELS: &str = "packaging/grafana/";
 /// Functions, and what they take: the letter of each argument's kind, `s` a number, `v` a vector, `r` a range.
-const FUNCTIONS: [(&str, &str); 5] = [
+const FUNCTIONS: [(&str, &str); 7] = [
+    ("abs", "v"),
+    ("timestamp", "v"),
     ("delta", "r"),
     ("rate", "r"),
     ("increase", "r"),

@@ -6,6 +6,7 @@ use clap::Args;
 use semel_client::{ClientError, StatusCode};
 use semel_postgres::Postgres;
 use semel_redis::{Finding, Redis, RedisError};
+use semel_store::clock::Offset;
 use serde_json::{Value, json};
 
 use crate::config::{Globals, Settings, Target};
@@ -25,7 +26,8 @@ What a server or a store promises is what its manifest says: whether uniqueness 
 survives. Then it is asked whether it is well, its store too, and no token is needed for either. Of a Redis that is named by
 --store, each setting by which something acknowledged may be lost is named, with what to set instead. Ends with 1 when there is
 such a setting or it is not well, with 5 when nobody answers. Of a PostgreSQL that is named so, it is said when an entry of the
-outbox has waited for a minute, as it does where nobody relays; that is advice, and ends with 0.
+outbox has waited for a minute, as it does where nobody relays; and of any store, when its time is ten seconds or more from its
+server's clock. That is advice, and ends with 0.
 
 A server that was started with --sample-policies is asked, with a token for admins, what is odd about the unique policies of
 the jobs that came to it: one that never matches because a member always differs, one that turns away jobs whose args differ,
@@ -62,10 +64,10 @@ impl Doctor {
         });
         let (manifest, health, advice) = if is_there {
             let (manifest, health, advice) = asked.await?;
-            (manifest, health.map(drop), advice)
+            (manifest, health, advice)
         } else {
             // A store that is not there yet promises nothing, but its Redis is set already.
-            (Value::Null, Ok(()), None)
+            (Value::Null, Ok(Value::Null), None)
         };
         let waits = match &settings.target {
             Target::Store(Place::Postgres(address)) => {
@@ -75,7 +77,9 @@ impl Doctor {
             _ => None,
         };
         let waits = waits.filter(|waits| *waits >= RELAYED_WITHIN);
-        show(printer, &manifest, &findings, advice.as_ref(), waits);
+        let offset = health.as_ref().ok().and_then(|told| told.pointer("/backend/time_ahead_ms")?.as_i64());
+        let advice = Advice { policies: advice, waits, offset: offset.map(Offset::from_millis) };
+        show(printer, &manifest, &findings, &advice);
         if is_redis && findings.is_empty() {
             printer.remark("nothing in how this Redis is set contradicts that");
         }
@@ -99,13 +103,17 @@ fn unwell(error: ClientError) -> Failure {
     }
 }
 
-fn show(
-    printer: &Printer,
-    manifest: &Value,
-    findings: &[Finding],
-    advice: Option<&Value>,
+/// What is said and ends with 0.
+struct Advice {
+    /// Of the policies that were sampled.
+    policies: Option<Value>,
+    /// How long the outbox's first entry has waited, where that is too long.
     waits: Option<Duration>,
-) {
+    /// How far the store's time is from its server's clock.
+    offset: Option<Offset>,
+}
+
+fn show(printer: &Printer, manifest: &Value, findings: &[Finding], advice: &Advice) {
     if printer.is_json() {
         let findings: Vec<Value> = findings
             .iter()
@@ -124,8 +132,9 @@ fn show(
             "unique_job_mechanism": manifest["unique_job_mechanism"],
             "durability": manifest["durability"],
             "findings": findings,
-            "policies": advice,
-            "outbox_waits_s": waits.map(|waits| waits.as_secs()),
+            "policies": advice.policies,
+            "outbox_waits_s": advice.waits.map(|waits| waits.as_secs()),
+            "time_ahead_ms": advice.offset.map(Offset::as_millis),
         }));
         return;
     }
@@ -139,16 +148,27 @@ fn show(
     for finding in findings {
         printer.line(format_args!("- {finding}"));
     }
-    if let Some(waits) = waits {
+    if let Some(offset) = advice.offset.filter(|offset| offset.is_notable()) {
+        printer.line(format_args!("advice: {}", off(offset)));
+    }
+    if let Some(waits) = advice.waits {
         printer.line(format_args!(
             "advice: the first entry of the outbox has waited for {} s: let a server run on the store, or a program that relays; if one \
              does, somebody's open transaction holds the entry's key or limit (pg_stat_activity names it)",
             waits.as_secs()
         ));
     }
-    if let Some(advice) = advice.filter(|advice| advice["sampling"] == true) {
-        show_advice(printer, advice);
+    if let Some(policies) = advice.policies.as_ref().filter(|policies| policies["sampling"] == true) {
+        show_advice(printer, policies);
     }
+}
+
+/// What a notable offset means, and what to do.
+pub(super) fn off(offset: Offset) -> String {
+    format!(
+        "the store's time is {offset} its server's clock, and what is scheduled goes by the store's: set right the clock that is wrong; a \
+         store whose own was ahead for a while stays ahead (the guide's \"When the clock was wrong\")"
+    )
 }
 
 fn show_advice(printer: &Printer, advice: &Value) {

@@ -17,6 +17,7 @@ use crate::otlp::Exporter;
 use crate::print::Printer;
 use crate::stop::Stop;
 use crate::tokens::{Entry, TokenFile};
+use crate::verb::doctor::off;
 use crate::verb::templates;
 
 /// More connections than a process has descriptors for.
@@ -157,6 +158,9 @@ impl Serve {
         host.announce()?;
         printer.line(format_args!("listening on {}", host.url()));
         tracing::info!(url = host.url(), %store, ?tokens, tls = tls.is_some(), "ready");
+        if let Some(offset) = host.time_offset().await.filter(|offset| offset.is_notable()) {
+            tracing::warn!(advice = off(offset), "a clock is wrong, or was");
+        }
         if tls.is_none() && !host.is_local() {
             tracing::warn!(
                 "tokens cross the network unprotected; use --tls-cert and --tls-key, or a proxy that ends TLS"

@@ -2,7 +2,12 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::Duration;
 
+use semel::{Envelope, Semel};
+use semel_sqlite::Sqlite;
+use semel_store::clock::{Clock as _, ManualClock, SystemClock};
 use semel_testkit::database::{store_url, url};
 
 use crate::run::{Folder, Server};
@@ -78,6 +83,34 @@ fn the_doctor_says_when_nobody_relays_the_outbox() {
     let waits = doctor();
     assert!(waits.code == 0 && waits.out.contains("advice: the first entry of the outbox"), "{waits:?}");
     assert!(folder.json(&["doctor", "--store", &store])["outbox_waits_s"].as_u64().unwrap() >= 3_600);
+}
+
+/// A clock that was an hour ahead when the store was last written, and is right again.
+#[test]
+fn a_store_whose_clock_was_ahead_is_told_of() {
+    let (folder, store) = (Folder::new(), "sqlite:semel.db");
+    folder.json(&["enqueue", "a.b", "1", "--store", store]);
+    let doctor = || folder.run(&["doctor", "--store", store]);
+    let right = doctor();
+    assert!(right.code == 0 && !right.out.contains("advice"), "{right:?}");
+    let ahead = ManualClock::at(SystemClock.now().saturating_add(Duration::from_secs(3_660)));
+    let opened = Sqlite::open_with_clock(folder.path().join("semel.db"), ahead).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let semel = Semel::on(Arc::new(opened)).unwrap();
+        semel.enqueue(Envelope::new("a.b").arg(2)).await.unwrap();
+        semel.close().await.unwrap();
+    });
+    let off = doctor();
+    assert!(off.code == 0 && off.out.contains("advice: the store's time is 36"), "{off:?}");
+    let millis = folder.json(&["doctor", "--store", store])["time_ahead_ms"].as_i64().unwrap();
+    assert!((3_600_000..=3_660_000).contains(&millis), "{millis}");
+    let server = Server::start(&folder, &["--store", store]);
+    let said = server.log_until("s ahead of its server's clock");
+    assert!(said.contains("WARN") && said.contains("a clock is wrong, or was"), "{said}");
+    // Of a server too, whose page has the time itself.
+    let told = folder.run(&["doctor", "--server", &server.url]);
+    assert!(told.code == 0 && told.out.contains("s ahead of"), "{told:?}");
 }
 
 /// What only the jobs show, of a server that was asked to look; of others nothing is said.

@@ -2,8 +2,13 @@
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
 
 use semel_client::{HeaderMap, Method};
+use semel_server::Config;
+use semel_store::clock::{Clock as _, ManualClock, SystemClock};
+use semel_store::memory::Memory;
 use serde_json::{Value, json};
 
 use crate::harness::{Server, job};
@@ -199,6 +204,19 @@ async fn the_server_says_what_it_is_and_how_it_does() {
     let text = String::from_utf8(metrics.body.to_vec()).unwrap();
     assert!(text.contains("semel_jobs{queue=\"default\",state=\"available\"} 1\n"), "{text}");
     assert!(text.contains("outcome=\"created\"} 1\n"), "{text}");
+    server.stop().await;
+}
+
+/// Of a clock that was ahead for a while, or is behind, there is no other sign before something runs early or late.
+#[tokio::test]
+async fn how_far_the_stores_time_is_from_the_clock_is_told() {
+    let clock = ManualClock::at(SystemClock.now().saturating_add(Duration::from_secs(3_600)));
+    let time = clock.now().as_micros() as f64 / 1e6;
+    let server = Server::on_store(Arc::new(Memory::new(clock)), Config::default()).await;
+    let ahead = server.get("/health").await.body["backend"]["time_ahead_ms"].as_i64().unwrap();
+    assert!((3_540_000..=3_600_000).contains(&ahead), "{ahead}");
+    let text = server.get_text("/metrics").await;
+    assert!(text.contains(&format!("\nsemel_store_time_seconds {time:.3}\n")), "{text}");
     server.stop().await;
 }
 
