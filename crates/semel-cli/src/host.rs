@@ -31,6 +31,8 @@ use crate::progress::telling;
 
 /// How often the store is asked whether it can go on.
 const HEALTH_EVERY: Duration = Duration::from_millis(500);
+/// How long the store may take to tell its time: whoever starts a server may stop it meanwhile.
+const OFFSET_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A store that is open, and what only a file can do.
 pub struct Opened {
@@ -229,9 +231,10 @@ impl Host {
         format!("{}://{}", if self.is_secure { "https" } else { "http" }, self.address)
     }
 
-    /// How far the store's time is from this machine's clock; nothing while the store does not answer.
+    /// How far the store's time is from this machine's clock; nothing where the store does not say so soon.
     pub async fn time_offset(&self) -> Option<Offset> {
-        self.engine.time_offset().await.ok()
+        let asked = tokio::time::timeout(OFFSET_PATIENCE, self.engine.time_offset());
+        asked.await.ok()?.ok()
     }
 
     /// Whether only this machine reaches it.

@@ -411,8 +411,8 @@ impl Engine {
         Ok(self.shared.store.load(Reads::default()).await?.now)
     }
 
-    /// How far the store's time is from this machine's clock: a store's never goes back, so one whose clock was ahead for a while is
-    /// ahead for good.
+    /// How far the store's time is from this machine's clock: a store's never goes back, so one whose clock was ahead for a while stays
+    /// ahead while it is used.
     ///
     /// # Errors
     /// When the store cannot be read.

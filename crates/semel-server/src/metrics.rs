@@ -101,7 +101,7 @@ pub(crate) async fn show(Scope(app): Scope, caller: Caller) -> Result<Response, 
     if caller.is_operator() {
         page.put_hottest(&app.engine.hottest_keys(HOTTEST_MAX));
     }
-    let help = "The store's time, in seconds since 1970 (UTC); ahead of the clocks for good where its own was for a while.";
+    let help = "The store's time, in seconds since 1970 (UTC); it stays ahead of the clocks where its own was for a while.";
     page.family("semel_store_time_seconds", "gauge", help);
     page.sample("semel_store_time_seconds", &[], format_args!("{:.3}", now.as_micros() as f64 / 1e6));
     page.put_requests(app.routes.rows());

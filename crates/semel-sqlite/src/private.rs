@@ -1,6 +1,6 @@
 //! Files that only their owner reads: a store holds whatever its jobs do.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::Path;
 
@@ -16,7 +16,7 @@ pub fn options() -> OpenOptions {
 /// Makes a file that belongs to a store: whoever may read or write that may do so with this one too, whatever the process' umask is.
 pub fn create_beside(path: &Path, store: &Path) -> io::Result<File> {
     let file = create_new(&options(), path, store)?;
-    follow(&file, store);
+    follow_if(&file, store, |_, _| true);
     Ok(file)
 }
 
@@ -50,16 +50,26 @@ pub fn find_room(store: &Path) -> io::Result<()> {
 /// whoever owns the folder may have put anything there, and root may be who looks.
 pub fn follow(file: &File, store: &Path) {
     #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt as _;
+        follow_if(file, store, |own, store| own.is_file() && own.uid() == store.uid() && own.nlink() == 1);
+    }
+    #[cfg(not(unix))]
+    let _ = (file, store);
+}
+
+/// Gives a file the store's mode, if it `may` have it. Nothing while there is no store.
+fn follow_if(file: &File, store: &Path, may: impl FnOnce(&Metadata, &Metadata) -> bool) {
+    #[cfg(unix)]
     if let (Ok(store), Ok(own)) = (std::fs::metadata(store), file.metadata()) {
         use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
         let mode = store.mode() & 0o666;
-        let is_the_stores = own.is_file() && own.uid() == store.uid() && own.nlink() == 1;
-        if is_the_stores && own.mode() & 0o777 != mode {
+        if own.mode() & 0o777 != mode && may(&own, &store) {
             drop(file.set_permissions(std::fs::Permissions::from_mode(mode)));
         }
     }
     #[cfg(not(unix))]
-    let _ = (file, store);
+    let _ = (file, store, may);
 }
 
 /// Makes the file that SQLite is about to open, if there is none: SQLite would let everybody read it, and gives the files

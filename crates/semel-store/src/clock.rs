@@ -175,6 +175,12 @@ mod tests {
         assert_eq!(time.now(), before.saturating_add(Duration::from_secs(5)));
         // The lead stays when the clock is right again.
         clock.advance(Duration::from_secs(86_400));
-        assert_eq!(time.now(), before.saturating_add(Duration::from_secs(86_405)));
+        let last = time.now();
+        assert_eq!(last, before.saturating_add(Duration::from_secs(86_405)));
+        // Whoever begins again goes on from the last of it, and is ahead by what the clock has not come to meanwhile.
+        clock.advance(Duration::from_secs(3_600));
+        assert_eq!(SteadyTime::new(clock.clone(), last).now(), last);
+        clock.advance(Duration::from_secs(86_400));
+        assert_eq!(SteadyTime::new(clock.clone(), last).now(), clock.now());
     }
 }

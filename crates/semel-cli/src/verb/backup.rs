@@ -96,10 +96,10 @@ pub fn explained(error: &SqliteError, store: &Path) -> Failure {
         SqliteError::Io { source, .. } if source.kind() == std::io::ErrorKind::StorageFull => {
             failure.next("free some space there, and run it again")
         }
-        SqliteError::Io { path, source } if is_forbidden(source) && Path::new(path) == store => {
+        SqliteError::Io { path, source } if is_forbidden(source) && is_same(Path::new(path), store) => {
             failure.next(format!(
-                "something has to be written beside a store even to read it: copy it with all whose names begin like it ({}*) to where this \
-                 account may write, and name that",
+                "something has to be written beside a store even to read it: let its owner do that; or, while nobody has it open, copy it with \
+                 all whose names begin like it ({}*) to where this account may write, and name that",
                 store.display()
             ))
         }
@@ -110,6 +110,11 @@ pub fn explained(error: &SqliteError, store: &Path) -> Failure {
             failure.next(format!("is {} a store of semel's, and is there room on the disk?", store.display()))
         }
     }
+}
+
+/// Errors name the file itself, people a link to it or where it lies from here.
+fn is_same(path: &Path, named: &Path) -> bool {
+    path == named || std::fs::canonicalize(named).is_ok_and(|real| real == path)
 }
 
 /// Makes a file, on a thread of its own. It is said how far that is; told to stop before it has its name, nothing is left of it.

@@ -83,7 +83,7 @@ impl Doctor {
         if is_redis && findings.is_empty() {
             printer.remark("nothing in how this Redis is set contradicts that");
         }
-        health.map_err(unwell)?;
+        health.map_err(|error| unwell(error, &settings.target))?;
         if findings.is_empty() {
             return Ok(());
         }
@@ -92,13 +92,22 @@ impl Doctor {
     }
 }
 
-/// A server that says it is not well is one all the same.
-fn unwell(error: ClientError) -> Failure {
+/// A server that says it is not well is one all the same. Behind a store there may be none, and nobody who has a log of it.
+fn unwell(error: ClientError, target: &Target) -> Failure {
+    const LOOK: &str = "is there room on the disk or in memory, is the database up and does it take writes";
     match &error {
-        ClientError::Status { status: StatusCode::SERVICE_UNAVAILABLE, .. } => {
-            Failure::failed("the server is not well: its store does not answer, or takes no writes")
-                .next("its log says why: is there room on the disk or in memory, is the database up and does it take writes")
-        }
+        ClientError::Status { status: StatusCode::SERVICE_UNAVAILABLE, .. } => match target {
+            Target::Server(_) => {
+                Failure::failed("the server is not well: its store does not answer, or takes no writes")
+                    .next(format!("its log says why: {LOOK}"))
+            }
+            Target::Store(_) => Failure::failed(
+                "the store is not well: it does not answer, or takes no writes",
+            )
+            .next(format!(
+                "the log of a server on it says why, and so does a verb that writes (semel enqueue): {LOOK}"
+            )),
+        },
         _ => error.into(),
     }
 }
@@ -167,7 +176,7 @@ fn show(printer: &Printer, manifest: &Value, findings: &[Finding], advice: &Advi
 pub(super) fn off(offset: Offset) -> String {
     format!(
         "the store's time is {offset} its server's clock, and what is scheduled goes by the store's: set right the clock that is wrong; a \
-         store whose own was ahead for a while stays ahead (the guide's \"When the clock was wrong\")"
+         store whose own was ahead for a while stays ahead while it is used (the guide's \"When the clock was wrong\")"
     )
 }
 

@@ -15,7 +15,16 @@ use crate::run::{Folder, Ran, Server, without_settings};
 
 const PAY: [&str; 5] = ["enqueue", "invoice.pay", "42", "--key", "invoice-42"];
 
-/// By somebody who is not root, whom no mode keeps from anything.
+/// Who is not root, whom no mode keeps from anything.
+fn as_somebody_else(command: &mut Command) {
+    if let Ok(account) = std::env::var("SEMEL_TEST_ACCOUNT") {
+        let (user, group) = account.split_once(':').unwrap();
+        command.uid(user.parse().unwrap()).gid(group.parse().unwrap());
+    }
+    without_settings(command);
+}
+
+/// By somebody who is not root.
 #[test]
 fn a_backup_is_restored_from_where_nobody_can_write() {
     let folder = Folder::new();
@@ -32,15 +41,34 @@ fn a_backup_is_restored_from_where_nobody_can_write() {
     std::fs::copy(env!("CARGO_BIN_EXE_semel"), path("program")).unwrap();
     let mut restore = Command::new(path("program"));
     restore.current_dir(folder.path()).args(["restore", "kept/copy.db", "sqlite:new/semel.db"]);
-    if let Ok(account) = std::env::var("SEMEL_TEST_ACCOUNT") {
-        let (user, group) = account.split_once(':').unwrap();
-        restore.uid(user.parse().unwrap()).gid(group.parse().unwrap());
-    }
-    without_settings(&mut restore);
+    as_somebody_else(&mut restore);
     let ran = Ran::of(&mut restore);
     mode("kept", 0o755);
     assert_eq!(ran.code, 0, "{}", ran.err);
     assert_eq!(folder.json(&["jobs", "--store", "sqlite:new/semel.db"])["jobs"].as_array().unwrap().len(), 1);
+}
+
+/// Who may write a store's file may write what lies beside it, whoever of them made that.
+#[test]
+fn whoever_shares_a_store_shares_what_is_beside_it() {
+    let folder = Folder::new();
+    let path = |name: &str| folder.path().join(name);
+    let mode = |name: &str, mode| std::fs::set_permissions(path(name), Permissions::from_mode(mode)).unwrap();
+    folder.json(&["enqueue", "a.b", "1"]);
+    std::fs::create_dir(path("shared")).unwrap();
+    assert_eq!(folder.run(&["backup", "shared/semel.db"]).code, 0);
+    mode("", 0o755);
+    mode("shared", 0o777);
+    mode("shared/semel.db", 0o666);
+    std::fs::copy(env!("CARGO_BIN_EXE_semel"), path("program")).unwrap();
+    let mut other = Command::new(path("program"));
+    other.current_dir(folder.path()).args(["enqueue", "a.b", "2", "--store", "sqlite:shared/semel.db"]);
+    as_somebody_else(&mut other);
+    assert_eq!(Ran::of(&mut other).code, 0);
+    let beside = std::fs::read_dir(path("shared")).unwrap().map(|entry| entry.unwrap().path());
+    let beside: Vec<_> =
+        beside.map(|path| (path.metadata().unwrap().permissions().mode() & 0o777, path)).collect();
+    assert!(beside.len() > 2 && beside.iter().all(|(mode, _)| *mode == 0o666), "{beside:?}");
 }
 
 /// A file of that name may lie here, too, and would be taken for the server's.

@@ -93,7 +93,10 @@ async fn a_redis_without_room_is_not_well_and_a_verb_says_what_it_said() {
     let refused = folder.run(&[&["enqueue", "a.b", "2"], &at[..]].concat());
     assert!(refused.code == 1 && refused.err.contains("OOM"), "{refused:?}");
     let ill = folder.run(&[&["doctor"], &at[..]].concat());
-    assert!(ill.code == 1 && ill.err.contains("takes no writes"), "{ill:?}");
+    assert!(
+        ill.code == 1 && ill.err.contains("store is not well") && ill.err.contains("takes no writes"),
+        "{ill:?}"
+    );
     assert_eq!(folder.run(&[&["jobs"], &at[..]].concat()).code, 0);
 }
 
