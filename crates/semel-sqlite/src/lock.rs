@@ -82,9 +82,7 @@ impl FileLock {
         let path = lock_path(&store_path);
         let io = |source| SqliteError::Io { path: path.display().to_string(), source };
         // Only a lock that is made here is given to the store's owner.
-        // Whoever may open the store is to find its lock.
         let made = private::create_beside(&path, &store_path);
-        let is_new = made.is_ok();
         let open = || private::options().create(true).truncate(false).open(&path);
         let mut file = made.or_else(|_| open()).map_err(io)?;
         match file.try_lock() {
@@ -109,9 +107,8 @@ impl FileLock {
                 path.display()
             )));
         }
-        if !is_new {
-            private::follow(&file, &store_path);
-        }
+        // Whoever may open the store is to find its lock, one that was there too.
+        private::follow(&file, &store_path);
         here().insert(path.clone());
         let mut lock = Self {
             file,

@@ -177,6 +177,22 @@ mod tests {
         );
     }
 
+    #[cfg(unix)]
+    #[test]
+    fn a_store_that_may_not_be_written_beside_is_known_by_each_of_its_names() {
+        let dir = TempDir::new();
+        let path = |name: &str| dir.path().join(name);
+        let (store, link) = (path("semel.db"), path("link.db"));
+        std::fs::write(&store, "").unwrap();
+        std::os::unix::fs::symlink(&store, &link).unwrap();
+        let real = std::fs::canonicalize(&store).unwrap().display().to_string();
+        for named in [&store, &link] {
+            let source = std::io::ErrorKind::PermissionDenied.into();
+            let next = explained(&SqliteError::Io { path: real.clone(), source }, named).next.unwrap();
+            assert!(next.contains("let its owner do that"), "{next}");
+        }
+    }
+
     #[tokio::test]
     async fn told_to_stop_it_says_what_is_there() {
         let dir = TempDir::new();

@@ -96,18 +96,18 @@ impl Doctor {
 fn unwell(error: ClientError, target: &Target) -> Failure {
     const LOOK: &str = "is there room on the disk or in memory, is the database up and does it take writes";
     match &error {
-        ClientError::Status { status: StatusCode::SERVICE_UNAVAILABLE, .. } => match target {
-            Target::Server(_) => {
-                Failure::failed("the server is not well: its store does not answer, or takes no writes")
-                    .next(format!("its log says why: {LOOK}"))
-            }
-            Target::Store(_) => Failure::failed(
-                "the store is not well: it does not answer, or takes no writes",
-            )
-            .next(format!(
-                "the log of a server on it says why, and so does a verb that writes (semel enqueue): {LOOK}"
-            )),
-        },
+        ClientError::Status { status: StatusCode::SERVICE_UNAVAILABLE, .. } => {
+            let (what, who) = match target {
+                Target::Server(_) => {
+                    ("the server is not well: its store does not answer", "its log says why")
+                }
+                Target::Store(_) => (
+                    "the store is not well: it does not answer",
+                    "the log of a server on it says why, and so does a verb that writes (semel enqueue)",
+                ),
+            };
+            Failure::failed(format!("{what}, or takes no writes")).next(format!("{who}: {LOOK}"))
+        }
         _ => error.into(),
     }
 }

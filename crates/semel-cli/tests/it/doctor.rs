@@ -108,7 +108,7 @@ fn a_store_whose_clock_was_ahead_is_told_of() {
     let server = Server::start(&folder, &["--store", store]);
     let said = server.log_until("s ahead of its server's clock");
     assert!(said.contains("WARN") && said.contains("a clock is wrong, or was"), "{said}");
-    // Of a server too, whose page has the time itself.
+    // Of a server that is asked, too.
     let told = folder.run(&["doctor", "--server", &server.url]);
     assert!(told.code == 0 && told.out.contains("s ahead of"), "{told:?}");
 }
