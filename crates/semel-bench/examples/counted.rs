@@ -15,8 +15,11 @@ use semel_store::memory::Memory;
 
 type Failure = Box<dyn std::error::Error>;
 
-/// Jobs of one batch, and those that duplicates are of.
+/// Jobs of one batch.
 const SOME: u64 = 500;
+/// Jobs that duplicates are of. Who was turned away is written once a second and for each of them: with many, a slower machine would
+/// take more instructions, for it takes more seconds.
+const HOLDERS: u64 = 10;
 const REQUEST: &str = r#"{"type":"payment.capture","args":[{"order":7,"amount":1299,"shop":"north"}],"meta":{"tenant":"acme"},
     "options":{"queue":"payments","priority":5,"unique":{"keys":["type","args"],"args_keys":["order"],"on_conflict":"ignore"}}}"#;
 
@@ -60,9 +63,9 @@ async fn play(engine: &Engine, case: &str, jobs: u64) -> Result<(), Failure> {
             }
         }
         "a duplicate" | "a duplicate, on a file" => {
-            put_in(engine, &work, SOME).await?;
+            put_in(engine, &work, HOLDERS).await?;
             for number in 0..jobs {
-                engine.enqueue(work.offer(number % SOME)?, "counted").await?;
+                engine.enqueue(work.offer(number % HOLDERS)?, "counted").await?;
             }
         }
         "new jobs of a batch" | "new jobs of a batch, on a file" => put_in(engine, &work, jobs).await?,
