@@ -16,6 +16,7 @@ use crate::request;
 use crate::said::{Request, Said};
 use crate::scripts::Script;
 use crate::store::Shared;
+use crate::turn::Turn;
 use crate::values::{Values, bytes};
 use crate::writers::{Writers, nudge};
 
@@ -38,8 +39,13 @@ pub fn together() -> impl FnMut(&Claim, &Claim) -> bool {
 }
 
 impl Shared {
-    /// Applies a batch. Says as well of which keys the ended holders are to be looked over, for which no answer waits.
-    pub(crate) async fn commit(&self, batch: &Batch) -> Result<(Applied, Vec<Vec<u8>>), RedisError> {
+    /// Applies a batch. Says as well of which keys the ended holders are to be looked over, for which no answer waits. Who is told that it is
+    /// locked, and tries again, does it by the same turn: what was sent before may still arrive.
+    pub(crate) async fn commit(
+        &self,
+        turn: Turn,
+        batch: &Batch,
+    ) -> Result<(Applied, Vec<Vec<u8>>), RedisError> {
         if batch.groups.is_empty() && batch.claims.is_empty() {
             return Ok((Applied::default(), Vec::new()));
         }
@@ -53,7 +59,6 @@ impl Shared {
         let link = self.commits();
         // The first request on a link that has none yet must know the scripts. Where there is no connection nothing was sent.
         self.reach(link).await.map_err(RedisError::before_it_began)?;
-        let turn = self.turns.take();
         let mut commands = Vec::with_capacity(1 + batch.claims.len());
         if !batch.groups.is_empty() {
             let mut command = link.call(Script::Commit);
@@ -71,8 +76,18 @@ impl Shared {
             self.push_claims(&mut command, claims);
             commands.push(command);
         }
-        let said = self.send_until_answered(link, commands).await?;
-        // Answered: whatever was said, nothing of it is on its way any more.
+        let said = self.send_until_answered(link, commands).await.inspect_err(|error| {
+            // Where it was done after all, who waits for it elsewhere is not to wait to the end.
+            if error.may_be_done() {
+                self.teller.note(News::everything());
+            }
+        })?;
+        if let Some(locked) =
+            said.iter().find_map(|said| said.as_ref().err().filter(|error| error.is_locked()))
+        {
+            return Err(locked.clone());
+        }
+        // Answered: nothing is to come of whatever is still on its way.
         self.turns.give_back(turn);
         let (applied, crowded) = self.applied(batch, &claims, said)?;
         let done = batch.groups.iter().zip(&applied.groups);

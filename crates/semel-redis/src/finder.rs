@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use crate::address::{Address, slot_of};
 use crate::asker::{Asker, Said};
+use crate::era::Era;
 use crate::error::RedisError;
 use crate::opinion::Opinion;
 use crate::seats::Guide;
@@ -25,6 +26,8 @@ pub struct Finder {
     /// Where it is known to be now.
     at: watch::Sender<Option<Place>>,
     memory: Mutex<Memory>,
+    /// Of all partitions where these are one Redis's.
+    era: Arc<Era>,
 }
 
 #[derive(Default)]
@@ -38,16 +41,17 @@ struct Memory {
 impl Finder {
     /// For the first partition of the store at `address`; nobody is asked yet.
     pub fn new(address: &Address) -> Result<Self, RedisError> {
-        Ok(Self::of(Arc::new(Asker::new(address)?), 0))
+        Ok(Self::of(Arc::new(Asker::new(address)?), 0, Arc::default()))
     }
 
     /// For another partition of the same store.
     pub fn to_partition(&self, partition: u16) -> Self {
-        Self::of(Arc::clone(&self.asker), partition)
+        let era = if self.is_in_cluster() { Arc::default() } else { Arc::clone(&self.era) };
+        Self::of(Arc::clone(&self.asker), partition, era)
     }
 
-    fn of(asker: Arc<Asker>, partition: u16) -> Self {
-        Self { asker, slot: slot_of(partition), at: watch::Sender::new(None), memory: Mutex::default() }
+    fn of(asker: Arc<Asker>, partition: u16, era: Arc<Era>) -> Self {
+        Self { asker, slot: slot_of(partition), at: watch::Sender::new(None), memory: Mutex::default(), era }
     }
 
     fn memory(&self) -> MutexGuard<'_, Memory> {
@@ -95,9 +99,14 @@ impl Finder {
         self.at.borrow().clone()
     }
 
-    /// When it was last found to be elsewhere than before.
+    /// When it was last found to be elsewhere than before, or another run.
     pub fn moved(&self) -> Option<Instant> {
-        self.memory().moved
+        self.memory().moved.max(self.era.begun())
+    }
+
+    /// Which run connections lead to.
+    pub fn era(&self) -> &Era {
+        &self.era
     }
 
     /// Whether it is known to be elsewhere than at `place`.

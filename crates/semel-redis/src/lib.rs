@@ -17,8 +17,8 @@
 //!
 //! # Layout
 //! - [`store`]: the store; [`address`]: where it is; `seats`: who is named there; `finder`: who of them takes writes now, by
-//!   `opinion`s that `asker` hears; `link`: connections; `said`: what goes
-//!   over them; `scripts`: their texts.
+//!   `opinion`s that `asker` hears; `link`: connections; `era`: which run of Redis they are to lead to; `said`: what goes over them;
+//!   `scripts`: their texts.
 //! - `load`, `commit`, `claim`: the three that decisions need; `shortcut`: loads that need no script, by what `recall` remembers; `request`:
 //!   groups as arguments; `turn`: what tells a request that is sent again from a new one.
 //! - [`head`]: a head as bytes; `values`: what Redis answers, taken apart.
@@ -40,6 +40,7 @@ mod crossing;
 mod dealing;
 mod documents;
 pub mod durability;
+mod era;
 pub mod error;
 mod finder;
 mod fresh;

@@ -61,7 +61,7 @@ pub struct Link {
 
 #[derive(Default)]
 struct Now {
-    connection: Option<(MultiplexedConnection, Client, Place)>,
+    connection: Option<Open>,
     /// The secret of the store whose place this one is about to take.
     heir: Option<[u8; 16]>,
     /// The number of the connection, so that one is given up once.
@@ -70,6 +70,15 @@ struct Now {
     /// How often none could be made, and why not the last time.
     failures: u64,
     failure: Option<RedisError>,
+}
+
+/// A connection that was introduced.
+struct Open {
+    connection: MultiplexedConnection,
+    client: Client,
+    place: Place,
+    /// The number of its [era](crate::era::Era).
+    era: u64,
 }
 
 impl Link {
@@ -151,12 +160,12 @@ impl Link {
         &self.times
     }
 
-    /// A client of the Redis that it is connected to, for connections of another kind, and where that is.
-    pub async fn client(&self) -> Result<(Client, Place), RedisError> {
+    /// A client of the Redis that it is connected to, for connections of another kind, where that is, and its era.
+    pub async fn client(&self) -> Result<(Client, Place, u64), RedisError> {
         self.connection().await?;
         let now = self.now();
-        let (_, client, place) = now.connection.as_ref().ok_or(RedisError::Silent)?;
-        Ok((client.clone(), Place::clone(place)))
+        let open = now.connection.as_ref().ok_or(RedisError::Silent)?;
+        Ok((open.client.clone(), Place::clone(&open.place), open.era))
     }
 
     /// A call of a script, without its arguments.
@@ -195,7 +204,7 @@ impl Link {
     async fn make(&self) -> Result<(MultiplexedConnection, u64, Place), RedisError> {
         let (mut connection, client, place) = self.fresh().await?;
         // Others wait for this one meanwhile.
-        let known = self.unless_it_leaves(&place, self.introduce(&mut connection, &place)).await?;
+        let (known, run) = self.unless_it_leaves(&place, self.introduce(&mut connection, &place)).await?;
         let mut now = self.now();
         // Keys of tenants are made with it: with another one they would be others.
         let is_heir = now.heir == Some(known.secret);
@@ -213,14 +222,17 @@ impl Link {
         }
         now.number += 1;
         now.known = Some(known);
-        now.connection = Some((connection.clone(), client, Place::clone(&place)));
+        let era = self.finder.era().find(&run);
+        now.connection =
+            Some(Open { connection: connection.clone(), client, place: Place::clone(&place), era });
         Ok((connection, now.number, place))
     }
 
     fn present(&self) -> Option<(MultiplexedConnection, u64, Place)> {
         let now = self.now();
-        let (connection, _, place) = now.connection.as_ref()?;
-        (!self.finder.has_left(place)).then(|| (connection.clone(), now.number, Place::clone(place)))
+        let open = now.connection.as_ref()?;
+        let is_of_now = open.era == self.finder.era().number() && !self.finder.has_left(&open.place);
+        is_of_now.then(|| (open.connection.clone(), now.number, Place::clone(&open.place)))
     }
 
     /// The store takes the place of the one with this secret from now on: whoever connects anew finds the one or the other.

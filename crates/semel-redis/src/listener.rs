@@ -37,11 +37,13 @@ pub async fn run(store: Weak<Shared>, hints: Weak<Hints>) {
         // Whoever is silent keeps nobody's store.
         drop(shared);
         let listening = match found {
-            Ok((client, place)) => listen(&client, &channel, &finder, &place).await.map(|ear| (ear, place)),
+            Ok((client, place, era)) => {
+                listen(&client, &channel, &finder, &place).await.map(|ear| (ear, place, era))
+            }
             Err(error) => Err(error),
         };
         match listening {
-            Ok((mut ear, place)) => {
+            Ok((mut ear, place, era)) => {
                 // What they did until now was not told.
                 let Some(waiting) = hints.upgrade() else { return };
                 waiting.hear(&News::everything());
@@ -59,7 +61,7 @@ pub async fn run(store: Weak<Shared>, hints: Weak<Hints>) {
                         }
                         Ok(None) => break,
                         // A Redis that is the primary no more may be silent, or hear nothing itself.
-                        Err(_) if finder.has_left(&place) => break,
+                        Err(_) if finder.has_left(&place) || finder.era().number() != era => break,
                         Err(_) => {}
                     }
                 }

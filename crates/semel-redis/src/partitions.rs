@@ -162,7 +162,7 @@ impl Partitions {
     /// Applies a batch: what is about one partition each at once, then what is about several, then the claims.
     pub async fn commit(self: Arc<Self>, batch: Batch) -> Result<Applied, RedisError> {
         if let Some(shared) = self.only() {
-            let (applied, crowded) = shared.commit(&batch).await?;
+            let (applied, crowded) = shared.commit(shared.turns.take(), &batch).await?;
             look_over(shared, crowded);
             return Ok(applied);
         }
@@ -238,7 +238,8 @@ impl Partitions {
     /// Applies groups that are about one partition, or serves claims there.
     pub async fn commit_in(&self, number: u16, batch: &Batch) -> Result<Applied, RedisError> {
         let shared = self.at(number);
-        let (applied, crowded) = self.patiently(number, || shared.commit(batch)).await?;
+        let turn = shared.turns.take();
+        let (applied, crowded) = self.patiently(number, || shared.commit(turn, batch)).await?;
         look_over(shared, crowded);
         Ok(applied)
     }

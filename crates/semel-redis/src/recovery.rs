@@ -12,12 +12,12 @@ use std::time::Duration;
 use futures_util::future::{Either, join_all, select};
 use semel_core::draft::Reads;
 use semel_store::News;
+use tokio::time::Instant;
 
 use crate::commit::RESOLVE_PAUSE;
 use crate::crossing::unpacked;
 use crate::error::RedisError;
 use crate::partitions::Partitions;
-use crate::said::Request;
 use crate::store::Shared;
 use crate::teller;
 use crate::values::{Values, bytes, number, text};
@@ -147,10 +147,13 @@ impl Partitions {
 
 impl Shared {
     async fn announce(&self) {
-        let mut command = redis::cmd("PUBLISH");
-        command.arg(self.channel()).arg(teller::write(teller::NOBODY, &News::everything()));
-        if let Err(error) = self.link.send(&Request::One(command)).await {
+        let begun = Instant::now();
+        while let Err(error) = self.publish(teller::NOBODY, &News::everything()).await {
             tracing::debug!(%error, "servers could not be told to look for themselves");
+            if !error.passes() || begun.elapsed() >= self.patience {
+                return;
+            }
+            tokio::time::sleep(RESOLVE_PAUSE).await;
         }
     }
 

@@ -6,6 +6,8 @@ use std::time::Duration;
 use semel_core::ident::JobId;
 use semel_store::{News, Untold, random};
 
+use crate::commit::RESOLVE_PAUSE;
+use crate::error::RedisError;
 use crate::head::Reader;
 use crate::said::Request;
 use crate::store::Shared;
@@ -55,16 +57,31 @@ pub async fn run(store: Weak<Shared>) {
         teller.untold.woken().await;
         let Some(shared) = store.upgrade() else { return };
         let news = teller.untold.take();
-        if !news.is_empty() {
-            let mut command = redis::cmd("PUBLISH");
-            command.arg(shared.channel()).arg(write(teller.name(), &news));
-            if let Err(error) = shared.link.send(&Request::One(command)).await {
-                // They look for themselves, a little later.
-                tracing::debug!(%error, "other servers could not be told what was committed");
+        let mut pause = PAUSE;
+        if !news.is_empty()
+            && let Err(error) = shared.publish(teller.name(), &news).await
+        {
+            // A connection may be lost here and no other: then nobody else has a reason to look for himself.
+            tracing::debug!(%error, "other servers could not be told what was committed");
+            if error.passes() {
+                teller.note(News::everything());
+                pause = RESOLVE_PAUSE;
             }
         }
         drop(shared);
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(pause).await;
+    }
+}
+
+impl Shared {
+    /// Tells it once to all who listen.
+    pub(crate) async fn publish(&self, name: [u8; 8], news: &News) -> Result<(), RedisError> {
+        let mut command = redis::cmd("PUBLISH");
+        command.arg(self.channel()).arg(write(name, news));
+        for said in self.link.send(&Request::One(command)).await? {
+            said?;
+        }
+        Ok(())
     }
 }
 

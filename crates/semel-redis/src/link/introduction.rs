@@ -25,12 +25,13 @@ const LAYOUT_DIVIDED: &str = "3";
 const OLDEST: u32 = 7;
 
 impl Link {
-    /// What is said first on a connection: which Redis it is, the scripts, and which layout the store has.
+    /// What is said first on a connection: which Redis it is, the scripts, and which layout the store has. Answers what is known then, and of
+    /// which run of Redis.
     pub(super) async fn introduce(
         &self,
         connection: &mut MultiplexedConnection,
         place: &str,
-    ) -> Result<Known, RedisError> {
+    ) -> Result<(Known, String), RedisError> {
         // One section each: those that are too old know no more.
         let mut asked = redis::pipe();
         asked.cmd("INFO").arg("server").cmd("INFO").arg("replication");
@@ -93,7 +94,8 @@ impl Link {
         }
         let secret = secret.try_into().map_err(|_| RedisError::Answer("a secret has 16 bytes"))?;
         let durability = self.survey_on(connection, place).await.durability();
-        Ok(Known { secret, partitions, durability, transacts: may_transact(connection).await })
+        let known = Known { secret, partitions, durability, transacts: may_transact(connection).await };
+        Ok((known, server.run))
     }
 
     /// Makes sure that no store is made where its first partition, which says what it is, is gone, and others are not.

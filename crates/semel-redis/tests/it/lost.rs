@@ -11,7 +11,8 @@ use semel_redis::{Address, Redis};
 use semel_store::StoreError;
 use semel_store::backend::{Backend, Batch};
 use semel_testkit::crash::claim;
-use semel_testkit::make::keyed;
+use semel_testkit::make::{job, keyed};
+use semel_testkit::patience::PATIENCE;
 use semel_testkit::redis::url;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -49,9 +50,14 @@ struct Between {
 }
 
 impl Between {
+    /// Before a store's calls of a script.
     async fn start(script: &str) -> Self {
+        Self::before(sum(script).await).await
+    }
+
+    /// Before whatever has this in it.
+    async fn before(sum: String) -> Self {
         let upstream = url().strip_prefix("redis://").unwrap().to_owned();
-        let sum = sum(script).await;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let does = Arc::new(AtomicU8::new(NOTHING));
@@ -67,9 +73,12 @@ impl Between {
         Self { port, does }
     }
 
+    fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
     fn address(&self) -> Address {
-        let text = format!("redis://127.0.0.1:{}", self.port);
-        Address::parse(&text).unwrap().with_prefix(&semel_testkit::redis::prefix()).unwrap()
+        Address::parse(&self.url()).unwrap().with_prefix(&semel_testkit::redis::prefix()).unwrap()
     }
 
     fn next(&self, does: u8) {
@@ -219,6 +228,37 @@ async fn scripts_that_redis_has_forgotten_are_told_again() {
         let _: () = redis::cmd("SCRIPT").arg("FLUSH").query_async(&mut connection).await.unwrap();
         assert_eq!(engine.queues().await.unwrap()[0].created, round + 1);
     }
+}
+
+/// A message that is lost with a connection is missed by nobody who listens: his own connection is as it was.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_that_was_lost_is_told_again() {
+    let between = Between::before("PUBLISH".to_owned()).await;
+    let place = Place::new();
+    let through = Address::parse(&place.address().to_string().replace(&url(), &between.url())).unwrap();
+    let ours = Engine::without_duties(Arc::new(Redis::open(&through).await.unwrap())).unwrap();
+    let others = Engine::without_duties(Arc::new(Redis::open(place.address()).await.unwrap())).unwrap();
+    let hints = others.store().hints();
+    // Until it listens, nothing is told to it; what it hears when it begins to, it hears without a job.
+    for _ in 0..3 {
+        let mark = hints.mark(&[]);
+        let mut heard = std::pin::pin!(hints.ready_since(&mark));
+        loop {
+            ours.enqueue(job().offer(), "").await.unwrap();
+            let pause = std::time::Duration::from_millis(20);
+            if tokio::time::timeout(pause, &mut heard).await.is_ok() {
+                break;
+            }
+        }
+    }
+    // Of all that was told before, it has heard.
+    let quiet = std::time::Duration::from_millis(300);
+    while tokio::time::timeout(quiet, hints.ready_since(&hints.mark(&[]))).await.is_ok() {}
+    let mark = hints.mark(&[]);
+    between.next(SWALLOW_REQUEST);
+    ours.enqueue(job().offer(), "").await.unwrap();
+    tokio::time::timeout(PATIENCE, hints.ready_since(&mark)).await.unwrap();
+    between.assert_done();
 }
 
 /// A sender's request that arrives after a later one of his changes nothing.

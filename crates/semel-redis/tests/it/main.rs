@@ -38,6 +38,8 @@ mod many;
 #[cfg(unix)]
 mod migration;
 #[cfg(unix)]
+mod moved;
+#[cfg(unix)]
 mod nodes;
 mod own;
 mod partitions;
