@@ -105,6 +105,11 @@ fn packed(with: &[u16]) -> Vec<u8> {
     with.iter().flat_map(|number| number.to_be_bytes()).collect()
 }
 
+/// In which of the partitions that take part in a commit it is told of. Who listens hears of all.
+pub fn told_in(with: &[u16]) -> u16 {
+    with.first().copied().unwrap_or(0)
+}
+
 pub fn unpacked(bytes: &[u8]) -> Vec<u16> {
     bytes.as_chunks::<2>().0.iter().map(|pair| u16::from_be_bytes(*pair)).collect()
 }
@@ -177,7 +182,13 @@ impl Partitions {
         while begun.elapsed() < self.first().patience {
             // Until it is decided nothing is done, whatever becomes of what it takes to decide it.
             let turn = self.enter(&with, least, begun).await.map_err(RedisError::before_it_began)?;
-            match self.cross_in(turn, &with, &looks, &groups, &routes).await? {
+            let became = self.cross_in(turn, &with, &looks, &groups, &routes).await.inspect_err(|error| {
+                // Where it was done after all, who waits for it elsewhere is not to wait to the end.
+                if error.may_be_done() {
+                    self.at(told_in(&with)).teller.note(News::everything());
+                }
+            });
+            match became? {
                 Became::Decided(verdicts) => return Ok(places.iter().copied().zip(verdicts).collect()),
                 Became::Nothing(seen) => least = seen,
             }
@@ -229,9 +240,7 @@ impl Partitions {
                 None => self.forget(*id),
             }
         }
-        // Who listens hears of all partitions.
-        let told = with.first().copied().unwrap_or(0);
-        self.at(told).teller.note(News::of(applied.map(|(group, _)| *group), &[]));
+        self.at(told_in(with)).teller.note(News::of(applied.map(|(group, _)| *group), &[]));
         Ok(Became::Decided(verdicts))
     }
 

@@ -15,10 +15,18 @@ pub struct Era {
 struct Now {
     /// Connections of an earlier one are given up.
     number: u64,
-    /// What the run calls itself (`run_id` of `INFO server`), once one was found.
+    /// What was found in this one: [`Server::run`](crate::durability::Server).
     run: Option<String>,
-    /// When another one was found than before.
+    /// When it began, if it is not the first.
     begun: Option<Instant>,
+}
+
+impl Now {
+    fn begin(&mut self) {
+        self.number += 1;
+        self.run = None;
+        self.begun = Some(Instant::now());
+    }
 }
 
 impl Era {
@@ -26,22 +34,34 @@ impl Era {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The number of the present one.
+    /// The number of the present one. Whoever connects asks for it first.
     pub fn number(&self) -> u64 {
         self.now().number
     }
 
-    /// Somebody has connected, and found this run. Answers the number of its era, which is the present one now.
-    pub fn find(&self, run: &str) -> u64 {
+    /// Somebody has found this run who began to connect in the era `since`. Answers the number of its era, which is the present one; none
+    /// where others have found something else meanwhile, which is newer: he is to look again.
+    pub fn find(&self, run: String, since: u64) -> Option<u64> {
         let mut now = self.now();
-        if now.run.as_deref() != Some(run) {
-            // The first one ends nothing.
-            if now.run.replace(run.to_owned()).is_some() {
-                now.number += 1;
-                now.begun = Some(Instant::now());
-            }
+        let is_known = now.run.as_ref() == Some(&run);
+        if now.number != since && !is_known {
+            return None;
         }
-        now.number
+        if !is_known {
+            if now.run.is_some() {
+                now.begin();
+            }
+            now.run = Some(run);
+        }
+        Some(now.number)
+    }
+
+    /// Somebody was told on a connection of this era that the primary is elsewhere.
+    pub fn end(&self, number: u64) {
+        let mut now = self.now();
+        if now.number == number {
+            now.begin();
+        }
     }
 
     /// When the present one began, if it is not the first.
@@ -57,13 +77,27 @@ mod tests {
     #[test]
     fn who_finds_another_run_ends_the_era_of_all_others() {
         let era = Era::default();
-        let first = era.find("one");
-        assert_eq!((era.find("one"), era.number(), era.begun()), (first, first, None));
-        let second = era.find("two");
+        let first = era.number();
+        assert_eq!(era.find("one".to_owned(), first), Some(first));
+        assert_eq!((era.find("one".to_owned(), first), era.begun()), (Some(first), None));
+        let second = era.find("two".to_owned(), first).unwrap();
         assert!(second != first && era.number() == second && era.begun().is_some());
-        // Who was slower has found what was there before: the others look again, and find one in the end.
-        let third = era.find("one");
-        assert_ne!(third, second);
-        assert_eq!((era.find("two"), era.number()), (third + 1, third + 1));
+        // Who was slower has found what was there before, and looks again.
+        assert_eq!(era.find("one".to_owned(), first), None);
+        assert_eq!(era.find("two".to_owned(), first), Some(second), "or the same");
+    }
+
+    #[test]
+    fn an_era_is_ended_once() {
+        let era = Era::default();
+        let first = era.find("one".to_owned(), era.number()).unwrap();
+        era.end(first);
+        let second = era.number();
+        assert!(second != first && era.begun().is_some());
+        assert_eq!(era.find("one".to_owned(), first), None, "it may have been found before that");
+        // It may be the same one, which is the primary again.
+        assert_eq!(era.find("one".to_owned(), second), Some(second));
+        era.end(first);
+        assert_eq!(era.number(), second, "others were told so before");
     }
 }

@@ -199,6 +199,20 @@ mod tests {
     }
 
     #[test]
+    fn another_run_at_the_same_address_has_moved_for_all_partitions_of_one_redis() {
+        let finder_of = |text| Finder::new(&Address::parse(text).unwrap()).unwrap();
+        for (text, is_one) in [("redis://one", true), ("redis+cluster://one,two", false)] {
+            let first = finder_of(text);
+            let other = first.to_partition(1);
+            first.era().find("before".to_owned(), 0).unwrap();
+            assert!(first.moved().is_none() && other.moved().is_none());
+            first.era().find("after".to_owned(), 0).unwrap();
+            assert!(first.moved().is_some());
+            assert_eq!(other.moved().is_some(), is_one, "{text}");
+        }
+    }
+
+    #[test]
     fn a_primary_that_was_replaced_and_came_back_has_moved() {
         let finder = Finder::new(&Address::parse("redis+cluster://one,two").unwrap()).unwrap();
         let hear = |epoch, host: &str| {

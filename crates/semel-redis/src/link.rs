@@ -200,8 +200,17 @@ impl Link {
         made
     }
 
-    /// Makes the connection anew.
+    /// Makes the connection anew, and again where others have found meanwhile that it leads to a Redis of before.
     async fn make(&self) -> Result<(MultiplexedConnection, u64, Place), RedisError> {
+        loop {
+            if let Some(made) = self.try_to_make().await? {
+                return Ok(made);
+            }
+        }
+    }
+
+    async fn try_to_make(&self) -> Result<Option<(MultiplexedConnection, u64, Place)>, RedisError> {
+        let since = self.finder.era().number();
         let (mut connection, client, place) = self.fresh().await?;
         // Others wait for this one meanwhile.
         let (known, run) = self.unless_it_leaves(&place, self.introduce(&mut connection, &place)).await?;
@@ -220,12 +229,12 @@ impl Link {
                 "Redis is set otherwise than when it was last connected to, or it is another one"
             );
         }
+        let Some(era) = self.finder.era().find(run, since) else { return Ok(None) };
         now.number += 1;
         now.known = Some(known);
-        let era = self.finder.era().find(&run);
         now.connection =
             Some(Open { connection: connection.clone(), client, place: Place::clone(&place), era });
-        Ok((connection, now.number, place))
+        Ok(Some((connection, now.number, place)))
     }
 
     fn present(&self) -> Option<(MultiplexedConnection, u64, Place)> {
@@ -240,12 +249,11 @@ impl Link {
         self.now().heir = Some(secret);
     }
 
-    /// The connection of that number is lost.
-    pub fn lose(&self, number: u64) {
+    /// The connection of that number is lost. Says of which era it was, unless somebody else has lost it before.
+    fn lose(&self, number: u64) -> Option<u64> {
         let mut now = self.now();
-        if now.number == number {
-            now.connection = None;
-        }
+        let lost = if now.number == number { now.connection.take() } else { None };
+        lost.map(|open| open.era)
     }
 
     /// Sends a request, and answers what each of its commands did. An error is that of the connection.
@@ -260,14 +268,14 @@ impl Link {
         } else {
             sent(connection, request).await
         };
-        let is_over = match &sent {
-            Err(error) => error.is_lost_connection(),
-            // Whoever connects makes a store anew that was emptied.
-            Ok(said) => said
-                .iter()
-                .any(|said| said.as_ref().is_err_and(|error| error.is_another_node() || error.is_emptied())),
+        let any = |is_so: fn(&RedisError) -> bool| {
+            sent.as_ref().is_ok_and(|said| said.iter().any(|said| said.as_ref().is_err_and(is_so)))
         };
-        if is_over {
+        if any(RedisError::is_another_node) {
+            // The others' connections lead there as well.
+            self.lose(number).inspect(|era| self.finder.era().end(*era));
+        } else if sent.as_ref().is_err_and(RedisError::is_lost_connection) || any(RedisError::is_emptied) {
+            // Whoever connects makes a store anew that was emptied.
             self.lose(number);
         }
         sent

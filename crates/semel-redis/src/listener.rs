@@ -60,9 +60,11 @@ pub async fn run(store: Weak<Shared>, hints: Weak<Hints>) {
                             }
                         }
                         Ok(None) => break,
-                        // A Redis that is the primary no more may be silent, or hear nothing itself.
-                        Err(_) if finder.has_left(&place) || finder.era().number() != era => break,
                         Err(_) => {}
+                    }
+                    // A Redis that is the primary no more may be silent, or hear nothing itself, or others who have not heard of it.
+                    if finder.has_left(&place) || finder.era().number() != era {
+                        break;
                     }
                 }
             }

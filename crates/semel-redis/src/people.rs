@@ -1,5 +1,7 @@
 //! What people and duties look at: what is due, pages of jobs, queues, the log.
 
+use std::collections::BTreeMap;
+
 use redis::Cmd;
 use semel_core::draft::QueueRow;
 use semel_core::event::{Event, EventKind};
@@ -15,6 +17,9 @@ use crate::head::{Reader, maybe_time, time};
 use crate::load::{counters, queue_row, stored};
 use crate::store::Shared;
 use crate::values::{Values, bytes, id, id_of, list, maybe_bytes, number, pairs, text};
+
+/// About so many queues are looked at by one script, which nobody else is served beside.
+const QUEUES: u32 = 200;
 
 impl Shared {
     /// What is due.
@@ -94,26 +99,25 @@ impl Shared {
         Ok(listing)
     }
 
-    /// All queues, by name.
+    /// All queues, by name. Where there are many they are asked for piece by piece, and each is seen as it is then.
     pub(crate) async fn queues(&self) -> Result<Vec<QueueStats>, RedisError> {
-        let (_, answer) = self.answer(self.question("queues")).await?;
-        let mut queues = Vec::new();
-        for part in list(answer)? {
-            let mut parts = Values::of(part)?;
-            let name = QueueName::from_stored(&text(parts.take()?)?);
-            let row = queue_row(name, maybe_bytes(parts.take()?)?)?;
-            let counters = counters(parts.take()?)?;
-            let oldest = bytes(parts.take()?)?;
-            queues.push(QueueStats {
-                row,
-                counts: counters.by_state,
-                created: counters.created,
-                purged: counters.purged,
-                oldest_ready: Reader(&oldest).take().and_then(maybe_time),
-            });
+        let mut queues = BTreeMap::new();
+        let mut cursor = b"0".to_vec();
+        loop {
+            let mut asked = self.question("queues");
+            asked.arg(&cursor[..]).arg(QUEUES);
+            let (_, answer) = self.answer(asked).await?;
+            let mut answer = Values::of(answer)?;
+            cursor = bytes(answer.take()?)?;
+            for part in list(answer.take()?)? {
+                let stats = queue_stats(Values::of(part)?)?;
+                // A name may come twice, and what comes later is newer.
+                queues.insert(stats.row.name.clone(), stats);
+            }
+            if cursor == b"0" {
+                return Ok(queues.into_values().collect());
+            }
         }
-        queues.sort_unstable_by(|a, b| a.row.name.cmp(&b.row.name));
-        Ok(queues)
     }
 
     /// The rows of queues that have settings.
@@ -177,6 +181,21 @@ impl Shared {
         }
         Ok(page)
     }
+}
+
+/// A queue, as `look` says it.
+fn queue_stats(mut parts: Values) -> Result<QueueStats, RedisError> {
+    let name = QueueName::from_stored(&text(parts.take()?)?);
+    let row = queue_row(name, maybe_bytes(parts.take()?)?)?;
+    let counters = counters(parts.take()?)?;
+    let oldest = bytes(parts.take()?)?;
+    Ok(QueueStats {
+        row,
+        counts: counters.by_state,
+        created: counters.created,
+        purged: counters.purged,
+        oldest_ready: Reader(&oldest).take().and_then(maybe_time),
+    })
 }
 
 /// The last place that an event of that record can have.

@@ -11,15 +11,12 @@ use std::time::Duration;
 
 use futures_util::future::{Either, join_all, select};
 use semel_core::draft::Reads;
-use semel_store::News;
-use tokio::time::Instant;
 
 use crate::commit::RESOLVE_PAUSE;
-use crate::crossing::unpacked;
+use crate::crossing::{told_in, unpacked};
 use crate::error::RedisError;
 use crate::partitions::Partitions;
 use crate::store::Shared;
-use crate::teller;
 use crate::values::{Values, bytes, number, text};
 
 /// Whoever has given no sign for so long has his place taken, and what he decided and did not tell is told.
@@ -130,33 +127,17 @@ impl Partitions {
                 "a commit over several partitions was left in the middle, and is told to those that do not know it yet"
             );
             self.tell(turn, &with, None).await?;
-            self.announce(&with).await;
+            // Whoever decided it is gone, and with him who would have said what it was.
+            self.at(told_in(&with)).teller.have_all_look();
         } else if self.end(turn, "give up", bound()).await? {
             tracing::info!(turn, "a commit over several partitions was left undecided, and is given up");
             self.unlock_all(turn, &with).await;
         }
         Ok(true)
     }
-
-    /// Has everybody who waits for something look for himself, in this process too: whoever decided what was told now is gone, and with
-    /// him who would have said what it was.
-    async fn announce(&self, with: &[u16]) {
-        self.at(with.first().copied().unwrap_or(0)).announce().await;
-    }
 }
 
 impl Shared {
-    async fn announce(&self) {
-        let begun = Instant::now();
-        while let Err(error) = self.publish(teller::NOBODY, &News::everything()).await {
-            tracing::debug!(%error, "servers could not be told to look for themselves");
-            if !error.passes() || begun.elapsed() >= self.patience {
-                return;
-            }
-            tokio::time::sleep(RESOLVE_PAUSE).await;
-        }
-    }
-
     /// Whether it was away when somebody asked last, and is waited for.
     pub fn is_missed(&self) -> bool {
         self.missed.load(Ordering::Acquire)
@@ -174,7 +155,7 @@ impl Shared {
                 if shared.load(&Reads::default()).await.is_ok() {
                     // First: whoever misses it from now on is told anew.
                     shared.missed.store(false, Ordering::Release);
-                    return shared.announce().await;
+                    return shared.teller.have_all_look();
                 }
                 drop(shared);
                 tokio::time::sleep(RESOLVE_PAUSE).await;

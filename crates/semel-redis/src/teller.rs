@@ -1,6 +1,7 @@
 //! Tells other servers on the same store what was committed here: by PUBLISH, seldom, and never in the way of a commit.
 
 use std::sync::Weak;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use semel_core::ident::JobId;
@@ -20,16 +21,22 @@ const JOBS_MAX: usize = 200;
 /// What no server calls itself: everybody hears what is told by this name.
 pub const NOBODY: [u8; 8] = [0; 8];
 
+/// The longest between two tries where none arrives.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
 /// What is to be told.
 pub struct Teller {
     name: [u8; 8],
     untold: Untold,
+    /// Whether everybody is to look for himself, who tells it too.
+    is_for_all: AtomicBool,
 }
 
 impl Teller {
     /// One with nothing to tell.
     pub fn new() -> Self {
-        Self { name: random::number().to_be_bytes(), untold: Untold::new(JOBS_MAX) }
+        let untold = Untold::new(JOBS_MAX);
+        Self { name: random::number().to_be_bytes(), untold, is_for_all: AtomicBool::new(false) }
     }
 
     /// What this server calls itself.
@@ -42,6 +49,12 @@ impl Teller {
         self.untold.note(news);
     }
 
+    /// Has everybody who waits for something look for himself, in this process too, soon.
+    pub fn have_all_look(&self) {
+        self.is_for_all.store(true, Ordering::Release);
+        self.untold.wake();
+    }
+
     /// Has the task look whether the store is still there.
     pub fn end(&self) {
         self.untold.wake();
@@ -50,23 +63,32 @@ impl Teller {
 
 /// Tells what is noted, until the store is gone.
 pub async fn run(store: Weak<Shared>) {
+    let mut pause = PAUSE;
     loop {
         let Some(shared) = store.upgrade() else { return };
         let teller = std::sync::Arc::clone(&shared.teller);
         drop(shared);
         teller.untold.woken().await;
         let Some(shared) = store.upgrade() else { return };
-        let news = teller.untold.take();
-        let mut pause = PAUSE;
-        if !news.is_empty()
-            && let Err(error) = shared.publish(teller.name(), &news).await
-        {
-            // A connection may be lost here and no other: then nobody else has a reason to look for himself.
-            tracing::debug!(%error, "other servers could not be told what was committed");
-            if error.passes() {
-                teller.note(News::everything());
-                pause = RESOLVE_PAUSE;
-            }
+        let is_for_all = teller.is_for_all.swap(false, Ordering::AcqRel);
+        let gathered = teller.untold.take();
+        let news = if is_for_all { News::everything() } else { gathered };
+        if !news.is_empty() {
+            let name = if is_for_all { NOBODY } else { teller.name };
+            pause = match shared.publish(name, &news).await {
+                // A connection may be lost here and no other: then nobody else has a reason to look for himself.
+                Err(error) if error.passes() => {
+                    tracing::debug!(%error, "other servers could not be told yet what was committed");
+                    teller.is_for_all.fetch_or(is_for_all, Ordering::AcqRel);
+                    teller.note(News::everything());
+                    (2 * pause).clamp(RESOLVE_PAUSE, PAUSE_MAX)
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "other servers cannot be told what was committed");
+                    PAUSE
+                }
+                Ok(()) => PAUSE,
+            };
         }
         drop(shared);
         tokio::time::sleep(pause).await;
@@ -75,7 +97,7 @@ pub async fn run(store: Weak<Shared>) {
 
 impl Shared {
     /// Tells it once to all who listen.
-    pub(crate) async fn publish(&self, name: [u8; 8], news: &News) -> Result<(), RedisError> {
+    async fn publish(&self, name: [u8; 8], news: &News) -> Result<(), RedisError> {
         let mut command = redis::cmd("PUBLISH");
         command.arg(self.channel()).arg(write(name, news));
         for said in self.link.send(&Request::One(command)).await? {

@@ -135,7 +135,8 @@ impl Writers {
                 self.is_behind.store(true, Ordering::Release);
                 Err(RedisError::Lagging)
             }
-            Err(error) => Err(error),
+            // Of what was refused that says why; the wait was for nothing then.
+            Err(error) => Err(said.into_iter().find_map(Result::err).unwrap_or(error)),
         }
     }
 }

@@ -20,7 +20,7 @@ use crate::waitlist::WAIT_MAX;
 /// A decision that was taken some times, or never.
 pub(crate) struct Tried {
     pub(crate) decision: Box<dyn Decide>,
-    /// How often it was taken and a record had moved.
+    /// How often it was taken, and a record had moved, or the store.
     pub(crate) tries: u32,
     /// Since when it waits for somebody else's transaction, and how long it rested last.
     pub(crate) waits: Option<(Instant, Duration)>,
@@ -46,6 +46,16 @@ impl Tried {
             seen: Reads::default(),
             is_apart: false,
         }
+    }
+
+    /// Has it taken again, unless that was often enough: then it is answered.
+    fn again(mut self) -> Option<Self> {
+        self.tries += 1;
+        if self.tries >= COMMIT_ATTEMPTS_MAX {
+            self.decision.answer(Err(StoreError::Contended));
+            return None;
+        }
+        Some(self)
     }
 
     /// Has it wait for somebody else's transaction.
@@ -173,7 +183,7 @@ impl Flight {
         // What was written and waited for comes after all that was seen, unless that was somewhere else.
         let has_waited = self.backend.waits_for_all() && told.contains(&(Verdict::Applied, true));
         let mut any_stale = false;
-        for (mut tried, (verdict, written)) in decided.into_iter().zip(told) {
+        for (tried, (verdict, written)) in decided.into_iter().zip(told) {
             // What a silent decision saw may have been overlaid by a group that did not hold.
             let is_stale = verdict == Verdict::Stale || (any_stale && !written);
             if verdict == Verdict::Busy {
@@ -181,14 +191,9 @@ impl Flight {
                 landed.busy.push(tried.wait());
             } else if is_stale && !is_planted(Bug::StaleAnswered) {
                 any_stale = true;
-                tried.tries += 1;
-                if tried.tries >= COMMIT_ATTEMPTS_MAX {
-                    tried.decision.answer(Err(StoreError::Contended));
-                } else {
-                    landed.again.push(tried);
-                }
+                landed.again.extend(tried.again());
             } else if has_moved && !written {
-                landed.again.push(tried);
+                landed.again.extend(tried.again());
             } else if written || has_waited {
                 self.answers.push(Outcome::Decided(tried.decision));
             } else {
@@ -219,7 +224,9 @@ impl Flight {
         let mut seen = Reads::default();
         decided.iter().for_each(|tried| add(&tried.seen, &mut seen));
         match self.backend.confirm(&seen).await {
-            Ok(()) if self.has_moved_since(began) => return decided,
+            Ok(()) if self.has_moved_since(began) => {
+                return decided.into_iter().filter_map(Tried::again).collect();
+            }
             Ok(()) => {
                 decided.into_iter().for_each(|tried| self.answers.push(Outcome::Decided(tried.decision)));
                 self.answers.give();

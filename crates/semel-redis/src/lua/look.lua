@@ -55,9 +55,11 @@ elseif what == 'documents' then
     end
     documents(names)
 elseif what == 'queues' then
-    -- Of each queue so many are looked through.
+    -- Among so many names behind a cursor of the server's: names are the callers', and there may be one for each of their customers.
+    -- Of each queue so many limits are looked through.
     local LIMITS = 100
-    local names = call('SMEMBERS', BASE .. 'w')
+    local page = call('SSCAN', BASE .. 'w', ARGV[5], 'COUNT', ARGV[6])
+    local names, queues = page[2], {}
     for i = 1, #names do
         local name = names[i]
         local at = oldest(BASE .. 'r' .. name, '')
@@ -70,8 +72,9 @@ elseif what == 'queues' then
         if #firsts == LIMITS then
             at = oldest(BASE .. 'i' .. name, at)
         end
-        found[i] = { name, call('GET', BASE .. 'q' .. name), call('HGETALL', BASE .. 'c' .. name), at }
+        queues[i] = { name, call('GET', BASE .. 'q' .. name), call('HGETALL', BASE .. 'c' .. name), at }
     end
+    found = { page[1], queues }
 elseif what == 'settings' then
     local names = call('SMEMBERS', BASE .. 'g')
     local rows = get_all('q', names)

@@ -4,19 +4,24 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use semel_core::enqueue::Outcome;
+use semel_core::draft::Reads;
+use semel_core::enqueue::{Outcome, enqueue};
+use semel_core::partition;
 use semel_core::state::State;
 use semel_engine::Engine;
 use semel_redis::{Address, Redis};
 use semel_store::StoreError;
-use semel_store::backend::{Backend, Batch};
+use semel_store::backend::{Applied, Backend, Batch, BoxFuture};
+use semel_store::batcher::transact;
+use semel_store::layer::Layer;
 use semel_testkit::crash::claim;
-use semel_testkit::make::{job, keyed};
+use semel_testkit::make::{job, key, keyed};
 use semel_testkit::patience::PATIENCE;
 use semel_testkit::redis::url;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
+use crate::partitions::PARTITIONS;
 use crate::place::Place;
 
 const COMMIT: &str = concat!(
@@ -292,4 +297,59 @@ async fn a_request_that_comes_late_is_refused() {
         .await
         .unwrap();
     assert_eq!(settings, "second");
+}
+
+/// A store whose partitions are locked whenever a commit comes, by somebody who is gone.
+struct Locked {
+    inner: Redis,
+    address: Address,
+}
+
+impl Layer for Locked {
+    type Inner = Redis;
+
+    fn inner(&self) -> &Redis {
+        &self.inner
+    }
+
+    fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>> {
+        Box::pin(async move {
+            let mut connection = connection().await;
+            for partition in 0..PARTITIONS {
+                let fact = format!("{}!", self.address.base_of(partition));
+                let () = redis::cmd("HSET")
+                    .arg(fact)
+                    .arg(&["lock", "1"])
+                    .query_async(&mut connection)
+                    .await
+                    .unwrap();
+            }
+            self.inner.commit(batch).await
+        })
+    }
+}
+
+/// What was sent before and is still on its way is the same request as the one that is answered in the end: it changes nothing when it
+/// arrives.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_was_locked_out_comes_again_as_the_same() {
+    let place = Place::divided(PARTITIONS);
+    let address = place.address().clone();
+    let store = Locked { inner: Redis::open(&address).await.unwrap(), address: address.clone() };
+    let offer = keyed("a").offer();
+    let mut reads = Reads::default();
+    offer.reads(&mut reads);
+    let outcome = transact(&store, &reads, |draft| enqueue(draft, &offer)).await.unwrap();
+    assert!(matches!(outcome, Outcome::Created(_)), "{outcome:?}");
+    let mut connection = connection().await;
+    let mark = format!("{}m*", address.base_of(partition::of_key(&key("a"), PARTITIONS)));
+    let marks: Vec<Vec<u8>> = redis::cmd("KEYS").arg(mark).query_async(&mut connection).await.unwrap();
+    assert_eq!(marks.len(), 1);
+    let turn: Vec<u8> =
+        redis::cmd("GETRANGE").arg(&marks[0]).arg(&["0", "7"]).query_async(&mut connection).await.unwrap();
+    assert_eq!(
+        turn,
+        1_u64.to_be_bytes(),
+        "it was the first request of its sender, however often it was sent"
+    );
 }

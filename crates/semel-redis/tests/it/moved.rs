@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use semel_core::enqueue::Outcome;
-use semel_redis::Address;
+use semel_redis::{Address, Redis};
+use semel_store::StoreError;
 use semel_testkit::make::keyed;
 use semel_testkit::patience::until;
 use tokio::io::copy_bidirectional;
@@ -63,7 +64,10 @@ async fn nobody_reads_where_nobody_writes_any_more(partitions: u16) {
     let second = replica_of(first.port).await;
     let name = Name::of(&first).await;
     let ours = engine(&name.address(partitions)).await;
-    ours.enqueue(keyed("before").offer(), "").await.unwrap();
+    // So many that each of its connections has been used.
+    for number in 0..48 {
+        ours.enqueue(keyed(&format!("before {number}")).offer(), "").await.unwrap();
+    }
     // The second one takes over, with a replica of its own. The first one goes on answering who reads, and hears of nothing.
     second.ask(&["REPLICAOF", "NO", "ONE"]).await.unwrap();
     let _third = replica_of(second.port).await;
@@ -86,8 +90,15 @@ async fn nobody_reads_where_nobody_writes_any_more(partitions: u16) {
         };
         wanted.push((job, head.id));
     }
-    // Who writes first is refused where he was.
-    until("writes are taken again", async || ours.enqueue(keyed("mine").offer(), "").await.is_ok()).await;
+    // Who writes first is refused where he was, and nobody after him.
+    for number in 0..8 {
+        let told = ours.enqueue(keyed(&format!("mine {number}")).offer(), "").await;
+        match told {
+            Err(StoreError::Unavailable(_)) if number == 0 => {}
+            Ok(Outcome::Created(_)) if number > 0 => {}
+            other => panic!("{other:?}"),
+        }
+    }
     for (job, id) in wanted {
         assert!(ours.job(id).await.unwrap().is_some(), "it is read where it was written");
         let told = ours.enqueue(job.offer(), "").await.unwrap();
@@ -104,4 +115,15 @@ async fn who_is_refused_where_the_primary_was_takes_all_with_him() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_partitions_go_by_what_one_of_them_has_found() {
     nobody_reads_where_nobody_writes_any_more(4).await;
+}
+
+/// One that knows the store as its own, and would answer who only looks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_is_no_store() {
+    let first = Node::start(&[]).await;
+    let address = Address::parse(&first.own.url()).unwrap();
+    engine(&address).await.enqueue(keyed("a").offer(), "").await.unwrap();
+    first.ask(&["REPLICAOF", "127.0.0.1", "1"]).await.unwrap();
+    let told = Redis::open(&address).await.map(drop).unwrap_err().to_string();
+    assert!(told.contains("replica") && told.contains("name the primary"), "{told}");
 }

@@ -7,16 +7,13 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use semel_core::draft::Reads;
-use semel_core::enqueue::{Outcome, enqueue};
+use semel_core::enqueue::Outcome;
 use semel_core::ident::{JobId, QueueName};
 use semel_core::life;
 use semel_core::partition;
 use semel_engine::Engine;
 use semel_redis::{Address, Redis};
-use semel_store::backend::{Applied, Batch, BoxFuture};
-use semel_store::batcher::transact;
-use semel_store::layer::Layer;
-use semel_store::{Backend, StoreError};
+use semel_store::Backend;
 use semel_testkit::make::{Want, foreign_id, job, key, keyed};
 use semel_testkit::redis::{prefix, url};
 use semel_testkit::{Fixture, Step};
@@ -109,61 +106,6 @@ async fn jobs_are_in_the_partitions_of_their_keys_and_ids() {
         counts.push(ids.len());
     }
     assert!(counts.iter().sum::<usize>() == 80 && counts.iter().all(|count| *count > 5), "{counts:?}");
-}
-
-/// A store whose partitions are locked whenever a commit comes, by somebody who is gone.
-struct Locked {
-    inner: Redis,
-    address: Address,
-}
-
-impl Layer for Locked {
-    type Inner = Redis;
-
-    fn inner(&self) -> &Redis {
-        &self.inner
-    }
-
-    fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>> {
-        Box::pin(async move {
-            let mut connection = patient(&url()).await;
-            for partition in 0..PARTITIONS {
-                let fact = format!("{}!", self.address.base_of(partition));
-                let () = redis::cmd("HSET")
-                    .arg(fact)
-                    .arg(&["lock", "1"])
-                    .query_async(&mut connection)
-                    .await
-                    .unwrap();
-            }
-            self.inner.commit(batch).await
-        })
-    }
-}
-
-/// What was sent before and is still on its way is the same request as the one that is answered in the end: it changes nothing when it
-/// arrives.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_was_locked_out_comes_again_as_the_same() {
-    let place = Place::divided(PARTITIONS);
-    let address = place.address().clone();
-    let store = Locked { inner: Redis::open(&address).await.unwrap(), address: address.clone() };
-    let offer = keyed("a").offer();
-    let mut reads = Reads::default();
-    offer.reads(&mut reads);
-    let outcome = transact(&store, &reads, |draft| enqueue(draft, &offer)).await.unwrap();
-    assert!(matches!(outcome, Outcome::Created(_)), "{outcome:?}");
-    let mut connection = patient(&url()).await;
-    let mark = format!("{}m*", address.base_of(partition::of_key(&key("a"), PARTITIONS)));
-    let marks: Vec<Vec<u8>> = redis::cmd("KEYS").arg(mark).query_async(&mut connection).await.unwrap();
-    assert_eq!(marks.len(), 1);
-    let turn: Vec<u8> =
-        redis::cmd("GETRANGE").arg(&marks[0]).arg(&["0", "7"]).query_async(&mut connection).await.unwrap();
-    assert_eq!(
-        turn,
-        1_u64.to_be_bytes(),
-        "it was the first request of its sender, however often it was sent"
-    );
 }
 
 /// Where an id leads that names another partition is forgotten after its job, and the id is free then.

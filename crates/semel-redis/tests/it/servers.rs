@@ -3,20 +3,22 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel_core::enqueue::Outcome;
+use semel_core::enqueue::{Mode, Outcome};
 use semel_core::ident::QueueName;
 use semel_core::lease::{Bearer, Grant};
 use semel_core::partition;
+use semel_core::state::State;
 use semel_engine::Engine;
 use semel_redis::Redis;
 use semel_store::backend::{Backend, Claim, Filter};
+use semel_testkit::TempDir;
 use semel_testkit::make::{job, key, keyed};
 use semel_testkit::patience::rounds;
 use semel_testkit::races::at_once;
 use semel_testkit::redis::url;
 use tokio::task::JoinSet;
 
-use crate::own::patient;
+use crate::own::{Own, calls, patient};
 use crate::place::Place;
 
 /// So many stores, each with a connection of its own, by Redis's clock.
@@ -85,6 +87,26 @@ async fn a_page_of_jobs_goes_on_where_the_last_one_ended() {
     }
     assert_eq!(seen.len(), 5);
     assert!(seen.is_sorted_by(|a, b| a > b), "newest first");
+}
+
+/// Each has jobs of its own, and nobody waits while all are looked at.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_queues_are_looked_at_piece_by_piece() {
+    const QUEUES: u64 = 1_000;
+    let folder = TempDir::new();
+    let own = Own::start(folder.path(), &[]).await;
+    let engines = servers(&Place::at(&own.url()), 1).await;
+    let named = |number: u64| job().queue(&format!("q{number:04}")).offer();
+    for _ in 0..2 {
+        engines[0].enqueue_batch((0..QUEUES).map(named).collect(), Mode::Each, "").await.unwrap();
+    }
+    let mut connection = own.connection().await;
+    let before = calls(&mut connection, "sscan").await;
+    let queues = engines[0].queues().await.unwrap();
+    assert!(calls(&mut connection, "sscan").await >= before + 3);
+    let names: Vec<String> = queues.iter().map(|stats| stats.row.name.to_string()).collect();
+    assert_eq!(names, (0..QUEUES).map(|number| format!("q{number:04}")).collect::<Vec<_>>());
+    assert!(queues.iter().all(|stats| (stats.created, stats.count(State::Available)) == (2, 2)));
 }
 
 /// Whoever waits for a job at one server hears of it when it comes by another.

@@ -162,3 +162,37 @@ async fn nobody_is_a_duplicate_of_what_was_read_where_nothing_is_written_any_mor
     let told = transact(&*store(), &reads, |draft| enqueue(draft, &offer)).await.unwrap();
     assert!(matches!(told, Outcome::Created(_)), "{told:?}");
 }
+
+/// A store whose name leads now to one of two, now to the other.
+#[derive(Default)]
+struct Restless {
+    memory: Memory,
+    loads: AtomicUsize,
+}
+
+impl Layer for Restless {
+    type Inner = Memory;
+
+    fn inner(&self) -> &Memory {
+        &self.memory
+    }
+
+    fn load<'a>(&'a self, reads: &'a Reads) -> BoxFuture<'a, Result<Snapshot, StoreError>> {
+        self.loads.fetch_add(1, Ordering::SeqCst);
+        self.memory.load(reads)
+    }
+
+    fn moved(&self) -> Option<Instant> {
+        Some(Instant::now())
+    }
+}
+
+#[tokio::test]
+async fn who_reads_where_nothing_stays_is_told_so_in_the_end() {
+    let store = Arc::new(Restless::default());
+    let engine = Engine::without_duties(Arc::clone(&store) as Arc<dyn Backend>).unwrap();
+    assert!(matches!(engine.enqueue(again().offer(), "").await.unwrap(), Outcome::Created(_)));
+    let told = engine.enqueue(again().offer(), "").await;
+    assert!(matches!(told, Err(StoreError::Contended)), "{told:?}");
+    assert!(store.loads.load(Ordering::SeqCst) < 50, "it is bounded");
+}
