@@ -131,8 +131,10 @@ pub(crate) struct Server {
     pub(crate) version: u32,
     /// Another one after each start, and after each time that it took over.
     pub(crate) run: String,
-    /// Whether it takes writes.
+    /// Whether it says that it takes writes.
     pub(crate) is_primary: bool,
+    /// Whether it says that it takes none.
+    pub(crate) is_replica: bool,
     /// Whether it is a node of a cluster.
     pub(crate) is_cluster: bool,
 }
@@ -148,7 +150,11 @@ impl Server {
                     server.version = first.unwrap_or(0);
                 }
                 Some(("run_id" | "master_replid", part)) => server.run.push_str(part.trim()),
-                Some(("role", role)) => server.is_primary = role.trim() == "master",
+                Some(("role", role)) => {
+                    server.is_primary = role.trim() == "master";
+                    // `replica` is what others call it.
+                    server.is_replica = ["slave", "replica"].contains(&role.trim());
+                }
                 // The second is Valkey's name for it.
                 Some(("redis_mode" | "server_mode", mode)) => server.is_cluster = mode.trim() == "cluster",
                 _ => {}
@@ -182,7 +188,7 @@ mod tests {
     fn what_redis_says_of_itself_is_read() {
         let said = "# Server\r\nredis_version:7.0.15\r\nredis_mode:standalone\r\nrun_id:abc\r\n\
                     # Replication\r\nrole:master\r\nmaster_replid:def\r\nmaster_replid2:00\r\n";
-        let read = Server { version: 7, run: "abcdef".to_owned(), is_primary: true, is_cluster: false };
+        let read = Server { version: 7, run: "abcdef".to_owned(), is_primary: true, ..Server::default() };
         assert_eq!(Server::of(said), read);
         assert!(!Server::of("role:slave\r\n").is_primary);
         assert!(Server::of("redis_mode:cluster\r\n").is_cluster);
@@ -193,7 +199,13 @@ mod tests {
     fn what_valkey_says_of_itself_is_read() {
         let said = "# Server\r\nredis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:8.1.1\r\nserver_mode:cluster\r\n\
                     run_id:abc\r\n# Replication\r\nrole:master\r\nmaster_replid:def\r\n";
-        let read = Server { version: 7, run: "abcdef".to_owned(), is_primary: true, is_cluster: true };
+        let read = Server {
+            version: 7,
+            run: "abcdef".to_owned(),
+            is_primary: true,
+            is_cluster: true,
+            ..Server::default()
+        };
         assert_eq!(Server::of(said), read);
         assert!(!Server::of(&said.replace("mode:cluster", "mode:standalone")).is_cluster);
     }

@@ -40,7 +40,7 @@ impl Era {
     }
 
     /// Somebody has found this run who began to connect in the era `since`. Answers the number of its era, which is the present one; none
-    /// where others have found something else meanwhile, which is newer: he is to look again.
+    /// where others have found something else meanwhile, and it is not known which of both is newer: he is to look again.
     pub fn find(&self, run: String, since: u64) -> Option<u64> {
         let mut now = self.now();
         let is_known = now.run.as_ref() == Some(&run);

@@ -50,6 +50,11 @@ pub enum RedisError {
     /// Nobody is the primary now, or nobody knows who is.
     #[error("redis: {0}")]
     Astray(String),
+    /// What the address leads to takes no writes, and what it would answer may be of long ago.
+    #[error(
+        "this Redis is a replica, and takes no writes: name the primary, or a Sentinel or cluster that knows it"
+    )]
+    Replica,
     /// It was started, and has not read its data yet.
     #[error(
         "redis: it is still reading its data from the disk, and takes no requests before it has: wait until INFO says loading:0, and \
@@ -132,7 +137,7 @@ impl RedisError {
 
     /// Whether nobody has answered for as long as somebody is waited for.
     pub(crate) const fn is_nobody_there(&self) -> bool {
-        matches!(self, Self::Unknown | Self::Astray(_))
+        matches!(self, Self::Unknown | Self::Astray(_) | Self::Replica)
     }
 
     /// The same, as it is told of what had to come first: that of which it is asked was not begun.
@@ -169,7 +174,7 @@ impl RedisError {
     /// script that finds none would take it for a job that was never offered.
     pub(crate) fn is_on_its_way(&self) -> bool {
         let kinds = [ServerErrorKind::Ask, ServerErrorKind::ClusterDown];
-        matches!(self, Self::Astray(_))
+        matches!(self, Self::Astray(_) | Self::Replica)
             || self.is_another_node()
             || self.server().is_some_and(|kind| kinds.contains(&kind))
     }
@@ -209,7 +214,8 @@ impl From<RedisError> for StoreError {
             | RedisError::Behind
             | RedisError::Locked
             | RedisError::Loading
-            | RedisError::Astray(_) => Self::Unavailable(message),
+            | RedisError::Astray(_)
+            | RedisError::Replica => Self::Unavailable(message),
         }
     }
 }

@@ -26,7 +26,7 @@ pub struct Finder {
     /// Where it is known to be now.
     at: watch::Sender<Option<Place>>,
     memory: Mutex<Memory>,
-    /// Of all partitions where these are one Redis's.
+    /// Of all partitions where one address leads to them.
     era: Arc<Era>,
 }
 
@@ -46,7 +46,8 @@ impl Finder {
 
     /// For another partition of the same store.
     pub fn to_partition(&self, partition: u16) -> Self {
-        let era = if self.is_in_cluster() { Arc::default() } else { Arc::clone(&self.era) };
+        // Others that may be elsewhere are found for each, and not all at one moment.
+        let era = if self.follows() { Arc::default() } else { Arc::clone(&self.era) };
         Self::of(Arc::clone(&self.asker), partition, era)
     }
 
@@ -201,7 +202,12 @@ mod tests {
     #[test]
     fn another_run_at_the_same_address_has_moved_for_all_partitions_of_one_redis() {
         let finder_of = |text| Finder::new(&Address::parse(text).unwrap()).unwrap();
-        for (text, is_one) in [("redis://one", true), ("redis+cluster://one,two", false)] {
+        let addresses = [
+            ("redis://one", true),
+            ("redis+cluster://one,two", false),
+            ("redis+sentinel://one,two/main", false),
+        ];
+        for (text, is_one) in addresses {
             let first = finder_of(text);
             let other = first.to_partition(1);
             first.era().find("before".to_owned(), 0).unwrap();

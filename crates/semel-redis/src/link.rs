@@ -27,6 +27,9 @@ pub const CONNECT: Duration = Duration::from_secs(20);
 /// How long an answer may take: whoever is silent for so long is taken for lost.
 const ANSWER: Duration = Duration::from_secs(30);
 
+/// How often it is looked where an address leads that others find elsewhere each time.
+const TRIES: usize = 3;
+
 /// What is known of the store once it has been spoken to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Known {
@@ -202,11 +205,12 @@ impl Link {
 
     /// Makes the connection anew, and again where others have found meanwhile that it leads to a Redis of before.
     async fn make(&self) -> Result<(MultiplexedConnection, u64, Place), RedisError> {
-        loop {
+        for _ in 0..TRIES {
             if let Some(made) = self.try_to_make().await? {
                 return Ok(made);
             }
         }
+        Err(RedisError::Silent)
     }
 
     async fn try_to_make(&self) -> Result<Option<(MultiplexedConnection, u64, Place)>, RedisError> {

@@ -103,10 +103,18 @@ impl Shared {
     pub(crate) async fn queues(&self) -> Result<Vec<QueueStats>, RedisError> {
         let mut queues = BTreeMap::new();
         let mut cursor = b"0".to_vec();
+        let mut era = self.link.finder().era().number();
         loop {
             let mut asked = self.question("queues");
             asked.arg(&cursor[..]).arg(QUEUES);
             let (_, answer) = self.answer(asked).await?;
+            let present = self.link.finder().era().number();
+            if era != present {
+                // Another run of Redis goes through them in another order.
+                (era, cursor) = (present, b"0".to_vec());
+                queues.clear();
+                continue;
+            }
             let mut answer = Values::of(answer)?;
             cursor = bytes(answer.take()?)?;
             for part in list(answer.take()?)? {

@@ -77,7 +77,7 @@ pub async fn run(store: Weak<Shared>) {
             let name = if is_for_all { NOBODY } else { teller.name };
             pause = match shared.publish(name, &news).await {
                 // A connection may be lost here and no other: then nobody else has a reason to look for himself.
-                Err(error) if error.passes() => {
+                Err(error) if !error.is_forbidden() => {
                     tracing::debug!(%error, "other servers could not be told yet what was committed");
                     teller.is_for_all.fetch_or(is_for_all, Ordering::AcqRel);
                     teller.note(News::everything());

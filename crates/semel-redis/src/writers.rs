@@ -135,8 +135,11 @@ impl Writers {
                 self.is_behind.store(true, Ordering::Release);
                 Err(RedisError::Lagging)
             }
-            // Of what was refused that says why; the wait was for nothing then.
-            Err(error) => Err(said.into_iter().find_map(Result::err).unwrap_or(error)),
+            Err(error) => {
+                // That says why nobody waits here. Any other answer is none before replicas have confirmed it.
+                let refused = said.into_iter().filter_map(Result::err).find(RedisError::is_another_node);
+                Err(refused.unwrap_or(error))
+            }
         }
     }
 }
@@ -166,6 +169,18 @@ mod tests {
         };
         let told = writers("redis://one?replicas=1").unwrap(said(), false);
         assert!(matches!(told, Err(RedisError::Lagging)), "{told:?}");
+        // Nor is what was refused known before anybody has confirmed it: this one may not be the primary any more.
+        let unblocked = || refused(ServerErrorKind::ResponseError, "nobody waits any more");
+        let given_up = Err(RedisError::Redis(redis::RedisError::from((
+            ErrorKind::Extension,
+            "SEMELOLD",
+            "given up".to_owned(),
+        ))));
+        let told = writers("redis+cluster://one?replicas=1").unwrap(vec![given_up, unblocked()], false);
+        assert!(told.as_ref().is_err_and(|told| told.to_string().contains("nobody waits")), "{told:?}");
+        let moved = refused(ServerErrorKind::ReadOnly, "a replica takes no writes");
+        let told = writers("redis://one?replicas=1").unwrap(vec![moved, unblocked()], false);
+        assert!(told.as_ref().is_err_and(RedisError::is_another_node), "it says why: {told:?}");
         let none = vec![refused(ServerErrorKind::ResponseError, "a replica waits for nobody")];
         let told = writers("redis://one?replicas=1").unwrap(none, false);
         assert!(matches!(told, Err(RedisError::Redis(_))), "nothing was done: {told:?}");

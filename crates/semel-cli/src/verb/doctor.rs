@@ -63,8 +63,14 @@ impl Doctor {
             Ok((manifest, health, advice))
         });
         let (manifest, health, advice) = if is_there {
-            let (manifest, health, advice) = asked.await?;
-            (manifest, health, advice)
+            match asked.await {
+                // What is wrong with the settings may be why.
+                Err(failure) if !findings.is_empty() => {
+                    show(printer, &Value::Null, &findings, &Advice::default());
+                    return Err(failure);
+                }
+                asked => asked?,
+            }
         } else {
             // A store that is not there yet promises nothing, but its Redis is set already.
             (Value::Null, Ok(Value::Null), None)
@@ -113,6 +119,7 @@ fn unwell(error: ClientError, target: &Target) -> Failure {
 }
 
 /// What is said and ends with 0.
+#[derive(Default)]
 struct Advice {
     /// Of the policies that were sampled.
     policies: Option<Value>,

@@ -100,6 +100,28 @@ async fn a_redis_without_room_is_not_well_and_a_verb_says_what_it_said() {
     assert_eq!(folder.run(&[&["jobs"], &at[..]].concat()).code, 0);
 }
 
+/// A primary that was replaced by hand has the store still.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_a_replica_it_is_said_that_it_is_one() {
+    let (folder, data) = (Folder::new(), TempDir::new());
+    let own = Own::start(data.path(), &["--appendfsync", "always"]).await;
+    let at = ["--store", &own.url()];
+    folder.json(&[&["enqueue", "a.b", "1"], &at[..]].concat());
+    let mut connection = own.connection().await;
+    let () = redis::cmd("REPLICAOF").arg(&["127.0.0.1", "1"]).query_async(&mut connection).await.unwrap();
+    for verb in [&["enqueue", "a.b", "1"][..], &["jobs"], &["doctor"]] {
+        let told = folder.run(&[verb, &at[..]].concat());
+        assert!(
+            told.code != 0 && told.err.contains("is a replica") && told.err.contains("name the primary"),
+            "{told:?}"
+        );
+    }
+    // How it is set is shown all the same.
+    let ill = folder.run(&[&["doctor", "--json"], &at[..]].concat());
+    let said: serde_json::Value = serde_json::from_str(&ill.out).unwrap();
+    assert_eq!(said["findings"][0]["setting"], "role", "{ill:?}");
+}
+
 #[test]
 fn a_server_says_at_its_start_which_settings_lose_something() {
     let (folder, store) = (Folder::new(), store_url());

@@ -52,13 +52,11 @@ impl Link {
                 .to_owned(),
             ));
         }
-        if !server.is_primary {
-            // What it would answer may be of long ago.
-            let why = match self.finder.follows() {
-                true => "what is said to be the primary is none yet",
-                false => "this Redis is a replica, and takes no writes: name the primary",
-            };
-            return Err(RedisError::Astray(why.to_owned()));
+        if self.finder.follows() && !server.is_primary {
+            return Err(RedisError::Astray("what is said to be the primary is none yet".to_owned()));
+        }
+        if server.is_replica {
+            return Err(RedisError::Replica);
         }
         self.load_scripts(connection).await?;
         self.is_alone(connection).await?;

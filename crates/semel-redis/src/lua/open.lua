@@ -8,7 +8,7 @@ local fact = BASE .. '!'
 -- What an account may not do is refused when it is done, in the middle of a script: so it is asked beforehand.
 local USED = {
     { 'GET', fact }, { 'MGET', fact }, { 'GETRANGE', fact, '0', '7' }, { 'EXISTS', fact },
-    { 'HGET', fact, 'at' }, { 'HMGET', fact, 'at' }, { 'HGETALL', fact }, { 'SMEMBERS', fact },
+    { 'HGET', fact, 'at' }, { 'HMGET', fact, 'at' }, { 'HGETALL', fact }, { 'SMEMBERS', fact }, { 'SSCAN', fact, '0' },
     { 'ZRANGE', fact, '0', '0' }, { 'XRANGE', fact, '-', '+' }, { 'XLEN', fact }, { 'TIME' },
     { 'SET', fact, '' }, { 'MSET', fact, '' }, { 'MSETNX', fact, '' }, { 'DEL', fact }, { 'UNLINK', fact },
     { 'HSET', fact, 'at', '' }, { 'HDEL', fact, 'at' }, { 'HINCRBY', fact, 'at', '1' },

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use futures_util::StreamExt;
 use semel_core::draft::Reads;
 use semel_core::enqueue::{Outcome, enqueue};
 use semel_core::partition;
@@ -78,12 +79,9 @@ impl Between {
         Self { port, does }
     }
 
-    fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
-    }
-
     fn address(&self) -> Address {
-        Address::parse(&self.url()).unwrap().with_prefix(&semel_testkit::redis::prefix()).unwrap()
+        let text = format!("redis://127.0.0.1:{}", self.port);
+        Address::parse(&text).unwrap().with_prefix(&semel_testkit::redis::prefix()).unwrap()
     }
 
     fn next(&self, does: u8) {
@@ -210,7 +208,10 @@ async fn what_may_have_been_done_is_not_told_as_undone() {
     let between = Between::start(COMMIT).await;
     let address = between.address().with_patience(std::time::Duration::from_millis(200));
     let engine = Engine::without_duties(Arc::new(Redis::open(&address).await.unwrap())).unwrap();
+    let mut ear = ear(&address).await;
     engine.enqueue(keyed("a").offer(), "").await.unwrap();
+    // What is told of that one does not come later, as what could not be told.
+    drop(tokio::time::timeout(PATIENCE, ear.on_message().next()).await.unwrap().unwrap());
     between.next(SWALLOW_REQUEST_AND_REFUSE);
     let told = engine.enqueue(keyed("b").offer(), "").await;
     assert!(matches!(&told, Err(StoreError::Unknown(why)) if why.contains("same id")), "{told:?}");
@@ -218,6 +219,9 @@ async fn what_may_have_been_done_is_not_told_as_undone() {
     // Nobody is let in now: what is not sent is not done.
     let told = engine.enqueue(keyed("c").offer(), "").await;
     assert!(matches!(told, Err(StoreError::Unavailable(_))), "{told:?}");
+    // Who waits for the second one elsewhere is told to look.
+    between.next(NOTHING);
+    hears_of_everything(&mut ear).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -235,34 +239,36 @@ async fn scripts_that_redis_has_forgotten_are_told_again() {
     }
 }
 
+/// An ear on what a store's programs tell each other.
+async fn ear(address: &Address) -> redis::aio::PubSub {
+    let mut ear = redis::Client::open(url()).unwrap().get_async_pubsub().await.unwrap();
+    ear.subscribe(format!("{}news", address.base())).await.unwrap();
+    ear
+}
+
+/// Waits until somebody tells that there may be everything: not what one commit does.
+async fn hears_of_everything(ear: &mut redis::aio::PubSub) {
+    let hears = async {
+        loop {
+            let message = ear.on_message().next().await.unwrap();
+            if message.get_payload_bytes().get(8..) == Some(&[0b1111]) {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, hears).await.unwrap();
+}
+
 /// A message that is lost with a connection is missed by nobody who listens: his own connection is as it was.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_that_was_lost_is_told_again() {
     let between = Between::before("PUBLISH".to_owned()).await;
-    let place = Place::new();
-    let through = Address::parse(&place.address().to_string().replace(&url(), &between.url())).unwrap();
-    let ours = Engine::without_duties(Arc::new(Redis::open(&through).await.unwrap())).unwrap();
-    let others = Engine::without_duties(Arc::new(Redis::open(place.address()).await.unwrap())).unwrap();
-    let hints = others.store().hints();
-    // Until it listens, nothing is told to it; what it hears when it begins to, it hears without a job.
-    for _ in 0..3 {
-        let mark = hints.mark(&[]);
-        let mut heard = std::pin::pin!(hints.ready_since(&mark));
-        loop {
-            ours.enqueue(job().offer(), "").await.unwrap();
-            let pause = std::time::Duration::from_millis(20);
-            if tokio::time::timeout(pause, &mut heard).await.is_ok() {
-                break;
-            }
-        }
-    }
-    // Of all that was told before, it has heard.
-    let quiet = std::time::Duration::from_millis(300);
-    while tokio::time::timeout(quiet, hints.ready_since(&hints.mark(&[]))).await.is_ok() {}
-    let mark = hints.mark(&[]);
+    let address = between.address();
+    let engine = Engine::without_duties(Arc::new(Redis::open(&address).await.unwrap())).unwrap();
+    let mut ear = ear(&address).await;
     between.next(SWALLOW_REQUEST);
-    ours.enqueue(job().offer(), "").await.unwrap();
-    tokio::time::timeout(PATIENCE, hints.ready_since(&mark)).await.unwrap();
+    engine.enqueue(job().offer(), "").await.unwrap();
+    hears_of_everything(&mut ear).await;
     between.assert_done();
 }
 
