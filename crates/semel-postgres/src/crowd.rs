@@ -78,7 +78,7 @@ impl<S: Session> Transaction<S> {
 fn looking(shared: &Shared) -> String {
     let columns: Vec<String> = rows::COLUMNS.iter().map(|(name, _)| format!("h.{name}")).collect();
     format!(
-        "SELECT {}, k.key, k.version FROM {} k, unnest(k.done) AS u(id) JOIN {} h ON h.id = u.id WHERE k.key = ANY ($1)",
+        "SELECT {}, k.key, k.version FROM {} k, pg_catalog.unnest(k.done) AS u(id) JOIN {} h ON h.id = u.id WHERE k.key = ANY ($1)",
         columns.join(", "),
         shared.name("key"),
         shared.name("head")
@@ -94,7 +94,7 @@ fn named(keys: &[Vec<u8>]) -> Params<'_> {
 /// Takes those found by [`outlived`] from their keys.
 fn taking(shared: &Shared, by: &str, is_so: &str) -> String {
     format!(
-        "UPDATE {0} k SET done = ARRAY(SELECT u.id FROM unnest(k.done) AS u(id) WHERE u.id <> ALL ($3)) \
+        "UPDATE {0} k SET done = ARRAY(SELECT u.id FROM pg_catalog.unnest(k.done) AS u(id) WHERE u.id <> ALL ($3)) \
          FROM (SELECT k.key FROM {by}unnest($1, $2) AS w(key, version) JOIN {0} k ON k.key = w.key AND k.version = w.version \
          WHERE {is_so} ORDER BY k.key FOR UPDATE OF k SKIP LOCKED) AS w WHERE k.key = w.key",
         shared.name("key")

@@ -214,7 +214,7 @@ impl Ear {
 /// How the log ends.
 async fn look(shared: &Shared) -> Result<Tip, PostgresError> {
     let sql = format!(
-        "SELECT string_agg(tx::text || '.' || first, ' ') \
+        "SELECT string_agg(tx::text || '.' || first::text, ' ') \
          FROM (SELECT tx, first FROM {} ORDER BY tx DESC, first DESC LIMIT {TIP}) AS newest",
         shared.name("event")
     );

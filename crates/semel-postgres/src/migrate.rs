@@ -27,6 +27,7 @@ const STEPS: &[(&str, &str)] = &[
 /// What every version's functions are.
 const FUNCTIONS: &[&str] = &[
     include_str!("sql/time.sql"),
+    include_str!("sql/uuid.sql"),
     include_str!("sql/forget.sql"),
     include_str!("sql/claim.sql"),
     include_str!("sql/take.sql"),
@@ -40,7 +41,7 @@ const FUNCTIONS: &[&str] = &[
 ];
 
 /// Their number: raised with each change of their text, so that a program knows whether its own are later than those it finds.
-const FUNCTIONS_NUMBER: u32 = 7;
+const FUNCTIONS_NUMBER: u32 = 8;
 /// What they are called among what is pending.
 const FUNCTIONS_STEP: &str = "functions";
 
@@ -242,7 +243,7 @@ async fn has_functions(client: &impl GenericClient, schema: &Schema) -> Result<b
     let made = FUNCTIONS.iter().flat_map(|text| text.split("FUNCTION @.").skip(1));
     let names: Vec<&str> = made.filter_map(|text| text.split('(').next()).collect();
     let name = schema.as_str();
-    let sql = "SELECT NOT EXISTS (SELECT 1 FROM unnest($2) AS w(name) WHERE NOT EXISTS ( \
+    let sql = "SELECT NOT EXISTS (SELECT 1 FROM pg_catalog.unnest($2) AS w(name) WHERE NOT EXISTS ( \
                SELECT 1 FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace \
                WHERE n.nspname = $1 AND p.proname = w.name))";
     let row = one(client, sql, &[(&name, Type::TEXT), (&names, Type::TEXT_ARRAY)]).await?;
@@ -356,6 +357,7 @@ mod tests {
         "functions 5 bdd90b60b97dfe17",
         "functions 6 bd5eb09b67a4cc89",
         "functions 7 1e5452df82cd14b2",
+        "functions 8 df05e607fcdf1564",
     ];
 
     #[test]

@@ -62,7 +62,7 @@ impl Shared {
         let mut params = Params::default();
         params.texts(queues.into_iter().collect());
         let sql = format!(
-            "SELECT w.queue FROM unnest($1) AS w(queue) \
+            "SELECT w.queue FROM pg_catalog.unnest($1) AS w(queue) \
              WHERE NOT EXISTS (SELECT FROM {} q WHERE q.name = w.queue AND q.paused) \
              AND EXISTS (SELECT FROM {} h WHERE h.slot = 0 AND h.lane IS NULL AND h.queue = w.queue)",
             self.name("queue"),

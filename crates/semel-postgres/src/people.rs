@@ -199,9 +199,9 @@ impl Shared {
              NULL::uuid[], NULL::text[], NULL::text[], NULL::int8[], NULL::int8[], dropped FROM {} UNION ALL \
              (SELECT tx::text::int8, first, at, kinds, jobs, types, queues, attempts, amounts, NULL::int8 FROM ( \
              SELECT *, sum(ahead) OVER (ORDER BY tx, first) - ahead AS before FROM ( \
-             SELECT *, cardinality(kinds) - CASE WHEN tx = $1::text::xid8 THEN greatest($2 - first, 0) ELSE 0 END AS ahead \
-             FROM {} WHERE tx >= $1::text::xid8 AND cardinality(kinds) > 0 \
-             AND (tx > $1::text::xid8 OR first + cardinality(kinds) > $2) ORDER BY tx, first LIMIT $3) AS found) AS summed \
+             SELECT *, pg_catalog.cardinality(kinds) - CASE WHEN tx = $1::text::xid8 THEN greatest($2 - first, 0) ELSE 0 END AS ahead \
+             FROM {} WHERE tx >= $1::text::xid8 AND pg_catalog.cardinality(kinds) > 0 \
+             AND (tx > $1::text::xid8 OR first + pg_catalog.cardinality(kinds) > $2) ORDER BY tx, first LIMIT $3) AS found) AS summed \
              WHERE before < $3 ORDER BY tx, first)",
             self.name("fact"),
             self.name("event")

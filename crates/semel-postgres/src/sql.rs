@@ -6,9 +6,11 @@ use semel_core::limits::{BATCH_JOBS_MAX, HOLDERS_PER_KEY_MAX};
 use crate::rows::{COLUMNS, WORDS};
 
 /// What every function of the schema is planned under. Plans are cached for as long as a connection lives, and the first may
-/// be made while the tables are empty: it must not be one that reads a whole table.
-const PLANNING: &str = "LANGUAGE plpgsql SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off \
-     SET plan_cache_mode = force_generic_plan SET jit = off";
+/// be made while the tables are empty: it must not be one that reads a whole table. Names mean what they mean in PostgreSQL itself: an
+/// `unnest(uuid[])` that somebody has put into a schema of the caller's path would be taken before its own, which is for any array.
+/// (`unnest` of several arrays is no name but syntax, wherever it stands.)
+const PLANNING: &str = "LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off \
+     SET enable_hashjoin = off SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan SET jit = off";
 
 /// The store's time: the database's clock, or the caller's in a test; plus what the caller knows the clock to have jumped back;
 /// never before what the caller has seen, nor before the last commit, and after the versions of all jobs that are gone: a new

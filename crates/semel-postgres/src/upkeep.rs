@@ -202,16 +202,16 @@ impl Shared {
         // A reader is told of nothing that is dropped of records that tell nothing.
         let sql = format!(
             "WITH bound AS (SELECT greatest(\
-                 (SELECT tx FROM {event} WHERE cardinality(kinds) > 0 AND tx < $2::text::xid8 \
+                 (SELECT tx FROM {event} WHERE pg_catalog.cardinality(kinds) > 0 AND tx < $2::text::xid8 \
                      ORDER BY tx DESC, first DESC OFFSET $1 LIMIT 1), \
                  CASE WHEN EXISTS (SELECT 1 FROM {event} ORDER BY tx DESC, first DESC OFFSET $3 LIMIT 1) THEN \
-                     (SELECT tx FROM {event} WHERE cardinality(kinds) > 0 ORDER BY tx DESC, first DESC OFFSET $3 LIMIT 1) END) AS tx), \
+                     (SELECT tx FROM {event} WHERE pg_catalog.cardinality(kinds) > 0 ORDER BY tx DESC, first DESC OFFSET $3 LIMIT 1) END) AS tx), \
              piece AS (SELECT least(tx, (SELECT tx FROM {event} ORDER BY tx, first OFFSET $4 LIMIT 1)) AS tx \
                  FROM bound WHERE tx IS NOT NULL), \
              gone AS (DELETE FROM {event} WHERE tx <= (SELECT tx FROM piece) RETURNING 1), \
-             silent AS (DELETE FROM {event} WHERE ctid = ANY (ARRAY(SELECT ctid FROM {event} WHERE cardinality(kinds) = 0 \
+             silent AS (DELETE FROM {event} WHERE ctid = ANY (ARRAY(SELECT ctid FROM {event} WHERE pg_catalog.cardinality(kinds) = 0 \
                  AND tx > coalesce((SELECT tx FROM piece), '0'::text::xid8) \
-                 AND tx <= (SELECT tx FROM {event} WHERE cardinality(kinds) = 0 ORDER BY tx DESC, first DESC OFFSET $1 LIMIT 1) \
+                 AND tx <= (SELECT tx FROM {event} WHERE pg_catalog.cardinality(kinds) = 0 ORDER BY tx DESC, first DESC OFFSET $1 LIMIT 1) \
                  ORDER BY tx, first LIMIT $4)) RETURNING 1), \
              told AS (UPDATE {} SET dropped = piece.tx::text::int8 FROM piece WHERE dropped < piece.tx::text::int8) \
              SELECT greatest((SELECT count(*) FROM gone), (SELECT count(*) FROM silent))",

@@ -39,6 +39,7 @@ mod plain;
 mod pooler;
 mod secret;
 mod servers;
+mod shadows;
 mod strangers;
 mod together;
 mod trips;

@@ -14,6 +14,7 @@ use semel_core::state::State;
 use semel_core::time::Timestamp;
 use semel_store::StoreError;
 use semel_store::backend::BoxFuture;
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -200,11 +201,16 @@ impl Remote {
             body["visibility_timeout_ms"] = millis(lease).into();
         }
         let answer = self.client.post_json("/ojs/v1/workers/heartbeat", &body).await?;
+        // Who is no server of jobs has extended nothing, whatever it answers.
+        if !["state", "jobs_extended", "acknowledged"].iter().any(|member| answer.get(member).is_some()) {
+            let why = "a heartbeat was not answered by a server of jobs".to_owned();
+            return Err(Error::Store(StoreError::Unavailable(why)));
+        }
         hears(beaten(held, &answer));
         Ok(())
     }
 
-    /// Reports an end. Nothing is read of what a success answers.
+    /// Reports an end. Of what a success answers it is read that it is one.
     async fn tell(
         &self,
         (method, path): (http::Method, &str),
@@ -219,7 +225,11 @@ impl Remote {
             format!("the end of a run was answered with {status}: {said}")
         };
         match response.status.as_u16() {
-            200..=299 => Ok(Reported::Counted),
+            204 => Ok(Reported::Counted),
+            // A proxy has pages for maintenance that say 200.
+            200..=299 if has_any(&response.body, &["acknowledged", "job", "id", "job_id", "state"]) => {
+                Ok(Reported::Counted)
+            }
             // The run is not this worker's any more: if it is a server of jobs that says so, and not a proxy that has found none.
             404 | 409 if is_refusal(&response.body) => Ok(Reported::Late),
             // What was said of the end is not to be had, whoever says it and whenever.
@@ -263,6 +273,12 @@ fn beaten(jobs: Vec<Held>, answer: &Value) -> Beaten {
 /// Whether an answer is an error as Open Job Spec has them.
 fn is_refusal(body: &[u8]) -> bool {
     serde_json::from_slice::<Value>(body).is_ok_and(|answer| answer["error"]["code"].is_string())
+}
+
+/// Whether an answer is an object with one of these members, whatever numbers are in it that no [`Value`] holds.
+fn has_any(body: &[u8], members: &[&str]) -> bool {
+    serde_json::from_slice::<HashMap<String, IgnoredAny>>(body)
+        .is_ok_and(|answer| members.iter().any(|member| answer.contains_key(*member)))
 }
 
 /// Ends when a fetch that was told to stop is waited for no longer.
@@ -311,8 +327,8 @@ impl Link for Remote {
                     }
                 };
                 if !response.status.is_success() {
-                    let said = String::from_utf8_lossy(&response.body).into_owned();
-                    return Err(Error::Server(format!("fetch: {}: {said}", response.status)));
+                    // Without what is another in each answer, such as a request's id: what stays the same is told now and then.
+                    return self.client.read(response).map(|_| Vec::new()).map_err(Error::from);
                 }
                 let answer: Answer = serde_json::from_slice(&response.body)
                     .map_err(|error| Error::Server(format!("fetch was answered with no jobs: {error}")))?;

@@ -279,7 +279,15 @@ async fn an_end_that_is_refused_for_now_is_told_again_as_it_was() {
         // A proxy that knows no server.
         (ACK, 404, "<html>404 page not found</html>"),
         (ACK, 409, r#"{"message":"no route"}"#),
-        (ACK, 200, "{}"),
+        // Its page for maintenance.
+        (ACK, 200, "<html>back soon</html>"),
+        (ACK, 200, r#"{"status":"maintenance"}"#),
+        (ACK, 200, ""),
+        (
+            ACK,
+            200,
+            r#"{"acknowledged":true,"id":"019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f","state":"completed"}"#,
+        ),
     ];
     let (url, mut was_asked) = canned(&answers);
     let working = Worker::remote(&url).unwrap().concurrency(1).handle(add).start().unwrap();
@@ -295,7 +303,7 @@ async fn an_end_that_is_refused_for_now_is_told_again_as_it_was() {
         }
     }
     told.retain(|path| path != "/ojs/v1/workers/heartbeat");
-    assert_eq!(told, [ACK; 6]);
+    assert_eq!(told, [ACK; 9]);
     drop(working);
 }
 
