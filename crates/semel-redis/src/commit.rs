@@ -76,12 +76,8 @@ impl Shared {
             self.push_claims(&mut command, claims);
             commands.push(command);
         }
-        let said = self.send_until_answered(link, commands).await.inspect_err(|error| {
-            // Where it was done after all, who waits for it elsewhere is not to wait to the end.
-            if error.may_be_done() {
-                self.teller.note(News::everything());
-            }
-        })?;
+        let said = self.send_until_answered(link, commands).await;
+        let said = said.inspect_err(|error| self.teller.note_failure(error))?;
         if let Some(locked) =
             said.iter().find_map(|said| said.as_ref().err().filter(|error| error.is_locked()))
         {

@@ -182,13 +182,8 @@ impl Partitions {
         while begun.elapsed() < self.first().patience {
             // Until it is decided nothing is done, whatever becomes of what it takes to decide it.
             let turn = self.enter(&with, least, begun).await.map_err(RedisError::before_it_began)?;
-            let became = self.cross_in(turn, &with, &looks, &groups, &routes).await.inspect_err(|error| {
-                // Where it was done after all, who waits for it elsewhere is not to wait to the end.
-                if error.may_be_done() {
-                    self.at(told_in(&with)).teller.note(News::everything());
-                }
-            });
-            match became? {
+            let became = self.cross_in(turn, &with, &looks, &groups, &routes).await;
+            match became.inspect_err(|error| self.at(told_in(&with)).teller.note_failure(error))? {
                 Became::Decided(verdicts) => return Ok(places.iter().copied().zip(verdicts).collect()),
                 Became::Nothing(seen) => least = seen,
             }

@@ -277,7 +277,9 @@ impl Link {
         };
         if any(RedisError::is_another_node) {
             // The others' connections lead there as well.
-            self.lose(number).inspect(|era| self.finder.era().end(*era));
+            if let Some(era) = self.lose(number) {
+                self.finder.era().end(era);
+            }
         } else if sent.as_ref().is_err_and(RedisError::is_lost_connection) || any(RedisError::is_emptied) {
             // Whoever connects makes a store anew that was emptied.
             self.lose(number);

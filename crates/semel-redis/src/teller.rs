@@ -19,7 +19,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 const JOBS_MAX: usize = 200;
 
 /// What no server calls itself: everybody hears what is told by this name.
-pub const NOBODY: [u8; 8] = [0; 8];
+const NOBODY: [u8; 8] = [0; 8];
 
 /// The longest between two tries where none arrives.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -47,6 +47,13 @@ impl Teller {
     /// Has news told, soon.
     pub fn note(&self, news: News) {
         self.untold.note(news);
+    }
+
+    /// A commit has failed. Where it was done after all, who waits for it elsewhere is not to wait to the end.
+    pub fn note_failure(&self, error: &RedisError) {
+        if error.may_be_done() {
+            self.note(News::everything());
+        }
     }
 
     /// Has everybody who waits for something look for himself, in this process too, soon.
@@ -108,7 +115,7 @@ impl Shared {
 }
 
 /// News as a message: who tells, a bit for each kind, and the jobs.
-pub fn write(name: [u8; 8], news: &News) -> Vec<u8> {
+fn write(name: [u8; 8], news: &News) -> Vec<u8> {
     let mut bytes = name.to_vec();
     let kinds = [news.ready, news.lanes, news.log, news.more_jobs];
     bytes.push((0..).zip(kinds).map(|(place, is_so)| u8::from(is_so) << place).sum());

@@ -319,7 +319,7 @@ async fn whoever_ends_what_another_has_decided_tells_all() {
     // Nobody's name, that jobs are ready, and everything else. He who decided it may have told others of it, and nobody who asks him.
     let is_for_all = |message: &redis::Msg| message.get_payload_bytes() == [0, 0, 0, 0, 0, 0, 0, 0, 0b1111];
     let told = async { while !is_for_all(&ear.on_message().next().await.unwrap()) {} };
-    tokio::time::timeout(Duration::from_secs(120), told).await.unwrap();
+    tokio::time::timeout(PATIENCE, told).await.unwrap();
     let mut connection = patient(&url()).await;
     let place: u64 = redis::cmd("EXISTS")
         .arg(format!("{}+", at(&url()).base()))

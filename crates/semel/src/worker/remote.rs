@@ -1,6 +1,7 @@
 //! The jobs of a server that speaks Open Job Spec.
 
-use std::collections::{HashMap, HashSet};
+mod answers;
+
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -9,19 +10,17 @@ use semel_client::Client;
 use semel_core::ident::JobId;
 use semel_core::lease::LeaseToken;
 use semel_core::limits::{EXECUTION_DEFAULT_MS, TIMEOUT_MS_MAX, VISIBILITY_DEFAULT_MS};
-use semel_core::settings::Directive;
-use semel_core::state::State;
 use semel_core::time::Timestamp;
 use semel_store::StoreError;
 use semel_store::backend::BoxFuture;
-use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::link::{Ask, Beaten, Hears, Held, Link, Reported, Speaker, millis};
+use self::answers::{beaten, is_acceptance, is_refusal};
+use super::link::{Ask, Hears, Held, Link, Reported, Speaker, millis};
 use super::run::Delivery;
 use super::verdict::{Failure, Outcome};
 use crate::error::Error;
@@ -201,13 +200,16 @@ impl Remote {
             body["visibility_timeout_ms"] = millis(lease).into();
         }
         let answer = self.client.post_json("/ojs/v1/workers/heartbeat", &body).await?;
-        // Who is no server of jobs has extended nothing, whatever it answers.
-        if !["state", "jobs_extended", "acknowledged"].iter().any(|member| answer.get(member).is_some()) {
-            let why = "a heartbeat was not answered by a server of jobs".to_owned();
-            return Err(Error::Store(StoreError::Unavailable(why)));
-        }
-        hears(beaten(held, &answer));
+        let unheard =
+            || StoreError::Unavailable("a heartbeat was not answered by a server of jobs".to_owned());
+        hears(beaten(held, &answer).ok_or_else(unheard)?);
         Ok(())
+    }
+
+    /// Why a fetch was refused, without what is another in each answer, such as a request's id: what stays the same is told now and then.
+    fn refusal(&self, response: semel_client::Response) -> Error {
+        let nothing = || Error::Server("fetch was answered with no jobs".to_owned());
+        self.client.read(response).map_or_else(Error::from, |_| nothing())
     }
 
     /// Reports an end. Of what a success answers it is read that it is one.
@@ -227,9 +229,7 @@ impl Remote {
         match response.status.as_u16() {
             204 => Ok(Reported::Counted),
             // A proxy has pages for maintenance that say 200.
-            200..=299 if has_any(&response.body, &["acknowledged", "job", "id", "job_id", "state"]) => {
-                Ok(Reported::Counted)
-            }
+            200..=299 if is_acceptance(&response.body) => Ok(Reported::Counted),
             // The run is not this worker's any more: if it is a server of jobs that says so, and not a proxy that has found none.
             404 | 409 if is_refusal(&response.body) => Ok(Reported::Late),
             // What was said of the end is not to be had, whoever says it and whenever.
@@ -240,55 +240,10 @@ impl Remote {
     }
 }
 
-/// What a server answers to a heartbeat for these.
-fn beaten(jobs: Vec<Held>, answer: &Value) -> Beaten {
-    let lost: HashMap<JobId, &Value> = answer["jobs_lost"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter_map(|job| Some((id_of(&job["job_id"])?, &job["reason"])))
-        .collect();
-    let named = |member: &str| -> Option<HashSet<JobId>> {
-        answer[member].as_array().map(|ids| ids.iter().filter_map(id_of).collect())
-    };
-    // A server that does not say which it extended has extended the others.
-    // One that does not say which somebody's transaction holds may mean all that are left.
-    let (extended, busy) = (named("jobs_extended"), named("jobs_held"));
-    let directive = answer["state"].as_str().and_then(Directive::from_name);
-    let mut beaten = Beaten { directive, ..Beaten::default() };
-    for held in jobs {
-        let such = match lost.get(&held.id) {
-            // Ended by this very lease: its handler has said so itself, and goes on.
-            Some(reason) if **reason == State::Completed.name() => &mut beaten.completed,
-            Some(_) => &mut beaten.lost,
-            None if extended.as_ref().is_none_or(|ids| ids.contains(&held.id)) => &mut beaten.extended,
-            None if busy.as_ref().is_none_or(|ids| ids.contains(&held.id)) => &mut beaten.busy,
-            None => &mut beaten.unheard,
-        };
-        such.push(held);
-    }
-    beaten
-}
-
-/// Whether an answer is an error as Open Job Spec has them.
-fn is_refusal(body: &[u8]) -> bool {
-    serde_json::from_slice::<Value>(body).is_ok_and(|answer| answer["error"]["code"].is_string())
-}
-
-/// Whether an answer is an object with one of these members, whatever numbers are in it that no [`Value`] holds.
-fn has_any(body: &[u8], members: &[&str]) -> bool {
-    serde_json::from_slice::<HashMap<String, IgnoredAny>>(body)
-        .is_ok_and(|answer| members.iter().any(|member| answer.contains_key(*member)))
-}
-
 /// Ends when a fetch that was told to stop is waited for no longer.
 async fn overdue(stop: &CancellationToken) {
     stop.cancelled().await;
     tokio::time::sleep(OVERDUE_AFTER).await;
-}
-
-fn id_of(value: &Value) -> Option<JobId> {
-    JobId::parse(value.as_str()?, "").ok()
 }
 
 impl Link for Remote {
@@ -327,8 +282,7 @@ impl Link for Remote {
                     }
                 };
                 if !response.status.is_success() {
-                    // Without what is another in each answer, such as a request's id: what stays the same is told now and then.
-                    return self.client.read(response).map(|_| Vec::new()).map_err(Error::from);
+                    return Err(self.refusal(response));
                 }
                 let answer: Answer = serde_json::from_slice(&response.body)
                     .map_err(|error| Error::Server(format!("fetch was answered with no jobs: {error}")))?;
@@ -460,35 +414,18 @@ impl Link for Remote {
 
 #[cfg(test)]
 mod tests {
-    use semel_core::time::Timestamp;
-
     use super::*;
 
-    /// One that nobody can have taken is not one of which nothing is known.
+    /// Else each would be told, and not one a minute.
     #[test]
-    fn an_answer_to_a_heartbeat_says_what_is_known_of_each_job() {
-        let ids: Vec<JobId> = (1..=5).map(|number| JobId::mint(Timestamp::EPOCH, number, 1)).collect();
-        let jobs = || ids.iter().map(|id| Held { id: *id, fence: 1, has_own_lease: false }).collect();
-        let ids_of = |jobs: &[Held]| jobs.iter().map(|held| held.id).collect::<Vec<_>>();
-        let mut answer = json!({
-            "state": "quiet",
-            "jobs_extended": [ids[0].to_string()],
-            "jobs_held": [ids[1].to_string()],
-            "jobs_lost": [
-                { "job_id": ids[2].to_string(), "reason": "lease_lost" },
-                { "job_id": ids[3].to_string(), "reason": "completed" },
-            ],
+    fn a_refusal_that_stays_the_same_says_the_same() {
+        let remote = Remote { client: Client::new("http://127.0.0.1:1").unwrap() };
+        let told = ["one", "other"].map(|id| {
+            let body = json!({ "error": { "code": "unauthorized", "message": "no", "request_id": id } });
+            let (status, headers) = (http::StatusCode::UNAUTHORIZED, http::HeaderMap::new());
+            let response = semel_client::Response { status, headers, body: body.to_string().into() };
+            remote.refusal(response).to_string()
         });
-        let heard = beaten(jobs(), &answer);
-        assert_eq!(heard.directive, Some(Directive::Quiet));
-        let told = [&heard.extended, &heard.busy, &heard.lost, &heard.completed, &heard.unheard];
-        assert_eq!(told.map(|jobs| ids_of(jobs)), [0, 1, 2, 3, 4].map(|place| vec![ids[place]]));
-        // Of a server that says less, what it does not say is held, or extended.
-        answer.as_object_mut().unwrap().remove("jobs_held");
-        assert_eq!(ids_of(&beaten(jobs(), &answer).busy), [ids[1], ids[4]]);
-        answer.as_object_mut().unwrap().remove("jobs_extended");
-        let heard = beaten(jobs(), &answer);
-        assert_eq!(ids_of(&heard.extended), [ids[0], ids[1], ids[4]]);
-        assert!(heard.busy.is_empty() && heard.unheard.is_empty());
+        assert!(told[0] == told[1] && told[0].contains("unauthorized"), "{told:?}");
     }
 }

@@ -1,0 +1,100 @@
+//! What a server answers, and whether it is one: what stands in its way has pages that say 200 as well.
+
+use std::collections::{HashMap, HashSet};
+
+use semel_core::ident::JobId;
+use semel_core::settings::Directive;
+use semel_core::state::State;
+use serde::de::IgnoredAny;
+use serde_json::Value;
+
+use crate::worker::link::{Beaten, Held};
+
+/// What a server answers to a heartbeat for these. None if it is no server of jobs: whatever that says, it has extended nothing.
+pub(super) fn beaten(jobs: Vec<Held>, answer: &Value) -> Option<Beaten> {
+    if !["state", "jobs_extended", "acknowledged"].iter().any(|member| answer.get(member).is_some()) {
+        return None;
+    }
+    let lost: HashMap<JobId, &Value> = answer["jobs_lost"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|job| Some((id_of(&job["job_id"])?, &job["reason"])))
+        .collect();
+    let named = |member: &str| -> Option<HashSet<JobId>> {
+        answer[member].as_array().map(|ids| ids.iter().filter_map(id_of).collect())
+    };
+    // A server that does not say which it extended has extended the others.
+    // One that does not say which somebody's transaction holds may mean all that are left.
+    let (extended, busy) = (named("jobs_extended"), named("jobs_held"));
+    let directive = answer["state"].as_str().and_then(Directive::from_name);
+    let mut beaten = Beaten { directive, ..Beaten::default() };
+    for held in jobs {
+        let such = match lost.get(&held.id) {
+            // Ended by this very lease: its handler has said so itself, and goes on.
+            Some(reason) if **reason == State::Completed.name() => &mut beaten.completed,
+            Some(_) => &mut beaten.lost,
+            None if extended.as_ref().is_none_or(|ids| ids.contains(&held.id)) => &mut beaten.extended,
+            None if busy.as_ref().is_none_or(|ids| ids.contains(&held.id)) => &mut beaten.busy,
+            None => &mut beaten.unheard,
+        };
+        such.push(held);
+    }
+    Some(beaten)
+}
+
+/// Whether an answer is an error as Open Job Spec has them.
+pub(super) fn is_refusal(body: &[u8]) -> bool {
+    serde_json::from_slice::<Value>(body).is_ok_and(|answer| answer["error"]["code"].is_string())
+}
+
+/// Whether an answer says that the end of a run is known, as Open Job Spec's servers say it. Whatever numbers are in it that no [`Value`] holds.
+pub(super) fn is_acceptance(body: &[u8]) -> bool {
+    const ANY: [&str; 5] = ["acknowledged", "job", "id", "job_id", "state"];
+    serde_json::from_slice::<HashMap<String, IgnoredAny>>(body)
+        .is_ok_and(|answer| ANY.iter().any(|member| answer.contains_key(*member)))
+}
+
+fn id_of(value: &Value) -> Option<JobId> {
+    JobId::parse(value.as_str()?, "").ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use semel_core::time::Timestamp;
+    use serde_json::json;
+
+    use super::*;
+
+    /// One that nobody can have taken is not one of which nothing is known.
+    #[test]
+    fn an_answer_to_a_heartbeat_says_what_is_known_of_each_job() {
+        let ids: Vec<JobId> = (1..=5).map(|number| JobId::mint(Timestamp::EPOCH, number, 1)).collect();
+        let jobs = || ids.iter().map(|id| Held { id: *id, fence: 1, has_own_lease: false }).collect();
+        let ids_of = |jobs: &[Held]| jobs.iter().map(|held| held.id).collect::<Vec<_>>();
+        let mut answer = json!({
+            "state": "quiet",
+            "jobs_extended": [ids[0].to_string()],
+            "jobs_held": [ids[1].to_string()],
+            "jobs_lost": [
+                { "job_id": ids[2].to_string(), "reason": "lease_lost" },
+                { "job_id": ids[3].to_string(), "reason": "completed" },
+            ],
+        });
+        let heard = beaten(jobs(), &answer).unwrap();
+        assert_eq!(heard.directive, Some(Directive::Quiet));
+        let told = [&heard.extended, &heard.busy, &heard.lost, &heard.completed, &heard.unheard];
+        assert_eq!(told.map(|jobs| ids_of(jobs)), [0, 1, 2, 3, 4].map(|place| vec![ids[place]]));
+        // Of a server that says less, what it does not say is held, or extended.
+        answer.as_object_mut().unwrap().remove("jobs_held");
+        assert_eq!(ids_of(&beaten(jobs(), &answer).unwrap().busy), [ids[1], ids[4]]);
+        answer.as_object_mut().unwrap().remove("jobs_extended");
+        let heard = beaten(jobs(), &answer).unwrap();
+        assert_eq!(ids_of(&heard.extended), [ids[0], ids[1], ids[4]]);
+        assert!(heard.busy.is_empty() && heard.unheard.is_empty());
+        // A proxy says 200 for its page, and so does one that answers nothing.
+        for answer in [json!({ "status": "maintenance" }), Value::Null] {
+            assert!(beaten(jobs(), &answer).is_none(), "{answer}");
+        }
+    }
+}
