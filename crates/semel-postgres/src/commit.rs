@@ -21,6 +21,7 @@ use crate::brief::Brief;
 use crate::claim::Together;
 use crate::connect::ask;
 use crate::error::PostgresError;
+use crate::server::{SINCE, given_back};
 use crate::store::Shared;
 use crate::values::{Id, Params};
 
@@ -95,7 +96,8 @@ impl Shared {
             let mark = new_mark();
             // Where it was in vain once, something of it has moved.
             let may_be_brief = may_be_brief && tries == 1;
-            match self.transact(&connection, mark, batch, may_be_brief, until.is_some()).await {
+            let transacted = self.transact(&connection, mark, batch, may_be_brief, until.is_some());
+            match self.heard(&connection, transacted).await {
                 Err(Failed { error, is_unsure: true }) => {
                     // Closed: whatever was begun on it ends.
                     drop(Object::take(connection));
@@ -254,14 +256,17 @@ impl Shared {
             let asked = match timeout_at(deadline, self.connection()).await {
                 Err(_) => break,
                 Ok(Err(error)) => Err(error),
-                Ok(Ok(connection)) => match timeout_at(deadline, ask(&connection, &sql, &params)).await {
-                    Ok(asked) => asked,
-                    Err(_) => {
-                        // Closed: the next to use it would wait behind this question.
-                        drop(Object::take(connection));
-                        break;
+                Ok(Ok(connection)) => {
+                    let asked = self.heard(&connection, ask(&connection, &sql, &params));
+                    match timeout_at(deadline, asked).await {
+                        Ok(asked) => given_back(connection, asked),
+                        Err(_) => {
+                            // Closed: the next to use it would wait behind this question.
+                            drop(Object::take(connection));
+                            break;
+                        }
                     }
-                },
+                }
             };
             match asked {
                 Ok(rows) => {
@@ -281,6 +286,9 @@ impl Shared {
                 }
                 Err(error) => {
                     tracing::warn!(%error, "the answer to a commit was lost, and the database cannot be asked about it yet");
+                    if error.takes_no_writes() {
+                        self.leave();
+                    }
                     tokio::time::sleep(RESOLVE_PAUSE).await;
                 }
             }
@@ -291,9 +299,7 @@ impl Shared {
     /// Waits for the standbys: a commit that writes one record to the log and no row waits until they have all before it. The
     /// answer says so and by which server, so it may be asked again.
     pub(crate) async fn confirm(&self) -> Result<(), PostgresError> {
-        let sql = format!(
-            "{WAIT}, (extract(epoch FROM pg_catalog.pg_postmaster_start_time()) * 1000000)::int8::text"
-        );
+        let sql = format!("{WAIT}, {SINCE}");
         let rows = self.look(&sql, &Params::default()).await?;
         self.was_answered_by(rows.first().ok_or(PostgresError::Answer("confirm"))?.try_get(1)?);
         Ok(())

@@ -43,8 +43,8 @@ impl Shared {
         );
         let mut found = Found::default();
         let rows = match &seek {
-            Seek::Due { .. } => self.look(&sql, &params).await?,
-            Seek::Kind { .. } => self.look_aside(&sql, &params).await?,
+            Seek::Due { .. } => self.current(&sql, &params).await?,
+            Seek::Kind { .. } => self.show(&sql, &params).await?,
         };
         for row in rows {
             let Some(kind) = row.try_get::<_, Option<i16>>(0)? else {

@@ -54,6 +54,12 @@ pub enum PostgresError {
          unknown. Send the same request with the same id again"
     )]
     Unknown,
+    /// The server that was asked was left before it said anything, for another has taken its place or it takes no writes any more.
+    #[error(
+        "the database's server that was asked says nothing, and another has taken its place or it takes no writes any more; \
+         try again"
+    )]
+    Left,
     /// The records are in such demand that no decision could be written in the allowed number of tries.
     #[error("the records are in too much demand right now; try again")]
     Contended,
@@ -118,6 +124,7 @@ impl PostgresError {
                         || ENDS_THE_CONNECTION.contains(&code.code())
                 }
             },
+            Self::Left => true,
             _ => false,
         }
     }
@@ -171,7 +178,8 @@ impl From<PostgresError> for StoreError {
             PostgresError::Postgres(_)
             | PostgresError::Session(_)
             | PostgresError::Pool(_)
-            | PostgresError::ReadOnly => Self::Unavailable(message),
+            | PostgresError::ReadOnly
+            | PostgresError::Left => Self::Unavailable(message),
             PostgresError::Unknown | PostgresError::GivenUp(_) => Self::Unknown(message),
         }
     }

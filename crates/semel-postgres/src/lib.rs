@@ -37,6 +37,7 @@ mod outbox;
 mod overlooked;
 mod people;
 mod rows;
+mod server;
 pub mod session;
 mod sql;
 pub mod store;

@@ -149,7 +149,7 @@ enum Heard {
 
 impl Ear {
     async fn open(shared: &Shared) -> Result<Self, PostgresError> {
-        let left = shared.left.subscribe();
+        let left = shared.server.left();
         let (client, mut connection) = connect::single(&shared.address).await?;
         let (sender, messages) = mpsc::unbounded_channel();
         tokio::spawn(async move {
@@ -218,6 +218,6 @@ async fn look(shared: &Shared) -> Result<Tip, PostgresError> {
          FROM (SELECT tx, first FROM {} ORDER BY tx DESC, first DESC LIMIT {TIP}) AS newest",
         shared.name("event")
     );
-    let rows = ask(&shared.connection().await?, &sql, &Params::default()).await?;
+    let rows = shared.look(&sql, &Params::default()).await?;
     Ok(rows.first().map(|row| row.try_get(0)).transpose()?.flatten())
 }

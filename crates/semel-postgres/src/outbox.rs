@@ -169,13 +169,19 @@ impl Taken for Piece {
 }
 
 impl Piece {
+    fn connection(&self) -> Result<&Object, PostgresError> {
+        self.connection.as_ref().ok_or(PostgresError::Answer("outbox"))
+    }
+
     fn client(&self) -> Result<&Client, PostgresError> {
-        self.connection.as_ref().map(|connection| &***connection).ok_or(PostgresError::Answer("outbox"))
+        self.connection().map(|connection| &***connection)
     }
 
     /// Ends the transaction; only then others may have its connection.
     async fn end(&mut self, how: &str) -> Result<(), PostgresError> {
-        self.client()?.batch_execute(how).await?;
+        let connection = self.connection()?;
+        let ended = async { Ok::<(), PostgresError>(connection.batch_execute(how).await?) };
+        self.shared.heard(connection, ended).await?;
         drop(self.connection.take());
         Ok(())
     }

@@ -54,7 +54,7 @@ impl Shared {
             self.name("head")
         );
         let mut found = DueIds::default();
-        for row in self.look(&sql, &params).await? {
+        for row in self.current(&sql, &params).await? {
             match row.try_get::<_, Option<Id>>(0)? {
                 None => found.now = self.saw(row.try_get(1)?),
                 Some(id) => {
@@ -92,7 +92,7 @@ impl Shared {
             let mut params = Params::default();
             params.push(Id(below), Type::UUID);
             params.number(i64::try_from(size).unwrap_or(i64::MAX));
-            let rows = self.look_aside(&sql, &params).await?;
+            let rows = self.show(&sql, &params).await?;
             for row in &rows {
                 if listing.heads.len() >= limit {
                     return Ok(listing);
@@ -121,7 +121,7 @@ impl Shared {
     pub(crate) async fn queues(&self) -> Result<Vec<QueueStats>, PostgresError> {
         let sql = format!("SELECT * FROM {}()", self.name("queues"));
         let mut queues: BTreeMap<QueueName, QueueStats> = BTreeMap::new();
-        for row in self.look_aside(&sql, &Params::default()).await? {
+        for row in self.show(&sql, &Params::default()).await? {
             let name = QueueName::from_stored(row.try_get(0)?);
             let queue = queues.entry(name.clone()).or_insert_with(|| QueueStats {
                 row: QueueRow::fresh(name),
@@ -158,7 +158,7 @@ impl Shared {
             "SELECT name, paused, version, settings FROM {table} WHERE settings IS NOT NULL AND left(name, 1) <> '~'"
         );
         let mut rows = Vec::new();
-        for row in self.look(&sql, &Params::default()).await? {
+        for row in self.current(&sql, &Params::default()).await? {
             rows.push(QueueRow {
                 name: QueueName::from_stored(row.try_get(0)?),
                 paused: row.try_get(1)?,
@@ -208,7 +208,8 @@ impl Shared {
         );
         let mut page = LogPage::default();
         let mut running = 0;
-        for row in self.look_aside(&sql, &params).await? {
+        let _turn = self.turn_aside().await?;
+        for row in self.current(&sql, &params).await? {
             let Some(transaction) = row.try_get::<_, Option<i64>>(0)? else {
                 running = row.try_get::<_, i64>(2)?;
                 let dropped: i64 = row.try_get(9)?;

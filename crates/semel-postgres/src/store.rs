@@ -4,10 +4,9 @@ use std::future::Future;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
-use std::time::Duration;
 
 use bytes::Bytes;
-use deadpool_postgres::{Object, Pool};
+use deadpool_postgres::Pool;
 use semel_core::draft::{QueueRow, Reads, Snapshot};
 use semel_core::ident::{JobId, QueueName};
 use semel_core::slot::Due;
@@ -20,7 +19,7 @@ use semel_store::clock::Clock;
 use semel_store::hints::Hints;
 use semel_store::{LogPage, StoreError};
 use tokio::runtime::Handle;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
@@ -32,14 +31,11 @@ use crate::error::PostgresError;
 use crate::listener;
 use crate::migrate::{self, Known, Status};
 use crate::overlooked::Overlooked;
+use crate::server::{Server, given_back};
 use crate::sql::Schema;
 use crate::teller::{self, Teller};
 use crate::upkeep::{Round, Shown};
 use crate::values::Params;
-
-/// At least so long between two departures from a server that takes no writes: there may be no other, and each has all connections
-/// made anew.
-const LEAVE_AGAIN: Duration = Duration::from_secs(1);
 
 /// The store in a database.
 pub struct Postgres {
@@ -75,58 +71,37 @@ pub(crate) struct Shared {
     pub(crate) commits_lazily: AtomicBool,
     /// What commits survive, by the last look.
     durability: Mutex<Durability>,
-    origin: Mutex<Origin>,
-    /// When a server was left last, because it took no writes. Who has a connection of his own goes too.
-    pub(crate) left: watch::Sender<Option<std::time::Instant>>,
+    pub(crate) server: Server,
     pub(crate) address: Address,
     pub(crate) teller: Arc<Teller>,
 }
 
-/// Which of the database's servers answered last.
-#[derive(Default)]
-struct Origin {
-    /// Since when it runs: no two began at once.
-    since: Option<String>,
-    /// When it was last found to be another than before.
-    moved: Option<Instant>,
-}
-
 impl Shared {
-    /// A connection.
-    pub(crate) async fn connection(&self) -> Result<Object, PostgresError> {
-        Ok(self.pool.get().await?)
-    }
-
-    /// Closes the connections that nobody has just now. The server at their other end takes no writes any more and keeps them open;
-    /// whoever connects anew comes to the one that does, by the address. Those that were made since the last time stay for a while:
-    /// where they lead to no other server, the next ones would not either.
-    fn leave(&self) {
-        self.left.send_if_modified(|left| {
-            let goes = left.is_none_or(|at| at.elapsed() >= LEAVE_AGAIN);
-            if goes {
-                *left = Some(std::time::Instant::now());
-            }
-            goes
-        });
-        let left = *self.left.borrow();
-        drop(self.pool.retain(|_, made| Some(made.created) > left));
-    }
-
     /// What changes nothing, and so may be asked again: a database that was restarted leaves connections behind that end
     /// when they are used.
     pub(crate) async fn look(&self, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, PostgresError> {
-        match ask(&self.connection().await?, sql, params).await {
-            Err(error) if error.is_lost_connection() => ask(&self.connection().await?, sql, params).await,
+        match self.look_once(sql, params).await {
+            Err(error) if error.is_lost_connection() => self.look_once(sql, params).await,
             asked => asked,
         }
+    }
+
+    async fn look_once(&self, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, PostgresError> {
+        let connection = self.connection().await?;
+        let asked = self.heard(&connection, ask(&connection, sql, params)).await;
+        given_back(connection, asked)
     }
 
     /// As [`look`](Self::look), for what takes no part in a decision: there may be many of those at once, and what is decided
     /// must not wait until they all have been served.
     pub(crate) async fn look_aside(&self, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, PostgresError> {
-        let _turn =
-            self.aside.acquire().await.map_err(|closed| PostgresError::GivenUp(closed.to_string()))?;
+        let _turn = self.turn_aside().await?;
         self.look(sql, params).await
+    }
+
+    /// A turn among those who only look.
+    pub(crate) async fn turn_aside(&self) -> Result<SemaphorePermit<'_>, PostgresError> {
+        self.aside.acquire().await.map_err(|closed| PostgresError::GivenUp(closed.to_string()))
     }
 
     /// The name of something in the schema.
@@ -139,15 +114,6 @@ impl Shared {
         params.push(self.clock.as_ref().map(|clock| clock.now().as_micros()), Type::INT8);
         params.number(self.ahead.load(Ordering::Acquire));
         params.number(self.floor());
-    }
-
-    /// Takes note of which server has answered.
-    pub(crate) fn was_answered_by(&self, since: &str) {
-        let mut origin = self.origin.lock().unwrap_or_else(PoisonError::into_inner);
-        if origin.since.as_deref() != Some(since) {
-            let is_another = origin.since.replace(since.to_owned()).is_some();
-            origin.moved = is_another.then(Instant::now);
-        }
     }
 
     /// Takes note of what commits survive.
@@ -269,8 +235,7 @@ impl Postgres {
             awaits_standby: AtomicBool::new(false),
             commits_lazily: AtomicBool::new(false),
             durability: Mutex::default(),
-            origin: Mutex::default(),
-            left: watch::Sender::new(None),
+            server: Server::default(),
             address,
             teller: Arc::new(Teller::new()),
         };
@@ -339,7 +304,7 @@ impl Backend for Postgres {
     }
 
     fn moved(&self) -> Option<Instant> {
-        self.shared.origin.lock().unwrap_or_else(PoisonError::into_inner).moved
+        self.shared.server.moved()
     }
 
     fn due(&self, due: Due, limit: u32) -> BoxFuture<'_, Result<DueIds, StoreError>> {

@@ -89,7 +89,7 @@ async fn tell(shared: &Shared, teller: &Teller, news: &News) -> Result<(), Postg
     params.push(write(teller.name(), news), Type::TEXT);
     params.push(teller.listens_by.load(Ordering::Acquire), Type::INT4);
     let sql = format!("SELECT pg_notify($1, $2) WHERE {}", others_listen(&shared.schema));
-    ask(&shared.connection().await?, &sql, &params).await?;
+    shared.look(&sql, &params).await?;
     Ok(())
 }
 

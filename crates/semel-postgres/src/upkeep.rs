@@ -10,6 +10,7 @@ use tokio_postgres::types::Type;
 
 use crate::connect::ask;
 use crate::error::PostgresError;
+use crate::server::given_back;
 use crate::store::Shared;
 use crate::teller;
 use crate::values::Params;
@@ -121,25 +122,31 @@ impl Shared {
     pub(crate) async fn maintain(&self) -> Result<bool, PostgresError> {
         let now = self.load(&Reads::default()).await?.now.as_micros();
         let connection = self.connection().await?;
+        let kept = self.heard(&connection, self.keep_house(&connection, now)).await;
+        given_back(connection, kept)
+    }
+
+    /// The piece, by a connection.
+    async fn keep_house(&self, connection: &Object, now: i64) -> Result<bool, PostgresError> {
         let mut params = Params::default();
         params.number(now);
         params.push(FORGET_MAX, Type::INT4);
         let forgotten =
-            ask(&connection, &format!("SELECT {}($1, $2)", self.name("forget_due")), &params).await?;
+            ask(connection, &format!("SELECT {}($1, $2)", self.name("forget_due")), &params).await?;
         let mut params = Params::default();
         params.push(FOLD_MAX, Type::INT4);
-        let folded = ask(&connection, &format!("SELECT {}($1)", self.name("fold")), &params).await?;
+        let folded = ask(connection, &format!("SELECT {}($1)", self.name("fold")), &params).await?;
         let number = |rows: &[tokio_postgres::Row]| -> Result<i32, PostgresError> {
             rows.first().ok_or(PostgresError::Answer("upkeep"))?.try_get(0).map_err(PostgresError::from)
         };
         let mut more = number(&forgotten)? >= FORGET_MAX || number(&folded)? >= FOLD_MAX;
-        more |= self.drop_keys(&connection, now - KEY_KEPT).await?;
+        more |= self.drop_keys(connection, now - KEY_KEPT).await?;
         if self.upkeep.fetch_add(1, Ordering::Relaxed) % SELDOM == SELDOM - 1 {
-            if self.drop_records(&connection, now).await? {
+            if self.drop_records(connection, now).await? {
                 // The next look is as thorough; others have their turn before.
                 self.upkeep.store(SELDOM - 1, Ordering::Relaxed);
             }
-            if self.drop_relayed(&connection).await? {
+            if self.drop_relayed(connection).await? {
                 // The next look is as thorough.
                 self.upkeep.store(SELDOM - 1, Ordering::Relaxed);
                 more = true;

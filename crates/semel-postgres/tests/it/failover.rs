@@ -24,8 +24,8 @@ use crate::contention::inside;
 use crate::place::{client, judge, until};
 
 /// Commits wait for whoever is the standby.
-const SAFE: &[&str] = &["synchronous_standby_names=*"];
-const LONG: Duration = Duration::from_secs(60);
+pub const SAFE: &[&str] = &["synchronous_standby_names=*"];
+pub const LONG: Duration = Duration::from_secs(60);
 
 /// A database whose commits wait for its standby, in folders `a` and `b`.
 fn pair(folder: &TempDir, settings: &[&str]) -> (Cluster, Cluster) {
@@ -42,7 +42,7 @@ async fn server(url: &str) -> Engine {
 }
 
 /// Asks until there is an answer.
-async fn offered(engine: Engine, name: &'static str) -> Outcome {
+pub async fn offered(engine: Engine, name: &'static str) -> Outcome {
     loop {
         match engine.enqueue(keyed(name).on_conflict("ignore").offer(), "").await {
             Ok(outcome) => return outcome,
@@ -244,7 +244,7 @@ async fn a_standby_answers_nothing_until_it_is_promoted() {
 }
 
 /// Has a database refuse writes from now on, as somebody does who fences it. Connections to it stay.
-async fn fence(fencing: &Client) {
+pub async fn fence(fencing: &Client) {
     fencing.batch_execute("ALTER SYSTEM SET default_transaction_read_only = on").await.unwrap();
     fencing.batch_execute("SELECT pg_reload_conf()").await.unwrap();
     until(fencing, "SELECT current_setting('default_transaction_read_only')::boolean").await;

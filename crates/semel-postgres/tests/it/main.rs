@@ -15,6 +15,8 @@ mod copies;
 mod crash;
 mod cuts;
 #[cfg(unix)]
+mod departures;
+#[cfg(unix)]
 mod duplicates;
 #[cfg(unix)]
 mod elsewhere;

@@ -7,7 +7,7 @@ use semel_core::draft::{KeyRead, Reads};
 use semel_core::enqueue::{Batch as Outcomes, Mode};
 use semel_engine::Engine;
 use semel_postgres::{Address, Postgres};
-use semel_store::backend::{Backend, Batch, Verdict};
+use semel_store::backend::{Backend, Batch, Filter, Verdict};
 use semel_testkit::crash::claim;
 use semel_testkit::fixture::groups_of;
 use semel_testkit::make::keyed;
@@ -87,12 +87,17 @@ impl Wire {
         Address::parse(&text).unwrap().with_schema(place.schema()).unwrap()
     }
 
-    /// What was asked since the last time, but for what other servers are told behind it.
+    /// What was asked since the last time, but for what other servers are told behind it, and for what is asked once of each
+    /// connection: which server it has reached.
     pub fn trips(&self) -> Vec<String> {
         let mut trips = std::mem::take(&mut *self.trips.lock().unwrap());
-        trips.retain(|trip| !trip.contains("pg_notify"));
+        trips.retain(|trip| !trip.contains("pg_notify") && !asks_for_the_server(trip));
         trips
     }
+}
+
+fn asks_for_the_server(trip: &str) -> bool {
+    trip.contains("SELECT (extract(epoch FROM pg_catalog.pg_postmaster_start_time()")
 }
 
 async fn ask(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, talk: Arc<Mutex<Talk>>) {
@@ -177,6 +182,26 @@ async fn a_load_and_a_commit_are_one_round_trip_each_however_much_is_in_them() {
             assert_eq!(trips.len(), 1, "{number}: {trips:#?}");
         }
     }
+}
+
+/// However often it is used.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_is_asked_once_which_server_it_has_reached() {
+    let (place, wire) = (Place::new(), Wire::start().await);
+    let store = Arc::new(Postgres::open(&wire.address(&place)).await.unwrap());
+    let load = async || store.load(&Reads::default()).await;
+    let list = async || store.list(Filter { limit: 1, ..Filter::default() }).await;
+    wire.trips();
+    for _ in 0..10 {
+        let (one, other, listed) = tokio::join!(load(), load(), list());
+        assert!(one.is_ok() && other.is_ok() && listed.is_ok());
+    }
+    let asked = wire.trips.lock().unwrap().iter().filter(|trip| asks_for_the_server(trip)).count();
+    // The first one was reached when the store was opened.
+    assert!((1..=3).contains(&asked), "{asked}");
+    // A look for people asks two things at once.
+    let trips = wire.trips();
+    assert_eq!(trips.len(), 30, "{trips:#?}");
 }
 
 /// How many servers there are is asked where it decides something, and housekeeping goes on where nobody says so.

@@ -1,0 +1,220 @@
+//! Which of the database's servers is spoken to: how it is known, and when it is left for the one that took its place.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use deadpool_postgres::Object;
+use tokio::sync::watch;
+use tokio_postgres::Row;
+
+use crate::address::Address;
+use crate::connect::ask;
+use crate::error::PostgresError;
+use crate::store::{Postgres, Shared};
+use crate::values::Params;
+
+/// At least so long between two departures from a server: there may be no other, and each has all connections made anew.
+const LEAVE_AGAIN: Duration = Duration::from_secs(1);
+/// After so long somebody looks where the address leads by now. A commit waits for its standby, and where that took the server's place
+/// it waits for ever.
+const OVERDUE: Duration = Duration::from_secs(3);
+/// For so long what was asked of a server may still be answered after it was left.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// Since when the server runs that answers: no two began at once. A text, so that nothing of it is lost.
+pub const SINCE: &str = "(extract(epoch FROM pg_catalog.pg_postmaster_start_time()) * 1000000)::int8::text";
+/// Whether the server that answers takes no writes: it is a standby, or somebody has closed it for them.
+const TAKES_NO_WRITES: &str = "pg_catalog.current_setting('transaction_read_only')::boolean";
+
+/// What is known of the servers.
+#[derive(Default)]
+pub struct Server {
+    origin: Mutex<Origin>,
+    /// When one was left last. Who has a connection of his own goes too.
+    left: watch::Sender<Option<Instant>>,
+    /// Held by who looks where the address leads.
+    looking: tokio::sync::Mutex<()>,
+}
+
+/// Which of them answered last.
+#[derive(Default)]
+struct Origin {
+    since: Option<String>,
+    /// When it was last found to be another than before.
+    moved: Option<tokio::time::Instant>,
+}
+
+impl Server {
+    /// When another one answered than before, last.
+    pub fn moved(&self) -> Option<tokio::time::Instant> {
+        self.origin.lock().unwrap_or_else(PoisonError::into_inner).moved
+    }
+
+    /// Says when one was left.
+    pub fn left(&self) -> watch::Receiver<Option<Instant>> {
+        self.left.subscribe()
+    }
+
+    /// Takes note of which one has answered. Says whether it is another than before.
+    fn is_another(&self, since: &str) -> bool {
+        let mut origin = self.origin.lock().unwrap_or_else(PoisonError::into_inner);
+        if origin.since.as_deref() == Some(since) {
+            return false;
+        }
+        let is_another = origin.since.replace(since.to_owned()).is_some();
+        if is_another {
+            origin.moved = Some(tokio::time::Instant::now());
+        }
+        is_another
+    }
+
+    /// Leaves whichever is spoken to, unless one was left just now.
+    fn leave(&self) {
+        self.left.send_if_modified(|left| {
+            let goes = left.is_none_or(|at| at.elapsed() >= LEAVE_AGAIN);
+            if goes {
+                *left = Some(Instant::now());
+            }
+            goes
+        });
+    }
+
+    /// Whether a connection that was made then leads to one that was left.
+    fn is_left(&self, made: Instant) -> bool {
+        self.left.borrow().is_some_and(|left| made <= left)
+    }
+}
+
+impl Shared {
+    /// A connection, which leads to no server that was left before.
+    pub(crate) async fn connection(&self) -> Result<Object, PostgresError> {
+        loop {
+            let connection = self.pool.get().await?;
+            let metrics = *Object::metrics(&connection);
+            // Whose commits may be told of before anybody has loaded anything from there.
+            if metrics.recycled.is_none() && !self.server.is_left(metrics.created) {
+                let rows = ask(&connection, &format!("SELECT {SINCE}"), &Params::default()).await?;
+                self.was_answered_by(rows.first().ok_or(PostgresError::Answer("a server"))?.try_get(0)?);
+            }
+            if !self.server.is_left(metrics.created) {
+                return Ok(connection);
+            }
+            drop(Object::take(connection));
+        }
+    }
+
+    /// Closes the connections that nobody has just now. The server at their other end takes no writes any more, or another has taken
+    /// its place, and it keeps them open; whoever connects anew comes to the one that does, by the address. Those that were made since
+    /// the last time stay for a while: where they lead to no other server, the next ones would not either.
+    pub(crate) fn leave(&self) {
+        self.server.leave();
+        drop(self.pool.retain(|_, made| !self.server.is_left(made.created)));
+    }
+
+    /// Takes note of which server has answered. Where it is another, the one before is left.
+    pub(crate) fn was_answered_by(&self, since: &str) {
+        if self.server.is_another(since) {
+            self.leave();
+        }
+    }
+
+    /// Waits for what was asked on `connection`. Where the server at its other end was left and says nothing, nothing will come of it
+    /// that counts: the connection is to be closed then, as one that was lost.
+    pub(crate) async fn heard<T, E: From<PostgresError>>(
+        &self,
+        connection: &Object,
+        asked: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
+        let made = Object::metrics(connection).created;
+        tokio::select! {
+            biased;
+            answer = asked => answer,
+            () = self.gone(made) => Err(PostgresError::Left.into()),
+        }
+    }
+
+    /// Ends some time after the server was left to which a connection leads that was made then.
+    async fn gone(&self, made: Instant) {
+        let mut left = self.server.left();
+        loop {
+            let overdue = async {
+                tokio::time::sleep(OVERDUE).await;
+                self.look_where_it_leads().await;
+            };
+            tokio::select! {
+                _ = left.wait_for(|left| left.is_some_and(|left| made <= left)) => break,
+                () = overdue => {}
+            }
+        }
+        tokio::time::sleep(GRACE).await;
+    }
+
+    /// Looks where the address leads by now, by a connection of its own: those of the pool lead where they always did.
+    async fn look_where_it_leads(&self) {
+        let Ok(_turn) = self.server.looking.try_lock() else { return };
+        match leads_to(&self.address).await {
+            Ok((since, takes_writes)) => {
+                self.was_answered_by(&since);
+                if !takes_writes {
+                    self.leave();
+                }
+            }
+            // Whoever waits is told more by what he waits for.
+            Err(error) => tracing::debug!(%error, "a server says nothing, and the address leads to no other"),
+        }
+    }
+
+    /// Rows for people, by the turn of those who only look. Where there is a server that takes writes they are of that one, and not of
+    /// one whose place it took; where there is none, of the one there is.
+    pub(crate) async fn show(&self, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, PostgresError> {
+        let _turn = self.turn_aside().await?;
+        match self.current(sql, params).await {
+            Err(PostgresError::ReadOnly) => {
+                self.leave();
+                self.look(sql, params).await
+            }
+            shown => shown,
+        }
+    }
+
+    /// As [`look`](Self::look), of a server that takes writes: what another shows may be older than what somebody has seen before.
+    ///
+    /// # Errors
+    /// [`PostgresError::ReadOnly`] where it takes none.
+    pub(crate) async fn current(&self, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, PostgresError> {
+        match self.current_once(sql, params).await {
+            Err(error) if error.is_lost_connection() => self.current_once(sql, params).await,
+            asked => asked,
+        }
+    }
+
+    async fn current_once(&self, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, PostgresError> {
+        let connection = self.connection().await?;
+        let both = async {
+            let stands = format!("SELECT {TAKES_NO_WRITES}");
+            let none = Params::default();
+            let (stands, rows) =
+                tokio::try_join!(biased; ask(&connection, &stands, &none), ask(&connection, sql, params))?;
+            let stands = stands.first().ok_or(PostgresError::Answer("a setting"))?;
+            if stands.try_get(0)? { Err(PostgresError::ReadOnly) } else { Ok(rows) }
+        };
+        let asked = self.heard(&connection, both).await;
+        given_back(connection, asked)
+    }
+}
+
+/// Gives a connection back, unless what was asked on it has no answer: it is closed then.
+pub fn given_back<T>(connection: Object, asked: Result<T, PostgresError>) -> Result<T, PostgresError> {
+    if asked.as_ref().is_err_and(PostgresError::is_lost_connection) {
+        drop(Object::take(connection));
+    }
+    asked
+}
+
+/// Since when the server runs to which an address leads, and whether it takes writes.
+async fn leads_to(address: &Address) -> Result<(String, bool), PostgresError> {
+    let client = Postgres::connect(address).await?;
+    let rows = client.query_typed(&format!("SELECT {SINCE}, NOT {TAKES_NO_WRITES}"), &[]).await?;
+    let row = rows.first().ok_or(PostgresError::Answer("a server"))?;
+    Ok((row.try_get(0)?, row.try_get(1)?))
+}
