@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
@@ -12,6 +12,7 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use rustls::RootCertStore;
 use serde::Serialize;
 use serde_json::Value;
+use tokio::time::timeout;
 
 use crate::address::Address;
 use crate::error::{ClientError, chain};
@@ -20,11 +21,15 @@ use crate::tls::{self, Connector};
 
 /// The media type of OJS bodies.
 pub const MEDIA_TYPE: &str = "application/openjobspec+json";
-/// How long a request may take in all, unless [`Client::with_timeout`] says otherwise.
+/// How long an answer may take to begin, and each piece of it to follow the one before, unless
+/// [`Client::with_timeout`] says otherwise.
 pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 /// The longest answer that is read; a longer one is an error.
 pub const RESPONSE_BYTES_MAX: usize = 64 << 20;
 
+/// An answer that comes in pieces is waited for this many times as long as for one piece: long enough for a
+/// large one on a slow line, and one that trickles for ever keeps nobody for ever.
+const WHOLE_ANSWER_TIMES: u32 = 10;
 /// A host that drops packets must not use up the whole timeout before it is called unreachable.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Shorter than the idle limits of common proxies, so that a kept connection is rarely closed under a
@@ -91,7 +96,8 @@ impl Client {
         Ok(self)
     }
 
-    /// Gives each request, from connecting to the last byte of its answer, this long.
+    /// Waits this long for an answer to begin, connecting included, and this long for each piece of it; for all of
+    /// it ten times as long.
     #[must_use]
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
@@ -116,12 +122,10 @@ impl Client {
         headers: HeaderMap,
     ) -> Result<Response, ClientError> {
         let request = self.prepare(method, path, body, headers)?;
-        match tokio::time::timeout(self.timeout, self.exchange(request)).await {
-            Ok(result) => result,
-            Err(_) => {
-                Err(ClientError::no_answer(self.base_url(), format!("nothing within {:?}", self.timeout)))
-            }
-        }
+        let most = self.timeout.saturating_mul(WHOLE_ANSWER_TIMES);
+        timeout(most, self.exchange(request)).await.unwrap_or_else(|_| {
+            Err(ClientError::no_answer(self.base_url(), format!("not all of it within {most:?}")))
+        })
     }
 
     /// The JSON at `path`; null for a success without a body.
@@ -162,7 +166,12 @@ impl Client {
     /// [`ClientError::Status`] when it is a refusal, [`ClientError::Protocol`] when a success is not JSON.
     pub fn read(&self, response: Response) -> Result<Value, ClientError> {
         if !response.status.is_success() {
-            return Err(ClientError::status(self.base_url(), response.status, response.body));
+            return Err(ClientError::status(
+                self.base_url(),
+                response.status,
+                &response.headers,
+                response.body,
+            ));
         }
         if response.body.is_empty() {
             return Ok(Value::Null);
@@ -196,19 +205,22 @@ impl Client {
 
     async fn exchange(&self, request: Request<Full<Bytes>>) -> Result<Response, ClientError> {
         let url = self.base_url();
-        let response = self.http.request(request).await.map_err(|error| send_error(url, &error))?;
+        let stands_still =
+            |what: &str| ClientError::no_answer(url, format!("{what} within {:?}", self.timeout));
+        let response = timeout(self.timeout, self.http.request(request))
+            .await
+            .map_err(|_| stands_still("nothing"))?
+            .map_err(|error| send_error(url, &error))?;
         let (head, body) = response.into_parts();
-        let body = Limited::new(body, RESPONSE_BYTES_MAX).collect().await.map_err(|error| {
-            if error.is::<LengthLimitError>() {
-                ClientError::protocol(url, format!("it is longer than {RESPONSE_BYTES_MAX} bytes"))
-            } else {
-                ClientError::no_answer(
-                    url,
-                    format!("the connection broke in mid-answer ({})", chain(&*error)),
-                )
-            }
-        })?;
-        Ok(Response { status: head.status, headers: head.headers, body: body.to_bytes() })
+        let (mut body, mut whole) = (Limited::new(body, RESPONSE_BYTES_MAX), BytesMut::new());
+        while let Some(piece) =
+            timeout(self.timeout, body.frame()).await.map_err(|_| stands_still("nothing more"))?
+        {
+            let piece = piece.map_err(|error| body_error(url, &*error))?;
+            // Other pieces than data, such as trailers, are not asked for.
+            whole.extend_from_slice(piece.data_ref().map_or(&[][..], Bytes::as_ref));
+        }
+        Ok(Response { status: head.status, headers: head.headers, body: whole.freeze() })
     }
 }
 
@@ -229,6 +241,13 @@ fn send_error(url: &str, error: &legacy::Error) -> ClientError {
         return ClientError::protocol(url, chain(error));
     }
     ClientError::no_answer(url, chain(error))
+}
+
+fn body_error(url: &str, error: &(dyn std::error::Error + Send + Sync + 'static)) -> ClientError {
+    if error.is::<LengthLimitError>() {
+        return ClientError::protocol(url, format!("it is longer than {RESPONSE_BYTES_MAX} bytes"));
+    }
+    ClientError::no_answer(url, format!("the connection broke in mid-answer ({})", chain(error)))
 }
 
 impl fmt::Debug for Client {

@@ -1,9 +1,11 @@
 //! What can go wrong between a caller and a server, told apart by what the caller may assume.
 
 use std::error::Error;
+use std::time::Duration;
 
 use bytes::Bytes;
-use http::StatusCode;
+use http::header::RETRY_AFTER;
+use http::{HeaderMap, StatusCode};
 use serde_json::Value;
 
 /// Why there is no answer to use. Never carries the bearer token.
@@ -55,6 +57,8 @@ pub enum ClientError {
         message: String,
         /// What to do next: the server's own hint, or ours for a status that has one.
         hint: Option<String>,
+        /// How long it says to wait before asking again: its `Retry-After`, where that is in seconds.
+        retry_after: Option<Duration>,
         /// The whole answer.
         body: Bytes,
     },
@@ -112,7 +116,7 @@ impl ClientError {
     }
 
     /// Reads a refusal; an answer without an OJS error body keeps its status and its first words.
-    pub(crate) fn status(url: &str, status: StatusCode, body: Bytes) -> Self {
+    pub(crate) fn status(url: &str, status: StatusCode, headers: &HeaderMap, body: Bytes) -> Self {
         let json: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
         let text = |name: &str| {
             json.pointer(&format!("/error/{name}"))
@@ -123,13 +127,21 @@ impl ClientError {
         let code = text("code");
         let message = text("message").unwrap_or_else(|| excerpt(&body));
         let hint = text("hint").or_else(|| own_hint(url, status, code.is_some()));
-        Self::Status { status, code, message, hint, body }
+        Self::Status { status, code, message, hint, retry_after: retry_after(headers), body }
     }
 
     /// The OJS error code of a refusal.
     pub fn code(&self) -> Option<&str> {
         match self {
             Self::Status { code, .. } => code.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// How long a refusal says to wait before asking again, if it does, as it says it: bounding it is the caller's.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Status { retry_after, .. } => *retry_after,
             _ => None,
         }
     }
@@ -162,6 +174,11 @@ impl ClientError {
             Self::Request { .. } => None,
         }
     }
+}
+
+/// Servers of jobs say it in seconds. A date would need the server's clock.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok().map(Duration::from_secs)
 }
 
 fn own_hint(url: &str, status: StatusCode, is_ojs: bool) -> Option<String> {
@@ -219,6 +236,7 @@ mod tests {
         ClientError::status(
             "http://h",
             StatusCode::from_u16(status).unwrap(),
+            &HeaderMap::new(),
             Bytes::from_static(body.as_bytes()),
         )
     }
@@ -238,6 +256,20 @@ mod tests {
         assert_eq!(error.code(), None);
         let ClientError::Status { message, .. } = refusal(500, "") else { panic!("not a status") };
         assert_eq!(message, "");
+    }
+
+    #[test]
+    fn a_refusal_says_when_to_ask_again() {
+        let told = |value: &'static str| {
+            let headers = HeaderMap::from_iter([(RETRY_AFTER, http::HeaderValue::from_static(value))]);
+            ClientError::status("http://h", StatusCode::SERVICE_UNAVAILABLE, &headers, Bytes::new())
+                .retry_after()
+        };
+        assert_eq!(told("7"), Some(Duration::from_secs(7)));
+        for value in ["Wed, 21 Oct 2015 07:28:00 GMT", "-1", "soon", ""] {
+            assert_eq!(told(value), None, "{value:?}");
+        }
+        assert_eq!(refusal(503, "").retry_after(), None);
     }
 
     #[test]

@@ -12,7 +12,7 @@
 //! Servers at `https` are believed by the system's certificates, or by those of [`Client::with_ca`].
 //!
 //! # Layout
-//! - [`Client`]: requests over a pool of kept connections, under one total timeout.
+//! - [`Client`]: requests over a pool of kept connections, with a bound on each wait.
 //! - [`ClientError`]: what went wrong, told apart by what the caller may assume and do next.
 //! - `address`: base URLs; `tls`: whom to believe; `numbers`: what answers have that a value cannot hold.
 

@@ -151,11 +151,11 @@ impl Error {
     /// Whether the same call may succeed later without anybody's help, and does nothing twice. Where nobody knows what became of
     /// the first one it says no: the same job again is the same only with an id of its own or under a policy.
     pub fn is_retryable(&self) -> bool {
-        !self.is_unknown() && self.may_be_told_again()
+        !self.is_unknown() && self.again() == Again::UntilHeard
     }
 
     /// Whether it may have been done all the same.
-    fn is_unknown(&self) -> bool {
+    pub(crate) fn is_unknown(&self) -> bool {
         match self {
             Self::Store(StoreError::Unknown(_)) => true,
             #[cfg(feature = "remote")]
@@ -166,23 +166,35 @@ impl Error {
         }
     }
 
-    /// Whether what counts once, however often it is told, is to be told again.
-    pub(crate) fn may_be_told_again(&self) -> bool {
+    /// For how long what counts once, however often it is told, is told again after this.
+    pub(crate) fn again(&self) -> Again {
         match self {
-            Self::Store(error) => error.is_retryable(),
+            Self::Store(error) if error.is_retryable() => Again::UntilHeard,
             #[cfg(feature = "remote")]
             Self::Remote(error) => match error {
                 // What speaks no HTTP is not the server, but stands for a moment where it was or will be.
                 semel_client::ClientError::Unreachable { .. }
                 | semel_client::ClientError::NoAnswer { .. }
-                | semel_client::ClientError::Protocol { .. } => true,
-                semel_client::ClientError::Status { status, .. } => {
-                    matches!(status.as_u16(), 429 | 500..=599)
-                }
-                _ => false,
+                | semel_client::ClientError::Protocol { .. } => Again::UntilHeard,
+                semel_client::ClientError::Status { status, .. } => match status.as_u16() {
+                    408 | 425 | 429 | 500..=599 => Again::UntilHeard,
+                    // Somebody on the way there says no, such as one of several servers that does not know a token yet, and
+                    // may think better of it.
+                    _ => Again::ForAWhile,
+                },
+                _ => Again::Never,
             },
-            Self::QueueFull { .. } => true,
-            _ => false,
+            Self::QueueFull { .. } => Again::UntilHeard,
+            _ => Again::Never,
+        }
+    }
+
+    /// How long a server asks to be left alone.
+    pub(crate) fn retry_after(&self) -> Option<std::time::Duration> {
+        match self {
+            #[cfg(feature = "remote")]
+            Self::Remote(error) => error.retry_after(),
+            _ => None,
         }
     }
 
@@ -194,6 +206,17 @@ impl Error {
             _ => None,
         }
     }
+}
+
+/// For how long something is told again that was not heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Again {
+    /// For as long as it may count.
+    UntilHeard,
+    /// It may be heard yet, but waiting for that must not cost much.
+    ForAWhile,
+    /// It will not be heard.
+    Never,
 }
 
 fn place(pointer: &str) -> String {
@@ -231,13 +254,44 @@ impl From<semel_core::body::Corrupt> for Error {
 mod tests {
     use semel_client::ClientError;
 
-    use super::Error;
+    use super::{Again, Error};
 
     /// It may stand where the server was, for a moment; the server may have had the request.
     #[test]
     fn what_speaks_no_http_ends_no_report_and_repeats_no_request() {
         let [url, reason, hint] = [(); 3].map(|()| String::new());
         let error = Error::Remote(ClientError::Protocol { url, reason, hint });
-        assert!(error.may_be_told_again() && !error.is_retryable());
+        assert!(error.again() == Again::UntilHeard && !error.is_retryable());
+    }
+
+    /// The server may have granted the jobs of such an answer: fewer are asked for next.
+    #[test]
+    fn what_an_answer_said_that_is_lost_or_too_long_is_unknown() {
+        let text = || [(); 3].map(|()| String::new());
+        let [url, reason, hint] = text();
+        let lost = Error::Remote(ClientError::NoAnswer { url, reason, hint });
+        let [url, reason, hint] = text();
+        let too_long = Error::Remote(ClientError::Protocol { url, reason, hint });
+        let [url, reason, hint] = text();
+        let not_asked = Error::Remote(ClientError::Unreachable { url, reason, hint });
+        assert_eq!([lost, too_long, not_asked].map(|error| error.is_unknown()), [true, true, false]);
+    }
+
+    /// A token that one of several servers does not know yet costs nobody finished work, and one that none of them will
+    /// know no place for ever.
+    #[test]
+    fn what_is_refused_on_its_way_is_told_again_for_a_while() {
+        let again = |status| {
+            let status = semel_client::StatusCode::from_u16(status).unwrap();
+            let (message, body) = (String::new(), semel_client::Bytes::new());
+            let (code, hint, retry_after) = (None, None, None);
+            Error::Remote(ClientError::Status { status, code, message, hint, retry_after, body }).again()
+        };
+        for status in [408, 425, 429, 500, 502, 503, 504] {
+            assert_eq!(again(status), Again::UntilHeard, "{status}");
+        }
+        for status in [301, 401, 403, 404, 405, 409] {
+            assert_eq!(again(status), Again::ForAWhile, "{status}");
+        }
     }
 }

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use semel_client::{Client, ClientError, RESPONSE_BYTES_MAX};
+use semel_client::{Client, ClientError, RESPONSE_BYTES_MAX, TIMEOUT_DEFAULT};
 use serde_json::json;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpListener;
 
-use crate::canned::{Canned, reply};
+use crate::canned::{Canned, read_request, reply};
 
 #[tokio::test]
 async fn a_server_that_is_not_there_is_unreachable() {
@@ -28,10 +30,57 @@ async fn a_silent_server_runs_into_the_timeout() {
 }
 
 #[tokio::test]
-async fn the_timeout_covers_the_body() {
+async fn an_answer_that_stands_still_runs_into_the_timeout() {
     let server = Canned::start(&["HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{"]).await;
     let error = server.client().with_timeout(Duration::from_millis(50)).get_json("/").await.unwrap_err();
-    assert!(error.to_string().contains("nothing within 50ms"), "{error}");
+    assert!(matches!(error, ClientError::NoAnswer { .. }), "{error:?}");
+    assert!(error.to_string().contains("nothing more within 50ms"), "{error}");
+}
+
+/// A client of a server that, once it is asked for `/slow`, sends a byte of the answer every twenty seconds, so many in all.
+/// From here on time passes only where somebody waits for it.
+async fn trickling(bytes: usize) -> Client {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let client = Client::new(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        stream.set_nodelay(true).unwrap();
+        read_request(&mut stream).await.unwrap();
+        stream.write_all(reply("200 OK", "").as_bytes()).await.unwrap();
+        read_request(&mut stream).await.unwrap();
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {bytes}\r\n\r\n");
+        stream.write_all(head.as_bytes()).await.unwrap();
+        for _ in 0..bytes {
+            tokio::time::sleep(Duration::from_secs(20)).await;
+            if stream.write_all(b"1").await.is_err() {
+                return;
+            }
+        }
+        std::future::pending::<()>().await;
+    });
+    // The connection is there, so that only the answer is waited for.
+    client.get_json("/").await.unwrap();
+    tokio::time::pause();
+    client
+}
+
+/// Whoever asked for jobs has been granted them, and giving up their answer would spend their attempts.
+#[tokio::test]
+async fn a_slow_answer_that_goes_on_coming_is_read_to_its_end() {
+    let client = trickling(6).await;
+    let began = tokio::time::Instant::now();
+    assert_eq!(client.get_json("/slow").await.unwrap(), json!(111_111));
+    assert!(began.elapsed() > 3 * TIMEOUT_DEFAULT, "{:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn an_answer_that_trickles_for_ever_is_given_up() {
+    let client = trickling(usize::MAX >> 1).await;
+    let began = tokio::time::Instant::now();
+    let error = client.get_json("/slow").await.unwrap_err();
+    assert!(matches!(error, ClientError::NoAnswer { .. }), "{error:?}");
+    assert!(error.to_string().contains("not all of it within 300s"), "{error}");
+    assert_eq!(began.elapsed().as_secs(), 300);
 }
 
 #[tokio::test]

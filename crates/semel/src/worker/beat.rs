@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::link::{Beaten, Held, Link, Speaker};
+use super::rest::{News, chance, spread};
 use super::run::Delivery;
 use crate::Error;
 
@@ -21,8 +22,13 @@ use crate::Error;
 const BEATS_PER_LEASE: u32 = 3;
 /// However short a lease is.
 const BEAT_EVERY_MIN: Duration = Duration::from_millis(10);
-/// A heartbeat that failed is sent again after so long, or sooner if it was due sooner.
+/// A heartbeat that failed is sent again after so long, or sooner if it was due sooner; each time that it fails again after
+/// twice as long.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
+/// Up to this.
+const AGAIN_AFTER_MAX: Duration = Duration::from_secs(10);
+/// But so many times at least in what is left of a lease.
+const AGAIN_PER_REST: u32 = 4;
 
 /// A heartbeat is waited for at least so long before what it spoke of is spoken of again.
 const PATIENCE_MIN: Duration = Duration::from_secs(1);
@@ -40,6 +46,15 @@ fn unheard() -> Error {
     Error::Store(StoreError::Unavailable("the heartbeat was not answered in time".to_owned()))
 }
 
+/// How long after so many heartbeats that failed, one after the other, the next one is sent for a lease with so much left.
+/// The server may have asked to be left alone.
+fn again_after(failed: u32, left: Duration, asked: Option<Duration>, chance: u32) -> Duration {
+    let own = AGAIN_AFTER.saturating_mul(1 << failed.saturating_sub(1).min(16)).min(AGAIN_AFTER_MAX);
+    // What has run out cannot be saved by hurry.
+    let most = if left.is_zero() { AGAIN_AFTER_MAX } else { (left / AGAIN_PER_REST).max(AGAIN_AFTER) };
+    spread(own, asked, chance).min(most)
+}
+
 /// The jobs a worker holds.
 #[derive(Default)]
 pub(crate) struct Beats {
@@ -49,6 +64,8 @@ pub(crate) struct Beats {
     told: watch::Sender<Directive>,
     /// What the store said when it was found gone for good, by whoever found it first.
     gone: watch::Sender<Option<StoreError>>,
+    /// Of heartbeats that failed.
+    unheard: News,
 }
 
 /// What a run hears of its lease.
@@ -89,6 +106,8 @@ struct Beating {
     until: Instant,
     /// Since when it is spoken of; until that is answered, or has taken too long, it is not spoken of again.
     under_way: Option<Instant>,
+    /// How many heartbeats for it have failed since one was answered.
+    failed: u32,
     /// Whether somebody's open transaction was found to hold it last: it counts for less long then.
     is_busy: bool,
     /// Whether its own run has ended it already: it is nobody else's, and there is no lease to be extended or to run out.
@@ -161,6 +180,7 @@ impl Beats {
                 lease,
                 until,
                 under_way: None,
+                failed: 0,
                 is_busy: false,
                 is_completed: false,
                 signals,
@@ -304,7 +324,7 @@ impl Beats {
         };
         match beaten {
             Ok(()) => {
-                self.again(sent, &due);
+                self.again(sent, &due, None);
             }
             Err(error) => {
                 self.note_unanswered(sent, &due, &error);
@@ -316,8 +336,8 @@ impl Beats {
     }
 
     fn note_unanswered(&self, sent: Instant, due: &[Held], error: &Error) {
-        let left = self.again(sent, due);
-        if left > 0 || due.is_empty() {
+        let left = self.again(sent, due, error.retry_after());
+        if (left > 0 || due.is_empty()) && self.unheard.is_news(error) {
             tracing::warn!(%error, jobs = left, "a heartbeat failed; what was not answered is sent again");
         }
     }
@@ -350,7 +370,7 @@ impl Beats {
         let now = Instant::now();
         for job in &extended {
             if let Some(beating) = held.of(job) {
-                beating.under_way = None;
+                (beating.under_way, beating.failed) = (None, 0);
                 beating.is_busy = false;
                 beating.until = beating.until.max(sent + beating.lease);
             }
@@ -363,7 +383,7 @@ impl Beats {
         }
         for job in &busy {
             if let Some(beating) = held.of(job) {
-                beating.is_busy = true;
+                (beating.is_busy, beating.failed) = (true, 0);
                 beating.until = beating.until.max(sent + beating.lease.min(HELD_LASTS));
             }
         }
@@ -372,14 +392,18 @@ impl Beats {
         self.sooner.notify_one();
     }
 
-    /// Has heartbeats sent again soon for those that were not answered of the one that was sent then. Says how many they are.
-    fn again(&self, sent: Instant, due: &[Held]) -> usize {
-        let again = Instant::now() + AGAIN_AFTER;
+    /// Has heartbeats sent again soon for those that were not answered of the one that was sent then, or when the server asks
+    /// for it. Says how many they are.
+    fn again(&self, sent: Instant, due: &[Held], asked: Option<Duration>) -> usize {
+        // One draw for all: they stay in one heartbeat.
+        let (now, chance) = (Instant::now(), chance());
         let (mut held, mut left) = (self.held(), 0);
         for job in due {
             if let Some(beating) = held.of(job).filter(|beating| beating.under_way == Some(sent)) {
                 beating.under_way = None;
-                beating.next = beating.next.min(again);
+                beating.failed += 1;
+                let rest = beating.until.saturating_duration_since(now);
+                beating.next = beating.next.min(now + again_after(beating.failed, rest, asked, chance));
                 left += 1;
             }
         }

@@ -16,13 +16,22 @@ use super::beat::{Beats, Signals};
 use super::handler::Erased;
 use super::link::{Link, Reported};
 use super::middleware::{Middleware, Next};
+use super::rest::{News, Rest};
 use super::run::{Delivery, Run, States};
 use super::verdict::{Failure, Outcome};
+use crate::error::Again;
 
 /// The first pause before a report is sent again; it doubles.
 const REPORT_AGAIN_MIN: Duration = Duration::from_millis(20);
-/// The longest.
-const REPORT_AGAIN_MAX: Duration = Duration::from_secs(2);
+/// The longest of its own; a server may ask for a longer one.
+const REPORT_AGAIN_MAX: Duration = Duration::from_secs(10);
+/// A lease is at least so many pauses long: with a longer one a report that would have been heard may come too late.
+const REPORTS_PER_LEASE: u32 = 3;
+/// The longest pause of a worker that stops: that waits for reports for some seconds only.
+const REPORT_AGAIN_MAX_AT_STOP: Duration = Duration::from_secs(1);
+/// So long a report is made again that is refused: long enough for all servers to learn a token, or for a proxy to find its
+/// server again; and no longer, for its job keeps a place meanwhile.
+const REFUSED_LASTS: Duration = Duration::from_secs(120);
 /// So long after the grace time what has not been heard is given up, and no report sooner after it began: far longer than a store or
 /// server that is well needs. What is held then goes to others when its lease has ended.
 pub(super) const OVERDUE_AFTER: Duration = Duration::from_secs(5);
@@ -44,6 +53,8 @@ pub(crate) struct Shared {
     pub(crate) grace: Duration,
     /// The types without a handler that have been told of.
     pub(crate) unhandled: Mutex<HashSet<String>>,
+    /// Of reports that were not heard.
+    pub(crate) unheard: News,
     /// No more jobs are taken, and none is begun.
     pub(crate) stop: CancellationToken,
     /// Runs are to come to an end.
@@ -161,7 +172,8 @@ impl Shared {
         told.len() < UNHANDLED_TOLD_MAX && told.insert(job_type.to_owned())
     }
 
-    /// Reports until it is heard; gives up when the lease has ended, or when a shutdown waits no longer.
+    /// Reports until it is heard; gives up when the lease has ended, when it has been refused for long, or when a shutdown
+    /// waits no longer.
     pub(super) async fn report(&self, job: &Delivery, outcome: &Outcome) -> bool {
         // A run that held its thread for longer than the shutdown waits is reported all the same: what it did is done.
         let overdue = Instant::now() + OVERDUE_AFTER;
@@ -186,27 +198,48 @@ impl Shared {
 
     async fn report_until_heard(&self, job: &Delivery, outcome: &Outcome) -> bool {
         let begun = Instant::now();
-        let (mut pause, mut is_last) = (REPORT_AGAIN_MIN, false);
+        let mut rest = Rest::between(REPORT_AGAIN_MIN, REPORT_AGAIN_MAX);
+        let (mut refused_since, mut is_last) = (None, false);
         let may_count = |then: Instant| self.may_count(job, begun, then);
         loop {
-            match self.link.settle(job, outcome).await {
+            let error = match self.link.settle(job, outcome).await {
                 Ok(Reported::Counted) => return true,
                 Ok(Reported::Late) => {
                     tracing::info!(job = %job.id, attempt = job.attempt, "the run ended after it had lost its lease");
                     return false;
                 }
-                // Once more also when the lease must be over: it may have hung for so long while nobody else was given the job.
-                Err(error) if error.may_be_told_again() && (!is_last || may_count(Instant::now())) => {
-                    is_last = !may_count(Instant::now() + pause);
-                    tracing::warn!(%error, job = %job.id, "the end of a run could not be reported; it is tried again");
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(REPORT_AGAIN_MAX);
-                }
-                Err(error) => {
-                    tracing::error!(%error, job = %job.id, "the end of a run could not be reported; the job runs again when its lease has ended");
-                    return false;
-                }
+                Err(error) => error,
+            };
+            let (now, again) = (Instant::now(), error.again());
+            refused_since = refused_since.or(Some(now)).filter(|_| again == Again::ForAWhile);
+            if refused_since.is_some_and(|since| now - since >= REFUSED_LASTS) {
+                tracing::error!(%error, job = %job.id, "the end of a run is refused again and again, and gives up its place; the job runs again when its lease has ended: see that the worker's token may end jobs, and that no proxy refuses what is sent");
+                return false;
             }
+            // Once more also when the lease must be over: it may have hung for so long while nobody else was given the job.
+            if again == Again::Never || is_last && !may_count(now) {
+                tracing::error!(%error, job = %job.id, "the end of a run could not be reported; the job runs again when its lease has ended");
+                return false;
+            }
+            let pause = rest.after(&error).min((job.lease / REPORTS_PER_LEASE).max(REPORT_AGAIN_MIN));
+            is_last = !may_count(now + pause);
+            if self.unheard.is_news(&error) {
+                tracing::warn!(%error, job = %job.id, "the end of a run could not be reported; it is tried again");
+            }
+            self.pause(pause).await;
+        }
+    }
+
+    /// Waits so long, or less when the worker stops.
+    async fn pause(&self, pause: Duration) {
+        let stops = async {
+            self.stop.cancelled().await;
+            tokio::time::sleep(REPORT_AGAIN_MAX_AT_STOP).await;
+        };
+        tokio::select! {
+            biased;
+            () = tokio::time::sleep(pause) => {}
+            () = stops => {}
         }
     }
 }
@@ -232,144 +265,4 @@ fn let_go(job: &Delivery, handler: BoxFuture<'static, Outcome>) {
 }
 
 #[cfg(test)]
-mod tests {
-    use semel_core::ident::QueueName;
-    use semel_core::state::State;
-
-    use bytes::Bytes;
-    use semel_store::StoreError;
-
-    use super::super::link::{Ask, Beaten, Hears, Held, Speaker};
-    use super::*;
-    use crate::{Envelope, Error, Semel, Worker};
-
-    #[tokio::test]
-    async fn a_type_that_is_not_handled_is_told_of_once() {
-        let semel = Semel::open("memory:").await.unwrap();
-        let shared = Worker::new(&semel).shared().unwrap();
-        assert_eq!(["a.b", "a.c", "a.b"].map(|job_type| shared.is_news(job_type)), [true, true, false]);
-    }
-
-    /// A link over which heartbeats are answered from some time on, and a report is answered when that many were made.
-    struct Deaf {
-        begun: Instant,
-        beats_after: Duration,
-        /// How long each report takes that is not heard.
-        takes: Duration,
-        unheard: Mutex<u32>,
-    }
-
-    impl Deaf {
-        fn new(unheard: u32, takes: Duration, beats_after: Duration) -> Arc<Self> {
-            Arc::new(Self { begun: Instant::now(), beats_after, takes, unheard: Mutex::new(unheard) })
-        }
-    }
-
-    impl Link for Deaf {
-        fn beat<'a>(
-            &'a self,
-            _: &'a Speaker,
-            jobs: &'a [Held],
-            _: usize,
-            hears: Hears<'a>,
-        ) -> BoxFuture<'a, Result<(), Error>> {
-            if self.begun.elapsed() < self.beats_after {
-                return Box::pin(async { Err(StoreError::Unavailable(String::new()).into()) });
-            }
-            hears(Beaten { extended: jobs.to_vec(), ..Beaten::default() });
-            Box::pin(async { Ok(()) })
-        }
-
-        fn fetch<'a>(
-            &'a self,
-            _: &'a Ask,
-            _: &'a CancellationToken,
-        ) -> BoxFuture<'a, Result<Vec<Delivery>, Error>> {
-            Box::pin(std::future::pending())
-        }
-
-        fn settle<'a>(&'a self, _: &'a Delivery, _: &'a Outcome) -> BoxFuture<'a, Result<Reported, Error>> {
-            let mut unheard = self.unheard.lock().unwrap();
-            if *unheard == 0 {
-                return Box::pin(async { Ok(Reported::Counted) });
-            }
-            *unheard -= 1;
-            Box::pin(async {
-                tokio::time::sleep(self.takes).await;
-                Err(StoreError::Unavailable(String::new()).into())
-            })
-        }
-
-        fn lost<'a>(&'a self, _: &'a Delivery) -> BoxFuture<'a, ()> {
-            Box::pin(std::future::pending())
-        }
-
-        fn progress<'a>(&'a self, _: &'a Delivery, _: Bytes) -> BoxFuture<'a, Result<(), Error>> {
-            Box::pin(std::future::pending())
-        }
-    }
-
-    /// Whether an end is heard over such a link, of a job with a lease of five seconds that is held by then, or is not.
-    async fn is_heard(link: Arc<Deaf>, is_held: bool) -> bool {
-        let semel = Semel::open("memory:").await.unwrap();
-        semel.enqueue(Envelope::new("a.b")).await.unwrap();
-        let mut shared = Worker::new(&semel).shared().unwrap();
-        let lease = Some(Duration::from_secs(5));
-        let ask = Ask { queue: QueueName::default(), limit: 1, worker: "w".into(), lease };
-        let run = shared.link.fetch(&ask, &shared.stop).await.unwrap().remove(0);
-        shared.link = link;
-        let holding = is_held.then(|| {
-            shared.beats.hold(&Delivery { asked: Instant::now(), ..run.clone() }, Signals::default())
-        });
-        let speaker = Speaker { worker: "w".into(), queues: Vec::new(), lease };
-        let beats = Arc::clone(&shared.beats).run(Arc::clone(&shared.link), speaker, shared.stop.clone());
-        let beats = tokio::spawn(beats);
-        let is_heard = shared.report(&run, &Outcome::Done).await;
-        drop(holding);
-        shared.stop.cancel();
-        beats.await.unwrap();
-        is_heard
-    }
-
-    /// The store would take it, and whoever gave up would have the work done again.
-    #[tokio::test(start_paused = true)]
-    async fn an_end_is_told_for_as_long_as_its_lease_is_extended() {
-        let second = Duration::from_secs(1);
-        assert!(!is_heard(Deaf::new(60, second, Duration::ZERO), false).await, "nobody extends it");
-        assert!(is_heard(Deaf::new(60, second, Duration::ZERO), true).await);
-        // It is extended after all, while what would be the last report is under way.
-        assert!(is_heard(Deaf::new(2, second * 6, second * 7), true).await);
-    }
-
-    /// A grant that was long on its way leaves the attempt less, but a second at least.
-    #[tokio::test(start_paused = true)]
-    async fn an_attempt_ends_when_the_store_says() {
-        let semel = Semel::open("memory:").await.unwrap();
-        semel.enqueue(Envelope::new("a.b")).await.unwrap();
-        let shared = Worker::new(&semel).shared().unwrap();
-        let ask = Ask { queue: QueueName::default(), limit: 1, worker: "w".into(), lease: None };
-        let run = shared.link.fetch(&ask, &shared.stop).await.unwrap().remove(0);
-        let asked = Instant::now();
-        tokio::time::sleep(Duration::from_secs(8)).await;
-        let lasts = |timeout| {
-            let timeout = Duration::from_millis(timeout);
-            let run = Delivery { asked, granted: Instant::now(), timeout, ..run.clone() };
-            assert!(run.begins_by() < run.attempt_ends());
-            run.attempt_ends().duration_since(Instant::now()).as_millis()
-        };
-        assert_eq!([30_000, 8_500, 2_000, 200].map(lasts), [22_000, 1_000, 1_000, 200]);
-    }
-
-    /// Nobody else would know that its work is done.
-    #[tokio::test]
-    async fn an_end_is_heard_that_comes_when_the_shutdown_waits_no_longer() {
-        let semel = Semel::open("memory:").await.unwrap();
-        let job = semel.enqueue(Envelope::new("a.b")).await.unwrap();
-        let shared = Worker::new(&semel).shared().unwrap();
-        let ask = Ask { queue: QueueName::default(), limit: 1, worker: "w".into(), lease: None };
-        let run = shared.link.fetch(&ask, &shared.stop).await.unwrap().remove(0);
-        shared.give_up.cancel();
-        assert!(shared.report(&run, &Outcome::Done).await);
-        assert_eq!(job.wait().await.unwrap().state(), State::Completed);
-    }
-}
+mod tests;

@@ -32,6 +32,7 @@ use self::beat::Signals;
 use self::execute::Shared;
 use self::handler::{Erased, erase, erase_untyped};
 use self::link::{Link, Local, delivery};
+use self::rest::News;
 use self::run::States;
 use crate::error::Error;
 use crate::job::Job;
@@ -125,13 +126,14 @@ impl Worker {
     }
 
     /// A worker on the jobs of a Semel server, such as `http://127.0.0.1:8080`. Connects at the start. Of other servers that speak
-    /// Open Job Spec it takes no job: it wants the `lease` that each comes with.
+    /// Open Job Spec it takes no job: it wants the `lease` that each comes with. A server at `https` is believed by the system's
+    /// certificates; for those of an authority of one's own there is [`remote_with`](Self::remote_with).
     ///
     /// # Errors
     /// [`Error::Remote`] when the URL cannot be used.
     #[cfg(feature = "remote")]
     pub fn remote(url: &str) -> Result<Self, Error> {
-        Ok(Self::on(Arc::new(remote::Remote::new(semel_client::Client::new(url)?))))
+        Ok(Self::remote_with(semel_client::Client::new(url)?))
     }
 
     /// As [`remote`](Self::remote), with a bearer token.
@@ -140,8 +142,15 @@ impl Worker {
     /// [`Error::Remote`] when URL or token cannot be used.
     #[cfg(feature = "remote")]
     pub fn remote_with_token(url: &str, token: &str) -> Result<Self, Error> {
-        let client = semel_client::Client::new(url)?.with_token(token)?;
-        Ok(Self::on(Arc::new(remote::Remote::new(client))))
+        Ok(Self::remote_with(semel_client::Client::new(url)?.with_token(token)?))
+    }
+
+    /// As [`remote`](Self::remote), with a client of the crate `semel-client`, which can be told whom to believe, with what
+    /// token to ask and how long to wait: `Client::new(url)?.with_ca(&std::fs::read("ca.pem")?)?.with_token(token)?`. A fetch
+    /// waits a second at the server for jobs, so a client that waits for less than some seconds hears of none.
+    #[cfg(feature = "remote")]
+    pub fn remote_with(client: semel_client::Client) -> Self {
+        Self::on(Arc::new(remote::Remote::new(client)))
     }
 
     fn on(link: Arc<dyn Link>) -> Self {
@@ -279,6 +288,7 @@ impl Worker {
             lease: self.lease,
             grace: self.grace,
             unhandled: Mutex::default(),
+            unheard: News::default(),
             stop: CancellationToken::new(),
             abort: CancellationToken::new(),
             give_up: CancellationToken::new(),

@@ -1,6 +1,7 @@
 //! The places of one queue: so many jobs run at once, some more may wait in the worker for their turn.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use semel_core::ident::QueueName;
 use semel_core::limits::CLAIM_JOBS_MAX;
@@ -10,9 +11,34 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::beat::Signals;
 use super::execute::Shared;
 use super::link::Ask;
-use super::rest::Rest;
+use super::rest::{News, Rest};
 use super::run::Delivery;
 use super::verdict::Outcome;
+
+/// The first rest after a fetch that failed.
+const REST_MIN: Duration = Duration::from_millis(250);
+/// The longest.
+const REST_MAX: Duration = Duration::from_secs(5);
+
+/// How many jobs are asked for at once. Those of an answer that is lost on its way come back with an attempt spent, and what
+/// was too much for the way once would be so again.
+struct Appetite(u32);
+
+impl Appetite {
+    const fn whole() -> Self {
+        Self(CLAIM_JOBS_MAX)
+    }
+
+    /// The answer to a wish for so many is lost.
+    fn lost(&mut self, asked: u32) {
+        self.0 = (asked / 2).max(1);
+    }
+
+    /// One has come: by an eighth more, so that few are lost where more would be too much.
+    fn came(&mut self) {
+        self.0 = (self.0 + (self.0 / 8).max(1)).min(CLAIM_JOBS_MAX);
+    }
+}
 
 /// The places of one queue.
 pub(crate) struct Pool {
@@ -46,7 +72,8 @@ impl Pool {
         let mut told = shared.beats.told();
         // Also by a heartbeat: while it is quiet, or has no room, it fetches nothing that would tell.
         let mut gone = std::pin::pin!(shared.beats.gone());
-        let mut rest = Rest::default();
+        let fresh = || (Rest::between(REST_MIN, REST_MAX), News::default());
+        let ((mut rest, mut news), mut appetite) = (fresh(), Appetite::whole());
         loop {
             // Told to be quiet, it takes no more until it is told otherwise.
             tokio::select! {
@@ -67,7 +94,7 @@ impl Pool {
             if *told.borrow() != Directive::Run {
                 continue;
             }
-            let more = u32::try_from(self.room.available_permits()).unwrap_or(0).min(CLAIM_JOBS_MAX - 1);
+            let more = u32::try_from(self.room.available_permits()).unwrap_or(0).min(appetite.0 - 1);
             if let Ok(rest) = Arc::clone(&self.room).try_acquire_many_owned(more) {
                 room.merge(rest);
             }
@@ -85,7 +112,8 @@ impl Pool {
             };
             match fetched {
                 Ok(jobs) => {
-                    rest = Rest::default();
+                    (rest, news) = fresh();
+                    appetite.came();
                     for job in jobs {
                         let Some(permit) = room.split(1) else { break };
                         self.begin(shared, job, permit);
@@ -95,8 +123,11 @@ impl Pool {
                     if let Some(gone) = error.store_is_gone() {
                         return shared.beats.found_gone(&shared.worker, gone);
                     }
-                    let (pause, is_news) = rest.after(&error);
-                    if is_news {
+                    if error.is_unknown() {
+                        appetite.lost(ask.limit);
+                    }
+                    let pause = rest.after(&error);
+                    if news.is_news(&error) {
                         tracing::warn!(%error, queue = %self.queue, "jobs could not be fetched; it is tried again");
                     }
                     tokio::select! {
@@ -154,5 +185,98 @@ impl Pool {
     /// Waits until nothing is held any more.
     pub(crate) async fn empty(&self) {
         drop(self.room.acquire_many(self.size).await);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use bytes::Bytes;
+    use semel_store::StoreError;
+    use semel_store::backend::BoxFuture;
+    use tokio_util::sync::CancellationToken;
+
+    use super::super::link::{Hears, Held, Link, Reported, Speaker};
+    use super::*;
+    use crate::{Error, Semel, Worker};
+
+    /// A link over which answers with more than so many jobs are lost, and that keeps how many it was asked for.
+    struct Narrow {
+        most: u32,
+        asked: Mutex<Vec<u32>>,
+        stop: CancellationToken,
+    }
+
+    impl Link for Narrow {
+        fn fetch<'a>(
+            &'a self,
+            ask: &'a Ask,
+            _: &'a CancellationToken,
+        ) -> BoxFuture<'a, Result<Vec<Delivery>, Error>> {
+            let mut asked = self.asked.lock().unwrap();
+            asked.push(ask.limit);
+            if asked.len() == 40 {
+                self.stop.cancel();
+            }
+            let is_lost = ask.limit > self.most;
+            Box::pin(async move {
+                if is_lost { Err(StoreError::Unknown(String::new()).into()) } else { Ok(Vec::new()) }
+            })
+        }
+
+        fn settle<'a>(&'a self, _: &'a Delivery, _: &'a Outcome) -> BoxFuture<'a, Result<Reported, Error>> {
+            Box::pin(std::future::pending())
+        }
+
+        fn beat<'a>(
+            &'a self,
+            _: &'a Speaker,
+            _: &'a [Held],
+            _: usize,
+            _: Hears<'a>,
+        ) -> BoxFuture<'a, Result<(), Error>> {
+            Box::pin(std::future::pending())
+        }
+
+        fn lost<'a>(&'a self, _: &'a Delivery) -> BoxFuture<'a, ()> {
+            Box::pin(std::future::pending())
+        }
+
+        fn progress<'a>(&'a self, _: &'a Delivery, _: Bytes) -> BoxFuture<'a, Result<(), Error>> {
+            Box::pin(std::future::pending())
+        }
+    }
+
+    /// What a worker with so many places asks for, over and over.
+    async fn asked(places: u32, most: u32) -> Vec<u32> {
+        let semel = Semel::open("memory:").await.unwrap();
+        let mut shared = Worker::new(&semel).shared().unwrap();
+        let narrow = Arc::new(Narrow { most, asked: Mutex::default(), stop: shared.stop.clone() });
+        shared.link = Arc::clone(&narrow) as Arc<dyn Link>;
+        Pool::new(QueueName::default(), places, 0).run(&Arc::new(shared)).await;
+        narrow.asked.lock().unwrap().clone()
+    }
+
+    /// Each that is lost spends an attempt of all its jobs.
+    #[tokio::test(start_paused = true)]
+    async fn a_fetch_whose_answer_is_lost_is_followed_by_one_for_fewer_jobs() {
+        let asked_for = asked(16, 5).await;
+        assert_eq!(asked_for[..12], [16, 8, 4, 5, 6, 3, 4, 5, 6, 3, 4, 5]);
+        assert_eq!(asked(3, 0).await[..4], [3, 1, 1, 1], "one at least");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn more_are_asked_for_again_when_answers_come() {
+        assert_eq!(asked(16, 16).await, [16; 40]);
+        let mut appetite = Appetite::whole();
+        appetite.lost(16);
+        let asked_for = [(); 8].map(|()| {
+            appetite.came();
+            appetite.0
+        });
+        assert_eq!(asked_for, [9, 10, 11, 12, 13, 14, 15, 16]);
+        (0..100).for_each(|_| appetite.came());
+        assert_eq!(appetite.0, CLAIM_JOBS_MAX);
     }
 }

@@ -1,6 +1,7 @@
 //! The jobs of a server that speaks Open Job Spec.
 
 mod answers;
+mod said;
 
 use std::time::Duration;
 
@@ -9,17 +10,19 @@ use futures_util::future::join_all;
 use semel_client::Client;
 use semel_core::ident::JobId;
 use semel_core::lease::LeaseToken;
-use semel_core::limits::{EXECUTION_DEFAULT_MS, TIMEOUT_MS_MAX, VISIBILITY_DEFAULT_MS};
+use semel_core::limits::{EXECUTION_DEFAULT_MS, VISIBILITY_DEFAULT_MS};
 use semel_core::time::Timestamp;
 use semel_store::StoreError;
 use semel_store::backend::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use self::answers::{beaten, is_acceptance, is_refusal};
+use self::answers::{Heard, beaten, heard, is_refusal};
+use self::said::{ACK, Ack, NACK, Nack, Nacked, Said, put_off};
 use super::link::{Ask, Hears, Held, Link, Reported, Speaker, millis};
 use super::run::Delivery;
 use super::verdict::{Failure, Outcome};
@@ -31,13 +34,18 @@ const WAIT_MAX: Duration = Duration::from_secs(1);
 /// the server finds that nobody listens any more or, if that was on its way already, when the leases have ended.
 const OVERDUE_AFTER: Duration = Duration::from_secs(5);
 
+/// So many reports are told at once, each on a connection of its own: when hundreds of runs end together, or a server comes
+/// back that many have waited for, they must not fall upon it all at the same moment.
+const REPORTS_AT_ONCE_MAX: usize = 64;
+
 pub(crate) struct Remote {
     client: Client,
+    reports: Semaphore,
 }
 
 impl Remote {
     pub(crate) const fn new(client: Client) -> Self {
-        Self { client }
+        Self { client, reports: Semaphore::const_new(REPORTS_AT_ONCE_MAX) }
     }
 }
 
@@ -107,79 +115,6 @@ const REST_MIN: Duration = Duration::from_millis(250);
 const LEASES_MAX: usize = 1_000;
 /// What is told of a refusal, in characters.
 const REASON_CHARS_MAX: usize = 500;
-const ACK: (http::Method, &str) = (http::Method::POST, "/ojs/v1/workers/ack");
-const NACK: (http::Method, &str) = (http::Method::POST, "/ojs/v1/workers/nack");
-
-/// Which run is spoken of.
-#[derive(Serialize)]
-struct Said {
-    job_id: String,
-    lease: String,
-}
-
-/// It is done and returned something. As text, so that numbers keep their digits.
-#[derive(Serialize)]
-struct Ack<'a> {
-    #[serde(flatten)]
-    said: &'a Said,
-    result: &'a RawValue,
-}
-
-/// It is not done.
-#[derive(Serialize)]
-struct Nack<'a> {
-    #[serde(flatten)]
-    said: &'a Said,
-    #[serde(flatten)]
-    what: Nacked<'a>,
-}
-
-#[derive(Serialize)]
-#[serde(untagged)]
-enum Nacked<'a> {
-    Failed {
-        error: ErrorBody<'a>,
-    },
-    Back {
-        requeue: bool,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        delay_ms: Option<u32>,
-    },
-}
-
-#[derive(Serialize)]
-struct ErrorBody<'a> {
-    code: &'a str,
-    #[serde(rename = "type")]
-    error_type: &'a str,
-    message: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    retryable: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    retry_after_ms: Option<u32>,
-}
-
-/// A wait as the server reads it. A longer one it would refuse, and with it the end of the run.
-fn put_off(wait: Duration) -> u32 {
-    let most = u32::try_from(TIMEOUT_MS_MAX).unwrap_or(u32::MAX);
-    let asked = millis(wait);
-    if asked > most {
-        tracing::warn!(
-            ?wait,
-            "a job is put off by no more than 30 days at a time, and by no more than that now"
-        );
-    }
-    asked.min(most)
-}
-
-impl<'a> Nacked<'a> {
-    fn failed(failure: &'a Failure, retryable: Option<bool>) -> Self {
-        let Failure { code, message, error_type, retry_in } = failure;
-        let retry_after_ms = retry_in.map(put_off);
-        Self::Failed { error: ErrorBody { code, error_type, message, retryable, retry_after_ms } }
-    }
-}
-
 impl Remote {
     /// One request of a heartbeat.
     async fn speak_of(
@@ -206,10 +141,10 @@ impl Remote {
         Ok(())
     }
 
-    /// Why a fetch was refused, without what is another in each answer, such as a request's id: what stays the same is told now and then.
-    fn refusal(&self, response: semel_client::Response) -> Error {
-        let nothing = || Error::Server("fetch was answered with no jobs".to_owned());
-        self.client.read(response).map_or_else(Error::from, |_| nothing())
+    /// Why a request was refused, or that it was not answered by a server of jobs. Without what is another in each answer,
+    /// such as a request's id: what stays the same is told now and then.
+    fn refusal(&self, response: semel_client::Response, nothing: Error) -> Error {
+        self.client.read(response).map_or_else(Error::from, |_| nothing)
     }
 
     /// Reports an end. Of what a success answers it is read that it is one.
@@ -221,21 +156,18 @@ impl Remote {
         let text = serde_json::to_vec(body).map_err(Error::Write)?;
         let headers = http::HeaderMap::new();
         let response = self.client.request(method, path, Some(text.into()), headers).await?;
-        let answered = |status: http::StatusCode| {
-            let said = String::from_utf8_lossy(&response.body);
-            let said = said.chars().take(REASON_CHARS_MAX).collect::<String>();
-            format!("the end of a run was answered with {status}: {said}")
-        };
-        match response.status.as_u16() {
-            204 => Ok(Reported::Counted),
-            // A proxy has pages for maintenance that say 200.
-            200..=299 if is_acceptance(&response.body) => Ok(Reported::Counted),
-            // The run is not this worker's any more: if it is a server of jobs that says so, and not a proxy that has found none.
-            404 | 409 if is_refusal(&response.body) => Ok(Reported::Late),
-            // What was said of the end is not to be had, whoever says it and whenever.
-            400 | 413 | 415 | 422 => Err(Error::Server(answered(response.status))),
-            // Anything else is of the way there, such as a token that one of several servers does not know yet, and may pass.
-            _ => Err(Error::Store(StoreError::Unavailable(answered(response.status)))),
+        match heard(response.status, &response.body) {
+            Heard::Counted => Ok(Reported::Counted),
+            Heard::Late => Ok(Reported::Late),
+            Heard::Unfit => {
+                let said = String::from_utf8_lossy(&response.body);
+                let said = said.chars().take(REASON_CHARS_MAX).collect::<String>();
+                Err(Error::Server(format!("the end of a run was answered with {}: {said}", response.status)))
+            }
+            Heard::Elsewhere => {
+                let nothing = "the end of a run was not answered by a server of jobs".to_owned();
+                Err(self.refusal(response, StoreError::Unavailable(nothing).into()))
+            }
         }
     }
 }
@@ -282,7 +214,8 @@ impl Link for Remote {
                     }
                 };
                 if !response.status.is_success() {
-                    return Err(self.refusal(response));
+                    let nothing = Error::Server("fetch was answered with no jobs".to_owned());
+                    return Err(self.refusal(response, nothing));
                 }
                 let answer: Answer = serde_json::from_slice(&response.body)
                     .map_err(|error| Error::Server(format!("fetch was answered with no jobs: {error}")))?;
@@ -331,6 +264,8 @@ impl Link for Remote {
         outcome: &'a Outcome,
     ) -> BoxFuture<'a, Result<Reported, Error>> {
         Box::pin(async move {
+            // It is never closed.
+            let _turn = self.reports.acquire().await;
             let said = Said { job_id: run.id.to_string(), lease: LeaseToken(run.fence).to_string() };
             let nack = |what| Nack { said: &said, what };
             let told = match outcome {
@@ -414,18 +349,90 @@ impl Link for Remote {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use futures_util::FutureExt as _;
+    use semel_core::ident::QueueName;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::{TcpListener, TcpStream};
+
     use super::*;
+    use crate::error::Again;
 
     /// Else each would be told, and not one a minute.
     #[test]
     fn a_refusal_that_stays_the_same_says_the_same() {
-        let remote = Remote { client: Client::new("http://127.0.0.1:1").unwrap() };
+        let remote = Remote::new(Client::new("http://127.0.0.1:1").unwrap());
         let told = ["one", "other"].map(|id| {
             let body = json!({ "error": { "code": "unauthorized", "message": "no", "request_id": id } });
             let (status, headers) = (http::StatusCode::UNAUTHORIZED, http::HeaderMap::new());
             let response = semel_client::Response { status, headers, body: body.to_string().into() };
-            remote.refusal(response).to_string()
+            remote.refusal(response, Error::Closed).to_string()
         });
         assert!(told[0] == told[1] && told[0].contains("unauthorized"), "{told:?}");
+    }
+
+    /// A run of which only the end is of interest.
+    fn run(number: u64) -> Delivery {
+        let job = json!({ "id": JobId::mint(Timestamp::EPOCH, number, 1), "type": "a.b", "args": [], "lease": "l1-1" });
+        let ask = Ask { queue: QueueName::default(), limit: 1, worker: "w".into(), lease: None };
+        let fetched: Fetched = serde_json::from_value(job).unwrap();
+        fetched.delivery(&ask, Instant::now(), Instant::now()).unwrap()
+    }
+
+    /// The next report that somebody begins to tell.
+    async fn told(listener: &TcpListener) -> TcpStream {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        assert!(stream.read(&mut [0; 4096]).await.unwrap() > 0);
+        stream
+    }
+
+    async fn listening() -> (TcpListener, Remote) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        (listener, Remote::new(Client::new(&url).unwrap()))
+    }
+
+    #[tokio::test]
+    async fn who_refuses_an_end_is_heard_with_what_he_asks_for() {
+        let (listener, remote) = listening().await;
+        let server = tokio::spawn(async move {
+            let refusal = "HTTP/1.1 403 No\r\nretry-after: 7\r\ncontent-length: 2\r\n\r\nno";
+            told(&listener).await.write_all(refusal.as_bytes()).await.unwrap();
+        });
+        let refused = remote.settle(&run(1), &Outcome::Done).await.unwrap_err();
+        assert_eq!(
+            (refused.again(), refused.retry_after()),
+            (Again::ForAWhile, Some(Duration::from_secs(7)))
+        );
+        server.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn so_many_ends_are_told_at_once_and_no_more() {
+        let (listener, remote) = listening().await;
+        let remote = Arc::new(remote);
+        let telling: Vec<_> = (0..REPORTS_AT_ONCE_MAX as u64 + 2)
+            .map(|number| {
+                let remote = Arc::clone(&remote);
+                tokio::spawn(async move { remote.settle(&run(number), &Outcome::Done).await })
+            })
+            .collect();
+        let mut asked = Vec::new();
+        for _ in 0..REPORTS_AT_ONCE_MAX {
+            asked.push(told(&listener).await);
+        }
+        assert!(listener.accept().now_or_never().is_none(), "one more");
+        // Each that is heard makes room for one that waits.
+        let answer = b"HTTP/1.1 204 Done\r\nconnection: close\r\n\r\n";
+        for mut heard in asked {
+            heard.write_all(answer).await.unwrap();
+        }
+        for _ in 0..2 {
+            told(&listener).await.write_all(answer).await.unwrap();
+        }
+        for told in telling {
+            assert_eq!(told.await.unwrap().unwrap(), Reported::Counted);
+        }
     }
 }

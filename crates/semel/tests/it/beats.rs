@@ -149,8 +149,9 @@ async fn a_heartbeat_that_failed_is_sent_again_before_the_next_one_is_due() {
         .unwrap();
     let ended = semel.enqueue(Add { a: 1, b: 1 }).await.unwrap().wait().await.unwrap();
     assert_eq!((ended.state(), ended.job.attempt()), (JobState::Completed, 1));
-    // After one second, and every half second from then on, until it was heard.
-    assert_eq!(refused.load(Ordering::SeqCst), 3);
+    // After one second, and every half second from then on or somewhat sooner, until it was heard.
+    let refused = refused.load(Ordering::SeqCst);
+    assert!((3..=4).contains(&refused), "{refused}");
     working.stop().await;
 }
 

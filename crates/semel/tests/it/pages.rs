@@ -236,6 +236,13 @@ async fn ship(job: Ship, run: Run, State(shop): State<Shop>) -> Result<(), ShopE
     Ok(())
 }
 
+fn of_a_server(token: &str) -> Anything<Worker> {
+    let authority = std::fs::read("ca.pem")?;
+    let client = semel_client::Client::new("https://jobs.internal")?.with_ca(&authority)?;
+    let worker = Worker::remote_with(client.with_token(token)?);
+    Ok(worker)
+}
+
 /// The lines of a page's blocks of Rust, without what is said beside them; of the README the block that its heading has.
 fn lines(page: &str) -> Vec<String> {
     let blocks: Vec<&str> = match page.split_once("## In a Rust program\n\n") {

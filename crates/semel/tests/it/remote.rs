@@ -58,6 +58,39 @@ async fn an_end_that_the_server_refuses_is_told_as_a_failure_at_once() {
     admin.stop().await.unwrap();
 }
 
+/// It was refused, and told as a failure of another type.
+#[tokio::test]
+async fn a_failure_that_says_too_much_is_cut_as_at_home() {
+    let (semel, admin) = served().await;
+    let client = semel_client::Client::new(&admin.url()).unwrap();
+    let mut told = Vec::new();
+    for worker in [Worker::new(&semel), remote(&admin)] {
+        let failing = async |_: Add| Outcome::Retry(Failure::new("T".repeat(300), "m".repeat(2 << 20)));
+        let working = worker.handle(failing).start().unwrap();
+        let job = semel.enqueue(Add { a: 1, b: 2 }).max_attempts(1).await.unwrap();
+        let ended = soon(job.wait()).await.unwrap();
+        assert_eq!(ended.job.last_failure().unwrap().len(), 64 * 1024);
+        let shown = client.get_json(&format!("/ojs/v1/jobs/{}", job.id().unwrap())).await.unwrap();
+        let error = &shown["job"]["error"];
+        told.push(["code", "type", "message"].map(|name| error[name].as_str().unwrap().to_owned()));
+        soon(working.stop()).await;
+    }
+    assert_eq!(told[0], told[1]);
+    assert_eq!(told[1][1], "T".repeat(255));
+    admin.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_worker_may_have_a_client_of_its_own() {
+    let (semel, admin) = served().await;
+    let client = semel_client::Client::new(&admin.url()).unwrap().with_token("t").unwrap();
+    let working = Worker::remote_with(client).handle(add).start().unwrap();
+    let job = semel.enqueue(Add { a: 1, b: 2 }).await.unwrap();
+    assert_eq!(soon(job.result::<i64>()).await.unwrap(), 3);
+    soon(working.stop()).await;
+    admin.stop().await.unwrap();
+}
+
 #[tokio::test]
 async fn each_outcome_does_the_same_as_at_home() {
     let (semel, admin) = served().await;

@@ -309,3 +309,66 @@ async fn a_job_that_is_granted_again_has_lost_the_lease_before() {
     drop(now);
     assert!(beats.held().by_id.is_empty());
 }
+
+/// A link that refuses every heartbeat, and keeps when it was asked.
+#[derive(Default)]
+struct Refuses {
+    spoken: Mutex<Vec<Instant>>,
+}
+
+impl Heart for Refuses {
+    fn beat<'a>(&'a self, _: &'a [Held], _: Hears<'a>) -> BoxFuture<'a, Result<(), Error>> {
+        self.spoken.lock().unwrap().push(Instant::now());
+        let said = StoreError::Unavailable("a heartbeat that is refused".to_owned());
+        Box::pin(async { Err(said.into()) })
+    }
+}
+
+/// A server that is overwhelmed, or a token that was taken back, is not made better by two requests a second of every worker.
+#[tokio::test(start_paused = true)]
+async fn a_heartbeat_that_fails_is_sent_less_and_less_often_but_to_the_end_of_its_lease() {
+    semel_testkit::warnings::keep();
+    let (beats, link, signals) =
+        (Arc::new(Beats::default()), Arc::new(Refuses::default()), Signals::default());
+    let stop = CancellationToken::new();
+    let lease = Duration::from_secs(120);
+    let _holding = beats.hold(&Delivery { lease, ..granted(1) }, signals.clone());
+    let speaker = Speaker { worker: "w".into(), queues: Vec::new(), lease: None };
+    let running = tokio::spawn(Arc::clone(&beats).run(link.clone(), speaker, stop.clone()));
+    signals.ran_out.cancelled().await;
+    let (ended, spoken) = (Instant::now(), link.spoken.lock().unwrap().clone());
+    // One each half second would be 160.
+    assert!((20..=32).contains(&spoken.len()), "{}", spoken.len());
+    assert!(ended - *spoken.last().unwrap() <= AGAIN_AFTER, "{:?}", ended - *spoken.last().unwrap());
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    let later = link.spoken.lock().unwrap().len() - spoken.len();
+    assert!(later <= 100, "{later}");
+    let warned = semel_testkit::warnings::with("a heartbeat that is refused").len();
+    assert!((10..=13).contains(&warned), "{warned}");
+    stop.cancel();
+    running.await.unwrap();
+}
+
+#[test]
+fn a_heartbeat_is_sent_again_as_late_as_its_lease_allows() {
+    let ms = Duration::from_millis;
+    for (failed, left, asked, most) in [
+        (1, 80_000, None, 500),
+        (2, 80_000, None, 1_000),
+        (5, 80_000, None, 8_000),
+        (6, 80_000, None, 10_000),
+        (u32::MAX, 80_000, None, 10_000),
+        // Several times in what is left.
+        (6, 20_000, None, 5_000),
+        (6, 1_000, None, 500),
+        (6, 1, None, 500),
+        // Nothing is left to be saved.
+        (6, 0, None, 10_000),
+        (1, 80_000, Some(15_000), 15_000),
+        (1, 80_000, Some(3_600_000), 20_000),
+        (1, 2_000, Some(3_600_000), 500),
+    ] {
+        let again = again_after(failed, ms(left), asked.map(ms), 0);
+        assert_eq!(again, ms(most), "{failed}, {left}, {asked:?}");
+    }
+}

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use http::StatusCode;
 use semel_core::ident::JobId;
 use semel_core::settings::Directive;
 use semel_core::state::State;
@@ -43,13 +44,38 @@ pub(super) fn beaten(jobs: Vec<Held>, answer: &Value) -> Option<Beaten> {
     Some(beaten)
 }
 
+/// What an answer to the end of a run means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Heard {
+    /// The end counts.
+    Counted,
+    /// The run is not this worker's any more.
+    Late,
+    /// What was said of the end is not to be had, whoever says it and whenever.
+    Unfit,
+    /// It was not heard: something on the way there has answered, or a server that has no time for it. It may pass.
+    Elsewhere,
+}
+
+pub(super) fn heard(status: StatusCode, body: &[u8]) -> Heard {
+    match status.as_u16() {
+        204 => Heard::Counted,
+        // A proxy has pages for maintenance that say 200.
+        200..=299 if is_acceptance(body) => Heard::Counted,
+        // If it is a server of jobs that says so, and not a proxy that has found none.
+        404 | 409 if is_refusal(body) => Heard::Late,
+        400 | 413 | 415 | 422 => Heard::Unfit,
+        _ => Heard::Elsewhere,
+    }
+}
+
 /// Whether an answer is an error as Open Job Spec has them.
 pub(super) fn is_refusal(body: &[u8]) -> bool {
     serde_json::from_slice::<Value>(body).is_ok_and(|answer| answer["error"]["code"].is_string())
 }
 
 /// Whether an answer says that the end of a run is known, as Open Job Spec's servers say it. Whatever numbers are in it that no [`Value`] holds.
-pub(super) fn is_acceptance(body: &[u8]) -> bool {
+fn is_acceptance(body: &[u8]) -> bool {
     const ANY: [&str; 5] = ["acknowledged", "job", "id", "job_id", "state"];
     serde_json::from_slice::<HashMap<String, IgnoredAny>>(body)
         .is_ok_and(|answer| ANY.iter().any(|member| answer.contains_key(*member)))
@@ -95,6 +121,32 @@ mod tests {
         // A proxy says 200 for its page, and so does one that answers nothing.
         for answer in [json!({ "status": "maintenance" }), Value::Null] {
             assert!(beaten(jobs(), &answer).is_none(), "{answer}");
+        }
+    }
+
+    /// Whoever is on the way there takes no finished work back, nor does he take it over.
+    #[test]
+    fn an_answer_to_the_end_of_a_run_says_whether_it_was_heard() {
+        const REFUSAL: &str = r#"{"error":{"code":"conflict","message":"no"}}"#;
+        for (status, body, means) in [
+            (200, r#"{"acknowledged":true}"#, Heard::Counted),
+            (204, "", Heard::Counted),
+            (200, "<html>back soon</html>", Heard::Elsewhere),
+            (200, "", Heard::Elsewhere),
+            (404, REFUSAL, Heard::Late),
+            (409, REFUSAL, Heard::Late),
+            (404, "<html>404 page not found</html>", Heard::Elsewhere),
+            (409, r#"{"message":"no route"}"#, Heard::Elsewhere),
+            (400, REFUSAL, Heard::Unfit),
+            (413, "", Heard::Unfit),
+            (415, REFUSAL, Heard::Unfit),
+            (422, REFUSAL, Heard::Unfit),
+            (401, REFUSAL, Heard::Elsewhere),
+            (403, REFUSAL, Heard::Elsewhere),
+            (503, REFUSAL, Heard::Elsewhere),
+        ] {
+            let status = StatusCode::from_u16(status).unwrap();
+            assert_eq!(heard(status, body.as_bytes()), means, "{status} {body}");
         }
     }
 }
