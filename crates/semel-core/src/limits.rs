@@ -86,7 +86,7 @@ pub const CRON_EXPRESSION_BYTES_MAX: usize = 255;
 /// Ticks a cron's history keeps; the oldest go first.
 pub const CRON_HISTORY_MAX: usize = 50;
 /// Jobs of one cron that are known to go on. Where each waits for the end of the one before no more are admitted; of more that
-/// may run beside each other the oldest are forgotten.
+/// may run beside each other the oldest are forgotten, and of its dead letters those for which these leave no room.
 pub const CRON_JOBS_LIVE_MAX: usize = 1_000;
 /// Most steps of one workflow, callbacks included: each step's end writes the states of all.
 pub const WORKFLOW_STEPS_MAX: usize = 1_000;

@@ -1,14 +1,14 @@
 //! Who is told of a job's end, in the commit that ends it: the steps of workflows that stand for the job, jobs that are
 //! held back until it is over, and the steps of the task that it is.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::body::Corrupt;
 use crate::draft::{Draft, Full, Missing, each};
-use crate::ident::{JobId, WorkflowId};
+use crate::ident::{JobId, QueueName, WorkflowId};
 use crate::job::{Head, NoteKind};
 use crate::life;
 use crate::limits::WAITERS_PER_JOB_MAX;
@@ -87,6 +87,13 @@ impl Waiters {
         steps.collect()
     }
 
+    /// What of them is read of a job whose waiters wait for another by now: that it was a task, and whose step it was.
+    pub(crate) fn kept_after_end(&self) -> Self {
+        let is_step = |waiter: &&Waiter| matches!(waiter, Waiter::Step { .. });
+        let tasks = self.0.iter().filter(|waiter| matches!(waiter, Waiter::Task { .. }));
+        Self(tasks.chain(self.0.iter().find(is_step)).cloned().collect())
+    }
+
     /// Takes out those that go with the job and with nobody who takes its place: its own steps.
     pub(crate) fn split_off_own(&mut self) -> Self {
         let is_own = |waiter: &mut Waiter| matches!(waiter, Waiter::Task { .. });
@@ -114,10 +121,7 @@ pub(crate) fn add(draft: &mut Draft, id: JobId, waiter: Waiter) -> Result<Added,
     let noted = full.note(NoteKind::Waiters).map(|text| Waiters::decode(text));
     // Of a note that cannot be read nobody could be told anything.
     let mut waiters = noted.and_then(Result::ok).unwrap_or_default();
-    if waiters.0.len() >= WAITERS_PER_JOB_MAX {
-        forget_the_gone(draft, &mut waiters)?;
-    }
-    if waiters.0.len() >= WAITERS_PER_JOB_MAX {
+    if !fit(draft, &head.queue, &mut waiters, 1)? {
         return Ok(Added::TooMany);
     }
     waiters.0.push(waiter);
@@ -128,15 +132,43 @@ pub(crate) fn add(draft: &mut Draft, id: JobId, waiter: Waiter) -> Result<Added,
     Ok(Added::Waits)
 }
 
-/// Leaves out held-back jobs that wait no more: nobody took them out when they ended.
-fn forget_the_gone(draft: &mut Draft, waiters: &mut Waiters) -> Result<(), Missing> {
+/// Whether they may all wait for one job of that queue, with so many more. Where they are too many those are left out who wait no
+/// more.
+pub(crate) fn fit(
+    draft: &mut Draft,
+    queue: &QueueName,
+    waiters: &mut Waiters,
+    more: usize,
+) -> Result<bool, Missing> {
+    if waiters.0.len() + more > WAITERS_PER_JOB_MAX {
+        forget_the_gone(draft, queue, waiters)?;
+    }
+    Ok(waiters.0.len() + more <= WAITERS_PER_JOB_MAX)
+}
+
+/// Leaves out held-back jobs that wait no more, and steps of workflows that have ended: nobody took them out when they did.
+fn forget_the_gone(draft: &mut Draft, queue: &QueueName, waiters: &mut Waiters) -> Result<(), Missing> {
+    let mut known = HashMap::new();
     let waits = each(&waiters.0, |waiter| match waiter {
         Waiter::Held { job } => match JobId::parse(job, "") {
             Ok(id) => Ok(draft.head(id)?.is_some_and(|head| head.state == State::Pending)),
             Err(_) => Ok(false),
         },
-        Waiter::Step { .. } | Waiter::Task { .. } => Ok(true),
+        Waiter::Step { workflow, .. } => {
+            match (known.get(workflow.as_str()), WorkflowId::parse(workflow, "")) {
+                (Some(goes_on), _) => Ok(*goes_on),
+                (None, Ok(id)) => {
+                    let goes_on = workflow::goes_on(draft, queue, id);
+                    // Also where it is missed: it is asked for once, however many of its steps wait.
+                    known.insert(workflow.as_str(), goes_on != Ok(false));
+                    goes_on
+                }
+                (None, Err(_)) => Ok(false),
+            }
+        }
+        Waiter::Task { .. } => Ok(true),
     })?;
+    drop(known);
     let mut waits = waits.into_iter();
     waiters.0.retain(|_| waits.next().unwrap_or(true));
     Ok(())

@@ -18,7 +18,7 @@ use crate::deferred;
 use crate::draft::{DocumentKey, DocumentKind, Draft, Missing, each};
 use crate::enqueue::no_room;
 use crate::event::EventKind;
-use crate::ident::{JobId, WorkflowId};
+use crate::ident::{JobId, QueueName, WorkflowId};
 use crate::job::{Ending, Head, NoteKind};
 use crate::life::cancel_head;
 use crate::limits::RETENTION_DEFAULT_S;
@@ -201,6 +201,18 @@ pub(crate) fn steps_ended(
     advance(draft, which, &mut workflow, None)?;
     which.save(draft, &workflow);
     task::conclude(draft, &workflow)
+}
+
+/// Whether the workflow, whose jobs are in that queue, is to be told of a job's end.
+pub(crate) fn goes_on(draft: &mut Draft, queue: &QueueName, id: WorkflowId) -> Result<bool, Missing> {
+    // One that this very decision creates is written at its end.
+    if draft.tells_of(EventKind::WorkflowStarted, id.as_job()) {
+        return Ok(true);
+    }
+    let owner = Tenant::from_stored(queue.tenant());
+    let Some(document) = draft.document(&key(&owner, id))? else { return Ok(false) };
+    // Of one that cannot be read nobody knows that it has ended.
+    Ok(Workflow::status_in(&document.text).is_none_or(|status| status == Status::Running))
 }
 
 /// The job that is a task has ended otherwise than by its workflow: what is left of the workflow is cancelled.

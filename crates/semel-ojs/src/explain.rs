@@ -160,7 +160,9 @@ impl Would {
                 "It would be refused: its Idempotency-Key is used, and the job created under it is deleted."
             }
             Self::IdTaken => "It would be refused: another request has used its id.",
-            Self::TooManyHolders => "It would be refused: too many jobs hold its key.",
+            Self::TooManyHolders => {
+                "It would be refused: too many jobs hold its key, or wait for the end of those that do."
+            }
             Self::QueueFull => "It would be refused: as many jobs wait in its queue as may.",
             Self::Error => "What is stored of the job it meets cannot be read.",
         }

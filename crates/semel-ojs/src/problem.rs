@@ -168,7 +168,7 @@ impl Problem {
             }),
             Outcome::TooManyHolders => Self::new(
                 Code::TooManyHolders,
-                "more jobs hold this unique key than one request may replace or follow; nothing was changed",
+                "more jobs hold this unique key, or wait for the end of those that do, than one request may replace or follow; nothing was changed",
             ),
             Outcome::QueueFull(depth) => Self {
                 depth: Some(*depth),

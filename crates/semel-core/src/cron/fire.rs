@@ -49,8 +49,9 @@ pub(super) fn fire(
     let now = draft.now();
     let mut ticked =
         Tick { tick: tick.as_micros(), at: now.as_micros(), decision: Decision::Fired, by_hand, job: None };
+    let letters = dead_letters(draft, cron, id)?;
     let going = going(draft, cron, id)?;
-    cron.set_live(going.iter().map(|going| going.id));
+    cron.set_live(&letters, going.iter().map(|going| going.id));
     let own: Vec<JobId> = going.iter().filter(|going| going.is_own()).map(|going| going.id).collect();
     let is_skipped = match cron.overlap {
         Overlap::Skip => !own.is_empty() && !is_planted(Bug::OverlapIgnored),
@@ -108,7 +109,7 @@ pub(super) fn fire(
             cron.last_run_at = Some(now.as_micros());
             cron.last_job.clone_from(&ticked.job);
             let others = going.iter().map(|going| going.id).filter(|id| *id != head.id);
-            cron.set_live(others.chain([head.id]));
+            cron.set_live(&letters, others.chain([head.id]));
         }
         // The job of a duplicate may be anybody's: the overlap policy is about the cron's own.
         _ => cron.skip_count += 1,
@@ -136,10 +137,21 @@ fn skip(
     ticked
 }
 
+/// The cron's jobs in the dead letter list: one that is sent back goes on again. `but` is the job of this tick.
+fn dead_letters(draft: &mut Draft, cron: &Cron, but: JobId) -> Result<Vec<JobId>, Missing> {
+    let others = cron.live().into_iter().filter(|id| *id != but);
+    let found = each(others, |id| Ok(draft.head(id)?.filter(Head::is_dead_letter)))?;
+    Ok(found.into_iter().flatten().map(|head| head.id).collect())
+}
+
 /// The cron's jobs that go on, oldest first. `but` is the job of this tick.
 fn going(draft: &mut Draft, cron: &Cron, but: JobId) -> Result<Vec<Going>, Missing> {
     let ids = cron.live();
     let found = each(&ids, |id| {
+        if draft.head(*id)?.is_some_and(|head| head.is_dead_letter()) {
+            // Nobody goes on in its place: it is not loaded as a whole, for there may be many.
+            return Ok(Vec::new());
+        }
         // Those that wait go before: the last of them may have been cancelled while they do.
         let live = waiting::still_live(draft, &[*id], but)?;
         let heads = each(&live, |live| draft.head(*live))?;

@@ -128,7 +128,7 @@ pub struct Cron {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_job: Option<String>,
     /// The jobs it has admitted of which it is not known that they have ended, oldest first: whatever the overlap policy was
-    /// when they came, the present one is about all of them.
+    /// when they came, the present one is about all of them. Before them those in the dead letter list, which may be sent back.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     live: Vec<String>,
     /// Jobs it has admitted.
@@ -225,11 +225,12 @@ impl Cron {
         self.live.iter().chain(last).filter_map(|id| JobId::parse(id, "").ok()).collect()
     }
 
-    /// Those of them that do.
-    pub(super) fn set_live(&mut self, ids: impl Iterator<Item = JobId>) {
-        self.live = ids.map(|id| id.to_string()).collect();
-        let beyond = self.live.len().saturating_sub(CRON_JOBS_LIVE_MAX);
-        self.live.drain(..beyond);
+    /// Those of them that do, and those that are dead letters: of these as many as the others leave room for, the newest.
+    pub(super) fn set_live(&mut self, letters: &[JobId], ids: impl Iterator<Item = JobId>) {
+        let ids: Vec<JobId> = ids.collect();
+        let ids = newest(&ids, CRON_JOBS_LIVE_MAX);
+        let letters = newest(letters, CRON_JOBS_LIVE_MAX - ids.len());
+        self.live = letters.iter().chain(ids).map(ToString::to_string).collect();
     }
 
     /// Adds the newest tick to the history.
@@ -256,6 +257,36 @@ impl Cron {
     }
 }
 
+/// The last of these, at most so many.
+fn newest(ids: &[JobId], max: usize) -> &[JobId] {
+    ids.get(ids.len().saturating_sub(max)..).unwrap_or_default()
+}
+
 fn keep(offer: &Offer) -> Result<Box<RawValue>, Corrupt> {
     RawValue::from_string(deferred::encode(offer)?).map_err(|error| Corrupt(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CRON_JOBS_LIVE_MAX, Cron, JobId};
+
+    fn ids(from: usize, count: usize) -> Vec<JobId> {
+        let id = |number: usize| JobId::parse(&format!("00000000-0000-7000-8000-{number:012}"), "").unwrap();
+        (from..from + count).map(id).collect()
+    }
+
+    /// However many they are, no job that goes on is forgotten for their sake.
+    #[test]
+    fn dead_letters_have_the_room_that_the_others_leave() {
+        let text = r#"{"incarnation":1,"expression":"* * * * *","timezone":"UTC","overlap":"skip","enabled":true,"template":{},
+            "created_at":0,"updated_at":0,"next_tick":null,"run_count":0,"skip_count":0,"history":[]}"#;
+        let mut cron = Cron::decode(text.as_bytes()).unwrap();
+        let (letters, live) = (ids(0, CRON_JOBS_LIVE_MAX), ids(CRON_JOBS_LIVE_MAX, CRON_JOBS_LIVE_MAX + 1));
+        for (given, letters_kept) in [(2, CRON_JOBS_LIVE_MAX - 2), (CRON_JOBS_LIVE_MAX + 1, 0)] {
+            cron.set_live(&letters, live.iter().copied().take(given));
+            let mut newest = letters[letters.len() - letters_kept..].to_vec();
+            newest.extend(&live[given.saturating_sub(CRON_JOBS_LIVE_MAX)..given]);
+            assert!(cron.live() == newest, "{given}: {} of {}", cron.live().len(), newest.len());
+        }
+    }
 }

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::ident::{JobType, QueueName};
+use crate::event::EventKind;
+use crate::ident::{JobId, JobType, QueueName};
 use crate::retention::Retention;
 use crate::state::State;
 use crate::time::Timestamp;
@@ -24,6 +25,11 @@ impl Draft {
         ended: State,
     ) -> Option<Timestamp> {
         self.retention.as_ref()?.decide(job_type, queue, ended, self.now())
+    }
+
+    /// Whether the present decision tells the log this of that job, or of whatever else has that id.
+    pub(crate) fn tells_of(&self, kind: EventKind, id: JobId) -> bool {
+        self.group.events.iter().any(|event| event.kind == kind && event.job == id)
     }
 
     /// What became of the offers of this decision that nobody is answered.

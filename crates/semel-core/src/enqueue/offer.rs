@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::once::Once;
-use crate::draft::{KeyRead, Reads};
+use crate::draft::{Draft, KeyRead, Missing, Reads};
 use crate::ident::{JobId, JobType, QueueName};
 use crate::limit::Limit;
 use crate::sight::{Queues, Sight};
@@ -125,6 +125,14 @@ impl Offer {
 }
 
 impl Identity {
+    /// Whether more jobs hold the key than one commit may touch.
+    ///
+    /// # Errors
+    /// [`Missing`] when the snapshot lacks the key.
+    pub(crate) fn is_held_by_too_many(&self, draft: &mut Draft) -> Result<bool, Missing> {
+        Ok(draft.key(&self.read())?.too_many)
+    }
+
     pub(super) fn read(&self) -> KeyRead {
         KeyRead { key: self.key, states: self.policy.states(), all: self.policy.needs_all_holders() }
     }

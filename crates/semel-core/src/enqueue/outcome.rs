@@ -81,7 +81,8 @@ pub enum Outcome {
     KeySpent,
     /// It was refused: another request has used its id.
     IdTaken(JobId),
-    /// It was refused: more jobs hold its key than one commit may touch.
+    /// It was refused: more jobs hold its key than one commit may touch, or more wait for the ends of those that it would replace
+    /// than may wait for one.
     TooManyHolders,
     /// It was refused: as many jobs wait in its queue as may.
     QueueFull(Depth),

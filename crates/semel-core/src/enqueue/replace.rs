@@ -82,6 +82,11 @@ pub(super) fn replace(
             }));
         }
     }
+    // They are all told in the commit that ends the new job.
+    if !waiting::fit(draft, &offer.queue, &mut waiters, usize::from(offer.awaited))? {
+        draft.back_to(before);
+        return Ok(Outcome::TooManyHolders);
+    }
     // It takes the place of one that waited in its queue; one that ran, or waited elsewhere, leaves it none.
     if let Some((bound, waited)) = room {
         let waiting = draft.waiting(&offer.queue);
@@ -133,9 +138,10 @@ fn cancel(draft: &mut Draft, identity: &Identity, ids: &[JobId]) -> Result<Burne
     each(heads, |head| {
         let mut head = draft.newest(head);
         burned.until = burned.until.max(head.run_may_last_until());
-        let mut own = Waiters::default();
+        let (mut own, mut kept) = (Waiters::default(), None);
         if head.awaited {
             let mut waiters = waiting::take(draft, &mut head)?;
+            kept = Some(waiters.kept_after_end()).filter(|kept| kept != &waiters);
             own = waiters.split_off_own();
             burned.waiters.0.extend(waiters.0);
             if let Some((_, full)) = draft.full(head.id)? {
@@ -144,6 +150,10 @@ fn cancel(draft: &mut Draft, identity: &Identity, ids: &[JobId]) -> Result<Burne
         }
         // One that is refused has ended with another one, as a task's steps do with it.
         let _ = cancel_head(draft, &mut head, Ending::Replaced)?;
+        if let Some(kept) = kept {
+            // The new job notes who waits: if each that was replaced did too, a line of them would take its square.
+            draft.note(head.id, NoteKind::Waiters, (!kept.0.is_empty()).then(|| kept.encode()));
+        }
         waiting::tell(draft, &head, &own)?;
         burned.fence = burned.fence.max(head.fence);
         Ok(())

@@ -20,6 +20,12 @@ use super::{Which, last_failure, omitted, status_of};
 /// Why a step failed whose job found no room.
 pub(super) const QUEUE_FULL: &str = "queue_full";
 
+/// Why a step failed that would have to wait where as many wait as may, and what to do.
+const TOO_MANY_WAITERS: (&str, &str) = (
+    "too_many_waiters",
+    "too many wait for the end of the job that holds the unique key already: let it end, or cancel workflows that wait",
+);
+
 /// What is to happen to a waiting step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Turn {
@@ -180,8 +186,13 @@ fn offer(
                     settle(draft, which, workflow, at, &head)?;
                 }
                 Added::TooMany => {
-                    let message = "too many wait for the end of the job that holds the unique key already";
-                    refuse_for(workflow, at, "too_many_waiters", message.to_owned(), Some(head.id));
+                    refuse_for(
+                        workflow,
+                        at,
+                        TOO_MANY_WAITERS.0,
+                        TOO_MANY_WAITERS.1.to_owned(),
+                        Some(head.id),
+                    );
                 }
             }
         }
@@ -198,6 +209,9 @@ fn offer(
             let message = "the unique key stands for other work".to_owned();
             refuse(workflow, at, "payload_mismatch", message);
         }
+        Outcome::TooManyHolders if !is_held_by_too_many(draft, &offer)? => {
+            refuse(workflow, at, TOO_MANY_WAITERS.0, TOO_MANY_WAITERS.1.to_owned());
+        }
         Outcome::TooManyHolders => {
             let message = "more jobs hold the unique key than one commit may touch".to_owned();
             refuse(workflow, at, "too_many_holders", message);
@@ -211,6 +225,10 @@ fn offer(
         }
     }
     Ok(())
+}
+
+fn is_held_by_too_many(draft: &mut Draft, offer: &Offer) -> Result<bool, Missing> {
+    offer.unique.as_ref().map_or(Ok(false), |identity| identity.is_held_by_too_many(draft))
 }
 
 fn bind(workflow: &mut Workflow, at: usize, head: &Head, is_own: bool) {

@@ -284,6 +284,15 @@ impl Workflow {
         (serde_json::to_vec(self).unwrap_or_default().into(), due)
     }
 
+    /// Where the workflow of that stored form is, without its steps, of which there may be many; `None` when it cannot be read.
+    pub(super) fn status_in(text: &[u8]) -> Option<Status> {
+        #[derive(Deserialize)]
+        struct Stored {
+            status: Status,
+        }
+        serde_json::from_slice(text).ok().map(|Stored { status }| status)
+    }
+
     /// Reads the stored form.
     ///
     /// # Errors

@@ -4,12 +4,15 @@ use std::time::Duration;
 
 use semel_core::cron::{Looked, Overlap};
 use semel_core::draft::{DocumentKind, Group, Reads, Write};
-use semel_core::ident::JobId;
+use semel_core::enqueue::Outcome;
+use semel_core::ident::{JobId, WorkflowId};
 use semel_core::job::NoteKind;
 use semel_core::limits::WAITERS_PER_JOB_MAX;
 use semel_core::settle;
 use semel_core::state::State;
-use semel_core::workflow::{self, Created};
+use semel_core::tenant::Tenant;
+use semel_core::waiting::Waiters;
+use semel_core::workflow::{self, Cancelled, Created};
 use semel_store::backend::Verdict;
 use semel_testkit::fixture::bearer;
 use semel_testkit::flows::{self, look, register, registration};
@@ -71,4 +74,51 @@ async fn many_steps_of_one_job_are_written_once() {
     assert!(group.text_bytes() < 1_000_000, "{}", group.text_bytes());
     assert_eq!(f.commit(vec![group]).await, [Verdict::Applied]);
     assert_eq!(flows::statuses(&f, id).await, "c".repeat(WAITERS_PER_JOB_MAX));
+}
+
+async fn cancel(f: &Fixture, id: WorkflowId) {
+    let cancelled = f.decide(|draft| workflow::cancel(draft, &Tenant::default(), id)).await;
+    assert!(matches!(cancelled, Cancelled::Done(_)), "{cancelled:?}");
+}
+
+/// Those of all jobs that one replaces wait for it: as many as may, and not for each other's sake more.
+#[tokio::test]
+async fn a_step_that_would_take_over_too_many_replaces_nobody() {
+    let f = Fixture::new(Step::Nothing, crate::memory);
+    let replacing = keyed("a").on_conflict("replace").offer();
+    let same = keyed("a").on_conflict("ignore").offer();
+    let (many, _) = flows::create(&f, &flows::group(vec![same; WAITERS_PER_JOB_MAX - 1])).await;
+    let (fits, _) = flows::create(&f, &flows::chain([replacing.clone(), job().offer()])).await;
+    let job = flows::job_of(&f, fits, 0).await;
+    let (_, refused) = flows::create(&f, &flows::chain([replacing.clone()])).await;
+    assert_eq!(flows::letters(&refused), "f");
+    assert_eq!(refused.steps[0].error.as_ref().unwrap().code, "too_many_waiters");
+    assert_eq!(f.head(job).await.unwrap().state, State::Available);
+    // One for whose sake nobody waits itself takes no place.
+    assert!(matches!(f.enqueue(&replacing).await, Outcome::Replaced { .. }));
+    cancel(&f, many).await;
+    let (last, _) = flows::create(&f, &flows::chain([replacing])).await;
+    assert_eq!(flows::statuses(&f, last).await, "r");
+    let (run, full) = f.claim_one().await;
+    assert_eq!(Waiters::decode(full.note(NoteKind::Waiters).unwrap()).unwrap().0.len(), 2);
+    f.complete(&run).await;
+    assert_eq!((flows::statuses(&f, fits).await, flows::statuses(&f, last).await), ("cr".into(), "c".into()));
+}
+
+/// Of a workflow that has ended none counts; of the one that is being created all do, which is not stored yet.
+#[tokio::test]
+async fn steps_of_workflows_that_have_ended_keep_nobody_from_waiting() {
+    for on_conflict in ["ignore", "replace"] {
+        let f = Fixture::new(Step::Nothing, crate::memory);
+        let same = |name: &str| keyed("a").on_conflict(name).offer();
+        f.create(&same("reject")).await;
+        let plan = flows::group(vec![same("ignore"); WAITERS_PER_JOB_MAX - 1]);
+        let (many, _) = flows::create(&f, &plan).await;
+        cancel(&f, many).await;
+        let (id, _) = flows::create(&f, &flows::group(vec![same(on_conflict); 3])).await;
+        assert_eq!(flows::statuses(&f, id).await, "rrr", "{on_conflict}");
+        let (run, _) = f.claim_one().await;
+        f.complete(&run).await;
+        assert_eq!(flows::statuses(&f, id).await, "ccc", "{on_conflict}");
+    }
 }

@@ -115,6 +115,7 @@ macro_rules! conformance {
             a_follow_up_that_a_replacement_lets_go_stays_where_it_does_not_block,
             any_number_of_awaited_holders_is_replaced,
             a_step_may_replace_the_step_of_another_workflow,
+            a_replaced_step_names_its_own_workflow_alone,
             a_follow_up_of_a_run_that_is_not_replaced_goes_on_waiting,
             a_replacement_of_a_waiting_replacement_waits_as_long,
             a_replacement_that_does_not_wait_passes_the_wait_on,
@@ -408,6 +409,7 @@ macro_rules! conformance {
         );
         $crate::conformance!(@$how $fixture; overlaps:
             a_tick_waits_behind_any_number_of_cancelled_ones,
+            a_dead_letter_that_is_sent_back_counts_again,
             a_held_tick_begins_no_sooner_than_its_template_says,
             a_held_tick_that_keeps_a_schedule_is_not_put_off,
             a_pending_tick_waits_for_people_alone,

@@ -285,3 +285,22 @@ pub async fn a_cron_that_could_not_tick_ticks_again(f: &Fixture) {
     put(f, Overlap::Allow, long()).await;
     assert_eq!(document(f).await.due.map(|due| due.as_micros()), cron.next_tick);
 }
+
+/// It goes on again, however many ticks have come and ended since.
+pub async fn a_dead_letter_that_is_sent_back_counts_again(f: &Fixture) {
+    put(f, Overlap::Skip, job().times(36_000_000, 36_000_000).attempts(1).dead_letter().offer()).await;
+    let first = fired(f).await;
+    f.fail(&started(f).await).await;
+    for _ in 0..3 {
+        fired(f).await;
+        f.complete(&started(f).await).await;
+    }
+    let revived = f.decide(|draft| life::revive(draft, first)).await;
+    assert!(matches!(revived, life::Revived::Done(_)), "{revived:?}");
+    assert_eq!(next(f).await, (Decision::Skipped, Some(first)));
+    let run = started(f).await;
+    assert_eq!((run.id, next(f).await), (first, (Decision::Skipped, Some(first))));
+    f.complete(&run).await;
+    let last = fired(f).await;
+    assert_eq!(states(f, &[first, last]).await, [State::Completed, State::Available]);
+}

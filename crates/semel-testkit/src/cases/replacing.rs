@@ -215,3 +215,31 @@ pub async fn a_step_may_replace_the_step_of_another_workflow(f: &Fixture) {
     assert_eq!((statuses(f, one).await, statuses(f, other).await), ("cr".to_owned(), "ccr".to_owned()));
     assert_eq!((job_of(f, one, 0).await, job_of(f, other, 1).await), (made, made));
 }
+
+async fn waiters(f: &Fixture, id: JobId) -> Waiters {
+    let noted = f.full(id).await.unwrap().1.note(NoteKind::Waiters).cloned();
+    noted.map(|text| Waiters::decode(&text).unwrap()).unwrap_or_default()
+}
+
+/// The last of them is waited for by all; each before it notes whose step it was, and nobody else's.
+pub async fn a_replaced_step_names_its_own_workflow_alone(f: &Fixture) {
+    let replacing = keyed("a").on_conflict("replace").offer();
+    f.create(&replacing).await;
+    let (mut flows, mut jobs) = (Vec::new(), Vec::new());
+    for _ in 0..4 {
+        let (id, _) = create(f, &chain([replacing.clone(), job().offer()])).await;
+        jobs.push(job_of(f, id, 0).await);
+        flows.push(id);
+    }
+    let (last, before) = jobs.split_last().unwrap();
+    for (made, id) in before.iter().zip(&flows) {
+        let waiters = waiters(f, *made).await;
+        assert_eq!((waiters.0.len(), waiters.workflow()), (1, Some((*id, 0))));
+    }
+    assert_eq!(waiters(f, *last).await.0.len(), 4);
+    let (run, _) = f.claim_one().await;
+    f.complete(&run).await;
+    for id in flows {
+        assert_eq!((statuses(f, id).await, job_of(f, id, 0).await), ("cr".to_owned(), *last));
+    }
+}
