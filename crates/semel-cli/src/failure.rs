@@ -73,6 +73,15 @@ impl Failure {
         Self::new(Exit::Usage, what)
     }
 
+    /// The command line is not of the form it should be: what the parser says, and how it is used.
+    pub fn misspoken(said: &str) -> Self {
+        let said = said.strip_prefix("error: ").unwrap_or(said).trim();
+        match said.split_once("\n\n") {
+            Some((what, next)) => Self::usage(what).next(next),
+            None => Self::usage(said),
+        }
+    }
+
     /// The same, with what to do next.
     #[must_use]
     pub fn next(mut self, next: impl Into<String>) -> Self {

@@ -137,18 +137,16 @@ fn open_file(path: &PathBuf) -> Result<Sqlite, Failure> {
                 format!("{} is in use: one process owns an embedded store", path.display()),
             );
             match semel_sqlite::lock::owner(path) {
-                Some(word) if word.starts_with("http") => failure.next(format!(
+                Some(owner) if owner.server().is_some() => failure.next(format!(
                     "its server is {0}; talk to it (other verbs find it by themselves, or --server {0}), or stop it first",
-                    word.trim()
+                    owner.word
                 )),
-                Some(word) => failure.next(format!("{} has it; wait until it is done, or stop it", word.trim())),
+                Some(owner) => failure.next(format!("{} has it; wait until it is done, or stop it", owner.word)),
                 None => failure.next("its owner has just gone; try again"),
             }
         }
-        SqliteError::Io { ref source, .. } if source.kind() == std::io::ErrorKind::StorageFull => {
-            Failure::failed(format!("cannot open {}: {error}", path.display()))
-                .next("free some space on its disk, and try again; nothing is lost")
-        }
+        ref full if full.is_want_of_room() => Failure::failed(format!("cannot open {}: {error}", path.display()))
+            .next("free some space on its disk, and try again; nothing is lost"),
         SqliteError::Held { .. } => Failure::new(Exit::Unreachable, error.to_string()),
         SqliteError::Io { ref source, .. } if is_forbidden(source) => {
             Failure::failed(format!("cannot open {}: {error}", path.display()))
@@ -248,7 +246,9 @@ impl Host {
     /// When the lock's file cannot be written.
     pub fn announce(&self) -> Result<(), Failure> {
         match &self.file {
-            Some(file) => file.announce(&self.url()).context("cannot announce the server"),
+            Some(file) => {
+                file.announce(&self.url(), semel_server::instance()).context("cannot announce the server")
+            }
             None => Ok(()),
         }
     }
@@ -284,6 +284,12 @@ impl Host {
     /// # Errors
     /// When the listener had failed.
     pub async fn stop(self) -> Result<(), Failure> {
+        // Whoever finds the file taken is not sent where nobody listens any more.
+        if let Some(file) = &self.file
+            && let Err(error) = file.withdraw()
+        {
+            tracing::debug!(%error, "the address stays beside the store");
+        }
         // Long polls are answered now, so that they do not hold up the end.
         self.drain.begin();
         // Whoever listened for it may have ended by itself.

@@ -2,6 +2,7 @@
 //! verbs talk HTTP to it, so there is one path and not two.
 
 use std::fmt::Display;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use semel_client::{Bytes, Client, HeaderMap, Method};
@@ -83,11 +84,19 @@ impl Link {
         let deadline = Instant::now() + OWNER_PATIENCE;
         loop {
             match lock::owner(path) {
-                Some(word) if word.starts_with("http") => return Self::to(word.trim(), settings),
+                Some(owner) if owner.server().is_some() => {
+                    let link = Self::to(&owner.word, settings)?;
+                    match link.leads_to_the_owner_of(path, owner.instance.as_deref()).await {
+                        Ok(()) => return Ok(link),
+                        // It may be the word of one that is gone, until whoever has the file now has said his.
+                        Err(_) if Instant::now() < deadline => tokio::time::sleep(OWNER_POLL).await,
+                        Err(failure) => return Err(failure),
+                    }
+                }
                 // Somebody who serves nobody (yet): a server that starts, or another command.
-                Some(word) if Instant::now() >= deadline => {
+                Some(owner) if Instant::now() >= deadline => {
                     return Err(Failure::new(Exit::Unreachable, format!("{} is in use", path.display()))
-                        .next(format!("{} has it; wait until it is done, or stop it", word.trim())));
+                        .next(format!("{} has it; wait until it is done, or stop it", owner.word)));
                 }
                 Some(_) => tokio::time::sleep(OWNER_POLL).await,
                 None => {
@@ -117,6 +126,22 @@ impl Link {
         });
         let ca = ca.transpose()?;
         Ok(Self { client: client(url, token.as_deref(), ca.as_deref())?, token, ca, host: None })
+    }
+
+    /// Makes sure that the server is the one that left its address beside the store. Another may have that address: where this process
+    /// runs, if the owner runs in a container, or since the owner was killed. Asked without the token, which is for the owner alone.
+    async fn leads_to_the_owner_of(&self, path: &Path, instance: Option<&str>) -> Result<(), Failure> {
+        let Some(instance) = instance else { return Ok(()) };
+        let url = self.client.base_url();
+        let told = client(url, None, self.ca.as_deref())?.get_json("/live").await?;
+        if told["instance"] == instance {
+            return Ok(());
+        }
+        let what =
+            format!("{} is in use, and the server at {url} is not the one that has it", path.display());
+        Err(Failure::new(Exit::Unreachable, what).next(
+            "run this where its server runs, as in its container, or name that server with --server URL",
+        ))
     }
 
     async fn make(

@@ -34,6 +34,7 @@ use std::time::Duration;
 use clap::Parser;
 
 use crate::cli::Cli;
+use crate::failure::Failure;
 use crate::print::Printer;
 
 /// How long the end waits for threads that nobody waits for any more, as for the look-up of a subscriber's name.
@@ -51,7 +52,7 @@ fn main() -> ExitCode {
     let outcome = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
-        .map_err(|error| failure::Failure::failed(format!("cannot start: {error}")))
+        .map_err(|error| Failure::failed(format!("cannot start: {error}")))
         .and_then(|runtime| {
             let outcome = runtime.block_on(cli.run(&printer));
             runtime.shutdown_timeout(LEFT_MAX);
@@ -68,6 +69,11 @@ fn main() -> ExitCode {
 
 /// Tells what the parser has to say: what is wrong with the command line, or the help or version that was asked for.
 fn told(asked: &clap::Error) -> ExitCode {
+    let ends = ExitCode::from(u8::try_from(asked.exit_code()).unwrap_or(2));
+    if asked.use_stderr() && wants_json() {
+        Printer::new(true).failure(&Failure::misspoken(&asked.render().to_string()));
+        return ends;
+    }
     let colour = Printer::new(false).has_colour(asked.use_stderr());
     let text = asked.render();
     let text = if colour { text.ansi().to_string() } else { text.to_string() };
@@ -76,5 +82,10 @@ fn told(asked: &clap::Error) -> ExitCode {
     } else {
         print::put(format_args!("{text}"));
     }
-    ExitCode::from(u8::try_from(asked.exit_code()).unwrap_or(2))
+    ends
+}
+
+/// Whether the command line, which cannot be read as a whole, asks for JSON.
+fn wants_json() -> bool {
+    std::env::args_os().skip(1).take_while(|word| word != "--").any(|word| word == "--json")
 }

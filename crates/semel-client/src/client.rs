@@ -123,7 +123,8 @@ impl Client {
     ) -> Result<Response, ClientError> {
         let request = self.prepare(method, path, body, headers)?;
         let most = self.timeout.saturating_mul(WHOLE_ANSWER_TIMES);
-        timeout(most, self.exchange(request)).await.unwrap_or_else(|_| {
+        // In a box: what is awaited inside is deep, and callers' own futures are not to be too deep for the compiler.
+        timeout(most, Box::pin(self.exchange(request))).await.unwrap_or_else(|_| {
             Err(ClientError::no_answer(self.base_url(), format!("not all of it within {most:?}")))
         })
     }

@@ -145,7 +145,7 @@ impl Postgres {
     /// # Errors
     /// When the database cannot be reached, is too old, is not encoded as UTF8, or has a schema of a newer program.
     pub async fn open(address: &Address) -> Result<Self, PostgresError> {
-        Self::open_with(address, None, Known::default()).await
+        Box::pin(Self::open_with(address, None, Known::default())).await
     }
 
     /// As [`open`](Self::open), with another clock than the database's: for tests.
@@ -153,7 +153,7 @@ impl Postgres {
     /// # Errors
     /// As [`open`](Self::open).
     pub async fn open_with_clock(address: &Address, clock: impl Clock) -> Result<Self, PostgresError> {
-        Self::open_with(address, Some(Box::new(clock)), Known::default()).await
+        Box::pin(Self::open_with(address, Some(Box::new(clock)), Known::default())).await
     }
 
     /// As [`open`](Self::open), as a later version of this program would that knows these steps of the schema too, each by
@@ -165,7 +165,7 @@ impl Postgres {
         address: &Address,
         steps: &'static [(&'static str, &'static str)],
     ) -> Result<Self, PostgresError> {
-        Self::open_with(address, None, Known::with(steps)).await
+        Box::pin(Self::open_with(address, None, Known::with(steps))).await
     }
 
     /// A connection of one's own to the database at `address`.
@@ -206,6 +206,7 @@ impl Postgres {
         migrate::plan(&**client, &address.schema, Known::default()).await
     }
 
+    /// In a box wherever it is awaited: it is deep, and callers' own futures are not to be too deep for the compiler.
     async fn open_with(
         address: &Address,
         clock: Option<Box<dyn Clock>>,

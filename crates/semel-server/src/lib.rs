@@ -71,6 +71,7 @@ pub use config::{Config, ListenRefused, check_listen};
 pub use drain::Drain;
 pub use load::Bounds;
 pub use serve::{Limits, serve, serve_with};
+pub use system::instance;
 pub use templates::TemplateSet;
 pub use tls::Tls;
 

@@ -1,5 +1,6 @@
 //! The manifest, and whether the server is well.
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use http::StatusCode;
@@ -7,6 +8,7 @@ use semel_core::limits;
 use semel_core::state::State;
 use semel_ojs::write::object;
 use semel_store::clock::Offset;
+use semel_store::random;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
@@ -134,9 +136,16 @@ pub(crate) async fn ready(Scope(app): Scope) -> Answered {
     Ok(Answer::status(status(is_well), format!("{{\"status\":\"{word}\"}}")))
 }
 
-/// `GET /live`: the process answers, whatever its store does.
+/// `GET /live`: the process answers, whatever its store does, and says which it is.
 pub(crate) async fn live() -> Answer {
-    Answer::ok("{\"status\":\"live\"}".to_owned())
+    Answer::ok(format!("{{\"status\":\"live\",\"instance\":\"{}\"}}", instance()))
+}
+
+/// By what this process is told from any other that answers, or has answered, at the same address: what `/live` says. Not secret.
+pub fn instance() -> &'static str {
+    static INSTANCE: LazyLock<String> =
+        LazyLock::new(|| random::secret().iter().map(|byte| format!("{byte:02x}")).collect());
+    &INSTANCE
 }
 
 /// What the store said when it was last asked whether it is well, nothing if it is not, and when that was. Anybody may ask, without a

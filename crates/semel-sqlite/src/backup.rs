@@ -3,18 +3,21 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, MAIN_DB, OpenFlags, TransactionBehavior, params};
 
 use semel_core::planted::{Bug, is_planted};
 use semel_store::random;
 
+use crate::durable::{sync_file, sync_folder};
 use crate::error::SqliteError;
-use crate::journal::{self, Entry, has_journal, sync_file, sync_folder};
+use crate::journal::{self, Entry, has_journal};
 use crate::location::real;
 use crate::lock::{FileLock, lock_path};
 use crate::log;
 use crate::open::{brought, carried, identity, last, load, open, set_identity};
 use crate::private;
+use crate::whole::refuse_half;
 
 /// How long one piece of a round may take that the copy has to wait for.
 const PIECE_MAX: std::time::Duration = std::time::Duration::from_secs(60);
@@ -31,6 +34,14 @@ enum Purpose {
     Backup,
     /// To be worked on, in place of the store that the backup was of.
     Restore,
+    /// The same, of a store's file that has lost its journal: what was committed last is given up.
+    Rescue,
+}
+
+impl Purpose {
+    fn is_backup(self) -> bool {
+        self == Self::Backup
+    }
 }
 
 /// How far a file is that is being made.
@@ -114,6 +125,19 @@ impl Making {
     /// # Errors
     /// As [`restore`], and when it was [told to end](Self::stop).
     pub fn restore(&self, from: &Path) -> Result<(), SqliteError> {
+        self.look_over_and_make(from, Purpose::Restore)
+    }
+
+    /// As [`restore`](Self::restore), also of a store's file whose journal is lost: as if it were a backup, and without what was
+    /// committed in the last moments. A journal that is there is read.
+    ///
+    /// # Errors
+    /// As [`restore`](Self::restore), but for that.
+    pub fn restore_without_journal(&self, from: &Path) -> Result<(), SqliteError> {
+        self.look_over_and_make(from, Purpose::Rescue)
+    }
+
+    fn look_over_and_make(&self, from: &Path, purpose: Purpose) -> Result<(), SqliteError> {
         let from = &real(from)?;
         check_free(&self.to)?;
         let _lock = FileLock::take(&self.to)?;
@@ -125,7 +149,7 @@ impl Making {
             return Err(SqliteError::Unsupported(format!("{} is damaged: {verdict}", from.display())));
         }
         drop(db);
-        self.make(from, Purpose::Restore)
+        self.make(from, purpose)
     }
 
     fn make(&self, from: &Path, purpose: Purpose) -> Result<(), SqliteError> {
@@ -187,13 +211,13 @@ impl Making {
         }
         drop(insert);
         set_identity(&transaction)?;
-        if purpose == Purpose::Restore {
+        if !purpose.is_backup() {
             let chance = random::number() % NUMBERS_LEFT_OUT;
             log::leave_out(&transaction, last, last.saturating_add(NUMBERS_LEFT_OUT + chance))?;
         }
         transaction.commit()?;
         drop(copy);
-        if purpose == Purpose::Restore {
+        if !purpose.is_backup() {
             // What cannot be opened must be known now, not when it is needed.
             let going = self.going()?;
             let db = open(part)?;
@@ -220,7 +244,7 @@ impl Making {
             Connection::open_with_flags(from, OpenFlags::SQLITE_OPEN_READ_WRITE).map_err(of_source)?;
         holder.busy_timeout(PIECE_MAX)?;
         // A backup may lie where nobody can write; then nobody has to be kept from it.
-        let is_fixed = purpose == Purpose::Restore && holder.is_readonly(MAIN_DB)? && !has_journal(from);
+        let is_fixed = !purpose.is_backup() && holder.is_readonly(MAIN_DB)? && !has_journal(from);
         let (hold, access) = if is_fixed {
             (None, OpenFlags::SQLITE_OPEN_READ_ONLY)
         } else {
@@ -228,15 +252,20 @@ impl Making {
             (Some(hold), OpenFlags::SQLITE_OPEN_READ_WRITE)
         };
         let db = Connection::open_with_flags(from, access).map_err(of_source)?;
+        if purpose != Purpose::Rescue {
+            refuse_half(&db, from)?;
+        }
         let going = self.going()?;
         // An empty file is written into.
         match purpose {
-            Purpose::Restore => private::make(part),
+            Purpose::Restore | Purpose::Rescue => private::make(part),
             // It stays with who makes it, wherever he puts it. What stands in the way is for SQLite to say.
             Purpose::Backup => drop(private::options().create_new(true).open(part)),
         }
         drop(going);
-        db.execute("VACUUM INTO ?1", [part.to_string_lossy()])?;
+        // SQLite takes names as they are, such as are no text too.
+        let name = part.as_os_str().as_encoded_bytes();
+        db.execute("VACUUM INTO ?1", [ToSqlOutput::Borrowed(ValueRef::Text(name))])?;
         let last = last(&db)?;
         let journal = journal::beside(from, identity(&db)?, last)?;
         drop((db, hold));
@@ -302,9 +331,10 @@ fn left_beside(store: &Path) -> std::io::Result<Option<PathBuf>> {
         let Some(suffix) = found.as_encoded_bytes().strip_prefix(name.as_encoded_bytes()) else { continue };
         let is_left = match suffix.strip_prefix(b"-log.") {
             Some(number) => !number.is_empty() && number.iter().all(u8::is_ascii_digit),
-            // An empty one has nothing.
-            None => suffix == b"-wal" && entry.metadata()?.len() > 0,
+            None => suffix == b"-wal",
         };
+        // An empty one has nothing.
+        let is_left = is_left && entry.metadata()?.len() > 0;
         // The same one each time.
         if is_left && first.as_ref().is_none_or(|first| entry.path() < *first) {
             first = Some(entry.path());

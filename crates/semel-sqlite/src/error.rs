@@ -1,8 +1,9 @@
 //! What may go wrong with the file, and what that means for callers.
 
+use std::io::ErrorKind;
 use std::path::Path;
 
-use rusqlite::ErrorCode;
+use rusqlite::{Connection, ErrorCode, ffi};
 use semel_core::ident::JobId;
 use semel_store::StoreError;
 
@@ -82,12 +83,17 @@ pub enum SqliteError {
 fn owned(path: &str, owner: &str, is_here: bool) -> String {
     if is_here {
         return format!(
-            "{path} is open already in this process{owner}; use that one, whose handle can be cloned"
+            "{path} is open already in this process{owner}; use that one, whose handle can be cloned. Or it is just being opened or closed: \
+             try again in a moment"
         );
     }
     format!(
         "{path} is in use by another process{owner}; talk to it instead (--server URL), or stop it first. One process owns an embedded store"
     )
+}
+
+fn is_want_of_room(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
 }
 
 impl SqliteError {
@@ -104,6 +110,27 @@ impl SqliteError {
                 _ => self,
             },
             _ => self,
+        }
+    }
+
+    /// The same; where SQLite's writing failed for want of room, that: of a quota that is used up it knows nothing, and speaks of an
+    /// I/O error. For who loses nothing by it, as what was being written is rolled back.
+    pub(crate) fn for_want_of_room(self, db: &Connection) -> Self {
+        const WRITING: [i32; 2] = [ffi::SQLITE_IOERR_WRITE, ffi::SQLITE_IOERR_SHMSIZE];
+        let Self::Sqlite(rusqlite::Error::SqliteFailure(failure, _)) = &self else { return self };
+        let Some(store) = db.path().filter(|_| WRITING.contains(&failure.extended_code)) else { return self };
+        match private::find_room(Path::new(store)) {
+            Err(source) if is_want_of_room(&source) => Self::Io { path: store.to_owned(), source },
+            _ => self,
+        }
+    }
+
+    /// Whether there is no room on the disk for what was to be written, or none that this account may have.
+    pub fn is_want_of_room(&self) -> bool {
+        match self {
+            Self::Sqlite(rusqlite::Error::SqliteFailure(failure, _)) => failure.code == ErrorCode::DiskFull,
+            Self::Io { source, .. } => is_want_of_room(source),
+            _ => false,
         }
     }
 
@@ -134,19 +161,18 @@ impl From<SqliteError> for StoreError {
     fn from(error: SqliteError) -> Self {
         let message = error.to_string();
         match &error {
+            full if full.is_want_of_room() => {
+                let quota = matches!(full, SqliteError::Io { source, .. } if source.kind() == ErrorKind::QuotaExceeded);
+                let what = if quota { "the disk quota is used up" } else { "the disk is full" };
+                Self::Unavailable(format!(
+                    "{what} ({message}); nothing was stored. Free some space and try again"
+                ))
+            }
             SqliteError::Sqlite(rusqlite::Error::SqliteFailure(failure, _)) => match failure.code {
-                ErrorCode::DiskFull => Self::Unavailable(format!(
-                    "the disk is full ({message}); nothing was stored. Free some space and try again"
-                )),
                 ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase => Self::Corrupt(message),
                 ErrorCode::SystemIoFailure => Self::Poisoned(message),
                 _ => Self::Unavailable(message),
             },
-            SqliteError::Io { source, .. } if source.kind() == std::io::ErrorKind::StorageFull => {
-                Self::Unavailable(format!(
-                    "the disk is full ({message}); nothing was stored. Free some space and try again"
-                ))
-            }
             SqliteError::Sqlite(_) | SqliteError::Io { .. } => Self::Unavailable(message),
             SqliteError::Row { .. } | SqliteError::Job { .. } | SqliteError::Journal(_) => {
                 Self::Corrupt(message)

@@ -20,6 +20,7 @@ use bytes::Bytes;
 use semel_core::planted::{Bug, is_planted};
 use semel_core::time::Timestamp;
 
+use crate::durable::sync_folder;
 use crate::error::SqliteError;
 use crate::private;
 
@@ -29,8 +30,6 @@ pub const HEADER: usize = 4 + 4 + 8 + 8;
 const GROWTH: std::ops::RangeInclusive<u64> = 64 << 10..=1 << 20;
 /// What a file grows by.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
-/// Bytes of a file that are written again in one go.
-const AGAIN: u64 = 1 << 20;
 /// Bytes of a file that are read in one go, but for a longer record.
 const READ: usize = 1 << 20;
 /// For how much there has to be room at most until it is tried to write records again.
@@ -233,6 +232,18 @@ impl Journal {
         Ok((journal, entries))
     }
 
+    /// Makes the first file, if there is none, and brings its name to the disk.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn make_first(&mut self) -> Result<(), SqliteError> {
+        if !has_journal(&self.base) {
+            let first = self.fresh()?;
+            self.free.push(first);
+        }
+        Ok(())
+    }
+
     fn path(&self, number: usize) -> PathBuf {
         path_of(&self.base, number)
     }
@@ -358,38 +369,6 @@ impl Journal {
         };
         let file = new().map_err(|error| io(&path, error))?;
         Ok(Segment { path, file, length: 0, last: 0 })
-    }
-}
-
-/// Brings to the disk that there is a file of that name.
-pub fn sync_folder(of: &Path) -> std::io::Result<()> {
-    if cfg!(windows) {
-        // There a folder is nothing that can be synced; NTFS keeps a log of what becomes of names.
-        return Ok(());
-    }
-    let folder = of.parent().filter(|folder| !folder.as_os_str().is_empty());
-    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
-}
-
-/// Brings to the disk what a file has. Windows lets nobody do that who may not write it.
-pub fn sync_file(path: &Path) -> std::io::Result<()> {
-    OpenOptions::new().read(true).write(true).open(path)?.sync_all()
-}
-
-/// Writes everything in a file again and brings it to the disk, for the reason that the last record of a journal is.
-pub fn write_again(path: &Path) -> std::io::Result<()> {
-    let mut file = OpenOptions::new().read(true).write(true).open(path)?;
-    let (mut place, mut piece) = (0, Vec::new());
-    loop {
-        file.seek(SeekFrom::Start(place))?;
-        piece.clear();
-        let size = Read::take(&file, AGAIN).read_to_end(&mut piece)?;
-        if size == 0 {
-            return file.sync_all();
-        }
-        file.seek(SeekFrom::Start(place))?;
-        file.write_all(&piece)?;
-        place += size as u64;
     }
 }
 

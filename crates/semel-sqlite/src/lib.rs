@@ -3,8 +3,9 @@
 //! the rows, which a duty writes from the journal many at a time.
 //!
 //! # Layout
-//! - [`store`]: the store; [`backup`], [`lock`]: copies, and who owns a file; `location`: which file that is.
-//! - `journal`, `change`: the journal's files, and what a record says.
+//! - [`store`]: the store; [`backup`], [`lock`]: copies, and who owns a file; `location`: which file that is;
+//!   `whole`: whether all of it is there.
+//! - `journal`, `change`: the journal's files, and what a record says; `durable`: bringing files to the disk.
 //! - `writer`: a commit; `pending`: what it leaves to be carried over; `filing`: how that is done;
 //!   `forgetting`: what is swept out of the keys' memory.
 //! - `heritage`: what copies of the store, and into it, ask of it.
@@ -14,6 +15,7 @@
 pub mod backup;
 mod change;
 mod documents;
+mod durable;
 pub mod error;
 mod filing;
 mod forgetting;
@@ -33,6 +35,7 @@ mod replay;
 mod rows;
 pub mod store;
 mod view;
+mod whole;
 mod writer;
 
 pub use error::SqliteError;

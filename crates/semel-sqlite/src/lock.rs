@@ -91,8 +91,8 @@ impl FileLock {
                 let mut note = String::new();
                 // What the owner says of itself only helps the message.
                 drop(file.read_to_string(&mut note));
-                let owner =
-                    if note.trim().is_empty() { String::new() } else { format!(" ({})", note.trim()) };
+                let Owner { word, .. } = Owner::of(&note);
+                let owner = if word.is_empty() { String::new() } else { format!(" ({word})") };
                 let is_here = here().contains(&path);
                 return Err(SqliteError::Owned { path: store.display().to_string(), owner, is_here });
             }
@@ -167,20 +167,23 @@ impl FileLock {
     /// # Errors
     /// When the lock's file cannot be written.
     pub fn say_who(&mut self) -> Result<(), SqliteError> {
-        self.say("")
+        self.say("", "")
     }
 
-    /// Leaves a word for those who find the file taken, such as the address of a server. One that is no address comes behind which
-    /// process the owner is.
+    /// Leaves a word for those who find the file taken, such as the address of a server, and by what they know it there. A word that is
+    /// no address comes behind which process the owner is.
     ///
     /// # Errors
     /// When the lock's file cannot be written.
-    pub fn say(&mut self, word: &str) -> Result<(), SqliteError> {
-        let word = if !word.is_empty() && is_word(word) {
+    pub fn say(&mut self, word: &str, instance: &str) -> Result<(), SqliteError> {
+        let mut word = if !word.is_empty() && is_word(word) {
             word.to_owned()
         } else {
             format!("process {} {word}", std::process::id()).trim_end().to_owned()
         };
+        if !instance.is_empty() {
+            word = format!("{word}\n{instance}\n");
+        }
         let io = |source| SqliteError::Io { path: self.path.display().to_string(), source };
         self.file.set_len(0).map_err(io)?;
         self.file.seek(SeekFrom::Start(0)).map_err(io)?;
@@ -194,15 +197,38 @@ fn is_word(note: &str) -> bool {
     is_lost || ["process ", "http://", "https://"].iter().any(|begins| note.starts_with(begins))
 }
 
+/// What the owner of a store says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Owner {
+    /// Which process it is, or the address of its server. Empty where it has said nothing yet.
+    pub word: String,
+    /// By what its server is known: what one that came after it, or that has the same address elsewhere, does not say.
+    pub instance: Option<String>,
+}
+
+impl Owner {
+    fn of(note: &str) -> Self {
+        let mut lines = note.lines().map(|line| line.trim_matches(['\0', ' ']));
+        let word = lines.next().unwrap_or_default().to_owned();
+        Self { word, instance: lines.next().filter(|line| !line.is_empty()).map(str::to_owned) }
+    }
+
+    /// The address of its server, where it says one.
+    pub fn server(&self) -> Option<&str> {
+        Some(&*self.word).filter(|word| word.starts_with("http://") || word.starts_with("https://"))
+    }
+}
+
 /// What the owner of `store` says of itself, if somebody owns it now.
-pub fn owner(store: &Path) -> Option<String> {
+pub fn owner(store: &Path) -> Option<Owner> {
     let path = lock_path(&real(store).ok()?);
     let mut file = OpenOptions::new().read(true).write(true).open(path).ok()?;
-    match file.try_lock() {
+    // Shared: others who only ask are in nobody's way.
+    match file.try_lock_shared() {
         Err(TryLockError::WouldBlock) => {
             let mut note = String::new();
             file.read_to_string(&mut note).ok()?;
-            Some(note)
+            Some(Owner::of(&note))
         }
         // Nobody has it; dropping the file gives the lock back.
         Ok(()) | Err(TryLockError::Error(_)) => None,

@@ -15,9 +15,10 @@ use semel_store::model::{Model, QueueTotals};
 use semel_store::random;
 
 use crate::change::Record;
+use crate::durable::{sync_file, sync_folder, write_again};
 use crate::error::SqliteError;
 use crate::filing::Round;
-use crate::journal::{Entry, sync_file, sync_folder, write_again};
+use crate::journal::Entry;
 use crate::log::{self, Log};
 use crate::names::Names;
 use crate::pending::Pending;

@@ -36,6 +36,7 @@ use crate::log;
 use crate::open::{Loaded, bring_to_disk, brought, carried, identity, last_of, load, open, secret};
 use crate::reader;
 use crate::view::{self, Glance, hold, look};
+use crate::whole::{note_journal, refuse_half};
 use crate::writer::{Writer, purgeable};
 
 /// Rows the purge looks at in one go.
@@ -127,6 +128,7 @@ impl Sqlite {
         let writes = open(path)?;
         // Now it is there.
         lock.hold(path)?;
+        refuse_half(&writes, path)?;
         // The carrier does it.
         writes.pragma_update(None, "wal_autocheckpoint", 0)?;
         let secret = secret(&writes)?;
@@ -144,8 +146,10 @@ impl Sqlite {
         let carried = carried(&db)?;
         let mut entries = brought(&db, carried)?;
         let last = last_of(&db, &entries, carried)?;
-        let (journal, newer) = Journal::open(path, identity(&db)?, last)?;
+        let (mut journal, newer) = Journal::open(path, identity(&db)?, last)?;
         entries.extend(newer);
+        journal.make_first()?;
+        note_journal(&carrier.db).inspect_err(|_| stay_off_the_database(&carrier.db))?;
         let at = load(&db, entries)?;
         let rows = Arc::new(AtomicU64::new(at.next_row));
         let time = Arc::new(SteadyTime::new(clock, at.floor));
@@ -182,12 +186,13 @@ impl Sqlite {
         self
     }
 
-    /// Leaves a word for those who find the file taken, such as the address of the server that owns it.
+    /// Leaves a word for those who find the file taken, such as the address of the server that owns it, and by what they know that it is
+    /// this one.
     ///
     /// # Errors
     /// When the lock's file cannot be written.
-    pub fn announce(&self, word: &str) -> Result<(), SqliteError> {
-        self.lock().lock.say(word)
+    pub fn announce(&self, word: &str, instance: &str) -> Result<(), SqliteError> {
+        self.lock().lock.say(word, instance)
     }
 
     /// Takes that word back: the file is still this process's, and nobody listens any more.
@@ -258,6 +263,12 @@ impl Sqlite {
     }
 }
 
+/// SQLite would end by moving pages from its log to the database, and after a sync that failed a power cut could leave some of
+/// them there and not all of the log. Whoever opens the file next writes the log again first.
+fn stay_off_the_database(db: &Connection) {
+    drop(db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true));
+}
+
 impl Inner {
     fn rebuild(&mut self, rows: &AtomicU64) {
         self.generation += 1;
@@ -280,9 +291,7 @@ impl Inner {
     /// Does not go on: nor does who peeks get an answer any more.
     fn give_up(&mut self, error: &StoreError) {
         hold(&self.at).is_in_doubt = true;
-        // SQLite would end by moving pages from its log to the database, and a power cut could leave some of them there
-        // and not all of the log. Whoever opens the file next writes the log again first.
-        drop(self.db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true));
+        stay_off_the_database(&self.db);
         self.failed = Some(StoreError::Poisoned(error.to_string()));
     }
 

@@ -376,7 +376,8 @@ impl Semel {
     pub(crate) fn announce(&self, url: Option<&str>) {
         #[cfg(feature = "sqlite")]
         if let Some(file) = &*self.shared.file.lock().unwrap_or_else(PoisonError::into_inner)
-            && let Err(error) = url.map_or_else(|| file.withdraw(), |url| file.announce(url))
+            && let Err(error) =
+                url.map_or_else(|| file.withdraw(), |url| file.announce(url, semel_server::instance()))
         {
             tracing::warn!(%error, "the address could not be written beside the store; tools need --server URL");
         }

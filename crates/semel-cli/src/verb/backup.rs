@@ -93,9 +93,7 @@ pub fn explained(error: &SqliteError, store: &Path) -> Failure {
     let failure = Failure::failed(error.to_string());
     match error {
         SqliteError::Unsupported(_) | SqliteError::Owned { .. } => failure,
-        SqliteError::Io { source, .. } if source.kind() == std::io::ErrorKind::StorageFull => {
-            failure.next("free some space there, and run it again")
-        }
+        full if full.is_want_of_room() => failure.next("free some space there, and run it again"),
         SqliteError::Io { path, source } if is_forbidden(source) && is_same(Path::new(path), store) => {
             failure.next(format!(
                 "something has to be written beside a store even to read it: let its owner do that; or, while nobody has it open, copy it with \
@@ -175,6 +173,15 @@ mod tests {
             said[0].contains("let this account write") && said[1].contains("room on the disk"),
             "{said:?}"
         );
+    }
+
+    #[test]
+    fn a_quota_that_is_used_up_is_a_full_disk() {
+        for kind in [std::io::ErrorKind::StorageFull, std::io::ErrorKind::QuotaExceeded] {
+            let full = SqliteError::Io { path: "copy.db".to_owned(), source: kind.into() };
+            let next = explained(&full, Path::new("semel.db")).next.unwrap();
+            assert!(next.contains("free some space there"), "{next}");
+        }
     }
 
     #[cfg(unix)]

@@ -18,6 +18,9 @@ The store must not exist. First stop its server, then move semel.db and every se
 file (semel.db-log.N, semel.db-wal) has what was committed last. Nothing of it is taken over, and it is not overwritten. Jobs
 that ended after the backup are waiting again: see docs/guide/operating.md before workers go on.
 
+A store's own file is no backup without its journal. Where that is lost for good, --without-journal makes a store of the file
+alone, which may be half a minute behind what was answered, and more where semel.db-wal is lost too.
+
 Examples:
   semel restore jobs-2026-01-31.db sqlite:./semel.db
   semel restore /backup/jobs.db sqlite:/var/lib/semel/jobs.db")]
@@ -28,6 +31,9 @@ pub struct Restore {
     /// The store to make: sqlite:PATH, or just the path
     #[arg(value_name = "STORE")]
     to: String,
+    /// Also of a store's file whose journal is lost: without what was committed last
+    #[arg(long)]
+    without_journal: bool,
 }
 
 impl Restore {
@@ -58,7 +64,10 @@ impl Restore {
             return Err(Failure::failed(format!("there is no backup at {}", self.backup.display())));
         }
         let from = self.backup.clone();
-        let restored = making(&path, move |store| store.restore(&from)).await?;
+        let restored = making(&path, move |store| {
+            if self.without_journal { store.restore_without_journal(&from) } else { store.restore(&from) }
+        })
+        .await?;
         restored.map_err(|error| explained(&error, &self.backup))?;
         if printer.is_json() {
             printer.value(

@@ -162,6 +162,29 @@ fn a_backup_is_not_restored_over_the_journal_of_another_store() {
     assert_eq!(folder.json(&["jobs"])["jobs"].as_array().unwrap().len(), 1);
 }
 
+/// Its journal has what was acknowledged: without it no server goes on and no backup is made, unless somebody gives that up.
+#[test]
+fn a_stores_file_alone_is_no_store_and_no_backup_unless_its_journal_is_given_up() {
+    let folder = Folder::new();
+    let path = |name: &str| folder.path().join(name);
+    folder.json(&PAY);
+    std::fs::create_dir(path("other")).unwrap();
+    std::fs::hard_link(path("semel.db"), path("other/alone.db")).unwrap();
+    let store = ["--store", "sqlite:other/alone.db"];
+    for ran in [
+        folder.run(&[&PAY[..], &store].concat()),
+        folder.run(&[&["backup", "copy.db"][..], &store].concat()),
+        folder.run(&["restore", "other/alone.db", "copy.db"]),
+    ] {
+        assert!(ran.code == 1 && ran.err.contains("other/alone.db-log.0"), "{ran:?}");
+        assert!(ran.err.contains("semel restore --without-journal"), "{ran:?}");
+        assert!(!path("copy.db").exists());
+    }
+    assert_eq!(folder.run(&["restore", "--without-journal", "other/alone.db", "copy.db"]).code, 0);
+    assert_eq!(folder.json(&["jobs", "--store", "sqlite:copy.db"])["jobs"].as_array().unwrap().len(), 0);
+    assert_eq!(folder.json(&["jobs"])["jobs"].as_array().unwrap().len(), 1);
+}
+
 fn signal(name: &str, child: &Child) {
     assert!(kill(name, child.id()).status().unwrap().success());
 }

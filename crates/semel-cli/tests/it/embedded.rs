@@ -6,7 +6,7 @@ use serde_json::json;
 use tokio::net::TcpListener;
 
 use crate::requests;
-use crate::run::Folder;
+use crate::run::{Folder, Server};
 
 #[derive(Serialize, Deserialize, Job)]
 #[job(type = "invoice.pay", unique(args("invoice"), on_conflict = "ignore"))]
@@ -69,4 +69,25 @@ async fn the_command_works_with_routes_that_a_program_mounts() {
     let explained = folder.json(&[&EXPLAIN[..], &["--server", &url]].concat());
     assert_eq!(explained["decision"], "existing", "{explained}");
     semel.close().await.unwrap();
+}
+
+/// As that of one in a container does, outside of it. Nothing is put there, and no token sent.
+#[test]
+fn an_address_that_leads_to_another_server_is_not_taken_for_that_of_the_stores_owner() {
+    let (folder, elsewhere) = (Folder::new(), Folder::new());
+    let server = Server::start(&folder, &[]);
+    let stranger = Server::start(&elsewhere, &[]);
+    let lock = folder.path().join("semel.db.lock");
+    let said = std::fs::read_to_string(&lock).unwrap();
+    assert!(said.contains(&server.url), "{said}");
+    let enqueue = ["enqueue", "invoice.pay", r#"{"invoice":18}"#];
+    std::fs::write(&lock, said.replace(&server.url, &stranger.url)).unwrap();
+    let ran = folder.run(&enqueue);
+    assert_eq!(ran.code, 5, "{ran:?}");
+    assert!(ran.err.contains("is not the one that has it") && ran.err.contains("--server"), "{}", ran.err);
+    assert_eq!(elsewhere.json(&["jobs"])["jobs"], json!([]));
+    std::fs::write(&lock, said).unwrap();
+    assert_eq!(folder.json(&enqueue)["outcome"], "created");
+    server.stop();
+    stranger.stop();
 }

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use serde_json::Value;
+
 use crate::run::Folder;
 
 const VERBS: [&str; 28] = [
@@ -68,6 +70,24 @@ fn help_is_as_it_was() {
 #[test]
 fn the_verbs_are_those_that_help_lists() {
     assert_eq!(verbs_behind(&Folder::new().run(&["--help"]).out), VERBS);
+}
+
+/// As every other failure.
+#[test]
+fn a_command_line_that_cannot_be_read_is_told_as_json_where_that_is_asked_for() {
+    let folder = Folder::new();
+    for words in [&["jobs", "--json", "--colour", "red"][..], &["--json", "jobz"], &["--json"]] {
+        let ran = folder.run(words);
+        assert_eq!((ran.code, ran.out.as_str()), (2, ""), "{words:?}");
+        let told: Value = serde_json::from_str(&ran.err).unwrap();
+        assert_eq!(told["error"]["code"], "cli", "{told}");
+        let (message, hint) = (&told["error"]["message"], &told["error"]["hint"]);
+        assert!(!message.as_str().unwrap().contains("Usage:"), "{message}");
+        assert!(hint.as_str().unwrap().contains("Usage: semel"), "{hint}");
+    }
+    // A word of a job's, and not of ours.
+    let ran = folder.run(&["jobz", "--", "--json"]);
+    assert!(ran.code == 2 && ran.err.starts_with("error: "), "{}", ran.err);
 }
 
 #[test]

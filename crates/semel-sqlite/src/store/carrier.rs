@@ -190,7 +190,7 @@ fn patiently<T>(
     let began = Instant::now();
     let mut tell_at = TELL_AFTER;
     loop {
-        let written = write(db);
+        let written = write(db).map_err(|error| error.for_want_of_room(db));
         let is_held_up = written.as_ref().is_err_and(SqliteError::is_busy);
         let waited = began.elapsed();
         if !is_held_up || closing.load(Ordering::Relaxed) || waited >= wait {
@@ -232,6 +232,7 @@ fn checkpoint(db: &Connection) -> Result<(), SqliteError> {
         Ok(long) if long >= CHECKPOINT_PAGES => pages("PRAGMA wal_checkpoint(PASSIVE)"),
         short => short,
     };
+    let moved = moved.map_err(|error| error.for_want_of_room(db));
     moved.map(drop).or_else(|error| if error.is_fatal() { Err(error) } else { Ok(()) })
 }
 

@@ -55,8 +55,9 @@ async fn nothing_is_made_beside_what_another_store_committed_last() {
         std::fs::remove_file(&left).unwrap();
     }
     // These have nothing, or are of others.
-    for name in ["semel.db-wal", "semel.db-log.old", "semel.db-log.", "other.db-log.0"] {
-        std::fs::write(data.path().join(name), if name.ends_with("wal") { "" } else { "x" }).unwrap();
+    for name in ["semel.db-wal", "semel.db-log.0", "semel.db-log.old", "semel.db-log.", "other.db-log.0"] {
+        let is_empty = name == "semel.db-wal" || name == "semel.db-log.0";
+        std::fs::write(data.path().join(name), if is_empty { "" } else { "x" }).unwrap();
     }
     backup::restore(&copy, &link).unwrap();
     assert_eq!(stored(&store, &[]).await, 1);

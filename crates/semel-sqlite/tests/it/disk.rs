@@ -63,11 +63,15 @@ fn a_second_opener_is_told_who_owns_the_file() {
     assert!(matches!(&refused, SqliteError::Owned { .. }), "{refused}");
     let said = format!("open already in this process (process {}); use that one", std::process::id());
     assert!(refused.to_string().contains(&said), "{refused}");
-    first.announce("http://127.0.0.1:8080").unwrap();
+    // Who gave up waiting for it to be opened, and opens it again, has no other.
+    assert!(refused.to_string().contains("just being opened or closed: try again"), "{refused}");
+    first.announce("http://127.0.0.1:8080", "0a1b").unwrap();
     let refused = Sqlite::open(&path).err().unwrap().to_string();
-    assert!(refused.contains("http://127.0.0.1:8080"), "{refused}");
+    assert!(refused.contains("(http://127.0.0.1:8080)") && !refused.contains("0a1b"), "{refused}");
+    let owner = semel_sqlite::lock::owner(&path).unwrap();
+    assert_eq!((owner.server(), owner.instance.as_deref()), (Some("http://127.0.0.1:8080"), Some("0a1b")));
     // A word that is no address is found again by who comes after a crash, all the same.
-    first.announce("127.0.0.1:8080").unwrap();
+    first.announce("127.0.0.1:8080", "").unwrap();
     let said = std::fs::read_to_string(dir.path().join("semel.db.lock")).unwrap();
     assert_eq!(said, format!("process {} 127.0.0.1:8080", std::process::id()));
     drop(first);
@@ -410,11 +414,12 @@ fn a_file_of_the_journal_whose_name_could_not_be_synced_is_made_anew() {
     };
     let path = Path::new(&dir).join("semel.db");
     runtime().block_on(async {
-        let store = Store::open(Arc::new(Sqlite::open(path).unwrap())).unwrap();
-        if let Err(error) = offer(&store, 1, 10).await {
-            assert!(matches!(error, StoreError::Unavailable(_)), "{error:?}");
-            offer(&store, 1, 10).await.unwrap();
-        }
+        let opened = Sqlite::open(&path).or_else(|error| {
+            assert!(matches!(error, SqliteError::Io { .. }), "{error:?}");
+            Sqlite::open(&path)
+        });
+        let store = Store::open(Arc::new(opened.unwrap())).unwrap();
+        offer(&store, 1, 10).await.unwrap();
         store.close().await;
     });
     println!("@played");

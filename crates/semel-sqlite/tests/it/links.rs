@@ -35,6 +35,30 @@ async fn a_store_has_one_lock_and_one_journal_by_whatever_name() {
     assert!(backup::restore(&dir.path().join("copy 0.db"), &link).is_err(), "it is there");
 }
 
+/// A copy under another name than it was told would be nobody's to find, and readable by everybody.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_name_need_be_no_text() {
+    use std::os::unix::ffi::OsStrExt as _;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let dir = TempDir::new();
+    let [path, copy, again] = [&b"a\xff.db"[..], b"b\xff.db", b"c\xff.db"]
+        .map(|name| dir.path().join(std::ffi::OsStr::from_bytes(name)));
+    let store = Store::open(Arc::new(Sqlite::open(&path).unwrap())).unwrap();
+    let id = offer(&store, 1, 10).await.unwrap();
+    backup::copy(&path, &copy).unwrap();
+    store.close().await;
+    backup::restore(&copy, &again).unwrap();
+    for made in [&copy, &again] {
+        assert_eq!(std::fs::metadata(made).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(stored(made, &[id]).await, 1);
+    }
+    let names = std::fs::read_dir(dir.path()).unwrap().map(|file| file.unwrap().file_name());
+    let others: Vec<_> = names.filter(|name| name.as_bytes()[1..4] != b"\xff.d"[..]).collect();
+    assert_eq!(others, [""; 0]);
+}
+
 /// SQLite's locks are given up by whoever closes the file, by whatever name it was opened: it is not even opened.
 #[cfg(target_os = "linux")]
 #[tokio::test]

@@ -20,6 +20,7 @@ conformance!(filed_after_every_step, Fixture::in_dir(Step::Maintain, crate::open
 conformance!(reopened_after_every_step, Fixture::in_dir(Step::Reopen, crate::open));
 
 mod against_the_model;
+mod alone;
 mod backups;
 mod closing;
 mod crash;
@@ -39,6 +40,8 @@ mod modes;
 mod platter;
 #[cfg(target_os = "linux")]
 mod power;
+#[cfg(target_os = "linux")]
+mod quota;
 mod recovery;
 #[cfg(target_os = "linux")]
 mod tap;

@@ -45,9 +45,10 @@ async fn what_is_beside_a_store_has_its_mode() {
     let path = folder.path().join("semel.db");
     let give = |mode| std::fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
     let open = || Store::open(Arc::new(Sqlite::open(&path).unwrap())).unwrap();
-    let store = open();
+    std::fs::write(&path, "").unwrap();
     // More than most umasks leave.
     give(0o666);
+    let store = open();
     offer(&store, 1, 10).await.unwrap();
     let journal = |(path, _): &(PathBuf, u32)| path.to_string_lossy().contains("-log.");
     assert_eq!(modes(folder.path()).into_iter().find(journal).unwrap().1, 0o666);

@@ -8,6 +8,8 @@
  *   TAP_FAIL    EIO from the sync of this number on, or from it alone, as TAP_ONCE is set; what was to be synced is then
  *               in the file for whoever reads it, and no later sync brings it to the disk
  *   TAP_ONLY    counts only syncs of files with this in their names
+ *   TAP_QUOTA   while there is a file of this name, the quota is used up (EDQUOT) for files whose names end in TAP_END,
+ *               and for those by which the store looks whether there is room
  *
  * What it does not know how to tell ends the process: a record with a gap proves nothing.
  */
@@ -34,13 +36,15 @@ static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
 /* The name of each open file below the folder; empty for all others. */
 static char names[FILES][PATH];
 static char is_folder[FILES];
-static const char *folder, *only;
+static const char *folder, *only, *quota, *quota_end;
 static long kill_at, fail_at, syncs;
 static int after, once, record = -1;
 
 __attribute__((constructor)) static void begin(void) {
     folder = getenv("TAP_FOLDER");
     only = getenv("TAP_ONLY");
+    quota = getenv("TAP_QUOTA");
+    quota_end = getenv("TAP_END");
     const char *text = getenv("TAP_KILL");
     kill_at = text ? atol(text) : 0;
     text = getenv("TAP_FAIL");
@@ -126,8 +130,20 @@ int close(int fd) {
     return done;
 }
 
+/* With the turn. */
+static int is_used_up(int fd) {
+    if (!quota || !watched(fd) || syscall(SYS_faccessat, AT_FDCWD, quota, F_OK) != 0) return 0;
+    size_t length = strlen(names[fd]), end = quota_end ? strlen(quota_end) : 0;
+    return strstr(names[fd], ".room-") || (length >= end && strcmp(names[fd] + length - end, quota_end ? quota_end : "") == 0);
+}
+
 static ssize_t written(int fd, const void *bytes, size_t length, off_t place, int is_placed) {
     pthread_mutex_lock(&turn);
+    if (is_used_up(fd)) {
+        pthread_mutex_unlock(&turn);
+        errno = EDQUOT;
+        return -1;
+    }
     if (!is_placed && watched(fd)) {
         if (syscall(SYS_fcntl, fd, F_GETFL) & O_APPEND) fatal("tap: appending is not told\n");
         place = syscall(SYS_lseek, fd, 0, SEEK_CUR);

@@ -36,6 +36,8 @@ pub enum Trouble {
     FailJournal(u64),
     /// EIO at the sync of this number alone, of those of files with this in their names.
     Fail(u64, &'static str),
+    /// EDQUOT at every write of files whose names end so, while there is a file [`used_up`](Tap::used_up).
+    Quota(&'static str),
 }
 
 impl Tap {
@@ -74,6 +76,11 @@ impl Tap {
         self.dir.path().join("pages")
     }
 
+    /// While it is there the quota is used up.
+    pub fn used_up(&self) -> PathBuf {
+        self.dir.path().join("used-up")
+    }
+
     /// Runs a test of this program to its end, or to the trouble.
     pub fn run(&self, test: &str, variable: (&str, String), trouble: Trouble) -> Output {
         let record = self.dir.path().join("record");
@@ -99,6 +106,9 @@ impl Tap {
             }
             Trouble::Fail(sync, only) => {
                 command.env("TAP_FAIL", sync.to_string()).env("TAP_ONLY", only).env("TAP_ONCE", "1");
+            }
+            Trouble::Quota(end) => {
+                command.env("TAP_QUOTA", self.used_up()).env("TAP_END", end);
             }
         }
         command.output().unwrap()

@@ -1,0 +1,48 @@
+//! Whether a store is all there. What was committed last is in the journal alone, which is found by name beside the file: not by
+//! another name of it, nor where it was copied or moved without. No journal must not be taken for an empty one then, or what is
+//! acknowledged is unknown, and what is committed next gets numbers that are taken.
+
+use std::path::Path;
+
+use rusqlite::Connection;
+
+use crate::error::SqliteError;
+use crate::journal::has_journal;
+use crate::open::{fact, identity, set_fact};
+
+/// Of which identity the store is that has a journal: a copy has an identity of its own, and no journal yet.
+const JOURNALED: &str = "journaled";
+
+/// Whether the file says that there is a journal.
+pub fn is_journaled(db: &Connection) -> Result<bool, SqliteError> {
+    let identity = identity(db)?;
+    Ok(identity != 0 && fact(db, JOURNALED)? == identity)
+}
+
+/// Refuses a file without the journal that it says there is.
+pub fn refuse_half(db: &Connection, store: &Path) -> Result<(), SqliteError> {
+    // In this order: its owner may be making the first one.
+    if !is_journaled(db)? || has_journal(store) {
+        return Ok(());
+    }
+    let shown = store.display();
+    Err(SqliteError::Unsupported(format!(
+        "the journal of {shown} is not beside it ({shown}-log.0): another name of the file, or was it copied or moved alone? \
+         Open it by its own name, or put its *-log.* and *-wal beside it, as {shown}-*; if they are lost, \
+         `semel restore --without-journal` makes a store of the file alone"
+    )))
+}
+
+/// Has the file say that there is a journal, durably and by itself: by another name SQLite's own log is not beside it either. To be
+/// called when the name of the journal's first file is on the disk, and before anything is committed. Where another process has
+/// SQLite's lock, whoever opens the store next does it.
+pub fn note_journal(db: &Connection) -> Result<(), SqliteError> {
+    if is_journaled(db)? {
+        return Ok(());
+    }
+    match set_fact(db, JOURNALED, identity(db)?) {
+        Err(error) if error.is_busy() => return Ok(()),
+        noted => noted?,
+    }
+    Ok(db.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))?)
+}

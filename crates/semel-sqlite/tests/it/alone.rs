@@ -1,0 +1,135 @@
+//! A store's file without the journal beside it: another name of it, or one that was copied or moved alone.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use semel_sqlite::backup::{self, Making};
+use semel_sqlite::{Sqlite, SqliteError};
+use semel_store::Store;
+use semel_testkit::TempDir;
+
+use crate::disk::{offer, stored};
+
+/// A folder for a file alone, and where that is to lie.
+fn elsewhere() -> (TempDir, PathBuf) {
+    let dir = TempDir::new();
+    let path = dir.path().join("alone.db");
+    (dir, path)
+}
+
+fn open(path: &Path) -> Store {
+    Store::open(Arc::new(Sqlite::open(path).unwrap())).unwrap()
+}
+
+/// A closed store with a job that is in the journal alone.
+async fn closed(dir: &TempDir) -> PathBuf {
+    let path = dir.path().join("semel.db");
+    let store = open(&path);
+    offer(&store, 1, 10).await.unwrap();
+    store.close().await;
+    path
+}
+
+fn is_refused(path: &Path) {
+    let (_to, to) = elsewhere();
+    let made = [Sqlite::open(path).map(drop), backup::copy(path, &to), backup::restore(path, &to)];
+    for refused in made {
+        let said = refused.unwrap_err().to_string();
+        let log = format!("{}-log.0", path.display());
+        assert!(said.contains(&log) && said.contains("--without-journal"), "{said}");
+        assert!(!to.exists());
+    }
+}
+
+fn forget_that_there_is_a_journal(path: &Path) {
+    let db = rusqlite::Connection::open(path).unwrap();
+    assert_eq!(db.execute("DELETE FROM fact WHERE name = 'journaled'", []).unwrap(), 1);
+}
+
+/// One would enqueue there what the other has, and a backup hold nothing of it.
+#[cfg(unix)]
+#[tokio::test]
+async fn another_name_of_a_store_is_not_taken_for_one_without_commits() {
+    let dir = TempDir::new();
+    let path = closed(&dir).await;
+    let (_other, other) = elsewhere();
+    std::fs::hard_link(&path, &other).unwrap();
+    is_refused(&other);
+    let store = open(&path);
+    let (_to, to) = elsewhere();
+    let refused = backup::copy(&other, &to);
+    assert!(matches!(refused, Err(SqliteError::Unsupported(_))), "{refused:?}");
+    offer(&store, 2, 10).await.unwrap();
+    store.close().await;
+    is_refused(&other);
+    std::fs::remove_file(&other).unwrap();
+    assert_eq!(stored(&path, &[]).await, 2);
+}
+
+#[tokio::test]
+async fn a_file_that_was_moved_alone_waits_for_its_journal_or_is_restored_without() {
+    let dir = TempDir::new();
+    let path = closed(&dir).await;
+    let (moved_to, moved) = elsewhere();
+    std::fs::rename(&path, &moved).unwrap();
+    is_refused(&moved);
+    let (_to, to) = elsewhere();
+    Making::at(&to).unwrap().restore_without_journal(&moved).unwrap();
+    assert_eq!(stored(&to, &[]).await, 0, "what was in the journal is given up");
+    std::fs::rename(dir.path().join("semel.db-log.0"), moved_to.path().join("alone.db-log.0")).unwrap();
+    assert_eq!(stored(&moved, &[]).await, 1);
+    // A journal that is there is no lost one.
+    let (_to, to) = elsewhere();
+    Making::at(&to).unwrap().restore_without_journal(&moved).unwrap();
+    assert_eq!(stored(&to, &[]).await, 1);
+}
+
+/// As it lies there of a store that is killed before SQLite's log is carried over.
+#[tokio::test]
+async fn the_file_alone_says_that_there_is_a_journal_before_anything_is_committed() {
+    let dir = TempDir::new();
+    let path = dir.path().join("semel.db");
+    let store = open(&path);
+    let (_alone, alone) = elsewhere();
+    std::fs::copy(&path, &alone).unwrap();
+    is_refused(&alone);
+    store.close().await;
+}
+
+/// A copy is whole without one, also where an earlier version made it, which copies what the file says of a journal.
+#[tokio::test]
+async fn a_copy_has_no_journal_until_it_is_opened() {
+    let dir = TempDir::new();
+    let path = closed(&dir).await;
+    let (_copy, copy) = elsewhere();
+    backup::copy(&path, &copy).unwrap();
+    let journaled = rusqlite::Connection::open(&copy).unwrap();
+    let said = journaled
+        .query_row("SELECT value FROM fact WHERE name = 'journaled'", [], |row| row.get::<_, i64>(0));
+    assert_ne!(said.unwrap(), 0);
+    drop(journaled);
+    let (_again, again) = elsewhere();
+    backup::restore(&copy, &again).unwrap();
+    for whole in [&copy, &again] {
+        assert_eq!(stored(whole, &[]).await, 1);
+        let (_moved, moved) = elsewhere();
+        std::fs::rename(whole, &moved).unwrap();
+        is_refused(&moved);
+    }
+}
+
+#[tokio::test]
+async fn a_store_of_an_earlier_version_says_so_from_its_next_opening_on() {
+    let dir = TempDir::new();
+    let path = closed(&dir).await;
+    forget_that_there_is_a_journal(&path);
+    // Who has SQLite's lock, such as one that makes a copy, does not keep it from being opened.
+    let copying = rusqlite::Connection::open(&path).unwrap();
+    copying.execute_batch("BEGIN IMMEDIATE").unwrap();
+    assert_eq!(stored(&path, &[]).await, 1);
+    drop(copying);
+    assert_eq!(stored(&path, &[]).await, 1);
+    let (_moved, moved) = elsewhere();
+    std::fs::rename(&path, &moved).unwrap();
+    is_refused(&moved);
+}
