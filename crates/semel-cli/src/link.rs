@@ -5,7 +5,7 @@ use std::fmt::Display;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use semel_client::{Bytes, Client, HeaderMap, Method};
+use semel_client::{Bytes, Client, ClientError, HeaderMap, Method};
 use semel_core::retention::Retention;
 use semel_ojs::Templates;
 use semel_postgres::{Postgres, PostgresError};
@@ -24,6 +24,8 @@ use crate::verb::templates;
 /// How long to wait for another command that has the store for a moment.
 const OWNER_PATIENCE: Duration = Duration::from_secs(5);
 const OWNER_POLL: Duration = Duration::from_millis(50);
+/// How long between two looks whether another server than the owner's still has the address that is beside the store.
+const STRANGER_POLL: Duration = Duration::from_millis(500);
 
 /// A way to a server.
 pub struct Link {
@@ -89,7 +91,7 @@ impl Link {
                     match link.leads_to_the_owner_of(path, owner.instance.as_deref()).await {
                         Ok(()) => return Ok(link),
                         // It may be the word of one that is gone, until whoever has the file now has said his.
-                        Err(_) if Instant::now() < deadline => tokio::time::sleep(OWNER_POLL).await,
+                        Err(_) if Instant::now() < deadline => tokio::time::sleep(STRANGER_POLL).await,
                         Err(failure) => return Err(failure),
                     }
                 }
@@ -133,9 +135,13 @@ impl Link {
     async fn leads_to_the_owner_of(&self, path: &Path, instance: Option<&str>) -> Result<(), Failure> {
         let Some(instance) = instance else { return Ok(()) };
         let url = self.client.base_url();
-        let told = client(url, None, self.ca.as_deref())?.get_json("/live").await?;
-        if told["instance"] == instance {
-            return Ok(());
+        match client(url, None, self.ca.as_deref())?.get_json("/live").await {
+            Ok(told) if told["instance"] == instance => return Ok(()),
+            // Whatever another one says to a path that it does not know.
+            Ok(_) => {}
+            Err(ref error @ (ClientError::Status { .. } | ClientError::Protocol { .. }))
+                if !error.passes() => {}
+            Err(error) => return Err(error.into()),
         }
         let what =
             format!("{} is in use, and the server at {url} is not the one that has it", path.display());

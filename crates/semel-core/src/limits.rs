@@ -88,6 +88,8 @@ pub const CRON_HISTORY_MAX: usize = 50;
 /// Jobs of one cron that are known to go on. Where each waits for the end of the one before no more are admitted; of more that
 /// may run beside each other the oldest are forgotten, and of its dead letters those for which these leave no room.
 pub const CRON_JOBS_LIVE_MAX: usize = 1_000;
+/// Dead letters of one cron that are known: each of its ticks looks at them all. Of more the oldest are forgotten.
+pub const CRON_DEAD_LETTERS_MAX: usize = 100;
 /// Most steps of one workflow, callbacks included: each step's end writes the states of all.
 pub const WORKFLOW_STEPS_MAX: usize = 1_000;
 /// What the steps of one workflow wait for, in bytes: each names the steps that it waits for in every answer.

@@ -146,6 +146,10 @@ pub(crate) fn fit(
     Ok(waiters.0.len() + more <= WAITERS_PER_JOB_MAX)
 }
 
+/// Workflows that are looked at, whether they go on, in one go: each is read as a whole. More may have ended, and are found when these
+/// are left out.
+const WORKFLOWS_LOOKED_AT: usize = 256;
+
 /// Leaves out held-back jobs that wait no more, and steps of workflows that have ended: nobody took them out when they did.
 fn forget_the_gone(draft: &mut Draft, queue: &QueueName, waiters: &mut Waiters) -> Result<(), Missing> {
     let mut known = HashMap::new();
@@ -157,6 +161,7 @@ fn forget_the_gone(draft: &mut Draft, queue: &QueueName, waiters: &mut Waiters) 
         Waiter::Step { workflow, .. } => {
             match (known.get(workflow.as_str()), WorkflowId::parse(workflow, "")) {
                 (Some(goes_on), _) => Ok(*goes_on),
+                (None, _) if known.len() >= WORKFLOWS_LOOKED_AT => Ok(true),
                 (None, Ok(id)) => {
                     let goes_on = workflow::goes_on(draft, queue, id);
                     // Also where it is missed: it is asked for once, however many of its steps wait.

@@ -2,6 +2,8 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
@@ -24,7 +26,21 @@ pub struct Address {
     pub(crate) listens: bool,
     /// The certificates of those who vouch for the database; the system's, if none are named.
     pub(crate) roots: Option<PathBuf>,
+    /// Which of its servers was spoken to last, by whoever has it from the same.
+    pub(crate) last: Last,
 }
+
+/// The place of the server that was spoken to last. Two addresses differ by nothing that has become of them.
+#[derive(Clone, Debug, Default)]
+pub struct Last(pub(crate) Arc<AtomicUsize>);
+
+impl PartialEq for Last {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Last {}
 
 impl Address {
     /// Parses an address. `?schema=NAME` says in which schema of the database the store is: `semel` if nothing does.
@@ -90,7 +106,7 @@ impl Address {
         if config.get_application_name().is_none() {
             config.application_name(APPLICATION);
         }
-        Ok(Self { config, schema, listens, roots })
+        Ok(Self { config, schema, listens, roots, last: Last::default() })
     }
 
     /// The same database with another schema.

@@ -38,7 +38,7 @@ fn config(address: &Address) -> Config {
 }
 
 fn hosts(address: &Address) -> Result<Hosts, PostgresError> {
-    Ok(Hosts::of(&config(address), Tls::new(address)?))
+    Ok(Hosts::of(&config(address), Tls::new(address)?, address.last.clone()))
 }
 
 /// A connection that is nobody else's; it does something only while it is polled.

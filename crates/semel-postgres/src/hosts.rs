@@ -2,7 +2,7 @@
 //! whether it is the machine that is silent or the server on it.
 
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use deadpool_postgres::Connect;
@@ -13,7 +13,7 @@ use tokio_postgres::config::{Host, LoadBalanceHosts};
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{Client, Config, Connection, Error, Socket};
 
-use crate::address::servers;
+use crate::address::{Last, servers};
 use crate::connect::PATIENCE;
 use crate::tls::Tls;
 
@@ -30,13 +30,13 @@ pub struct Hosts {
     each: Vec<Config>,
     tls: Tls,
     patience: Duration,
-    /// The place of the one that was spoken to last.
-    last: AtomicUsize,
+    /// The place of the one that was spoken to last, by whichever of those that connect by the same address.
+    last: Last,
 }
 
 impl Hosts {
     /// Those that `config` names.
-    pub fn of(config: &Config, tls: Tls) -> Self {
+    pub fn of(config: &Config, tls: Tls, last: Last) -> Self {
         let said = config.get_connect_timeout().copied();
         let mut config = config.clone();
         config.connect_timeout(said.unwrap_or(PATIENCE));
@@ -50,7 +50,7 @@ impl Hosts {
             // Whoever is asked to connect by it says what is wrong.
             vec![config]
         };
-        Self { each, tls, patience: said.unwrap_or(HOST_MAX), last: AtomicUsize::new(0) }
+        Self { each, tls, patience: said.unwrap_or(HOST_MAX), last }
     }
 
     /// How long a connection may take.
@@ -75,7 +75,7 @@ impl Hosts {
                 let Ok(Ok(opened)) = timeout(self.patience, opening).await else { continue };
                 opened
             };
-            self.last.store(place, Ordering::Relaxed);
+            self.last.0.store(place, Ordering::Relaxed);
             return Ok(opened);
         }
         // Of no host: the client says so.
@@ -89,7 +89,7 @@ impl Hosts {
             Some(LoadBalanceHosts::Random) => {
                 usize::try_from(random::number() >> u32::BITS).unwrap_or(0) % self.each.len()
             }
-            _ => self.last.load(Ordering::Relaxed),
+            _ => self.last.0.load(Ordering::Relaxed),
         }
     }
 }
@@ -198,7 +198,7 @@ mod tests {
     fn connections_are_spread_over_all_only_where_the_address_says_so() {
         for (parameter, number) in [("", 1), ("?load_balance_hosts=random", 2)] {
             let address = Address::parse(&format!("postgres://one,other/shop{parameter}")).unwrap();
-            let hosts = Hosts::of(&address.config, Tls::new(&address).unwrap());
+            let hosts = Hosts::of(&address.config, Tls::new(&address).unwrap(), address.last.clone());
             let firsts: BTreeSet<usize> = (0..64).map(|_| hosts.first()).collect();
             assert_eq!(firsts.len(), number, "{parameter}");
         }

@@ -1,14 +1,16 @@
 //! Which of the database's servers is spoken to: how it is known, and when it is left for the one that took its place.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use deadpool_postgres::Object;
 use tokio::sync::watch;
+use tokio::time::timeout;
 use tokio_postgres::Row;
 
 use crate::address::Address;
-use crate::connect::ask;
+use crate::connect::{PATIENCE, ask};
 use crate::error::PostgresError;
 use crate::store::{Postgres, Shared};
 use crate::values::Params;
@@ -34,6 +36,8 @@ pub struct Server {
     left: watch::Sender<Option<Instant>>,
     /// Held by who looks where the address leads.
     looking: tokio::sync::Mutex<()>,
+    /// Whether another has answered and none was left for it, for one was just before.
+    is_to_leave: AtomicBool,
 }
 
 /// Which of them answered last.
@@ -55,17 +59,15 @@ impl Server {
         self.left.subscribe()
     }
 
-    /// Takes note of which one has answered. Says whether it is another than before.
-    fn is_another(&self, since: &str) -> bool {
+    /// Takes note of which one has answered. Says whether one is to be left: it is another than before, or was, and none could be left
+    /// then.
+    fn answered(&self, since: &str) -> bool {
         let mut origin = self.origin.lock().unwrap_or_else(PoisonError::into_inner);
-        if origin.since.as_deref() == Some(since) {
-            return false;
-        }
-        let is_another = origin.since.replace(since.to_owned()).is_some();
-        if is_another {
+        if origin.since.as_deref() != Some(since) && origin.since.replace(since.to_owned()).is_some() {
             origin.moved = Some(tokio::time::Instant::now());
+            self.is_to_leave.store(true, Ordering::Release);
         }
-        is_another
+        self.is_to_leave.load(Ordering::Acquire)
     }
 
     /// Leaves whichever is spoken to, unless one was left just now.
@@ -74,6 +76,7 @@ impl Server {
             let goes = left.is_none_or(|at| at.elapsed() >= LEAVE_AGAIN);
             if goes {
                 *left = Some(Instant::now());
+                self.is_to_leave.store(false, Ordering::Release);
             }
             goes
         });
@@ -89,17 +92,18 @@ impl Shared {
     /// A connection, which leads to no server that was left before.
     pub(crate) async fn connection(&self) -> Result<Object, PostgresError> {
         loop {
-            let connection = self.pool.get().await?;
-            let metrics = *Object::metrics(&connection);
+            let fresh = Fresh(Some(self.pool.get().await?));
+            let metrics = *Object::metrics(fresh.connection()?);
             // Whose commits may be told of before anybody has loaded anything from there.
             if metrics.recycled.is_none() && !self.server.is_left(metrics.created) {
-                let rows = ask(&connection, &format!("SELECT {SINCE}"), &Params::default()).await?;
+                let sql = format!("SELECT {SINCE}");
+                let none = Params::default();
+                let rows = self.heard(fresh.connection()?, ask(fresh.connection()?, &sql, &none)).await?;
                 self.was_answered_by(rows.first().ok_or(PostgresError::Answer("a server"))?.try_get(0)?);
             }
             if !self.server.is_left(metrics.created) {
-                return Ok(connection);
+                return fresh.known();
             }
-            drop(Object::take(connection));
         }
     }
 
@@ -111,9 +115,10 @@ impl Shared {
         drop(self.pool.retain(|_, made| !self.server.is_left(made.created)));
     }
 
-    /// Takes note of which server has answered. Where it is another, the one before is left.
+    /// Takes note of which server has answered. Where it is another, the one before is left: if not now, when that may be done again, or
+    /// who waits there would wait for ever.
     pub(crate) fn was_answered_by(&self, since: &str) {
-        if self.server.is_another(since) {
+        if self.server.answered(since) {
             self.leave();
         }
     }
@@ -152,7 +157,9 @@ impl Shared {
     /// Looks where the address leads by now, by a connection of its own: those of the pool lead where they always did.
     async fn look_where_it_leads(&self) {
         let Ok(_turn) = self.server.looking.try_lock() else { return };
-        match leads_to(&self.address).await {
+        // A pooler may let somebody in and have no server for him.
+        let told = timeout(PATIENCE, leads_to(&self.address)).await;
+        match told.unwrap_or_else(|_| Err(PostgresError::Pool("the database does not answer".to_owned()))) {
             Ok((since, takes_writes)) => {
                 self.was_answered_by(&since);
                 if !takes_writes {
@@ -171,7 +178,10 @@ impl Shared {
         match self.current(sql, params).await {
             Err(PostgresError::ReadOnly) => {
                 self.leave();
-                self.look(sql, params).await
+                // However long it takes: the only one there is may be left again meanwhile, for others ask it too.
+                let connection = self.connection().await?;
+                let asked = ask(&connection, sql, params).await;
+                given_back(connection, asked)
             }
             shown => shown,
         }
@@ -190,25 +200,44 @@ impl Shared {
 
     async fn current_once(&self, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, PostgresError> {
         let connection = self.connection().await?;
-        let both = async {
-            let stands = format!("SELECT {TAKES_NO_WRITES}");
-            let none = Params::default();
-            let (stands, rows) =
-                tokio::try_join!(biased; ask(&connection, &stands, &none), ask(&connection, sql, params))?;
-            let stands = stands.first().ok_or(PostgresError::Answer("a setting"))?;
-            if stands.try_get(0)? { Err(PostgresError::ReadOnly) } else { Ok(rows) }
+        let stands = async {
+            let rows = ask(&connection, &format!("SELECT {TAKES_NO_WRITES}"), &Params::default()).await?;
+            let takes_none: bool = rows.first().ok_or(PostgresError::Answer("a setting"))?.try_get(0)?;
+            if takes_none { Err(PostgresError::ReadOnly) } else { Ok(()) }
         };
-        let asked = self.heard(&connection, both).await;
+        let both = async { tokio::try_join!(biased; stands, ask(&connection, sql, params)) };
+        let asked = self.heard(&connection, both).await.map(|((), rows)| rows);
         given_back(connection, asked)
     }
 }
 
-/// Gives a connection back, unless what was asked on it has no answer: it is closed then.
+/// Gives a connection back, unless what was asked on it has no answer yet, or never will: it is closed then.
 pub fn given_back<T>(connection: Object, asked: Result<T, PostgresError>) -> Result<T, PostgresError> {
-    if asked.as_ref().is_err_and(PostgresError::is_lost_connection) {
+    if asked.as_ref().is_err_and(|error| error.is_lost_connection() || error.takes_no_writes()) {
         drop(Object::take(connection));
     }
     asked
+}
+
+/// A connection that is closed unless it is [known](Self::known) which server it has reached: it may have that question in flight.
+struct Fresh(Option<Object>);
+
+impl Fresh {
+    fn connection(&self) -> Result<&Object, PostgresError> {
+        self.0.as_ref().ok_or(PostgresError::Answer("a connection"))
+    }
+
+    fn known(mut self) -> Result<Object, PostgresError> {
+        self.0.take().ok_or(PostgresError::Answer("a connection"))
+    }
+}
+
+impl Drop for Fresh {
+    fn drop(&mut self) {
+        if let Some(connection) = self.0.take() {
+            drop(Object::take(connection));
+        }
+    }
 }
 
 /// Since when the server runs to which an address leads, and whether it takes writes.
@@ -217,4 +246,30 @@ async fn leads_to(address: &Address) -> Result<(String, bool), PostgresError> {
     let rows = client.query_typed(&format!("SELECT {SINCE}, NOT {TAKES_NO_WRITES}"), &[]).await?;
     let row = rows.first().ok_or(PostgresError::Answer("a server"))?;
     Ok((row.try_get(0)?, row.try_get(1)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Instant, LEAVE_AGAIN, Server};
+
+    /// Connections that were made since the last time may lead to either of two servers that answered within a moment.
+    #[test]
+    fn a_server_that_could_not_be_left_at_once_is_left_later() {
+        let server = Server::default();
+        assert!(!server.answered("one"), "it is the first");
+        let (mut then, mut leaves) = (Instant::now(), 0);
+        for (since, is_left) in [("other", true), ("one", false), ("other", false)] {
+            assert!(server.answered(since), "{since}");
+            server.leave();
+            let now = server.left.borrow().unwrap();
+            assert_eq!(now > then, is_left, "{since}");
+            (then, leaves) = (now, leaves + u32::from(is_left));
+        }
+        let moved = server.moved();
+        server.left.send_modify(|left| *left = left.and_then(|left| left.checked_sub(LEAVE_AGAIN)));
+        assert!(server.answered("other"), "somebody may wait at the one");
+        server.leave();
+        assert!(server.is_left(then) && !server.answered("other") && leaves == 1);
+        assert_eq!(server.moved(), moved);
+    }
 }

@@ -116,9 +116,10 @@ impl SqliteError {
     /// The same; where SQLite's writing failed for want of room, that: of a quota that is used up it knows nothing, and speaks of an
     /// I/O error. For who loses nothing by it, as what was being written is rolled back.
     pub(crate) fn for_want_of_room(self, db: &Connection) -> Self {
-        const WRITING: [i32; 2] = [ffi::SQLITE_IOERR_WRITE, ffi::SQLITE_IOERR_SHMSIZE];
         let Self::Sqlite(rusqlite::Error::SqliteFailure(failure, _)) = &self else { return self };
-        let Some(store) = db.path().filter(|_| WRITING.contains(&failure.extended_code)) else { return self };
+        let Some(store) = db.path().filter(|_| failure.extended_code == ffi::SQLITE_IOERR_WRITE) else {
+            return self;
+        };
         match private::find_room(Path::new(store)) {
             Err(source) if is_want_of_room(&source) => Self::Io { path: store.to_owned(), source },
             _ => self,

@@ -203,7 +203,13 @@ fn path_of(store: &Path, number: usize) -> PathBuf {
 
 /// Whether there is a journal beside the rows of `store`: it has been worked on.
 pub fn has_journal(store: &Path) -> bool {
-    path_of(store, 0).exists()
+    is_there(store).unwrap_or(false)
+}
+
+/// The same, or why that cannot be known.
+pub fn is_there(store: &Path) -> Result<bool, SqliteError> {
+    let first = path_of(store, 0);
+    first.try_exists().map_err(|error| io(&first, error))
 }
 
 impl Journal {
@@ -230,6 +236,22 @@ impl Journal {
             journal.full.extend(journal.current.replace(segment));
         }
         Ok((journal, entries))
+    }
+
+    /// Whether nothing was ever written to any of its files.
+    pub fn is_untouched(&self) -> bool {
+        let is_empty = |segment: &Segment| segment.file.metadata().is_ok_and(|file| file.len() == 0);
+        self.current.is_none() && self.full.is_empty() && self.free.iter().all(is_empty)
+    }
+
+    /// Takes the first file away, which nothing was written to.
+    ///
+    /// # Errors
+    /// When that cannot be done.
+    pub fn remove_first(&mut self) -> Result<(), SqliteError> {
+        self.free.clear();
+        let first = self.path(0);
+        std::fs::remove_file(&first).map_err(|error| io(&first, error))
     }
 
     /// Makes the first file, if there is none, and brings its name to the disk.

@@ -1,6 +1,7 @@
 //! The embedded store: one file, one owner, one writer.
 
 mod carrier;
+mod closing;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -7,7 +7,7 @@ use std::path::Path;
 use rusqlite::Connection;
 
 use crate::error::SqliteError;
-use crate::journal::has_journal;
+use crate::journal::is_there;
 use crate::open::{fact, identity, set_fact};
 
 /// Of which identity the store is that has a journal: a copy has an identity of its own, and no journal yet.
@@ -22,15 +22,21 @@ pub fn is_journaled(db: &Connection) -> Result<bool, SqliteError> {
 /// Refuses a file without the journal that it says there is.
 pub fn refuse_half(db: &Connection, store: &Path) -> Result<(), SqliteError> {
     // In this order: its owner may be making the first one.
-    if !is_journaled(db)? || has_journal(store) {
+    if !is_journaled(db)? || is_there(store)? {
         return Ok(());
     }
     let shown = store.display();
     Err(SqliteError::Unsupported(format!(
-        "the journal of {shown} is not beside it ({shown}-log.0): another name of the file, or was it copied or moved alone? \
+        "the journal of {shown} is not beside it ({shown}-log.N): another name of the file, or was it copied, moved or mounted alone? \
          Open it by its own name, or put its *-log.* and *-wal beside it, as {shown}-*; if they are lost, \
          `semel restore --without-journal` makes a store of the file alone"
     )))
+}
+
+/// Has the file say that there is none: nothing was committed while it was open, and it may go anywhere alone, as a copy does that somebody
+/// has only looked at. To be called before its files are taken away.
+pub fn forget_journal(db: &Connection) -> Result<(), SqliteError> {
+    set_fact(db, JOURNALED, 0)
 }
 
 /// Has the file say that there is a journal, durably and by itself: by another name SQLite's own log is not beside it either. To be

@@ -176,8 +176,10 @@ impl Error {
                 semel_client::ClientError::Unreachable { .. }
                 | semel_client::ClientError::NoAnswer { .. }
                 | semel_client::ClientError::Protocol { .. } => Again::UntilHeard,
-                semel_client::ClientError::Status { status, .. } => match status.as_u16() {
+                semel_client::ClientError::Status { status, code, .. } => match status.as_u16() {
                     408 | 425 | 429 | 500..=599 => Again::UntilHeard,
+                    // A proxy that finds no server behind it now.
+                    404 | 405 | 410 if code.is_none() => Again::UntilHeard,
                     // Somebody on the way there says no, such as one of several servers that does not know a token yet, and
                     // may think better of it.
                     _ => Again::ForAWhile,
@@ -281,17 +283,18 @@ mod tests {
     /// know no place for ever.
     #[test]
     fn what_is_refused_on_its_way_is_told_again_for_a_while() {
-        let again = |status| {
+        let again = |status, code: Option<&str>| {
             let status = semel_client::StatusCode::from_u16(status).unwrap();
             let (message, body) = (String::new(), semel_client::Bytes::new());
-            let (code, hint, retry_after) = (None, None, None);
+            let (code, hint, retry_after) = (code.map(str::to_owned), None, None);
             Error::Remote(ClientError::Status { status, code, message, hint, retry_after, body }).again()
         };
-        for status in [408, 425, 429, 500, 502, 503, 504] {
-            assert_eq!(again(status), Again::UntilHeard, "{status}");
+        for status in [404, 405, 408, 410, 425, 429, 500, 502, 503, 504] {
+            assert_eq!(again(status, None), Again::UntilHeard, "{status}");
         }
-        for status in [301, 401, 403, 404, 405, 409] {
-            assert_eq!(again(status), Again::ForAWhile, "{status}");
+        for status in [301, 401, 403, 409] {
+            assert_eq!(again(status, None), Again::ForAWhile, "{status}");
         }
+        assert_eq!(again(404, Some("not_found")), Again::ForAWhile);
     }
 }

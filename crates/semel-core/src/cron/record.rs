@@ -11,7 +11,7 @@ use crate::deferred;
 use crate::enqueue::Offer;
 use crate::error::Invalid;
 use crate::ident::JobId;
-use crate::limits::{CRON_HISTORY_MAX, CRON_JOBS_LIVE_MAX};
+use crate::limits::{CRON_DEAD_LETTERS_MAX, CRON_HISTORY_MAX, CRON_JOBS_LIVE_MAX};
 use crate::time::Timestamp;
 
 use super::{Registration, Schedule};
@@ -229,7 +229,8 @@ impl Cron {
     pub(super) fn set_live(&mut self, letters: &[JobId], ids: impl Iterator<Item = JobId>) {
         let ids: Vec<JobId> = ids.collect();
         let ids = newest(&ids, CRON_JOBS_LIVE_MAX);
-        let letters = newest(letters, CRON_JOBS_LIVE_MAX - ids.len());
+        let room = CRON_JOBS_LIVE_MAX - ids.len();
+        let letters = newest(letters, room.min(CRON_DEAD_LETTERS_MAX));
         self.live = letters.iter().chain(ids).map(ToString::to_string).collect();
     }
 
@@ -268,7 +269,7 @@ fn keep(offer: &Offer) -> Result<Box<RawValue>, Corrupt> {
 
 #[cfg(test)]
 mod tests {
-    use super::{CRON_JOBS_LIVE_MAX, Cron, JobId};
+    use super::{CRON_DEAD_LETTERS_MAX, CRON_JOBS_LIVE_MAX, Cron, JobId};
 
     fn ids(from: usize, count: usize) -> Vec<JobId> {
         let id = |number: usize| JobId::parse(&format!("00000000-0000-7000-8000-{number:012}"), "").unwrap();
@@ -282,7 +283,8 @@ mod tests {
             "created_at":0,"updated_at":0,"next_tick":null,"run_count":0,"skip_count":0,"history":[]}"#;
         let mut cron = Cron::decode(text.as_bytes()).unwrap();
         let (letters, live) = (ids(0, CRON_JOBS_LIVE_MAX), ids(CRON_JOBS_LIVE_MAX, CRON_JOBS_LIVE_MAX + 1));
-        for (given, letters_kept) in [(2, CRON_JOBS_LIVE_MAX - 2), (CRON_JOBS_LIVE_MAX + 1, 0)] {
+        let kept = [(2, CRON_DEAD_LETTERS_MAX), (CRON_JOBS_LIVE_MAX - 2, 2), (CRON_JOBS_LIVE_MAX + 1, 0)];
+        for (given, letters_kept) in kept {
             cron.set_live(&letters, live.iter().copied().take(given));
             let mut newest = letters[letters.len() - letters_kept..].to_vec();
             newest.extend(&live[given.saturating_sub(CRON_JOBS_LIVE_MAX)..given]);

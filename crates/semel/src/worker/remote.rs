@@ -36,7 +36,7 @@ const OVERDUE_AFTER: Duration = Duration::from_secs(5);
 
 /// So many reports are told at once, each on a connection of its own: when hundreds of runs end together, or a server comes
 /// back that many have waited for, they must not fall upon it all at the same moment.
-const REPORTS_AT_ONCE_MAX: usize = 64;
+const REPORTS_AT_ONCE_MAX: usize = 256;
 
 pub(crate) struct Remote {
     client: Client,

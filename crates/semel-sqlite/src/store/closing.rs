@@ -1,0 +1,17 @@
+//! The end of a store that is closed.
+
+use super::Sqlite;
+use crate::whole::forget_journal;
+
+impl Drop for Sqlite {
+    fn drop(&mut self) {
+        let (Ok(carrier), Ok(inner)) = (self.carrier.get_mut(), self.inner.get_mut()) else { return };
+        if inner.failed.is_some() || inner.doubtful || !inner.journal.is_untouched() {
+            return;
+        }
+        let forgotten = forget_journal(&carrier.db).and_then(|()| inner.journal.remove_first());
+        if let Err(error) = forgotten {
+            tracing::debug!(%error, "an empty journal stays beside the store");
+        }
+    }
+}
