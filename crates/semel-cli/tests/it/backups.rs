@@ -176,7 +176,7 @@ fn a_stores_file_alone_is_no_store_and_no_backup_unless_its_journal_is_given_up(
         folder.run(&[&["backup", "copy.db"][..], &store].concat()),
         folder.run(&["restore", "other/alone.db", "copy.db"]),
     ] {
-        assert!(ran.code == 1 && ran.err.contains("other/alone.db-log.0"), "{ran:?}");
+        assert!(ran.code == 1 && ran.err.contains("other/alone.db-log.N"), "{ran:?}");
         assert!(ran.err.contains("semel restore --without-journal"), "{ran:?}");
         assert!(!path("copy.db").exists());
     }
