@@ -205,15 +205,19 @@ impl Shared {
             let takes_none: bool = rows.first().ok_or(PostgresError::Answer("a setting"))?.try_get(0)?;
             if takes_none { Err(PostgresError::ReadOnly) } else { Ok(()) }
         };
-        let both = async { tokio::try_join!(biased; stands, ask(&connection, sql, params)) };
-        let asked = self.heard(&connection, both).await.map(|((), rows)| rows);
+        // Both are waited for: the connection is used again, or each who asks here would have a new one made.
+        let both = async {
+            let (stands, rows) = tokio::join!(biased; stands, ask(&connection, sql, params));
+            stands.and(rows)
+        };
+        let asked = self.heard(&connection, both).await;
         given_back(connection, asked)
     }
 }
 
-/// Gives a connection back, unless what was asked on it has no answer yet, or never will: it is closed then.
+/// Gives a connection back, unless what was asked on it has no answer: it is closed then.
 pub fn given_back<T>(connection: Object, asked: Result<T, PostgresError>) -> Result<T, PostgresError> {
-    if asked.as_ref().is_err_and(|error| error.is_lost_connection() || error.takes_no_writes()) {
+    if asked.as_ref().is_err_and(PostgresError::is_lost_connection) {
         drop(Object::take(connection));
     }
     asked
