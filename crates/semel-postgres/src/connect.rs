@@ -48,7 +48,12 @@ pub async fn single(
 {
     let hosts = hosts(address)?;
     let opened = timeout(hosts.patience(), hosts.open()).await;
-    Ok(opened.map_err(|_| PostgresError::Pool("the database does not answer".to_owned()))??)
+    Ok(opened.map_err(|_| no_answer())??)
+}
+
+/// It was waited for as long as it is.
+pub fn no_answer() -> PostgresError {
+    PostgresError::Pool("the database does not answer".to_owned())
 }
 
 /// A pool of connections to `address`.

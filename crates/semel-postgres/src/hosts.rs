@@ -170,6 +170,7 @@ fn alone(config: &Config, place: usize) -> Config {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+    use std::sync::atomic::Ordering;
 
     use tokio_postgres::Config;
 
@@ -192,6 +193,18 @@ mod tests {
             let expected: Config = text(host, port).parse().unwrap();
             assert_eq!(alone(&all, place), expected);
         }
+    }
+
+    /// Whoever looks where an address leads begins where the others are, and not at one that they have left.
+    #[test]
+    fn all_who_have_an_address_begin_with_the_server_that_was_spoken_to_last() {
+        let parsed = || Address::parse("postgres://one,other/shop").unwrap();
+        let hosts =
+            |address: &Address| Hosts::of(&address.config, Tls::new(address).unwrap(), address.last.clone());
+        let address = parsed();
+        hosts(&address).last.0.store(1, Ordering::Relaxed);
+        assert_eq!(hosts(&address.with_option("a=b")).first(), 1);
+        assert_eq!(hosts(&parsed()).first(), 0, "it is somebody else's");
     }
 
     #[test]

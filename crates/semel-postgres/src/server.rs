@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use tokio_postgres::Row;
 
 use crate::address::Address;
-use crate::connect::{PATIENCE, ask};
+use crate::connect::{self, PATIENCE, ask};
 use crate::error::PostgresError;
 use crate::store::{Postgres, Shared};
 use crate::values::Params;
@@ -23,9 +23,10 @@ const OVERDUE: Duration = Duration::from_secs(3);
 /// For so long what was asked of a server may still be answered after it was left.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Since when the server runs that answers: no two began at once. A text, so that nothing of it is lost.
+/// Since when the server runs that answers: no two began at once. A text, so that nothing of it is lost. The function `look` says the same,
+/// letter for letter, or each answer would be another server's.
 pub const SINCE: &str = "(extract(epoch FROM pg_catalog.pg_postmaster_start_time()) * 1000000)::int8::text";
-/// Whether the server that answers takes no writes: it is a standby, or somebody has closed it for them.
+/// Whether the server that answers takes no writes: it is a standby, or somebody has closed it for them. As the function `look` finds it.
 const TAKES_NO_WRITES: &str = "pg_catalog.current_setting('transaction_read_only')::boolean";
 
 /// What is known of the servers.
@@ -46,6 +47,15 @@ struct Origin {
     since: Option<String>,
     /// When it was last found to be another than before.
     moved: Option<tokio::time::Instant>,
+}
+
+/// Which of them is to answer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Of {
+    /// Whichever is there, or who asks sees for himself.
+    Any,
+    /// The one that takes writes.
+    Current,
 }
 
 impl Server {
@@ -159,7 +169,7 @@ impl Shared {
         let Ok(_turn) = self.server.looking.try_lock() else { return };
         // A pooler may let somebody in and have no server for him.
         let told = timeout(PATIENCE, leads_to(&self.address)).await;
-        match told.unwrap_or_else(|_| Err(PostgresError::Pool("the database does not answer".to_owned()))) {
+        match told.unwrap_or_else(|_| Err(connect::no_answer())) {
             Ok((since, takes_writes)) => {
                 self.was_answered_by(&since);
                 if !takes_writes {
@@ -187,20 +197,33 @@ impl Shared {
         }
     }
 
+    /// What changes nothing, and so may be asked again: a database that was restarted leaves connections behind that end
+    /// when they are used.
+    pub(crate) async fn look(&self, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, PostgresError> {
+        self.look_at(Of::Any, sql, params).await
+    }
+
     /// As [`look`](Self::look), of a server that takes writes: what another shows may be older than what somebody has seen before.
     ///
     /// # Errors
     /// [`PostgresError::ReadOnly`] where it takes none.
     pub(crate) async fn current(&self, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, PostgresError> {
-        match self.current_once(sql, params).await {
-            Err(error) if error.is_lost_connection() => self.current_once(sql, params).await,
+        self.look_at(Of::Current, sql, params).await
+    }
+
+    async fn look_at(&self, of: Of, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, PostgresError> {
+        match self.look_once(of, sql, params).await {
+            Err(error) if error.is_lost_connection() => self.look_once(of, sql, params).await,
             asked => asked,
         }
     }
 
-    async fn current_once(&self, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, PostgresError> {
+    async fn look_once(&self, of: Of, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, PostgresError> {
         let connection = self.connection().await?;
         let stands = async {
+            if of == Of::Any {
+                return Ok(());
+            }
             let rows = ask(&connection, &format!("SELECT {TAKES_NO_WRITES}"), &Params::default()).await?;
             let takes_none: bool = rows.first().ok_or(PostgresError::Answer("a setting"))?.try_get(0)?;
             if takes_none { Err(PostgresError::ReadOnly) } else { Ok(()) }

@@ -25,13 +25,13 @@ use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use crate::address::Address;
-use crate::connect::{self, ask};
+use crate::connect;
 use crate::durability::Durability;
 use crate::error::PostgresError;
 use crate::listener;
 use crate::migrate::{self, Known, Status};
 use crate::overlooked::Overlooked;
-use crate::server::{Server, given_back};
+use crate::server::Server;
 use crate::sql::Schema;
 use crate::teller::{self, Teller};
 use crate::upkeep::{Round, Shown};
@@ -77,21 +77,6 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// What changes nothing, and so may be asked again: a database that was restarted leaves connections behind that end
-    /// when they are used.
-    pub(crate) async fn look(&self, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, PostgresError> {
-        match self.look_once(sql, params).await {
-            Err(error) if error.is_lost_connection() => self.look_once(sql, params).await,
-            asked => asked,
-        }
-    }
-
-    async fn look_once(&self, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, PostgresError> {
-        let connection = self.connection().await?;
-        let asked = self.heard(&connection, ask(&connection, sql, params)).await;
-        given_back(connection, asked)
-    }
-
     /// As [`look`](Self::look), for what takes no part in a decision: there may be many of those at once, and what is decided
     /// must not wait until they all have been served.
     pub(crate) async fn look_aside(&self, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, PostgresError> {

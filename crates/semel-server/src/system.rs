@@ -143,8 +143,7 @@ pub(crate) async fn live() -> Answer {
 
 /// By what this process is told from any other that answers, or has answered, at the same address: what `/live` says. Not secret.
 pub fn instance() -> &'static str {
-    static INSTANCE: LazyLock<String> =
-        LazyLock::new(|| random::secret().iter().map(|byte| format!("{byte:02x}")).collect());
+    static INSTANCE: LazyLock<String> = LazyLock::new(random::text);
     &INSTANCE
 }
 

@@ -7,6 +7,11 @@ pub fn number() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
+/// 128 bits that nobody guesses, as 32 hexadecimal digits.
+pub fn text() -> String {
+    secret().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// A number that is kept secret.
 pub fn secret() -> [u8; 16] {
     // One seed for both halves: two tables made one after the other are seeded alike.
@@ -18,4 +23,15 @@ pub fn secret() -> [u8; 16] {
         half.copy_from_slice(&hasher.finish().to_le_bytes());
     }
     secret
+}
+
+#[cfg(test)]
+mod tests {
+    use super::text;
+
+    #[test]
+    fn random_words_differ() {
+        assert_ne!(text(), text());
+        assert_eq!(text().len(), 32);
+    }
 }

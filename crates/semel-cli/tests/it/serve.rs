@@ -255,6 +255,27 @@ fn half_a_request(server: &Server) -> std::net::TcpStream {
     half
 }
 
+/// Whoever finds the file taken waits for it, and asks nobody who listens no more.
+#[cfg(unix)]
+#[test]
+fn a_server_that_stops_takes_its_address_back() {
+    let folder = Folder::new();
+    let mut server = Server::start(&folder, &["--drain", "60"]);
+    let half = half_a_request(&server);
+    let said = || std::fs::read_to_string(folder.path().join("semel.db.lock")).unwrap();
+    assert!(said().contains(&server.url));
+    server.signal("-TERM");
+    let began = std::time::Instant::now();
+    while !said().starts_with("process ") {
+        // The body alone has 30 seconds.
+        assert!(began.elapsed() < std::time::Duration::from_secs(20), "{}", said());
+        std::thread::yield_now();
+    }
+    server.signal("-INT");
+    server.end();
+    drop(half);
+}
+
 #[cfg(unix)]
 #[test]
 fn a_second_signal_breaks_off_what_is_under_way() {

@@ -16,7 +16,7 @@ use semel_testkit::make::keyed;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-use crate::failover::{LONG, SAFE, fence, offered};
+use crate::failover::{LONG, SAFE, fence, follows, offered, pair_of};
 use crate::place::{client, until};
 
 /// Duplicates of one job, and jobs of their own.
@@ -28,11 +28,7 @@ fn everything() -> Filter {
 
 /// A database, and a standby of it that waits for nobody when it takes over.
 fn one_and_other(folder: &TempDir, settings: &[&str]) -> (Cluster, Cluster) {
-    let mut one = Cluster::new(&folder.path().join("a"));
-    one.start(settings);
-    let mut other = one.standby(&folder.path().join("b"));
-    other.start(&[]);
-    (one, other)
+    pair_of(folder, settings, &[])
 }
 
 async fn opened(url: &str) -> (Engine, Arc<Postgres>) {
@@ -50,9 +46,7 @@ async fn waiting_in_vain(
 ) -> Arc<Postgres> {
     let (engine, store) = opened(url).await;
     assert!(matches!(offered(engine.clone(), "a").await, Outcome::Created(_)));
-    let reader = client(&other.url()).await;
-    until(&reader, "SELECT to_regclass('semel.head') IS NOT NULL").await;
-    until(&reader, "SELECT count(*) = 1 FROM semel.head").await;
+    let reader = follows(other, 1).await;
     other.promote();
     let watcher = client(&one.url()).await;
     let mut asking = JoinSet::new();
@@ -158,9 +152,7 @@ async fn what_a_server_shows_that_was_closed_for_writes_is_asked_of_the_other() 
     let (alone, lonely) = opened(&one.url()).await;
     offered(engine.clone(), "a").await;
     offered(alone, "b").await;
-    let reader = client(&other.url()).await;
-    until(&reader, "SELECT to_regclass('semel.head') IS NOT NULL").await;
-    until(&reader, "SELECT count(*) = 2 FROM semel.head").await;
+    follows(&other, 2).await;
     other.promote();
     fence(&client(&one.url()).await).await;
     let (there, new) = opened(&other.url()).await;

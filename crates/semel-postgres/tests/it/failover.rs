@@ -29,11 +29,24 @@ pub const LONG: Duration = Duration::from_secs(60);
 
 /// A database whose commits wait for its standby, in folders `a` and `b`.
 fn pair(folder: &TempDir, settings: &[&str]) -> (Cluster, Cluster) {
+    pair_of(folder, settings, settings)
+}
+
+/// The same, with other settings for the standby when it takes over.
+pub fn pair_of(folder: &TempDir, settings: &[&str], of_standby: &[&str]) -> (Cluster, Cluster) {
     let mut primary = Cluster::new(&folder.path().join("a"));
     primary.start(settings);
     let mut standby = primary.standby(&folder.path().join("b"));
-    standby.start(settings);
+    standby.start(of_standby);
     (primary, standby)
+}
+
+/// A reader of a standby, when that has so many jobs.
+pub async fn follows(standby: &Cluster, jobs: u32) -> Client {
+    let reader = client(&standby.url()).await;
+    until(&reader, "SELECT to_regclass('semel.head') IS NOT NULL").await;
+    until(&reader, &format!("SELECT count(*) = {jobs} FROM semel.head")).await;
+    reader
 }
 
 async fn server(url: &str) -> Engine {
@@ -130,11 +143,8 @@ async fn a_duplicate_waits_until_the_standby_has_its_holder() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_seen_before_a_standby_took_over_is_not_confirmed_by_it() {
     let folder = TempDir::new();
-    let mut primary = Cluster::new(&folder.path().join("a"));
-    primary.start(&[SAFE, &["fsync=on"]].concat());
-    let mut standby = primary.standby(&folder.path().join("b"));
     // When it takes over it waits for nobody.
-    standby.start(&[]);
+    let (mut primary, standby) = pair_of(&folder, &[SAFE, &["fsync=on"]].concat(), &[]);
     let address = Address::parse(&primary.url_with(standby.folder())).unwrap();
     let store = Postgres::open(&address).await.unwrap();
     assert!(store.facts().is_strong, "{}", store.facts().durability);
@@ -218,9 +228,7 @@ async fn a_standby_answers_nothing_until_it_is_promoted() {
     std::os::unix::fs::symlink(primary.folder(), &link).unwrap();
     let engine = server(&cluster::address(&link)).await;
     offered(engine.clone(), "a").await;
-    let reader = client(&standby.url()).await;
-    until(&reader, "SELECT to_regclass('semel.head') IS NOT NULL").await;
-    until(&reader, "SELECT count(*) = 1 FROM semel.head").await;
+    follows(&standby, 1).await;
     let refused = Postgres::open(&Address::parse(&standby.url()).unwrap()).await.err().unwrap().to_string();
     assert!(refused.contains("takes no writes") && refused.contains("standby"), "{refused}");
     std::fs::remove_file(&link).unwrap();
@@ -265,9 +273,7 @@ async fn a_server_that_takes_no_writes_any_more_is_left_for_the_one_that_does() 
         loads.spawn(async move { offered(engine, "a").await });
     }
     loads.join_all().await;
-    let reader = client(&standby.url()).await;
-    until(&reader, "SELECT to_regclass('semel.head') IS NOT NULL").await;
-    until(&reader, "SELECT count(*) = 1 FROM semel.head").await;
+    let reader = follows(&standby, 1).await;
     let waiting = tokio::spawn({
         let engine = engine.clone();
         let nothing = || Claim { queues: vec![QueueName::from_stored("nothing")], ..claim(1) };

@@ -29,8 +29,8 @@ const REPORT_AGAIN_MAX: Duration = Duration::from_secs(10);
 const REPORTS_PER_LEASE: u32 = 3;
 /// The longest pause of a worker that stops: that waits for reports for some seconds only.
 const REPORT_AGAIN_MAX_AT_STOP: Duration = Duration::from_secs(1);
-/// So long a report is made again that is refused: long enough for all servers to learn a token, or for a proxy to find its
-/// server again; and no longer, for its job keeps a place meanwhile.
+/// So long a report is made again that is refused: long enough for all servers to learn a token; and no longer, for its job keeps
+/// a place meanwhile.
 const REFUSED_LASTS: Duration = Duration::from_secs(120);
 /// So long after the grace time what has not been heard is given up, and no report sooner after it began: far longer than a store or
 /// server that is well needs. What is held then goes to others when its lease has ended.

@@ -34,6 +34,12 @@ const WAIT_MAX: Duration = Duration::from_secs(1);
 /// the server finds that nobody listens any more or, if that was on its way already, when the leases have ended.
 const OVERDUE_AFTER: Duration = Duration::from_secs(5);
 
+/// Between two fetches that found nothing.
+const REST_MIN: Duration = Duration::from_millis(250);
+/// Leases of one heartbeat: the server reads no longer request.
+const LEASES_MAX: usize = 1_000;
+/// What is told of a refusal, in characters.
+const REASON_CHARS_MAX: usize = 500;
 /// So many reports are told at once, each on a connection of its own: when hundreds of runs end together, or a server comes
 /// back that many have waited for, they must not fall upon it all at the same moment.
 const REPORTS_AT_ONCE_MAX: usize = 256;
@@ -41,12 +47,6 @@ const REPORTS_AT_ONCE_MAX: usize = 256;
 pub(crate) struct Remote {
     client: Client,
     reports: Semaphore,
-}
-
-impl Remote {
-    pub(crate) const fn new(client: Client) -> Self {
-        Self { client, reports: Semaphore::const_new(REPORTS_AT_ONCE_MAX) }
-    }
 }
 
 /// A job as fetch answers it.
@@ -109,13 +109,11 @@ impl Fetched {
     }
 }
 
-/// Between two fetches that found nothing.
-const REST_MIN: Duration = Duration::from_millis(250);
-/// Leases of one heartbeat: the server reads no longer request.
-const LEASES_MAX: usize = 1_000;
-/// What is told of a refusal, in characters.
-const REASON_CHARS_MAX: usize = 500;
 impl Remote {
+    pub(crate) const fn new(client: Client) -> Self {
+        Self { client, reports: Semaphore::const_new(REPORTS_AT_ONCE_MAX) }
+    }
+
     /// One request of a heartbeat.
     async fn speak_of(
         &self,
