@@ -212,7 +212,8 @@ impl EnqueueMany {
         Self { semel, envelopes, mode: Mode::Each }
     }
 
-    /// One invalid or refused job, and nothing is stored: the call is [`Error::Batch`]. At most 10,000 jobs.
+    /// One invalid or refused job, and nothing is stored: the call is [`Error::Batch`]. At most 10,000 jobs and 64 MiB, which
+    /// one commit takes; more is [`Error::Invalid`].
     pub fn all_or_nothing(mut self) -> Self {
         self.mode = Mode::AllOrNothing;
         self
@@ -220,24 +221,34 @@ impl EnqueueMany {
 
     async fn offer(self) -> Result<Many, Error> {
         let engine = self.semel.engine()?;
-        if self.mode == Mode::AllOrNothing && self.envelopes.len() > BATCH_JOBS_MAX {
-            return Err(Error::Invalid {
-                pointer: String::new(),
-                message: format!("the batch has more than {BATCH_JOBS_MAX} jobs; offer fewer at a time"),
-            });
+        let whole = self.mode == Mode::AllOrNothing;
+        let beyond = |bound: String| Error::Invalid {
+            pointer: String::new(),
+            message: format!(
+                "the batch has more than {bound}, which is what goes together; offer less at a time"
+            ),
+        };
+        if whole && self.envelopes.len() > BATCH_JOBS_MAX {
+            return Err(beyond(format!("{BATCH_JOBS_MAX} jobs")));
         }
         let mut answers: Vec<Option<Result<Enqueued, Error>>> = Vec::with_capacity(self.envelopes.len());
         let mut offers: Vec<Offer> = Vec::with_capacity(self.envelopes.len());
         let mut unoffered = Vec::with_capacity(self.envelopes.len());
         let mut counts = Counts::default();
+        let mut bytes = 0;
         for (index, envelope) in self.envelopes.into_iter().enumerate() {
             match read(&self.semel, envelope) {
                 Ok((offer, rest)) => {
+                    bytes += offer.body.len();
+                    // Its commit is shared with others, who would fail with it where the store takes no more.
+                    if whole && bytes > GROUP_BYTES_MAX {
+                        return Err(beyond(format!("{} MiB of jobs", GROUP_BYTES_MAX >> 20)));
+                    }
                     answers.push(None);
                     offers.push(offer);
                     unoffered.push(rest);
                 }
-                Err(error) if self.mode == Mode::AllOrNothing => {
+                Err(error) if whole => {
                     return Err(Error::Batch { index, reason: error.to_string() });
                 }
                 Err(error) => {

@@ -210,6 +210,19 @@ async fn all_or_nothing_stores_nothing_when_one_is_refused() {
 }
 
 #[tokio::test]
+async fn what_goes_together_is_what_one_commit_takes() {
+    let semel = memory().await;
+    let large = |jobs| std::iter::repeat_with(|| Envelope::new("a.b").arg("x".repeat(1_000_000))).take(jobs);
+    let refused = semel.enqueue_many(large(70)).all_or_nothing().await.unwrap_err();
+    assert!(matches!(refused, Error::Invalid { .. }) && refused.to_string().contains("64 MiB"), "{refused}");
+    assert_eq!(semel.enqueue_many(large(60)).all_or_nothing().await.unwrap().counts.inserted, 60);
+    assert_eq!(semel.enqueue_many(large(70)).await.unwrap().counts.inserted, 70);
+    let refused =
+        semel.enqueue_many((0..10_001).map(|_| Envelope::new("a.b"))).all_or_nothing().await.unwrap_err();
+    assert!(refused.to_string().contains("10000 jobs"), "{refused}");
+}
+
+#[tokio::test]
 async fn a_gateway_passes_on_what_it_got() {
     let semel = memory().await;
     let text = r#"{"type":"a.b","args":[1e2, {"n": 12345678901234567890}],"options":{"queue":"q"}}"#;
