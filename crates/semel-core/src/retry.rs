@@ -183,6 +183,12 @@ impl RetryPolicy {
         Duration::try_from_secs_f64(jittered.max(0.0)).unwrap_or(self.max_interval)
     }
 
+    /// The same for somebody who may put the next attempt off but not bring it forward: the wait is no shorter than `least`, and no
+    /// shorter than the policy's, so that the attempts last for as long as the policy has them last.
+    pub fn wait_at_least(&self, attempt: u32, chance: f64, least: Duration) -> Duration {
+        self.wait_after(attempt, chance).max(least)
+    }
+
     /// Whether an error of this type or code is never tried again.
     pub fn forbids(&self, error_type: &str) -> bool {
         self.non_retryable_errors.iter().any(|pattern| match pattern.strip_suffix('*') {
@@ -220,6 +226,14 @@ mod tests {
         assert_eq!(policy.wait_after(2, 0.0), Duration::from_secs(1));
         assert_eq!(policy.wait_after(2, 0.999_999).as_secs(), 2);
         assert_eq!(policy.wait_after(4_000, 0.9), policy.max_interval);
+    }
+
+    #[test]
+    fn an_attempt_is_put_off_and_never_brought_forward() {
+        let policy = RetryPolicy { jitter: false, ..RetryPolicy::default() };
+        let wait = |attempt, least| policy.wait_at_least(attempt, 0.5, Duration::from_secs(least)).as_secs();
+        assert_eq!([wait(3, 0), wait(3, 3), wait(3, 5)], [4, 4, 5]);
+        assert_eq!(wait(99, 3_600), 3_600, "past the policy's longest");
     }
 
     #[test]

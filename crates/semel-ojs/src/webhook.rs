@@ -64,6 +64,13 @@ impl Target {
         if path.contains('#') {
             return refuse("has a fragment, which is never sent; leave it out");
         }
+        // No request can be made to such a path or query. Of others that RFC 3986 has escaped many are in use, and can be sent.
+        let (before, query) = path.split_once('?').unwrap_or((path, ""));
+        let sign = before.chars().find(|sign| "<>`".contains(*sign));
+        if let Some(sign) = sign.or_else(|| query.chars().find(|sign| "<>\"".contains(*sign))) {
+            let code = u32::from(sign);
+            return refuse(&format!("has a {sign}, which is not sent as it is; write it as %{code:02X}"));
+        }
         if authority.contains('@') {
             return refuse("has a user or password; a delivery is known by its signature, so leave it out");
         }
@@ -280,6 +287,20 @@ mod tests {
             "https://a\\b",
         ] {
             assert_eq!(Target::parse(url).unwrap_err().pointer, "/url", "{url}");
+        }
+        for (url, code) in [
+            ("https://a/<id>", "%3C"),
+            ("https://a/id>", "%3E"),
+            ("https://a/`id`?x", "%60"),
+            ("https://a/x?y=<z>", "%3C"),
+            ("https://a?y=\"z\"", "%22"),
+        ] {
+            let refused = Target::parse(url).unwrap_err();
+            assert_eq!(refused.pointer, "/url", "{url}");
+            assert!(refused.message.contains(code), "{url}: {}", refused.message);
+        }
+        for url in ["https://a/x?filter[y]=z|u", "https://a/{x}"] {
+            assert!(Target::parse(url).is_ok(), "{url}");
         }
     }
 

@@ -11,9 +11,11 @@ use semel_core::tenant::Tenant;
 use semel_core::time::Timestamp;
 use semel_core::webhook::{Delivery, Secret, Subscription, Wish};
 use semel_engine::Engine;
+use semel_engine::duty::Purge;
 use semel_engine::follow::Wanted;
 use semel_engine::webhooks::{DELIVERIES, Relayed, Wording};
 use semel_store::backend::{BoxFuture, Claim};
+use semel_store::clock::ManualClock;
 use semel_store::layer::Layer;
 use semel_store::memory::Memory;
 use semel_store::{Backend, LogPage, StoreError};
@@ -140,6 +142,37 @@ async fn an_event_becomes_one_delivery_over_any_number_of_servers() {
     seen.dedup();
     assert_eq!((seen.len(), jobs.len()), (16, 16), "eight events, two subscriptions, each once");
     assert!(engine.queues().await.unwrap().iter().all(|stats| stats.row.name.name() == "default"));
+}
+
+/// Neither the job nor its key is there for good, and what was delivered is not delivered again when both are gone.
+#[tokio::test]
+async fn a_delivery_is_forgotten_after_a_month_and_its_event_not_delivered_again() {
+    let clock = ManualClock::default();
+    let engine = Engine::without_duties(Arc::new(Memory::new(clock.clone()))).unwrap();
+    subscribe(&engine, "s", 0).await;
+    engine.enqueue(job().offer(), "t").await.unwrap();
+    let mut webhooks = engine.webhooks(Arc::new(Words));
+    webhooks.relay_once().await.unwrap();
+    let claim = Claim {
+        queues: vec![QueueName::from_stored(DELIVERIES)],
+        limit: 1,
+        grant: Grant::new("w".into(), None),
+        closed: Vec::new(),
+    };
+    let own = engine.webhooks_tenant();
+    let delivery = own.claim(claim).await.unwrap().remove(0).head;
+    own.complete(delivery.id, Bearer::default(), None).await.unwrap();
+    let key = delivery.key.unwrap();
+    for (days, left) in [(29, 1), (2, 0)] {
+        clock.advance(Duration::from_secs(days * 24 * 3_600));
+        while Purge.run_once(engine.store()).await.unwrap().moved > 0 {}
+        assert_eq!(own.holders(key).await.unwrap().heads.len(), left, "{days} days later");
+    }
+    let mut other = engine.webhooks(Arc::new(Words));
+    // What became of the first one is in the log as well.
+    while other.relay_once().await.unwrap() == Relayed::Some {}
+    assert!(deliveries(&engine).await.is_empty());
+    assert!(!other.subscriptions().await.unwrap().0.is_empty(), "what is no delivery is kept");
 }
 
 /// A store whose log is read once that is let go on.

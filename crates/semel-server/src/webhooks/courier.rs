@@ -154,17 +154,24 @@ async fn run(webhooks: &Webhooks, sender: &Sender, job: &Job) -> Result<(), Stor
         Ok(()) => engine.complete(job.head.id, bearer, None).await?,
         Err(failed) => {
             tracing::debug!(subscription = delivery.subscription, why = failed.why, "a delivery failed");
+            // How long it must wait at least. Taken for the wait itself, a short one would have the attempts used up in no time.
+            let put_off = |least| job.body.retry.wait_at_least(job.head.attempt, chance(), least);
             let report = Report {
                 code: "delivery_failed".to_owned(),
                 message: failed.why,
                 error_type: "delivery_failed".to_owned(),
-                retry_in: failed.retry_in,
+                retry_in: failed.retry_after.map(put_off),
                 ..Report::default()
             };
             engine.fail(job.head.id, bearer, report).await?
         }
     };
     Ok(())
+}
+
+/// A random number in `[0, 1)`. One half, the middle of the jitter, where the system has none.
+fn chance() -> f64 {
+    getrandom::u32().map_or(0.5, |random| f64::from(random) / (f64::from(u32::MAX) + 1.0))
 }
 
 /// A signed request to a subscriber. It says when it is sent by this machine's clock, for the subscriber holds that against its own: the

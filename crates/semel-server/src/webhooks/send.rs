@@ -1,13 +1,16 @@
 //! One HTTP request to a stranger: to an address that was looked at, within a time, following nothing.
 
 use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HOST, RETRY_AFTER, USER_AGENT};
+use http::response::Parts;
 use http::{HeaderName, HeaderValue, Request, StatusCode};
 use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
@@ -21,6 +24,8 @@ use super::Rules;
 
 /// How long one delivery may take, from the look-up of the name to the end of the answer's head.
 const TIME_MAX: Duration = Duration::from_secs(15);
+/// How long the answer's body may take after that.
+const BODY_MAX: Duration = Duration::from_secs(1);
 /// How long one address may take to answer.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 /// Addresses of a host that are tried.
@@ -41,12 +46,13 @@ pub(super) struct Letter {
 #[derive(Debug)]
 pub(super) struct Failed {
     pub(super) why: String,
-    pub(super) retry_in: Option<Duration>,
+    /// The subscriber wants the next attempt no earlier than after this.
+    pub(super) retry_after: Option<Duration>,
 }
 
 impl Failed {
     pub(super) fn because(why: impl Into<String>) -> Self {
-        Self { why: why.into(), retry_in: None }
+        Self { why: why.into(), retry_after: None }
     }
 }
 
@@ -83,13 +89,10 @@ impl Sender {
 
     /// Delivers a letter: a status of 200 to 299 says that it arrived.
     pub(super) async fn send(&self, letter: &Letter) -> Result<(), Failed> {
-        match tokio::time::timeout(TIME_MAX, self.try_to_send(letter)).await {
-            Ok(sent) => sent,
-            Err(_) => Err(Failed::because(format!("no answer within {} s", TIME_MAX.as_secs()))),
-        }
+        outcome(self.answer(letter)).await
     }
 
-    async fn try_to_send(&self, letter: &Letter) -> Result<(), Failed> {
+    async fn answer(&self, letter: &Letter) -> Result<Answer, Failed> {
         let target = &letter.target;
         // The subscription may have been made at a server that allows it.
         if !target.is_tls && !self.rules.allow_private {
@@ -97,7 +100,7 @@ impl Sender {
         }
         let stream = connect(&self.addresses(target).await?).await?;
         if !target.is_tls {
-            return exchange(stream, letter).await;
+            return ask(stream, letter).await;
         }
         let Some(tls) = &self.tls else { return Err(Failed::because("the server has no certificates")) };
         let name = ServerName::try_from(target.host.clone())
@@ -106,7 +109,7 @@ impl Sender {
             .connect(name, stream)
             .await
             .map_err(|error| Failed::because(format!("TLS could not be agreed on ({error})")))?;
-        exchange(stream, letter).await
+        ask(stream, letter).await
     }
 
     /// The addresses of the host, looked at: one that may not be spoken to spoils them all, for a name that stands
@@ -147,14 +150,75 @@ async fn connect(addresses: &[SocketAddr]) -> Result<TcpStream, Failed> {
     Err(Failed::because("the host cannot be reached"))
 }
 
-async fn exchange(
+/// An answer whose head has come.
+struct Answer {
+    head: Parts,
+    body: Incoming,
+    /// Has to be driven for the body to come; none when it has ended.
+    connection: Option<Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>>,
+    /// The connection takes its end for its own.
+    _sender: http1::SendRequest<Full<Bytes>>,
+}
+
+/// What came of a letter. Only the head must come in time: it says everything, so what its body takes after it counts for nothing.
+async fn outcome(answering: impl Future<Output = Result<Answer, Failed>>) -> Result<(), Failed> {
+    let answer = match tokio::time::timeout(TIME_MAX, answering).await {
+        Ok(answer) => answer?,
+        Err(_) => return Err(Failed::because(format!("no answer within {} s", TIME_MAX.as_secs()))),
+    };
+    let Answer { head, body, connection, _sender } = answer;
+    drop(tokio::time::timeout(BODY_MAX, read_out(body, connection)).await);
+    judge(&head)
+}
+
+/// Reads a body, as far as is read of one.
+async fn read_out(
+    mut body: Incoming,
+    connection: Option<Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>>,
+) {
+    let read = async {
+        let mut left = ANSWER_BYTES_MAX;
+        while let Some(Ok(frame)) = body.frame().await {
+            left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
+            if left == 0 {
+                break;
+            }
+        }
+    };
+    let Some(connection) = connection else { return read.await };
+    tokio::select! {
+        biased;
+        () = read => {}
+        _ = connection => {}
+    }
+}
+
+fn judge(head: &Parts) -> Result<(), Failed> {
+    if head.status.is_success() {
+        return Ok(());
+    }
+    let puts_off = matches!(head.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
+    let after = head.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+    let retry_after =
+        after.map(Duration::from_secs).filter(|_| puts_off).map(|after| after.min(RETRY_AFTER_MAX));
+    let why = match head.status {
+        status if status.is_redirection() => {
+            format!("answered {}, and redirects are not followed", status.as_u16())
+        }
+        status => format!("answered {}", status.as_u16()),
+    };
+    Err(Failed { why, retry_after })
+}
+
+/// Sends a letter and waits for the answer's head.
+async fn ask(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     letter: &Letter,
-) -> Result<(), Failed> {
+) -> Result<Answer, Failed> {
     let broke = |error: hyper::Error| Failed::because(format!("the connection broke ({error})"));
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(broke)?;
-    // Ends with the sender, or when this future is dropped.
-    let mut connection = std::pin::pin!(connection);
+    // Ends with the sender, or when it is dropped.
+    let mut connection: Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>> = Box::pin(connection);
     let mut asked = std::pin::pin!(sender.send_request(request(letter)?));
     let mut has_ended = false;
     let response = tokio::select! {
@@ -170,37 +234,8 @@ async fn exchange(
         },
     };
     let response = response.map_err(broke)?;
-    let (head, mut body) = response.into_parts();
-    let read = async {
-        let mut left = ANSWER_BYTES_MAX;
-        while let Some(Ok(frame)) = body.frame().await {
-            left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
-            if left == 0 {
-                break;
-            }
-        }
-    };
-    // Whatever becomes of the answer's body, its head has said everything.
-    tokio::select! {
-        biased;
-        () = read => {}
-        _ = &mut connection, if !has_ended => {}
-        () = tokio::time::sleep(Duration::from_secs(1)) => {}
-    }
-    if head.status.is_success() {
-        return Ok(());
-    }
-    let puts_off = matches!(head.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
-    let after = head.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
-    let retry_in =
-        after.map(Duration::from_secs).filter(|_| puts_off).map(|after| after.min(RETRY_AFTER_MAX));
-    let why = match head.status {
-        status if status.is_redirection() => {
-            format!("answered {}, and redirects are not followed", status.as_u16())
-        }
-        status => format!("answered {}", status.as_u16()),
-    };
-    Err(Failed { why, retry_in })
+    let (head, body) = response.into_parts();
+    Ok(Answer { head, body, connection: (!has_ended).then_some(connection), _sender: sender })
 }
 
 fn request(letter: &Letter) -> Result<Request<Full<Bytes>>, Failed> {
@@ -221,6 +256,59 @@ fn request(letter: &Letter) -> Result<Request<Full<Bytes>>, Failed> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    fn letter() -> Letter {
+        let target = Target::parse("https://example.com/hook").unwrap();
+        Letter { target, headers: Vec::new(), body: "{}".to_owned() }
+    }
+
+    /// What comes of a letter to a subscriber who sends so much after so long, and nothing more, and how long that takes.
+    async fn told_late(after: Duration, answer: &'static str) -> (Result<(), Failed>, Duration) {
+        let (stream, mut theirs) = tokio::io::duplex(4_096);
+        let subscriber = async move {
+            let mut read = [0; 4_096];
+            assert!(theirs.read(&mut read).await.unwrap() > 0, "a request");
+            tokio::time::sleep(after).await;
+            // Nobody may be left to read it.
+            drop(theirs.write_all(answer.as_bytes()).await);
+            std::future::pending::<()>().await;
+        };
+        let started = tokio::time::Instant::now();
+        let told = tokio::select! {
+            told = outcome(async { ask(stream, &letter()).await }) => told,
+            () = subscriber => unreachable!(),
+        };
+        (told, started.elapsed())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_is_in_time_with_its_head_however_long_its_body_stays_open() {
+        let late = TIME_MAX - Duration::from_millis(500);
+        let open = "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nsome";
+        let (told, took) = told_late(late, open).await;
+        told.expect("a delivery that was answered in time");
+        assert!((late + BODY_MAX..late + BODY_MAX * 2).contains(&took), "{took:?}");
+        let (told, _) =
+            told_late(late, "HTTP/1.1 503 Busy\r\ncontent-length: 9\r\nretry-after: 7\r\n\r\n").await;
+        assert_eq!(told.unwrap_err().retry_after, Some(Duration::from_secs(7)));
+        for (after, answer) in [(TIME_MAX + Duration::from_millis(1), open), (late, "HTTP/1.1 200 OK\r\n")] {
+            let (told, took) = told_late(after, answer).await;
+            assert!(told.unwrap_err().why.contains("no answer within 15 s"));
+            assert!((TIME_MAX..TIME_MAX + BODY_MAX).contains(&took), "{took:?}");
+        }
+    }
+
+    /// Else it is accepted and every delivery to it fails.
+    #[test]
+    fn whatever_url_is_taken_can_be_sent_to() {
+        for sign in (b'!'..=b'~').map(char::from) {
+            for url in [format!("https://a/x{sign}y"), format!("https://a/x?y={sign}z")] {
+                let Ok(target) = Target::parse(&url) else { continue };
+                assert!(request(&Letter { target, ..letter() }).is_ok(), "{url}");
+            }
+        }
+    }
 
     /// Whoever else allows it: the subscription says nothing of rules.
     #[tokio::test]

@@ -53,5 +53,6 @@ mod tenants;
 mod tls;
 mod unique;
 mod unique_spec;
+mod webhook_retries;
 mod webhooks;
 mod workers;

@@ -22,7 +22,7 @@ use tokio::sync::mpsc;
 use crate::harness::{Server, Told, header, job};
 
 const PATH: &str = "/ojs/v1/webhooks/subscriptions";
-const SECRET: &str = "whk_test_secret_001";
+pub(crate) const SECRET: &str = "whk_test_secret_001";
 
 /// In place of an answer: there is none.
 const NEVER: &str = "never";
@@ -35,7 +35,7 @@ pub(crate) struct Got {
 }
 
 impl Got {
-    fn header(&self, name: &str) -> &str {
+    pub(crate) fn header(&self, name: &str) -> &str {
         let line = self.head.lines().find(|line| line.to_lowercase().starts_with(&format!("{name}:")));
         line.unwrap_or_else(|| panic!("no {name} in {}", self.head)).split_once(':').unwrap().1.trim()
     }
@@ -94,7 +94,7 @@ pub(crate) async fn subscriber(answers: &[&str]) -> (String, mpsc::UnboundedRece
     (url, told)
 }
 
-async fn next(told: &mut mpsc::UnboundedReceiver<Got>) -> Got {
+pub(crate) async fn next(told: &mut mpsc::UnboundedReceiver<Got>) -> Got {
     tokio::time::timeout(Duration::from_secs(60), told.recv()).await.expect("a delivery").unwrap()
 }
 
@@ -103,7 +103,7 @@ async fn private() -> Server {
     Server::with(Config { allow_reset: true, webhooks, ..Config::default() }).await
 }
 
-async fn subscribe(server: &Server, tenant: Option<&str>, body: &Value) -> Told {
+pub(crate) async fn subscribe(server: &Server, tenant: Option<&str>, body: &Value) -> Told {
     let mut headers = HeaderMap::new();
     if let Some(tenant) = tenant {
         headers.insert("x-ojs-tenant", HeaderValue::try_from(tenant).unwrap());
@@ -185,6 +185,7 @@ async fn an_url_that_is_not_public_is_refused() {
         "https://192.168.0.1",
         "ftp://example.com",
         "https://u:p@example.com",
+        "https://example.com/<id>",
         "nonsense",
     ] {
         let told = subscribe(&server, None, &json!({ "url": url, "events": ["*"] })).await;
@@ -235,21 +236,15 @@ async fn what_happens_is_delivered_once_signed_and_only_what_was_asked_for() {
 }
 
 #[tokio::test]
-async fn a_failed_delivery_is_tried_again_as_the_same_and_a_redirect_is_a_failure() {
+async fn a_redirect_is_a_failure() {
     let server = private().await;
     let courier = Courier::start(&server.engine, Rules { allow_private: true });
     let (elsewhere, mut followed) = subscriber(&[]).await;
     let redirect = format!("302 Found\r\nlocation: {elsewhere}");
-    let late = "503 Busy\r\nretry-after: 0";
-    let (url, mut told) = subscriber(&[late, late]).await;
-    subscribe(&server, None, &json!({ "url": url, "events": ["job.enqueued"], "secret": SECRET })).await;
     let (redirecting, mut redirected) = subscriber(&[&redirect]).await;
     subscribe(&server, None, &json!({ "url": redirecting, "events": ["job.enqueued"], "secret": SECRET }))
         .await;
     server.create(&job(&json!(1), &json!({}))).await;
-    let ids = [next(&mut told).await, next(&mut told).await, next(&mut told).await]
-        .map(|got| got.header("x-ojs-delivery-id").to_owned());
-    assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
     next(&mut redirected).await;
     // Only what came of the delivery says that its answer was read.
     let own = server.engine.webhooks_tenant();
