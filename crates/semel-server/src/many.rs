@@ -62,19 +62,21 @@ async fn look(engine: &Engine, filter: Filter, most: usize, listings: usize) -> 
     let mut filter = filter;
     let mut heads = Vec::new();
     for _ in 0..listings {
-        let listing = engine.list(filter.clone()).await?;
+        let mut listing = engine.list(filter.clone()).await?;
+        let room = most.saturating_sub(heads.len());
+        if listing.heads.len() > room {
+            // Where a page goes on is the store's to say: the id of a job need not say it any more once that job is deleted, as all
+            // of these may be at once.
+            filter.limit = u32::try_from(room).unwrap_or(u32::MAX);
+            listing = engine.list(filter.clone()).await?;
+        }
         heads.extend(listing.heads);
         filter.before = listing.next;
         if filter.before.is_none() || heads.len() >= most {
             break;
         }
     }
-    let mut rest = filter.before;
-    if heads.len() > most {
-        heads.truncate(most);
-        rest = heads.last().map(|head| head.id);
-    }
-    Ok(Found { heads, rest })
+    Ok(Found { heads, rest: filter.before })
 }
 
 /// Does one thing to each job, in this order, and tells those that it was done to. An error ends it; what was done

@@ -175,6 +175,10 @@ impl From<StoreError> for Refused {
                 Code::Unsupported,
                 "the store does not do this; the manifest says which store it is",
             ),
+            StoreError::CursorGone => Problem::new(
+                Code::CursorGone,
+                "the job that this cursor names is gone, and nothing else says where the page before ended; read from the beginning, without a cursor",
+            ),
             _ => Problem::internal(),
         };
         Self { problem, cause: Some(error.to_string()) }

@@ -56,6 +56,9 @@ pub enum SqliteError {
         /// How much it may be.
         most: usize,
     },
+    /// The job at which a page was to go on is gone, and its id does not say where it was.
+    #[error("the job that this cursor names is gone")]
+    CursorGone,
     /// Another process has the file.
     #[error("{}", owned(path, owner, *is_here))]
     Owned {
@@ -179,6 +182,7 @@ impl From<SqliteError> for StoreError {
                 Self::Corrupt(message)
             }
             SqliteError::Sync(_) => Self::Poisoned(message),
+            SqliteError::CursorGone => Self::CursorGone,
             SqliteError::TooLong { .. }
             | SqliteError::Owned { .. }
             | SqliteError::Held { .. }

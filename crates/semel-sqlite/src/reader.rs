@@ -234,13 +234,36 @@ pub fn add_kept_until(db: &Connection, seq: i64, head: &mut Head) -> Result<(), 
     Ok(())
 }
 
+/// Where a page goes on that ends with this job: at its id, if that says its row, else at an id of no job that does. The job may be
+/// gone by then, and its row with it.
+fn end(seq: i64, id: JobId) -> JobId {
+    if id.row() == seq.unsigned_abs() { id } else { mark(seq.unsigned_abs()) }
+}
+
+/// An id that says a row and is no job's: it is older than any.
+const fn mark(row: u64) -> JobId {
+    JobId::mint(Timestamp::EPOCH, row, 0)
+}
+
+/// The row below which a page goes on. `next_row` is the number of the first row that is not there yet.
+fn row_below(db: &Connection, at: &Loaded, before: JobId, next_row: u64) -> Result<i64, SqliteError> {
+    let said = before.row();
+    if before != mark(said) {
+        // Forgotten under this id may be another that had it before.
+        let forgotten = || at.pending.forgotten.get(&before).map(|forgotten| forgotten.seq);
+        if let Some(seq) = seq(db, at, before)?.or_else(forgotten) {
+            return Ok(seq);
+        }
+    }
+    // One that was not made here says a row beyond all that are there: the pages would begin again.
+    if said < next_row { Ok(i64::try_from(said).unwrap_or(i64::MAX)) } else { Err(SqliteError::CursorGone) }
+}
+
 /// A page of jobs, newest row first. Looks at a bounded number of rows.
-pub fn list(db: &Connection, at: &Loaded, filter: &Filter) -> Result<Listing, SqliteError> {
+pub fn list(db: &Connection, at: &Loaded, filter: &Filter, next_row: u64) -> Result<Listing, SqliteError> {
     let mut below = match filter.before {
         None => i64::MAX,
-        Some(before) => {
-            seq(db, at, before)?.unwrap_or_else(|| i64::try_from(before.row()).unwrap_or(i64::MAX))
-        }
+        Some(before) => row_below(db, at, before, next_row)?,
     };
     // Ids that callers chose need not ascend with their rows; the page is cut by rows alone.
     let wanted = Filter { before: None, ..filter.clone() };
@@ -251,28 +274,25 @@ pub fn list(db: &Connection, at: &Loaded, filter: &Filter) -> Result<Listing, Sq
         return Ok(listing);
     }
     let newer = in_memory(at, &wanted, below);
-    // A page that is cut short is cut at a job whose row the next one can find.
-    while looked < LIST_LOOKS_MAX || listing.next.is_none() {
+    while looked < LIST_LOOKS_MAX {
         let chunk = chunk(db, at, &wanted, &newer, below, limit.clamp(64, 512))?;
         let Some(last) = chunk.last() else {
-            listing.next = newer.end.map(|(_, id)| id);
+            listing.next = newer.end.map(|(seq, id)| end(seq, id));
             return Ok(listing);
         };
         below = last.seq;
-        let findable =
-            |listed: &&Listed| listed.head.is_some() || listed.id.row() == listed.seq.unsigned_abs();
-        let last_id = chunk.iter().rfind(findable).map(|listed| listed.id);
+        let chunk_end = end(last.seq, last.id);
         looked += chunk.len();
-        for head in chunk.into_iter().filter_map(|listed| listed.head) {
-            if wanted.admits(&head) {
-                listing.next = Some(head.id);
+        for Listed { seq, head, .. } in chunk {
+            if let Some(head) = head.filter(|head| wanted.admits(head)) {
+                listing.next = Some(end(seq, head.id));
                 listing.heads.push(head);
                 if listing.heads.len() >= limit {
                     return Ok(listing);
                 }
             }
         }
-        listing.next = last_id.or(listing.next);
+        listing.next = Some(chunk_end);
     }
     Ok(listing)
 }
@@ -320,7 +340,7 @@ fn in_memory(at: &Loaded, filter: &Filter, mut below: i64) -> Newer {
 struct Listed {
     seq: i64,
     id: JobId,
-    /// None for a job that is gone: it only marks how far a page has looked, if its id says its row.
+    /// None for a job that is gone: it only marks how far a page has looked.
     head: Option<Head>,
 }
 

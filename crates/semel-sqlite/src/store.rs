@@ -403,7 +403,9 @@ impl Backend for Sqlite {
     }
 
     fn list(&self, filter: Filter) -> BoxFuture<'_, Result<Listing, StoreError>> {
-        self.answer(|inner, _| reader::list(&inner.db, &look(&inner.at), &filter))
+        self.answer(|inner, rows| {
+            reader::list(&inner.db, &look(&inner.at), &filter, rows.load(Ordering::Relaxed))
+        })
     }
 
     fn queues(&self) -> BoxFuture<'_, Result<Vec<QueueStats>, StoreError>> {

@@ -33,6 +33,9 @@ pub enum StoreError {
     /// The store is of a version, or in a state, that this program does not handle.
     #[error("{0}")]
     Unsupported(String),
+    /// The job at which a page was to go on is gone, and nothing else says where that was. Whoever pages begins again.
+    #[error("the job that this cursor names is gone; begin again without it")]
+    CursorGone,
     /// The store is shutting down.
     #[error("the store is closed")]
     Closed,

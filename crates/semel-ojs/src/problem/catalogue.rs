@@ -47,7 +47,7 @@ pub enum Code {
     Unavailable,
     /// The server does not do this.
     Unsupported,
-    /// The log no longer has, or does not yet have, what the reader's cursor stands for.
+    /// The log no longer has, or does not yet have, what the reader's cursor stands for; or the job is gone that a page's cursor names.
     CursorGone,
     /// The server failed.
     Internal,

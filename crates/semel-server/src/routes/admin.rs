@@ -11,7 +11,7 @@ use super::parameters::{AUDIT, HISTORY, LIMIT, OFFSET, PAGE, PER_PAGE, QUEUE, ST
 /// The rows of this area.
 pub(super) fn rows() -> Vec<Endpoint> {
     use Access::Admin;
-    use Code::{Conflict, Duplicate, InvalidRequest, NotFound, TooManyHolders, Unsupported};
+    use Code::{Conflict, CursorGone, Duplicate, InvalidRequest, NotFound, TooManyHolders, Unsupported};
     vec![
         post("/ojs/v1/admin/reset", Admin, admin::reset)
             .named("reset", "Deletes everything; only on servers started with --allow-reset.")
@@ -54,17 +54,17 @@ pub(super) fn rows() -> Vec<Endpoint> {
             .named("bulkCancel", "Cancels the live jobs that a filter admits.")
             .takes("BulkWish")
             .answers(200, "BulkDone")
-            .refuses(&[InvalidRequest]),
+            .refuses(&[InvalidRequest, CursorGone]),
         post("/ojs/v1/admin/jobs/bulk/retry", Admin, admin::jobs::bulk_retry)
             .named("bulkRetry", "Offers the dead letters again that a filter admits.")
             .takes("BulkWish")
             .answers(200, "BulkDone")
-            .refuses(&[InvalidRequest]),
+            .refuses(&[InvalidRequest, CursorGone]),
         post("/ojs/v1/admin/jobs/bulk/delete", Admin, admin::jobs::bulk_delete)
             .named("bulkDelete", "Deletes the dead letters that a filter admits.")
             .takes("BulkWish")
             .answers(200, "BulkDone")
-            .refuses(&[InvalidRequest]),
+            .refuses(&[InvalidRequest, CursorGone]),
         get("/ojs/v1/admin/jobs/{id}", Admin, admin::jobs::show)
             .named("adminShowJob", "One job, without a wrapper.")
             .answers(200, "Job")
@@ -125,7 +125,7 @@ pub(super) fn rows() -> Vec<Endpoint> {
             .named("adminPurgeQueue", "Cancels jobs that wait in a queue.")
             .may_take("Purge")
             .answers(200, "Purged")
-            .refuses(&[InvalidRequest, NotFound]),
+            .refuses(&[InvalidRequest, NotFound, CursorGone]),
         get("/ojs/v1/admin/workers", Admin, admin::workers::list)
             .named("listWorkers", "The workers that this server has heard of lately.")
             .query(&[PAGE, PER_PAGE, LIMIT, OFFSET])
@@ -136,12 +136,12 @@ pub(super) fn rows() -> Vec<Endpoint> {
             .named("emptyQueue", "The same as adminPurgeQueue.")
             .may_take("Purge")
             .answers(200, "Purged")
-            .refuses(&[InvalidRequest, NotFound]),
+            .refuses(&[InvalidRequest, NotFound, CursorGone]),
         post("/ojs/v1/admin/dead-letter/retry", Admin, admin::jobs::bulk_retry)
             .named("retryDeadLetters", "The same as bulkRetry.")
             .takes("BulkWish")
             .answers(200, "BulkDone")
-            .refuses(&[InvalidRequest]),
+            .refuses(&[InvalidRequest, CursorGone]),
         post("/ojs/v1/admin/workers/{id}/quiet", Admin, admin::workers::quiet)
             .named("quietWorker", "Tells a worker at its next heartbeat to take no more jobs.")
             .answers(200, "DirectiveSet")

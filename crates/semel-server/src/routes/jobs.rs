@@ -24,7 +24,7 @@ pub(super) fn rows() -> Vec<Endpoint> {
             .named("listJobs", "A page of jobs, newest first.")
             .query(JOBS)
             .answers(200, "Jobs")
-            .refuses(&[InvalidRequest]),
+            .refuses(&[InvalidRequest, CursorGone]),
         post("/ojs/v1/jobs/batch", Produce, batch::all_or_nothing)
             .named("enqueueBatch", "Offers jobs, all or nothing.")
             .takes("Batch")
@@ -104,7 +104,7 @@ pub(super) fn rows() -> Vec<Endpoint> {
             .named("listUniqueJobs", "Which jobs hold which keys.")
             .query(UNIQUE_JOBS)
             .answers(200, "UniqueJobs")
-            .refuses(&[InvalidRequest]),
+            .refuses(&[InvalidRequest, CursorGone]),
         get("/ojs/v1/unique-jobs/{key}", Admin, unique_jobs::show)
             .named("showUniqueJob", "Who holds a key.")
             .answers(200, "UniqueJob")

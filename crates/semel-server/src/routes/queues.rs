@@ -10,7 +10,7 @@ use super::endpoint::{Endpoint, get, post};
 /// The rows of this area.
 pub(super) fn rows() -> Vec<Endpoint> {
     use Access::{Admin, Inspect};
-    use Code::{InvalidRequest, NotFound};
+    use Code::{CursorGone, InvalidRequest, NotFound};
     vec![
         get("/ojs/v1/queues", Inspect, queues::list)
             .named("listQueues", "Queues and how many jobs are in them.")
@@ -35,7 +35,7 @@ pub(super) fn rows() -> Vec<Endpoint> {
             .named("purgeQueue", "Cancels jobs that wait in a queue.")
             .may_take("Purge")
             .answers(200, "Purged")
-            .refuses(&[InvalidRequest, NotFound]),
+            .refuses(&[InvalidRequest, NotFound, CursorGone]),
         get("/ojs/v1/rate-limits/{key}", Inspect, limits::show)
             .named("showRateLimit", "A limit that jobs have asked for, and how much of it is used.")
             .answers(200, "RateLimit")

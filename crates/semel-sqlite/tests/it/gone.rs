@@ -7,7 +7,9 @@ use semel_core::ident::JobId;
 use semel_core::life;
 use semel_core::slot::Due;
 use semel_core::time::Timestamp;
-use semel_testkit::make::job;
+use semel_store::StoreError;
+use semel_store::backend::Filter;
+use semel_testkit::make::{foreign_id, job};
 use semel_testkit::{Fixture, Step};
 
 #[tokio::test]
@@ -55,4 +57,67 @@ async fn who_looks_for_what_is_to_be_purged_is_told_to_look_on_until_the_last_ro
         }
     }
     assert_eq!(found, [vec![], vec![], vec![ended]]);
+}
+
+/// Two of each kind, oldest first, all of them over and due to be purged: their ids made here, chosen by callers, and of ticks.
+async fn ended(f: &Fixture) -> Vec<JobId> {
+    let tick = |hash| JobId::derived(Timestamp::from_micros(1_767_225_600_000_000), hash);
+    let chosen =
+        [None, Some(foreign_id(2)), Some(tick(u128::MAX)), None, Some(tick(1 << 61)), Some(foreign_id(1))];
+    let mut ids = Vec::new();
+    for chosen in chosen {
+        ids.push(f.finished(&chosen.map_or_else(job, |id| job().id(id)).offer()).await.id);
+    }
+    f.maintain().await;
+    f.clock.advance(Duration::from_secs(40 * 86_400));
+    ids
+}
+
+/// The page behind once began with the newest job again.
+#[tokio::test]
+async fn pages_go_on_though_each_job_is_purged_once_it_was_listed() {
+    for (limit, is_carried) in [(1, true), (1, false), (2, true)] {
+        let f = Fixture::in_dir(Step::Nothing, crate::open);
+        let mut left = ended(&f).await;
+        let mut filter = Filter { limit, ..Filter::default() };
+        loop {
+            let page = f.backend().list(filter.clone()).await.unwrap();
+            for head in page.heads {
+                assert_eq!(left.pop(), Some(head.id));
+                assert!(f.decide(|draft| life::purge(draft, head.id)).await);
+            }
+            if is_carried {
+                f.maintain().await;
+            }
+            // One that comes meanwhile is newer, and is not listed.
+            f.create(&job().offer()).await;
+            match page.next {
+                Some(next) => filter.before = Some(next),
+                None => break,
+            }
+        }
+        assert_eq!(left, [], "{limit} {is_carried}");
+    }
+}
+
+#[tokio::test]
+async fn a_page_behind_an_id_that_says_no_row_is_refused_once_its_job_is_gone() {
+    let f = Fixture::in_dir(Step::Nothing, crate::open);
+    let ids = ended(&f).await;
+    let behind = async |id| {
+        let page = f.backend().list(Filter { before: Some(id), limit: 9, ..Filter::default() }).await;
+        page.map(|page| page.heads.iter().rev().map(|head| head.id).collect::<Vec<_>>())
+    };
+    for id in &ids[1..=3] {
+        assert!(f.decide(|draft| life::purge(draft, *id)).await);
+    }
+    // Until they are carried over it is known where they were.
+    for id in &ids[1..=4] {
+        assert_eq!(behind(*id).await, Ok(vec![ids[0]]));
+    }
+    f.maintain().await;
+    for id in [ids[1], ids[2], foreign_id(9)] {
+        assert_eq!(behind(id).await, Err(StoreError::CursorGone));
+    }
+    assert_eq!((behind(ids[3]).await, behind(ids[4]).await), (Ok(vec![ids[0]]), Ok(vec![ids[0]])));
 }
