@@ -70,7 +70,7 @@ impl Cli {
                 .next("name the token to call with: --token-file FILE, or SEMEL_TOKEN"));
         }
         match self.verb {
-            Verb::Serve(verb) => verb.run(globals, printer).await,
+            Verb::Serve(verb) => verb.run(globals).await,
             Verb::Demo(verb) => verb.run(globals, printer).await,
             Verb::Enqueue(verb) => verb.run(globals, printer).await,
             Verb::Explain(verb) => verb.run(globals, printer).await,

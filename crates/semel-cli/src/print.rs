@@ -187,8 +187,7 @@ fn paint(colour: bool, style: Style, text: &str) -> String {
 /// Writes to stdout what was asked for. Who reads a pipe may have seen enough (`semel jobs | head`): nobody is left to tell, and
 /// nothing is wrong. Where it cannot be written for another reason, a script must not take what is there for all.
 pub fn put(text: Arguments<'_>) {
-    let mut out = std::io::stdout().lock();
-    let Err(error) = out.write_fmt(text).and_then(|()| out.flush()) else { return };
+    let Err(error) = try_put(text) else { return };
     if error.kind() == ErrorKind::BrokenPipe {
         std::process::exit(0);
     }
@@ -196,6 +195,15 @@ pub fn put(text: Arguments<'_>) {
         "error: cannot write to stdout: {error}; what was asked for may be done all the same\n"
     ));
     std::process::exit(1);
+}
+
+/// Writes to stdout what is said by the way; whoever says it goes on when it cannot be written.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn try_put(text: Arguments<'_>) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_fmt(text).and_then(|()| out.flush())
 }
 
 /// Writes to stderr. What cannot be said there cannot be said; how the program ends still tells.

@@ -165,7 +165,8 @@ impl TokenFile {
     }
 
     /// Changes the file, or makes it, for its owner alone; readers see the old one or the new one, and nobody else writes
-    /// meanwhile. It is a new file under the old name, with the old one's owner and mode.
+    /// meanwhile. It is a new file under the old name, with the old one's owner and mode. A link stays one: what it leads to is
+    /// changed, for that is what others read.
     ///
     /// # Errors
     /// Those of `change`, and when the file cannot be written.
@@ -174,6 +175,8 @@ impl TokenFile {
         change: impl FnOnce(&mut Self) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         let what = format!("cannot write the tokens in {}", path.display());
+        let path = real(path).context(&what)?;
+        let path = path.as_path();
         let lock = private().create(true).truncate(false).open(beside(path, "lock")).context(&what)?;
         // Held until the end of this function.
         lock.lock().context(&what)?;
@@ -205,6 +208,18 @@ impl TokenFile {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all()).context(&what)?;
         Ok(changed)
+    }
+}
+
+/// The file that this name leads to; where there is none yet, the name. A link to what is not there is refused: a file in its place would
+/// be read by nobody who knows the other name.
+fn real(path: &Path) -> io::Result<PathBuf> {
+    match fs::canonicalize(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => match fs::symlink_metadata(path) {
+            Ok(_) => Err(io::Error::new(error.kind(), "it is a link to a file that is not there")),
+            Err(_) => Ok(path.to_owned()),
+        },
+        found => found,
     }
 }
 

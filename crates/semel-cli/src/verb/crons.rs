@@ -6,13 +6,15 @@ use semel_client::Method;
 use serde_json::{Value, json};
 
 use crate::config::{Globals, Settings};
-use crate::failure::Failure;
+use crate::failure::{Exit, Failure};
 use crate::link::{Link, Pages, Purpose, ask, encode, get};
 use crate::print::{Printer, Style, items, number, text};
 
 /// List crons; trigger, enable, disable or delete one; see what became of its ticks
 #[derive(Args, Debug)]
 #[command(after_help = "\
+trigger ends with 3 when nothing was admitted: the job of an earlier tick has not ended, or another job has the key.
+
 Examples:
   semel crons
   semel crons history daily-report
@@ -70,16 +72,7 @@ impl Crons {
         match self.action.unwrap_or(Action::List) {
             Action::List => list(&settings, printer).await,
             Action::History { name } => history(&settings, printer, &name).await,
-            Action::Trigger { name } => {
-                let path = format!("/ojs/v1/cron/{}/trigger", encode(&name));
-                let answer = ask(&settings, Method::POST, &path, &json!({})).await?;
-                if printer.is_json() {
-                    printer.value(&answer);
-                } else {
-                    printer.line(format_args!("{name}: {} {}", text(&answer, "/outcome"), job(&answer)));
-                }
-                Ok(())
-            }
+            Action::Trigger { name } => trigger(&settings, printer, &name).await,
             Action::Enable { name } => set(&settings, printer, &name, "enable").await,
             Action::Disable { name } => set(&settings, printer, &name, "disable").await,
             Action::Delete { name } => {
@@ -97,6 +90,30 @@ impl Crons {
             }
         }
     }
+}
+
+/// A tick by hand. One that admits nothing is a failure of its own: a script must not take the job for enqueued.
+async fn trigger(settings: &Settings, printer: &Printer, name: &str) -> Result<(), Failure> {
+    let path = format!("/ojs/v1/cron/{}/trigger", encode(name));
+    let answer = ask(settings, Method::POST, &path, &json!({})).await?;
+    if printer.is_json() {
+        printer.value(&answer);
+    }
+    let (outcome, job) = (text(&answer, "/outcome"), job(&answer));
+    let why = match outcome.as_str() {
+        "fired" => {
+            if !printer.is_json() {
+                printer.line(format_args!("{name}: {outcome} {job}"));
+            }
+            return Ok(());
+        }
+        "skipped" => "the job of an earlier tick has not ended",
+        "duplicate" => "the job is there already",
+        _ => "its unique policy refused it",
+    };
+    let what = format!("{name}: {outcome}: {why}\n  job: {job}");
+    Err(Failure::new(Exit::Duplicate, what)
+        .next(format!("semel crons history {name} says what became of its ticks")))
 }
 
 async fn set(settings: &Settings, printer: &Printer, name: &str, verb: &str) -> Result<(), Failure> {

@@ -14,7 +14,7 @@ use crate::config::{Globals, Secret, Settings, no_token};
 use crate::failure::{Context, Failure};
 use crate::host::{Host, Opened};
 use crate::otlp::Exporter;
-use crate::print::Printer;
+use crate::print;
 use crate::stop::Stop;
 use crate::tokens::{Entry, TokenFile};
 use crate::verb::doctor::off;
@@ -89,7 +89,7 @@ impl Serve {
     ///
     /// # Errors
     /// When it cannot start, or the store fails.
-    pub async fn run(self, globals: &Globals, printer: &Printer) -> Result<(), Failure> {
+    pub async fn run(self, globals: &Globals) -> Result<(), Failure> {
         if globals.server.is_some() {
             return Err(Failure::usage("--server names a server to talk to; this is one")
                 .next("use --listen HOST:PORT to say where to listen"));
@@ -156,7 +156,10 @@ impl Serve {
         };
         host.deliver(webhooks, templates.clone());
         host.announce()?;
-        printer.line(format_args!("listening on {}", host.url()));
+        // It is there to serve, whether or not anybody reads where.
+        if let Err(error) = print::try_put(format_args!("listening on {}\n", host.url())) {
+            tracing::warn!(%error, "nobody is told on stdout where it listens");
+        }
         tracing::info!(url = host.url(), %store, ?tokens, tls = tls.is_some(), "ready");
         if let Some(offset) = host.time_offset().await.filter(|offset| offset.is_notable()) {
             tracing::warn!(advice = off(offset), "a clock is wrong, or was");

@@ -157,6 +157,40 @@ fn workers_are_told_and_limits_and_bounds_are_shown() {
 }
 
 /// One request ends ten thousand at most.
+/// A script takes 0 for a job that was enqueued.
+#[test]
+fn a_tick_by_hand_that_admits_nothing_is_told_from_one_that_does() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, &["--store", "memory:"]);
+    let job = json!({ "type": "a.b", "args": [] });
+    let unique = json!({ "type": "a.c", "args": [], "options": { "unique": { "keys": ["type"], "on_conflict": "reject" } } });
+    let cron = |name: &str, overlap: &str, job: &Value| {
+        let cron = json!({ "name": name, "expression": "0 3 1 1 *", "overlap_policy": overlap, "job_template": job });
+        server.post("/ojs/v1/cron", &cron);
+    };
+    cron("alone", "skip", &job);
+    cron("keyed", "allow", &unique);
+    for (name, outcome) in [("alone", "skipped"), ("keyed", "rejected")] {
+        let trigger = |more: &[&str]| {
+            folder.run(&[&["crons", "trigger", name, "--server", server.url.as_str()], more].concat())
+        };
+        let fired = trigger(&[]);
+        assert!(fired.code == 0 && fired.out.contains(&format!("{name}: fired ")), "{fired:?}");
+        let id = fired.out.split_whitespace().last().unwrap();
+        let refused = trigger(&[]);
+        assert_eq!((refused.code, refused.out.as_str()), (3, ""), "{}", refused.err);
+        assert!(
+            refused.err.contains(&format!("{name}: {outcome}")) && refused.err.contains(id),
+            "{}",
+            refused.err
+        );
+        // A program is answered all the same.
+        let refused = trigger(&["--json"]);
+        let answer: Value = serde_json::from_str(&refused.out).unwrap();
+        assert_eq!((refused.code, &answer["outcome"]), (3, &json!(outcome)), "{}", refused.err);
+    }
+}
+
 #[test]
 fn a_purge_goes_on_until_nothing_waits() {
     let folder = Folder::new();

@@ -3,6 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::process::Stdio;
 
+use crate::log::Log;
 use crate::run::{Folder, Ran};
 
 /// A file on a disk that is full.
@@ -70,4 +71,24 @@ fn a_failure_is_one_though_nobody_reads_of_it() {
     assert_eq!(ran.code, 0, "{}", ran.err);
     child.kill().unwrap();
     child.wait().unwrap();
+}
+
+/// `semel serve | head -1` once ended the server without a word.
+#[test]
+fn a_server_serves_on_though_nobody_reads_where_it_listens() {
+    let folder = Folder::new();
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    for out in [Stdio::from(writer), Stdio::from(full())] {
+        let mut command = folder.semel(&["serve", "--listen", "127.0.0.1:0"]);
+        let mut child = command.stdout(out).stderr(Stdio::piped()).spawn().unwrap();
+        let log = Log::of(child.stderr.take().unwrap());
+        log.until("nobody is told on stdout where it listens");
+        log.until("url=\"");
+        let url = log.until("\"");
+        let ran = folder.run(&["jobs", "--server", url.trim_end_matches('"')]);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(ran.code, 0, "{}", ran.err);
+    }
 }

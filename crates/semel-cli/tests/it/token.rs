@@ -197,6 +197,29 @@ fn a_change_keeps_who_may_read_the_file() {
     assert_eq!((after.mode() & 0o7777, after.uid(), after.gid()), (0o640, before.uid(), before.gid()));
 }
 
+/// Where a link was replaced by a file of its own, the file that the server reads kept the token.
+#[cfg(unix)]
+#[test]
+fn a_token_is_revoked_in_the_file_that_a_link_leads_to() {
+    use std::os::unix::fs::symlink;
+    let folder = Folder::new();
+    let (id, _) = create(&folder, &["--role", "admin"]);
+    let (real, link) = (folder.path().join("tokens.toml"), folder.path().join("etc/link.toml"));
+    std::fs::create_dir(folder.path().join("etc")).unwrap();
+    symlink("../tokens.toml", &link).unwrap();
+    let revoked = folder.run(&["token", "revoke", &id, "--tokens", "etc/link.toml"]);
+    assert_eq!(revoked.code, 0, "{}", revoked.err);
+    assert!(!std::fs::read_to_string(&real).unwrap().contains(&id));
+    assert!(link.symlink_metadata().unwrap().is_symlink() && real.symlink_metadata().unwrap().is_file());
+    let beside: Vec<_> = std::fs::read_dir(folder.path().join("etc")).unwrap().collect();
+    assert_eq!(beside.len(), 1, "{beside:?}");
+    // One that leads nowhere is left as it is.
+    std::fs::remove_file(&real).unwrap();
+    let made = folder.run(&["token", "create", "--role", "admin", "--tokens", "etc/link.toml"]);
+    assert!(made.code == 1 && made.err.contains("a link to a file that is not there"), "{made:?}");
+    assert!(link.symlink_metadata().unwrap().is_symlink() && !real.exists());
+}
+
 fn listed(folder: &Folder) -> Vec<Value> {
     folder.json(&["token", "list", "--tokens", "tokens.toml"])["tokens"].as_array().unwrap().clone()
 }
