@@ -92,6 +92,18 @@ pub fn names(names: &[LitStr]) -> Result<()> {
     }
 }
 
+/// The name of a member of meta that may be a part of a key: what tracing writes, and what the queue does, differ from call to call.
+pub fn counts(name: &LitStr) -> Result<()> {
+    let value = name.value();
+    if value.starts_with("semel.") || ["traceparent", "tracestate", "baggage"].contains(&value.as_str()) {
+        return refuse(
+            name,
+            "never is a part of a key: trace headers and `semel.*` differ from call to call; leave it out",
+        );
+    }
+    Ok(())
+}
+
 fn parse_millis(text: &str) -> Option<u64> {
     let mut rest = text.trim();
     let mut sum: u64 = 0;

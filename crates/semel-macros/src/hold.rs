@@ -7,7 +7,7 @@ use syn::{Error, LitStr, Result};
 pub const STATES: [&str; 8] =
     ["scheduled", "available", "pending", "active", "retryable", "completed", "cancelled", "discarded"];
 /// How many of them are live.
-const LIVE: usize = 5;
+pub const LIVE: usize = 5;
 
 /// As it is written, so that what is wrong is told at its place.
 #[derive(Default)]
@@ -41,7 +41,7 @@ impl Hold {
         if from_end.is_some() && !STATES.iter().skip(LIVE).any(|state| self.blocks(state)) {
             return refuse(
                 from_end,
-                "this counts from the end of a job, but no end state blocks; name one in states(...): completed, cancelled or discarded",
+                "this counts from the end of a job, but no end state blocks; name one, like live_and(\"completed\")",
             );
         }
         let on_conflict = self.on_conflict.as_ref();

@@ -37,6 +37,14 @@ pub fn read(input: &DeriveInput) -> Result<Members> {
         },
         Data::Enum(data) => {
             members.are_all = false;
+            for variant in &data.variants {
+                if let Some(said) = variant.attrs.iter().find(|said| said.path().is_ident("job")) {
+                    return Err(Error::new_spanned(
+                        said,
+                        "nothing can be said of a variant; to hide what is in it, move its fields into a struct of their own, and mark the field that holds that struct",
+                    ));
+                }
+            }
             for field in data.variants.iter().flat_map(|variant| &variant.fields) {
                 if is_sensitive(field)? {
                     return Err(Error::new_spanned(

@@ -3,15 +3,16 @@
 use proc_macro2::TokenStream;
 use quote::quote;
 use syn::meta::ParseNestedMeta;
+use syn::spanned::Spanned;
 use syn::{Error, LitStr, Result, Token};
 
 use crate::attribute::{Once, variant};
 use crate::check;
 use crate::form::{texts, value, words};
-use crate::hold::{Hold, STATES};
+use crate::hold::{Hold, LIVE, STATES};
 use crate::member::Members;
 
-const KNOWN: &str = "args, args(\"member\", ..), queue, meta(\"member\", ..), meta_except(\"member\", ..), period = \"1h\", period_from, states(\"completed\", ..), while_active, when_active, on_conflict, on_mismatch, disclose, strict or content";
+const KNOWN: &str = "args, args(\"member\", ..), queue, meta(\"member\", ..), meta_except(\"member\", ..), period = \"1h\", period_from, live_and(\"completed\", ..) or states(\"active\", ..), while_active, when_active, on_conflict, on_mismatch, disclose, strict or content";
 
 /// The identity begins the builder, the rest follows.
 #[derive(Default)]
@@ -50,7 +51,7 @@ fn one(meta: &ParseNestedMeta<'_>, parts: &mut Parts, members: &Members) -> Resu
     };
     match name.as_str() {
         // Told apart below: any two of them contradict each other.
-        "args" | "strict" | "content" => {}
+        "args" | "strict" | "content" | "states" | "live_and" => {}
         "meta" | "meta_except" if parts.has_meta => {
             return Err(meta.error(
                 "which members of meta count is said twice; write one of meta(\"member\", ..) and meta_except(\"member\", ..)",
@@ -70,6 +71,7 @@ fn one(meta: &ParseNestedMeta<'_>, parts: &mut Parts, members: &Members) -> Resu
         "queue" => quote!(.and_queue()),
         "meta" => {
             let names = named(meta, "meta(\"tenant\")")?;
+            names.iter().try_for_each(check::counts)?;
             parts.has_meta = true;
             quote!(.and_meta([#(#names),*]))
         }
@@ -89,6 +91,21 @@ fn one(meta: &ParseNestedMeta<'_>, parts: &mut Parts, members: &Members) -> Resu
             let (text, choice) = choice(&["created", "finished", "last_duplicate"])?;
             parts.hold.period_from = Some(text);
             quote!(.period_from(::semel::PeriodFrom::#choice))
+        }
+        "states" | "live_and" if parts.hold.states.is_some() => {
+            return Err(meta.error(
+                "which states block is said twice; write one of live_and(\"completed\") and states(\"available\", \"active\")",
+            ));
+        }
+        "live_and" => {
+            let mut names = named(meta, "live_and(\"completed\")")?;
+            names.iter().try_for_each(|name| check::one_of(name, &STATES[LIVE..]))?;
+            let states = names.iter().map(variant);
+            let call = quote!(.live_and([#(::semel::JobState::#states),*]));
+            let live = STATES[..LIVE].iter().map(|name| LitStr::new(name, meta.path.span()));
+            names.extend(live);
+            parts.hold.states = Some(names);
+            call
         }
         "states" => {
             let names = named(meta, "states(\"available\", \"active\")")?;

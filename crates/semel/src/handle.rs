@@ -91,7 +91,8 @@ impl Handle {
     }
 
     /// Waits until the work has ended. When the job is replaced meanwhile, the wait goes on with the job that took
-    /// its place; a follow-up is waited for like any other job. Woken by the commit that ends it. A store that cannot be read is
+    /// its place, also under a policy that tells duplicates nothing (`disclose: never`): who holds this handle is told what became of its
+    /// job. A follow-up is waited for like any other job. Woken by the commit that ends it. A store that cannot be read is
     /// looked at again for 30 seconds.
     ///
     /// # Errors

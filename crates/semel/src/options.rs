@@ -124,6 +124,15 @@ impl Options {
                 });
             }
         }
+        // JSON has no such number: it would be written as null, which is the default.
+        if let Some(coefficient) = self.retry.as_ref().and_then(|retry| retry.coefficient)
+            && !coefficient.is_finite()
+        {
+            return Err(Error::Invalid {
+                pointer: "/options/retry/backoff_coefficient".to_owned(),
+                message: format!("{coefficient} is no number to multiply a wait by; say 1 or more"),
+            });
+        }
         Ok(())
     }
 }

@@ -189,7 +189,8 @@ impl Enqueued {
         }
     }
 
-    /// When a job like it would be admitted.
+    /// When a job like it would be admitted. A time that is past, under a policy that says `while_active`, is the end of the period:
+    /// the job blocks until it ends.
     pub const fn frees(&self) -> Option<Frees> {
         match self {
             Self::Created(it) | Self::Existing(it) | Self::Replaced(it) | Self::FollowUp(it) => it.frees,

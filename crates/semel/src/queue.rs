@@ -302,7 +302,7 @@ impl Semel {
     /// Offers a job. What its type says about it can be said otherwise before the `.await`.
     ///
     /// ```
-    /// # use semel::{Job, OnConflict, Semel, Unique};
+    /// # use semel::{Job, JobState, OnConflict, Semel, Unique};
     /// # use serde::{Deserialize, Serialize};
     /// # use std::time::Duration;
     /// # #[derive(Serialize, Deserialize, Job)]
@@ -311,11 +311,15 @@ impl Semel {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), semel::Error> {
     /// # let semel = Semel::open("memory:").await?;
-    /// let hourly = Unique::by_args(["user_id"]).within(Duration::from_secs(3600)).on_conflict(OnConflict::Ignore);
+    /// let hourly = Unique::by_args(["user_id"])
+    ///     .live_and([JobState::Completed])
+    ///     .within(Duration::from_secs(3600))
+    ///     .on_conflict(OnConflict::Ignore);
     /// let reminder = semel.enqueue(Remind { user_id: 42 }).after(Duration::from_secs(600)).unique(hourly).await?;
     /// println!("job {}: {}", reminder.id().unwrap(), reminder.reason());
-    /// // A webhook's event runs once, however often it is delivered:
-    /// semel.enqueue(Remind { user_id: 43 }).key("evt_1").await?;
+    /// // An event of a webhook is queued once, however often it is delivered while its job waits or runs, and for a week afterwards:
+    /// let event = Unique::by_type().live_and([JobState::Completed]).within(Duration::from_secs(7 * 86_400));
+    /// semel.enqueue(Remind { user_id: 43 }).unique(event).key("evt_1").await?;
     /// # Ok(())
     /// # }
     /// ```

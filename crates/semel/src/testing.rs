@@ -54,6 +54,8 @@ use crate::worker::{Outcome, Worker};
 const DRAIN_RUNS_MAX: usize = 10_000;
 /// Jobs that an assertion looks at.
 const LOOK_JOBS_MAX: u32 = 10_000;
+/// Moments that time stops at on its way: a cron of every minute has fewer in two months.
+const STOPS_MAX: usize = 100_000;
 
 /// A queue in memory whose time stands still until it is moved, and whose duties run only then. It is a [`Semel`]:
 /// hand out clones of it.
@@ -125,35 +127,50 @@ impl TestQueue {
         self.clock.now()
     }
 
-    /// Moves the queue's time, then does what has become due: scheduled jobs become available, leases end, jobs
-    /// expire. Nothing is run by that; see [`drain`](Self::drain).
+    /// Moves the queue's time, and does what becomes due on its way, each at its moment: scheduled jobs become available, a cron
+    /// ticks as often as it would have, leases end, jobs expire. Nothing is run by that; see [`drain`](Self::drain). After 100,000
+    /// moments the rest is done at the end, as after an outage.
+    ///
+    /// Leases end here also of runs that are under way: heartbeats go by the machine's time. A handler whose job's time is moved by more
+    /// than its lease has lost it.
     ///
     /// # Panics
     /// When the queue was closed.
     pub async fn advance(&self, by: Duration) {
-        self.clock.advance(by);
+        let until = self.clock.now().saturating_add(by);
+        for _ in 0..STOPS_MAX {
+            match ok(self.do_duties().await) {
+                Some(next) if next > self.clock.now() && next < until => self.clock.set(next),
+                _ => break,
+            }
+        }
+        self.clock.set(until);
         ok(self.do_duties().await);
     }
 
-    async fn do_duties(&self) -> Result<(), Error> {
+    /// Says when something is due next.
+    async fn do_duties(&self) -> Result<Option<Timestamp>, Error> {
         let engine = self.semel.engine()?;
         let store = engine.store();
         // How long a limit lets nothing start is measured by the machine's clock, and this queue's goes otherwise.
         store.hints().closed_lanes().clear();
         loop {
-            let moved = Promote.run_once(store).await?.moved
-                + Reap.run_once(store).await?.moved
-                + Expire.run_once(store).await?.moved
-                + Tend.run_once(store).await?.moved
-                + Purge.run_once(store).await?.moved;
-            if moved == 0 {
-                return Ok(());
+            let all = [
+                Promote.run_once(store).await?,
+                Reap.run_once(store).await?,
+                Expire.run_once(store).await?,
+                Tend.run_once(store).await?,
+                Purge.run_once(store).await?,
+            ];
+            if all.iter().all(|ran| ran.moved == 0) {
+                return Ok(all.iter().filter_map(|ran| ran.next).min());
             }
         }
     }
 
     /// Runs everything that is due for this worker, here, one job after the other, until nothing is: also what the
-    /// handlers enqueue meanwhile. What is to run later waits for [`advance`](Self::advance).
+    /// handlers enqueue meanwhile. What is to run later waits for [`advance`](Self::advance). A handler that waits for another job
+    /// of this queue waits for ever, for that one's turn comes after it: [start](Worker::start) the worker instead.
     ///
     /// # Panics
     /// When the worker cannot start or is of another queue, the queue was closed, or there is no end to it.

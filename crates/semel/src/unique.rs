@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use semel_core::state::State;
+use semel_core::state::{State, StateSet};
 use semel_core::template::Asked;
 use semel_core::unique::{
     Disclose, Given, OnConflict, OnMismatch, PeriodFrom, PolicySpec, Preset, WhenActive,
@@ -16,13 +16,16 @@ use crate::codec::iso;
 ///
 /// ```
 /// use std::time::Duration;
-/// use semel::{OnConflict, Unique};
+/// use semel::{JobState, OnConflict, Unique};
 ///
-/// // One reminder per user and hour; asking again is answered with the one that is there.
-/// let unique = Unique::by_args(["user_id"]).within(Duration::from_secs(3600)).on_conflict(OnConflict::Ignore);
+/// // One reminder per user and hour, whether it has been sent or not; asking again is answered with the one that is there.
+/// let unique = Unique::by_args(["user_id"])
+///     .live_and([JobState::Completed])
+///     .within(Duration::from_secs(3600))
+///     .on_conflict(OnConflict::Ignore);
 /// ```
 ///
-/// Unless said: a job blocks its like while it is live (scheduled, available, pending, active or retryable), without a
+/// Unless said: a job blocks its like while it is live (scheduled, available, pending, active or retryable), and no longer, without a
 /// window, and a duplicate is rejected. What contradicts itself is refused when the job is enqueued, with the place.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unique(Asked);
@@ -165,6 +168,14 @@ impl Unique {
     pub fn period_from(mut self, from: PeriodFrom) -> Self {
         self.spec().period_from = Some(from.name().to_owned());
         self
+    }
+
+    /// A job blocks its like while it is live, and in these states as well: `live_and([JobState::Completed])` has a job that is done
+    /// stay the one that answers, for as long as the [window](Self::within) says.
+    #[must_use]
+    pub fn live_and(self, ended: impl IntoIterator<Item = State>) -> Self {
+        let states: StateSet = ended.into_iter().fold(StateSet::LIVE, StateSet::with);
+        self.states(states.iter())
     }
 
     /// Jobs in these states block; the five live ones unless said.

@@ -35,9 +35,6 @@ const REFUSED_LASTS: Duration = Duration::from_secs(120);
 /// So long after the grace time what has not been heard is given up, and no report sooner after it began: far longer than a store or
 /// server that is well needs. What is held then goes to others when its lease has ended.
 pub(super) const OVERDUE_AFTER: Duration = Duration::from_secs(5);
-/// A job that this worker does not handle waits so long for one that does: in a fleet that is being renewed they come soon, and
-/// attempts that follow each other in seconds would be used up by then.
-const NO_HANDLER_AGAIN_AFTER: Duration = Duration::from_secs(60);
 /// So many types that are not handled are told of.
 const UNHANDLED_TOLD_MAX: usize = 100;
 
@@ -106,13 +103,15 @@ impl Shared {
         let mut running = AssertUnwindSafe(&mut handler).catch_unwind();
         let end = tokio::select! {
             biased;
-            ended = &mut running => End::Outcome(ended.unwrap_or_else(|panic| panicked(&*panic))),
+            ended = &mut running => End::Outcome(ended.unwrap_or_else(panicked)),
             // The others are heard without tokio's budget: a handler that is always ready has used it up.
             () = unconstrained(loss) => {
                 token.cancel();
                 // Past its timeout the next attempt may be under way.
                 let left = until.saturating_duration_since(Instant::now());
-                drop(tokio::time::timeout(self.grace.min(left), &mut running).await);
+                if let Ok(Err(panic)) = tokio::time::timeout(self.grace.min(left), &mut running).await {
+                    put_away(panic);
+                }
                 End::Lost
             }
             () = unconstrained(tokio::time::sleep_until(until)) => {
@@ -123,7 +122,7 @@ impl Shared {
                 token.cancel();
                 let left = until.saturating_duration_since(Instant::now());
                 let ended = tokio::time::timeout(self.grace.min(left), &mut running).await;
-                match ended.map(|ended| ended.unwrap_or_else(|panic| panicked(&*panic))) {
+                match ended.map(|ended| ended.unwrap_or_else(panicked)) {
                     Ok(Outcome::Retry(failure)) => {
                         // It stopped because it was told to.
                         tracing::info!(job = %job.id, error = failure.error_type(), "the run was broken off by the shutdown");
@@ -148,19 +147,16 @@ impl Shared {
         }
     }
 
+    /// The run in all its layers, those of a type without a handler included.
     fn handler(&self, run: Run) -> BoxFuture<'static, Outcome> {
-        let Some(handler) = self.handlers.get(run.job_type()).cloned() else {
-            if self.is_news(run.job_type()) {
-                tracing::error!(
-                    job_type = run.job_type(),
-                    queue = run.queue(),
-                    "jobs of a type are fetched that this worker has no handler for; each fails its attempt, and waits a minute for a worker that has one"
-                );
-            }
-            let failure =
-                Failure::new("no_handler", format!("this worker has no handler for {}", run.job_type()));
-            return Box::pin(std::future::ready(Outcome::Retry(failure.after(NO_HANDLER_AGAIN_AFTER))));
-        };
+        let handler = self.handlers.get(run.job_type()).cloned();
+        if handler.is_none() && self.is_news(run.job_type()) {
+            tracing::error!(
+                job_type = run.job_type(),
+                queue = run.queue(),
+                "jobs of a type are fetched that this worker has no handler for; each fails its attempt, and waits a minute for a worker that has one"
+            );
+        }
         let next = Next { layers: Arc::clone(&self.layers), at: 0, handler };
         // Inside the future, so that what panics before its first await is caught too.
         Box::pin(async move { next.run(run).await })
@@ -248,8 +244,18 @@ fn too_long(timeout: Duration) -> Failure {
     Failure::new("timeout", format!("the attempt ran longer than its timeout of {timeout:?}"))
 }
 
-fn panicked(panic: &(dyn Any + Send)) -> Outcome {
-    Outcome::Retry(Failure::new("panic", words(panic)))
+/// How a run ends that panics.
+pub(super) fn panicked(panic: Box<dyn Any + Send>) -> Outcome {
+    let failure = Failure::new("panic", words(&*panic));
+    put_away(panic);
+    Outcome::Retry(failure)
+}
+
+/// Drops what was panicked with. Where that panics too, what it panics with is kept for good: the end of the run is to be told.
+fn put_away(panic: Box<dyn Any + Send>) {
+    if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
+        let _kept = Box::leak(another);
+    }
 }
 
 fn words(panic: &(dyn Any + Send)) -> &str {
@@ -261,6 +267,7 @@ fn words(panic: &(dyn Any + Send)) -> &str {
 fn let_go(job: &Delivery, handler: BoxFuture<'static, Outcome>) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(handler))) {
         tracing::error!(job = %job.id, job_type = &*job.job_type, panic = words(&*panic), "a handler panicked while it was dropped");
+        put_away(panic);
     }
 }
 

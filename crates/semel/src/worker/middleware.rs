@@ -1,15 +1,25 @@
 //! What happens around every run.
 
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::time::Duration;
 
+use futures_util::FutureExt;
 use semel_store::backend::BoxFuture;
 
+use super::execute::panicked;
 use super::handler::Erased;
 use super::run::Run;
-use super::verdict::Outcome;
+use super::verdict::{Failure, Outcome};
 
-/// What happens around every run of a worker: an async function of the run and of what comes [next](Next).
+/// A job that its worker does not handle waits so long for one that does: in a fleet that is being renewed they come soon, and
+/// attempts that follow each other in seconds would be used up by then.
+const NO_HANDLER_AGAIN_AFTER: Duration = Duration::from_secs(60);
+
+/// What happens around every run of a worker: an async function of the run and of what comes [next](Next). A handler that panics
+/// is a failed attempt there as well, and so is a type without a handler. A run that is dropped, as when its time is over, is
+/// dropped with all that is around it: whatever has to be done then as well is done by a guard's `Drop`.
 ///
 /// ```
 /// use semel::{Next, Outcome, Run};
@@ -44,7 +54,8 @@ where
 pub struct Next {
     pub(crate) layers: Arc<[Arc<dyn Middleware>]>,
     pub(crate) at: usize,
-    pub(crate) handler: Arc<dyn Erased>,
+    /// None where the worker does not handle the type.
+    pub(crate) handler: Option<Arc<dyn Erased>>,
 }
 
 impl Next {
@@ -55,9 +66,21 @@ impl Next {
                 self.at += 1;
                 layer.call(run, self).await
             }
-            None => self.handler.call(run).await,
+            None => match self.handler {
+                Some(handler) => {
+                    // Here, so that whoever is around it hears of it.
+                    let running = AssertUnwindSafe(async move { handler.call(run).await });
+                    running.catch_unwind().await.unwrap_or_else(panicked)
+                }
+                None => no_handler(run.job_type()),
+            },
         }
     }
+}
+
+fn no_handler(job_type: &str) -> Outcome {
+    let failure = Failure::new("no_handler", format!("this worker has no handler for {job_type}"));
+    Outcome::Retry(failure.after(NO_HANDLER_AGAIN_AFTER))
 }
 
 impl std::fmt::Debug for Next {

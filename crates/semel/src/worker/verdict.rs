@@ -36,58 +36,80 @@ impl Outcome {
 
 /// Why a run failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
+pub struct Failure(pub(crate) Grounds);
+
+/// What a failure says. It is its own error's [source](std::error::Error::source), for that is what errors around it that show
+/// themselves as it, an `anyhow::Error` or a transparent one, let through.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Grounds {
     pub(crate) code: String,
     pub(crate) message: String,
     pub(crate) error_type: String,
     pub(crate) retry_in: Option<Duration>,
 }
 
+impl fmt::Display for Grounds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the attempt failed as {}", self.error_type)
+    }
+}
+
+impl std::error::Error for Grounds {}
+
 impl Failure {
     /// A failure of this type, for `Retry::never` and for statistics, with a message for people. An error that is none has the name
     /// of its Rust type: `Declined`, and of one that is called `Error` with its module's, `mail::Error`.
     pub fn new(error_type: impl Into<String>, message: impl Into<String>) -> Self {
         let error_type = error_type.into();
-        Self { code: error_type.clone(), message: message.into(), error_type, retry_in: None }
+        Self(Grounds { code: error_type.clone(), message: message.into(), error_type, retry_in: None })
     }
 
     /// The next attempt, if there is one, waits so long instead of what the retry policy says; at most 30 days, where a remote
     /// worker says so.
     #[must_use]
     pub fn after(mut self, wait: Duration) -> Self {
-        self.retry_in = Some(wait);
+        self.0.retry_in = Some(wait);
         self
     }
 
     /// The message for people.
     pub fn message(&self) -> &str {
-        &self.message
+        &self.0.message
     }
 
     /// The type.
     pub fn error_type(&self) -> &str {
-        &self.error_type
+        &self.0.error_type
     }
 
     pub(crate) fn report(self, retryable: Option<bool>) -> Report {
-        Report {
-            code: self.code,
-            message: self.message,
-            error_type: self.error_type,
-            retryable,
-            retry_in: self.retry_in,
-            details: None,
-        }
+        let Grounds { code, message, error_type, retry_in } = self.0;
+        Report { code, message, error_type, retryable, retry_in, details: None }
+    }
+
+    /// The failure that an error is, or is because of; its message is then the one of all of them.
+    fn within(error: &(dyn std::error::Error + 'static)) -> Option<Self> {
+        let grounds = causes(error).find_map(|cause| match cause.downcast_ref::<Self>() {
+            Some(failure) => Some(&failure.0),
+            None => cause.downcast_ref::<Grounds>(),
+        })?;
+        let own = Self(grounds.clone());
+        let text = chain(error);
+        Some(if text == own.to_string() { own } else { Self(Grounds { message: text, ..own.0 }) })
     }
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.error_type, self.message)
+        write!(f, "{}: {}", self.0.error_type, self.0.message)
     }
 }
 
-impl std::error::Error for Failure {}
+impl std::error::Error for Failure {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.0)
+    }
+}
 
 /// A result of the job, for whoever waits for it: `Ok(Return(sum))`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +117,8 @@ pub struct Return<T>(pub T);
 
 /// What a handler may return: `()`, [`Outcome`], [`Return`], or a `Result` of one of these, whose error fails the
 /// attempt. An error is anything that becomes a `Box<dyn Error>`: every error type, a `String`, an `anyhow::Error`, or a
-/// [`Failure`], which stays what it is.
+/// [`Failure`]. That one stays what it is where another error is it or has it among its causes: its type is the attempt's, and what
+/// it says of the next one holds.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not say how a run ends",
     label = "a handler cannot return this",
@@ -140,10 +163,8 @@ where
             Ok(value) => value.into_outcome(),
             Err(error) => {
                 let error: Box<dyn std::error::Error + Send + Sync> = error.into();
-                Outcome::Retry(match error.downcast::<Failure>() {
-                    Ok(failure) => *failure,
-                    Err(error) => Failure::new(short_name::<E>(), chain(&*error)),
-                })
+                let failure = Failure::within(&*error);
+                Outcome::Retry(failure.unwrap_or_else(|| Failure::new(short_name::<E>(), chain(&*error))))
             }
         }
     }
@@ -164,15 +185,17 @@ fn short_name<E>() -> &'static str {
     short.unwrap_or("handler_error")
 }
 
+/// An error and what it is because of.
+fn causes<'a>(
+    error: &'a (dyn std::error::Error + 'static),
+) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {
+    std::iter::successors(Some(error), |error| error.source())
+}
+
 fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
+    // What a failure says is in its own text.
+    let texts = causes(error).filter(|cause| !cause.is::<Grounds>()).map(ToString::to_string);
+    texts.collect::<Vec<_>>().join(": ")
 }
 
 #[cfg(test)]
@@ -200,6 +223,39 @@ mod tests {
         let own = Failure::new("Busy", "later").after(Duration::from_secs(1));
         let Outcome::Retry(failure) = Err::<(), _>(own.clone()).into_outcome() else { panic!("no failure") };
         assert_eq!(failure, own);
+    }
+
+    #[derive(Debug, thiserror::Error)]
+    enum Shop {
+        #[error(transparent)]
+        Told(#[from] Failure),
+        #[error("cannot pay")]
+        Pay(#[source] Failure),
+    }
+
+    #[test]
+    fn a_failure_stays_what_it_is_within_other_errors() {
+        let own = || Failure::new("Busy", "later").after(Duration::from_secs(1));
+        let failed = |outcome| match outcome {
+            Outcome::Retry(failure) => failure,
+            _ => panic!("no failure"),
+        };
+        let boxed: Box<dyn std::error::Error + Send + Sync> = Box::new(own());
+        let same = [
+            Err::<(), _>(anyhow::Error::from(own())).into_outcome(),
+            Err::<(), _>(Shop::from(own())).into_outcome(),
+            Err::<(), _>(anyhow::Error::from(Shop::from(own()))).into_outcome(),
+            Err::<(), _>(boxed).into_outcome(),
+        ];
+        assert!(same.into_iter().all(|outcome| failed(outcome) == own()));
+        let around = [
+            Err::<(), _>(anyhow::Error::from(own()).context("cannot pay")).into_outcome(),
+            Err::<(), _>(Shop::Pay(own())).into_outcome(),
+        ];
+        for failure in around.map(failed) {
+            assert_eq!((failure.error_type(), failure.0.retry_in), ("Busy", own().0.retry_in));
+            assert_eq!(failure.message(), "cannot pay: Busy: later");
+        }
     }
 
     mod mail {

@@ -89,7 +89,8 @@ impl Working {
     /// Stops: no more jobs are taken, and what waits for a place is given back at once. Runs may go on for the drain
     /// time; then their tokens fire, and what has not ended within the grace time is dropped and given back, without
     /// its attempt being spent. Ends when all reports have been heard; where the store or the server does not answer, 5 seconds
-    /// after the grace time: those jobs go to others when their leases have ended.
+    /// after the grace time: those jobs go to others when their leases have ended. A handler that blocks its thread cannot be dropped:
+    /// it is waited for until it comes to its next `.await`.
     pub async fn stop(mut self) {
         self.shared.stop.cancel();
         let fetching = std::mem::take(&mut self.fetching);

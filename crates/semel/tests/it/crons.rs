@@ -10,6 +10,16 @@ use crate::harness::{Add, Welcome};
 const MINUTE: Duration = Duration::from_secs(60);
 
 #[tokio::test]
+async fn time_that_is_moved_far_passes_every_tick() {
+    let queue = TestQueue::new();
+    let adds = queue.schedule("adds", "*/5 * * * *", Add { a: 1, b: 2 }).overlap(Overlap::Allow);
+    let cron = adds.await.unwrap();
+    queue.advance(24 * 60 * MINUTE).await;
+    assert_eq!(cron.load().await.unwrap().unwrap().run_count(), 24 * 12);
+    assert_eq!(queue.enqueued::<Add>().await.len(), 24 * 12);
+}
+
+#[tokio::test]
 async fn a_cron_offers_its_job_at_each_tick() {
     let queue = TestQueue::new();
     let cron = queue.schedule("adds", "*/5 * * * *", Add { a: 1, b: 2 }).await.unwrap();

@@ -144,11 +144,7 @@ async fn the_macro_and_the_queue_know_the_same_names() {
              aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
         )
     ),
-    unique(
-        args,
-        on_conflict = "follow_up",
-        states("scheduled", "available", "pending", "active", "retryable", "completed")
-    )
+    unique(args, on_conflict = "follow_up", live_and("completed"))
 )]
 struct Edge;
 
@@ -191,6 +187,10 @@ async fn the_macro_and_the_queue_refuse_the_same() {
         (unique(Unique::by_args([&*long])), "/options/unique/args_keys/0"),
         (unique(Unique::by_type().and_meta([&*long])), "/options/unique/meta_keys/0"),
         (unique(Unique::by_type().and_meta_except([&*long])), "/options/unique/meta_except/0"),
+        (unique(Unique::by_type().and_meta(["baggage"])), "/options/unique/meta_keys/0"),
+        (unique(Unique::by_type().and_meta(["tenant", "semel.x"])), "/options/unique/meta_keys/1"),
+        (job().retry(Retry::new().coefficient(f64::NAN)), "/options/retry/backoff_coefficient"),
+        (job().retry(Retry::new().coefficient(f64::INFINITY)), "/options/retry/backoff_coefficient"),
         (unique(Unique::by_type().states([])), "/options/unique/states"),
         (unique(hour().period_from(PeriodFrom::Finished)), "/options/unique/period_from"),
         (unique(replace(Unique::by_all_args().states([JobState::Cancelled]))), "/options/unique/states/0"),

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use semel::{CancellationToken, JobState, State, Worker};
+use semel::testing::TestQueue;
+use semel::{CancellationToken, Envelope, JobState, Next, Outcome, Run, State, Worker};
 use tokio::sync::mpsc;
 use tokio::task::consume_budget;
 
@@ -119,4 +120,51 @@ async fn a_run_that_panics_while_a_shutdown_drops_it_has_not_spent_its_attempt()
     in_time(working.stop()).await;
     let stored = job.job().unwrap().load().await.unwrap().unwrap();
     assert_eq!((stored.state(), stored.attempt()), (JobState::Available, 0));
+}
+
+/// What is panicked with may be anything.
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        std::panic::panic_any(Bomb);
+    }
+}
+
+#[tokio::test]
+async fn a_panic_that_panics_when_it_is_put_away_is_a_failed_attempt() {
+    let queue = TestQueue::new();
+    let worker = Worker::new(&queue).handle(async |_: Add| -> () {
+        std::panic::panic_any(Bomb);
+    });
+    queue.enqueue(Add { a: 1, b: 1 }).await.unwrap();
+    let ran = queue.run_next(&worker).await.unwrap();
+    let Some(Outcome::Retry(failure)) = &ran.outcome else { panic!("{ran:?}") };
+    assert_eq!(failure.error_type(), "panic");
+}
+
+#[tokio::test]
+async fn layers_hear_how_a_run_ended_that_panicked_or_had_no_handler() {
+    let queue = TestQueue::new();
+    let (told, mut was_told) = mpsc::unbounded_channel();
+    let worker = Worker::new(&queue)
+        .handle(async |_: Add| -> () {
+            panic!("of the handler");
+        })
+        .layer(move |run: Run, next: Next| {
+            let told = told.clone();
+            async move {
+                let outcome = next.run(run).await;
+                if let Outcome::Retry(failure) = &outcome {
+                    told.send(failure.to_string()).unwrap();
+                }
+                outcome
+            }
+        });
+    queue.enqueue(Add { a: 1, b: 1 }).await.unwrap();
+    queue.enqueue(Envelope::new("not.handled")).await.unwrap();
+    assert_eq!(queue.drain(&worker).await.len(), 2);
+    let mut heard = [was_told.recv().await.unwrap(), was_told.recv().await.unwrap()];
+    heard.sort();
+    assert_eq!(heard, ["no_handler: this worker has no handler for not.handled", "panic: of the handler"]);
 }

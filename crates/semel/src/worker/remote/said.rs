@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::worker::link::millis;
-use crate::worker::verdict::Failure;
+use crate::worker::verdict::{Failure, Grounds};
 
 /// Where a run's end is told that is done.
 pub(super) const ACK: (http::Method, &str) = (http::Method::POST, "/ojs/v1/workers/ack");
@@ -83,7 +83,7 @@ fn cut(text: &str, most: usize) -> &str {
 
 impl<'a> Nacked<'a> {
     pub(super) fn failed(failure: &'a Failure, retryable: Option<bool>) -> Self {
-        let Failure { code, message, error_type, retry_in } = failure;
+        let Grounds { code, message, error_type, retry_in } = &failure.0;
         let retry_after_ms = retry_in.map(put_off);
         let [code, error_type] = [code, error_type].map(|name| cut(name, FAILURE_NAME_BYTES_MAX));
         let message = cut(message, FAILURE_MESSAGE_BYTES_MAX);
