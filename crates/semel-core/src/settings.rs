@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ident::QueueName;
 use crate::state::{State, StateSet};
+use crate::tenant::Tenant;
 
 /// What names of rows that are no queue begin with; no queue's name can.
 const NO_QUEUE: char = '~';
@@ -22,9 +23,14 @@ impl QueueName {
         Self::of_row("bound", self.as_str())
     }
 
-    /// Whether the row of this name is a queue's.
+    /// Whether the row of this name is a queue's that users may know of.
     pub fn is_queue(&self) -> bool {
         !self.as_str().starts_with(NO_QUEUE)
+    }
+
+    /// Whether the server's own jobs are in it. Its row counts as no queue's: nobody lists it, pauses it or sets a bound for it.
+    pub fn is_systems(&self) -> bool {
+        self.tenant() == Tenant::system().as_str()
     }
 }
 
@@ -166,7 +172,11 @@ mod tests {
     fn a_row_that_is_no_queue_has_no_queues_name() {
         let row = Directive::row_of("w-1");
         assert!(!row.is_queue() && QueueName::parse(row.as_str(), "").is_err());
-        assert!(QueueName::default().is_queue());
+        assert!(QueueName::default().is_queue() && !row.is_systems());
+        let own = QueueName::default().within(&Tenant::system());
+        assert!(own.is_systems() && !own.is_queue() && !QueueName::default().is_systems());
+        // A row about it is none either.
+        assert!(!own.bound_row().is_systems());
         for directive in Directive::ALL {
             assert_eq!(Directive::decode(directive.encode().as_deref()), directive);
         }

@@ -33,10 +33,11 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// Whether an event is wanted.
+    /// Whether an event of the reader's tenant is wanted, be it as it is stored or as it is shown: its queue has the stored
+    /// name either way, and a reader knows the name without the tenant.
     pub fn admits(&self, event: &Event) -> bool {
         self.kinds.as_ref().is_none_or(|kinds| kinds.contains(&event.kind))
-            && (self.queues.is_empty() || self.queues.contains(&event.queue))
+            && (self.queues.is_empty() || self.queues.iter().any(|queue| queue.name() == event.queue.name()))
             && (self.job_types.is_empty()
                 || self.job_types.iter().any(|its| its.as_str() == event.type_name()))
             && (self.jobs.is_empty() || self.jobs.contains(&event.job))
@@ -49,7 +50,7 @@ impl Wanted {
     fn stored(&self, space: &Namespace) -> Self {
         Self {
             kinds: self.kinds.clone(),
-            queues: self.queues.iter().map(|queue| space.stored_queue(queue)).collect(),
+            queues: self.queues.clone(),
             job_types: self.job_types.clone(),
             // A workflow's id is stored as its owner knows it.
             jobs: self.jobs.iter().flat_map(|id| [space.stored_id(*id), *id]).collect(),

@@ -28,7 +28,7 @@ const BODIES_MAX: usize = 2_000;
 /// And at once: commits wait while they are read.
 const BODIES_AT_ONCE: usize = 50;
 
-/// What was seen of the keys that jobs hold, by their own policies, whatever their tenant.
+/// What was seen of the keys that jobs hold, by their own policies, whatever their tenant; but for the server's own jobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeldKeys {
     /// Keys.
@@ -74,7 +74,8 @@ async fn look(store: &Store, now: Timestamp) -> Result<HeldKeys, StoreError> {
     for _ in 0..LISTINGS_MAX {
         let listing = store.list(filter.clone()).await?;
         let mut uncertain: Vec<JobId> = Vec::new();
-        for head in &listing.heads {
+        // The server's own jobs have keys that nobody chose.
+        for head in listing.heads.iter().filter(|head| !head.queue.is_systems()) {
             match (head.key, held(head, now)) {
                 (Some(key), Held::Yes) => count(key, head),
                 (Some(_), Held::IfWhileActive) => uncertain.push(head.id),

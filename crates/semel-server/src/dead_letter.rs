@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request};
 use http::Uri;
+use http::request::Parts;
 use semel_core::ident::JobId;
 use semel_core::job::Head;
 use semel_core::life::Revived;
@@ -88,8 +89,16 @@ pub(crate) async fn retry(
 ) -> Answered {
     let id = extract::job_id(id)?;
     caller.check_job(&app, id).await?;
-    let source = extract::source_of(request.extensions(), request.headers());
+    let (parts, _) = request.into_parts();
+    no_idempotency(&parts, &app, &caller)?;
+    let source = extract::source(&parts);
     revived(&app, &caller, id, app.engine.revive(id, &source).await?).await
+}
+
+/// A dead letter that is offered again and fails again is one again: the same request would have it run once more.
+pub(crate) fn no_idempotency(parts: &Parts, app: &App, caller: &Caller) -> Result<(), Problem> {
+    let why = "dead letters; leave it out, and before you send the request again look with GET /ojs/v1/jobs/{id} what became of the job";
+    extract::no_idempotency(parts, app, caller, why)
 }
 
 /// What became of a dead letter that was offered again.

@@ -11,9 +11,13 @@ use crate::unique_jobs::{Holders, is_shown};
 /// Holders that duplicates met since the server started, most first. The filters are those of the other order; there is
 /// one page, for no more are counted than one page of 200 shows the head of.
 pub(crate) async fn list(app: &App, query: &Parameters, per_page: u64) -> Answered {
-    let filter = crate::jobs::filter(query)?;
+    let mut filter = crate::jobs::filter(query)?;
+    // A head's queue has the stored name, and all that are looked at are the tenant's: here the shown name says which.
+    let queue = filter.queue.take();
+    let is_in_queue = |head: &Head| queue.as_ref().is_none_or(|queue| queue.name() == head.queue.name());
     let most = usize::try_from(per_page).unwrap_or(usize::MAX);
-    let is_wanted = |head: &Head| is_shown(head) && head.key.is_some() && filter.admits(head);
+    let is_wanted =
+        |head: &Head| is_shown(head) && head.key.is_some() && is_in_queue(head) && filter.admits(head);
     let (mut shown, may_lack) = app.engine.hottest_holders(most.saturating_add(1), is_wanted).await?;
     let has_more = shown.len() > most;
     shown.truncate(most);

@@ -183,7 +183,7 @@ impl Page {
     }
 
     fn put_keys(&mut self, held: HeldKeys) {
-        let help = "Keys that jobs hold, of all tenants, as of at most 15 seconds ago.";
+        let help = "Keys that jobs hold, of all tenants but the server's own, as of at most 15 seconds ago.";
         self.family("semel_keys_held", "gauge", help);
         self.sample("semel_keys_held", &[], held.keys);
         let help = "Whether all jobs with a key were looked at for semel_keys_held and semel_key_oldest_seconds; if not, the newest 20,000.";

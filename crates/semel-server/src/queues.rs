@@ -78,6 +78,8 @@ pub(crate) async fn purge(Scope(app): Scope, caller: Caller, name: Name, request
     let name = queue_name(name)?;
     caller.check_queue(name.as_str())?;
     let (parts, text) = extract::text(request, app.config.body_bytes_max).await?;
+    let why = "purges; leave it out, and before you send the request again look with GET /ojs/v1/jobs what waits in the queue";
+    extract::no_idempotency(&parts, &app, &caller, why)?;
     let bulk::Purge { states, before } = bulk::purge(&text)?;
     let filter = Filter { states, queue: Some(name.clone()), before, ..Filter::default() };
     let found = found(&app, filter, PURGED_MAX).await?;

@@ -6,12 +6,14 @@ use semel_core::draft::{QueueRow, Reads};
 use semel_core::ident::QueueName;
 use semel_core::life;
 use semel_core::settings::{Backpressure, Directive, QueueSettings};
+use semel_core::tenant::Tenant;
 use semel_store::StoreError;
 use semel_store::backend::QueueStats;
 
 use super::Engine;
 use crate::latency::Latency;
 use crate::throughput::LastMinute;
+use crate::webhooks::DELIVERIES;
 use crate::workers::Workers;
 
 impl Engine {
@@ -141,13 +143,14 @@ impl Engine {
         Ok(self.shared.store.queues().await?.into_iter().find(|stats| stats.row.name == name))
     }
 
-    /// The queues of all tenants: for who runs the server.
+    /// The queues of all tenants, and the one of the server's own deliveries: for who runs the server.
     ///
     /// # Errors
     /// When the store cannot be read.
     pub async fn queues_of_all(&self) -> Result<Vec<QueueStats>, StoreError> {
         let mut queues = self.shared.store.queues().await?;
-        queues.retain(|stats| stats.row.name.is_queue());
+        let deliveries = QueueName::from_stored(DELIVERIES).within(&Tenant::system());
+        queues.retain(|stats| stats.row.name.is_queue() || stats.row.name == deliveries);
         Ok(queues)
     }
 }

@@ -80,7 +80,9 @@ pub(crate) async fn retry(
 ) -> Answered {
     let id = extract::job_id(id)?;
     caller.check_job(&app, id).await?;
-    let source = extract::source_of(request.extensions(), request.headers());
+    let (parts, _) = request.into_parts();
+    dead_letter::no_idempotency(&parts, &app, &caller)?;
+    let source = extract::source(&parts);
     let revived = match app.engine.revive(id, &source).await? {
         Revived::Refused(Refusal::NotFound) => {
             let found = app.engine.heads(vec![id]).await?;
@@ -154,6 +156,8 @@ pub(crate) async fn bulk_delete(Scope(app): Scope, caller: Caller, request: Requ
 
 async fn read(app: &App, caller: &Caller, request: Request) -> Result<(Parts, Bulk), Refused> {
     let (parts, text) = extract::text(request, app.config.body_bytes_max).await?;
+    let why = "what is done to many jobs; leave it out, and before you send the request again look with GET /ojs/v1/jobs what is left to do";
+    extract::no_idempotency(&parts, app, caller, why)?;
     let bulk = Bulk::parse(&text)?;
     caller.check_listed(bulk.queue.as_ref().map(semel_core::ident::QueueName::as_str))?;
     if !bulk.is_confirmed {

@@ -228,3 +228,45 @@ async fn every_member_of_a_task_counts() {
     assert_eq!(post(&server, "/v1/tasks", &body("CA"), "r-1").await.body, first.body);
     server.stop().await;
 }
+
+/// Taken for a promise that is not kept, the header would have the same done again to what has come meanwhile.
+#[tokio::test]
+async fn what_is_done_to_many_jobs_or_to_dead_letters_takes_no_key() {
+    let server = Server::in_memory().await;
+    let retry = json!({ "max_attempts": 1, "on_exhaustion": "dead_letter" });
+    let dead = json!({ "type": "a.b", "args": [], "options": { "queue": "dead", "retry": retry } });
+    let dead = server.create(&dead).await.job_id().to_owned();
+    server.take("dead", "w").await;
+    let failure = json!({ "job_id": dead, "error": { "code": "x", "message": "y" } });
+    assert_eq!(server.post("/ojs/v1/workers/nack", &failure).await.body["state"], "discarded");
+    let waits = server.create(&json!({ "type": "a.b", "args": [] })).await.job_id().to_owned();
+    let confirm = json!({ "confirm": true });
+    let all = [
+        "admin/jobs/bulk/cancel",
+        "admin/jobs/bulk/retry",
+        "admin/jobs/bulk/delete",
+        "admin/dead-letter/retry",
+    ];
+    let mut asked: Vec<_> =
+        all.iter().map(|path| (Method::POST, format!("/ojs/v1/{path}"), &confirm)).collect();
+    let none = json!({});
+    for path in ["dead-letter", "admin/dead-letter", "admin/jobs"] {
+        asked.push((Method::POST, format!("/ojs/v1/{path}/{dead}/retry"), &none));
+    }
+    for path in ["queues/default/purge", "admin/queues/default/purge"] {
+        asked.push((Method::POST, format!("/ojs/v1/{path}"), &none));
+    }
+    asked.push((Method::DELETE, "/ojs/v1/admin/queues/default/jobs".to_owned(), &none));
+    for (method, path, body) in asked {
+        let told =
+            server.ask(method, &path, Some(&body.to_string()), header("idempotency-key", "once")).await;
+        assert_eq!((told.status, told.code()), (400, "invalid_request"), "{path}: {}", told.body);
+        assert_eq!(told.body["error"]["details"]["header"], "Idempotency-Key", "{path}");
+    }
+    for (id, state) in [(&dead, "discarded"), (&waits, "available")] {
+        assert_eq!(server.get(&format!("/ojs/v1/jobs/{id}")).await.body["state"], state);
+    }
+    assert_eq!(server.post("/ojs/v1/admin/jobs/bulk/retry", &confirm).await.body["retried"], 1);
+    assert_eq!(server.post("/ojs/v1/queues/default/purge", &none).await.body["purged"], 1);
+    server.stop().await;
+}

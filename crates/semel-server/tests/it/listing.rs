@@ -6,7 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use semel_client::{HeaderMap, Method};
+use semel_core::event::{Event, EventKind};
+use semel_core::time::Timestamp;
+use semel_engine::webhooks::Wording;
 use semel_server::Config;
+use semel_server::webhooks::Rules;
 use semel_store::clock::{Clock as _, ManualClock, SystemClock};
 use semel_store::memory::Memory;
 use serde_json::{Value, json};
@@ -217,6 +221,47 @@ async fn how_far_the_stores_time_is_from_the_clock_is_told() {
     assert!((3_540_000..=3_600_000).contains(&ahead), "{ahead}");
     let text = server.get_text("/metrics").await;
     assert!(text.contains(&format!("\nsemel_store_time_seconds {time:.3}\n")), "{text}");
+    server.stop().await;
+}
+
+/// What a subscriber is told, in a word.
+struct Words;
+
+impl Wording for Words {
+    fn name(&self, _: EventKind) -> &'static str {
+        "job.enqueued"
+    }
+
+    fn event(&self, _: u64, _: Timestamp, _: &Event) -> String {
+        "{}".to_owned()
+    }
+}
+
+/// Those who run the server see that a subscriber does not answer; nobody sees the server's jobs among the users'.
+#[tokio::test]
+async fn metrics_show_deliveries_and_do_not_count_their_keys() {
+    let webhooks = Rules { allow_private: true };
+    let server = Server::with(Config { webhooks, ..Config::default() }).await;
+    let wish = json!({ "url": "http://127.0.0.1:9/hook", "events": ["job.enqueued"] });
+    assert_eq!(server.post("/ojs/v1/webhooks/subscriptions", &wish).await.status, 201);
+    let unique = json!({ "unique": { "keys": ["args"] } });
+    server.create(&job(&json!(1), &unique)).await;
+    // Nobody delivers here: it waits.
+    server.engine.webhooks(Arc::new(Words)).relay_once().await.unwrap();
+    let text = server.get_text("/metrics").await;
+    for line in [
+        "semel_queue_depth{queue=\"deliveries\",tenant=\"~\"} 1\n",
+        "semel_jobs{queue=\"deliveries\",tenant=\"~\",state=\"available\"} 1\n",
+        "semel_keys_held 1\n",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    // What keeps the list of subscriptions is no job that anybody waits for.
+    assert!(!text.contains("semel_jobs{queue=\"documents\""), "{text}");
+    for path in ["/ojs/v1/queues", "/ojs/v1/admin/queues", "/ojs/v1/admin/stats"] {
+        let told = server.get(path).await;
+        assert!(told.status == 200 && !told.body.to_string().contains("deliveries"), "{path}: {}", told.body);
+    }
     server.stop().await;
 }
 

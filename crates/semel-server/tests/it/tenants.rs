@@ -4,7 +4,7 @@ use semel_client::{HeaderMap, HeaderValue, Method};
 use serde_json::{Value, json};
 
 use crate::endpoints::{self, Endpoint, Things};
-use crate::harness::{Server, Told};
+use crate::harness::{Server, Told, header};
 
 async fn ask(
     server: &Server,
@@ -360,5 +360,52 @@ async fn a_job_is_cancelled_by_post_for_its_own_tenant_alone() {
     assert_eq!((told.status, &told.body["job"]["state"]), (200, &json!("cancelled")), "{}", told.body);
     let again = ask(&server, Some("acme"), Method::POST, &path, None).await;
     assert_eq!((again.status, again.code()), (409, "conflict"));
+    server.stop().await;
+}
+
+/// What is shown keeps the queue's stored name, which nobody asks by.
+#[tokio::test]
+async fn a_tenant_filters_by_its_own_names_of_queues() {
+    let server = Server::in_memory().await;
+    let mut ids = Vec::new();
+    for (tenant, queue) in
+        [(Some("acme"), "mail"), (Some("acme"), "other"), (Some("beta"), "mail"), (None, "mail")]
+    {
+        let mut body = unique(queue, "ignore");
+        body["args"][0]["queue"] = queue.into();
+        let told = post(&server, tenant, "/ojs/v1/jobs", &body).await;
+        assert_eq!(told.status, 201, "{}", told.body);
+        post(&server, tenant, "/ojs/v1/jobs", &body).await;
+        ids.push((tenant, queue, told.job_id().to_owned()));
+    }
+    for (tenant, queue, id) in &ids {
+        let hottest = async |queue: &str| {
+            let path = format!("/ojs/v1/unique-jobs?sort=duplicates&queue={queue}");
+            let items = ask(&server, *tenant, Method::GET, &path, None).await.body["items"].clone();
+            let ids =
+                items.as_array().unwrap().iter().map(|item| item["job_id"].as_str().unwrap().to_owned());
+            ids.collect::<Vec<_>>()
+        };
+        assert_eq!(hottest(queue).await, [id.as_str()], "{tenant:?} {queue}");
+        assert_eq!(hottest("none").await, [""; 0], "{tenant:?}");
+        // The stream of a job that has ended does.
+        let path = format!("/ojs/v1/jobs/{id}");
+        assert_eq!(ask(&server, *tenant, Method::DELETE, &path, None).await.status, 200);
+        let streamed = async |queues: &str| {
+            let headers = tenant.map(|tenant| header("x-ojs-tenant", tenant)).unwrap_or_default();
+            let path = format!("{path}/events?after=0&queues={queues}");
+            let answer = server.client.request(Method::GET, &path, None, headers).await.unwrap();
+            let text = String::from_utf8(answer.body.to_vec()).unwrap();
+            assert!(text.contains(": the job has ended"), "{text}");
+            let names = text.lines().filter_map(|line| line.strip_prefix("event: "));
+            names.map(str::to_owned).collect::<Vec<_>>()
+        };
+        let told = streamed(&format!("none,{queue}")).await;
+        assert_eq!(
+            (told.first().unwrap().as_str(), told.last().unwrap().as_str()),
+            ("job.enqueued", "job.cancelled")
+        );
+        assert_eq!(streamed("none").await, [""; 0], "{tenant:?}");
+    }
     server.stop().await;
 }
