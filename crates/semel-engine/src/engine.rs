@@ -51,6 +51,17 @@ pub struct Engine {
     space: Arc<Namespace>,
 }
 
+/// Who holds a key.
+#[derive(Clone, Debug)]
+pub struct Holders {
+    /// Their heads, in the order in which they came.
+    pub heads: Vec<Head>,
+    /// Whether there are no others: of very many those alone are looked at that decide.
+    pub are_all: bool,
+    /// The store's time at the look.
+    pub now: Timestamp,
+}
+
 struct Shared {
     store: Store,
     duplicates: DuplicateLog,
@@ -389,18 +400,19 @@ impl Engine {
         Ok(self.space.shown(explained))
     }
 
-    /// The holders of a key, and the store's time.
+    /// The holders of a key; of more than [`HOLDERS_PER_KEY_MAX`](semel_core::limits::HOLDERS_PER_KEY_MAX) those that decide.
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub async fn holders(&self, key: UniqueKey) -> Result<(Vec<Head>, Timestamp), StoreError> {
+    pub async fn holders(&self, key: UniqueKey) -> Result<Holders, StoreError> {
         let key = self.space.other_key(key);
         let read = KeyRead { key, states: StateSet::ALL, all: true };
         let snapshot = self.shared.store.load(Reads { keys: vec![read], ..Reads::default() }).await?;
-        let holders = snapshot.peek_key(&key).map(|view| view.holders.clone()).unwrap_or_default();
-        let mut holders = self.space.shown(holders);
-        holders.retain(|head| self.space.owns(&head.queue));
-        Ok((holders, snapshot.now))
+        let view = snapshot.peek_key(&key);
+        let holders = view.map(|view| view.holders.clone()).unwrap_or_default();
+        let mut heads = self.space.shown(holders);
+        heads.retain(|head| self.space.owns(&head.queue));
+        Ok(Holders { heads, are_all: !view.is_some_and(|view| view.too_many), now: snapshot.now })
     }
 
     /// The store's time; a sign that the store answers.

@@ -47,7 +47,7 @@ impl Engine {
     ) -> Result<KeyReading, StoreError> {
         let space = self.space();
         let stored = space.other_key(key);
-        let (holders, _) = self.holders(key).await?;
+        let holders = self.holders(key).await?.heads;
         let shown = holders.iter().filter(|head| head.hold.disclose == Disclose::Always).map(|head| head.id);
         let mut jobs: HashSet<JobId> =
             shown.chain(from.open.iter().copied()).map(|id| space.stored_id(id)).collect();

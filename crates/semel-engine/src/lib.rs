@@ -40,5 +40,5 @@ pub mod webhooks;
 pub mod workers;
 pub mod workflows;
 
-pub use engine::Engine;
+pub use engine::{Engine, Holders};
 pub use job::Job;

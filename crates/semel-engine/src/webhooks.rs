@@ -35,6 +35,11 @@ const ATTEMPTS: u32 = 15;
 /// Deliveries of one subscription under way at one time, over all servers: a subscriber who is slow to answer delays
 /// its own.
 const AT_ONCE: u32 = 4;
+/// How long a delivery's key is remembered, from when the delivery was made. That an event becomes one delivery is seen to by the place in
+/// the log: both are one commit, which is made only where nobody has gone on from the place that was read. So the key matters only while an
+/// event may be read again all the same, as where a part of a divided store was put back to an earlier state. Without an end each delivery
+/// would leave a record for good.
+const REMEMBERED: &str = "P30D";
 /// Events looked at for one commit.
 const CHUNK: u32 = 200;
 /// Deliveries of one commit, but for those of its last event.
@@ -260,7 +265,7 @@ impl Webhooks {
     async fn find(&self, name: &str) -> Result<Option<JobId>, StoreError> {
         let offer = self.paper(name)?;
         let Some(key) = offer.unique.map(|identity| identity.key) else { return Ok(None) };
-        let (holders, _) = self.engine.holders(key).await?;
+        let holders = self.engine.holders(key).await?.heads;
         let live = holders.iter().filter(|head| head.state == State::Pending).min_by_key(|head| head.id);
         Ok(live.map(|head| self.engine.space().stored_id(head.id)))
     }
@@ -305,7 +310,8 @@ fn deliver(draft: &mut Draft, offers: &[Offer]) -> Result<(), Missing> {
     enqueue_batch(draft, offers, Mode::Each).map(drop)
 }
 
-/// An offer in the server's own tenant, under a unique key of that text that every state remembers.
+/// An offer in the server's own tenant, under a unique key of that text: a delivery's is held in every state for a time, a
+/// document's for as long as that lives.
 fn offer(
     job_type: &str,
     queue: &str,
@@ -319,6 +325,7 @@ fn offer(
     let spec = PolicySpec {
         key: Some(key.to_owned()),
         states: (start == Start::Now).then(|| states.to_vec()),
+        period: (start == Start::Now).then(|| REMEMBERED.to_owned()),
         on_conflict: Some("ignore".to_owned()),
         ..PolicySpec::default()
     };

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use semel_core::body::Body;
 use semel_core::canon::{Json, digest};
 use semel_core::cron::{Change, Cron, Decision, Enabled, Overlap, Registration, Schedule, Tick};
+use semel_core::enqueue::Offer;
 use semel_core::error::Invalid;
 use semel_core::ident::CronName;
 use semel_core::time::Timestamp;
@@ -13,7 +14,7 @@ use crate::enqueue::{Enqueue, Terms, is_attribute, refuse_slip_of_job};
 use crate::members::{Members, Value};
 use crate::near::refuse_slip;
 use crate::write::{Object, list, object, put_string};
-use crate::{retry, sensitive, unique};
+use crate::{offered, sensitive};
 
 /// Longest description, in bytes.
 const DESCRIPTION_BYTES_MAX: usize = 1_024;
@@ -68,6 +69,7 @@ impl Register {
         };
         let (offer, _) =
             Enqueue::parse(&template, terms).map_err(|refused| refused.under(place))?.into_parts();
+        refuse_hidden(&offer).map_err(|refused| refused.under(place))?;
         let description = members.get("", "description").map(|value| value.string()).transpose()?;
         if description.as_ref().is_some_and(|text| text.len() > DESCRIPTION_BYTES_MAX) {
             return Err(Invalid::request(
@@ -86,6 +88,23 @@ impl Register {
             offer,
         };
         Ok(Self { name, registration, says_cron })
+    }
+}
+
+/// Refuses what a cron is shown with in place of a sensitive value: sent back, it would be every job's.
+fn refuse_hidden(offer: &Offer) -> Result<(), Invalid> {
+    match Body::decode(&offer.body)
+        .ok()
+        .and_then(|body| sensitive::already_hidden(&body).map(ToOwned::to_owned))
+    {
+        Some(pointer) => Err(Invalid::request(
+            &pointer,
+            format!(
+                "is {:?}, which is shown in place of a sensitive value; send the value itself",
+                sensitive::HIDDEN
+            ),
+        )),
+        None => Ok(()),
     }
 }
 
@@ -250,19 +269,13 @@ fn put_job(cron: &Cron, object: &mut Object<'_>) {
         if &*body.meta != "{}" {
             object.raw("meta", sensitive::hidden_meta(&body).as_deref().unwrap_or(&body.meta));
         }
-        crate::write::object(object.member("options"), |object| {
-            object.plain("queue", &offer.queue);
-            object.number("priority", offer.priority);
-            retry::put(&body.retry, object);
-            if !body.tags.is_empty() {
-                object.texts("tags", &body.tags);
-            }
-            if let Some(policy) = &body.unique {
-                crate::write::object(object.member("unique"), |object| unique::put_members(policy, object));
-            }
-        });
+        crate::write::object(object.member("options"), |object| offered::put_options(&offer, &body, object));
     };
-    crate::write::object(object.member("job_template"), put_members);
+    crate::write::object(object.member("job_template"), |object| {
+        put_members(object);
+        // Beside the cron's own members they would be taken for its.
+        offered::put_own(&body, object);
+    });
     put_members(object);
 }
 

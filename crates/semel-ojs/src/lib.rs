@@ -45,6 +45,7 @@ pub mod write;
 mod digest;
 mod members;
 mod near;
+mod offered;
 mod surrogate;
 
 pub use enqueue::{Enqueue, Terms};

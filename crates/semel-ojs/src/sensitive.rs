@@ -79,6 +79,18 @@ pub fn hidden_meta(body: &Body) -> Option<String> {
     hidden(&body.sensitive, "/meta", &body.meta)
 }
 
+/// The first place marked as sensitive that has no more than what others are shown of it.
+pub(crate) fn already_hidden(body: &Body) -> Option<&str> {
+    body.sensitive.iter().map(String::as_str).find(|pointer| {
+        let (text, within) = match pointer.strip_prefix("/args") {
+            Some(within) => (&body.args, within),
+            None => (&body.meta, pointer.strip_prefix("/meta").unwrap_or(pointer)),
+        };
+        let value: Option<serde_json::Value> = serde_json::from_str(text).ok();
+        value.is_some_and(|value| value.pointer(within).is_some_and(|value| value == HIDDEN))
+    })
+}
+
 fn hidden(pointers: &[String], root: &str, text: &str) -> Option<String> {
     let paths: Vec<&str> = pointers.iter().filter_map(|pointer| pointer.strip_prefix(root)).collect();
     if paths.is_empty() {

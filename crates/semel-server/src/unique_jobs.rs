@@ -188,7 +188,8 @@ fn holds(head: &Head, policy: Option<&UniquePolicy>, now: Timestamp) -> bool {
     }
 }
 
-/// `GET /unique-jobs/{key}`. Of those that may not be shown it says how many they are.
+/// `GET /unique-jobs/{key}`. Of those that may not be shown it says how many they are; where there are more holders than are looked at,
+/// it says so.
 pub(crate) async fn show(
     Scope(app): Scope,
     caller: Caller,
@@ -196,7 +197,7 @@ pub(crate) async fn show(
 ) -> Answered {
     caller.check_all_queues()?;
     let key = unique_key(key)?;
-    let (mut heads, now) = app.engine.holders(key).await?;
+    let semel_engine::Holders { mut heads, are_all, now } = app.engine.holders(key).await?;
     if heads.is_empty() {
         return Err(nobody());
     }
@@ -219,6 +220,7 @@ pub(crate) async fn show(
             });
         });
         outer.number("hidden", all - heads.len());
+        outer.flag("is_lower_bound", !are_all);
     });
     Ok(Answer::ok(out))
 }

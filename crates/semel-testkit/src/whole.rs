@@ -37,7 +37,7 @@ async fn heads(engine: &Engine, states: StateSet) -> Vec<Head> {
 async fn has_all_of_each(engine: &Engine, what: &str) {
     for head in heads(engine, StateSet::ALL).await {
         let held = match head.key {
-            Some(key) if head.state.is_live() => Some(engine.holders(key).await.unwrap().0),
+            Some(key) if head.state.is_live() => Some(engine.holders(key).await.unwrap().heads),
             _ => None,
         };
         let job = engine.job(head.id).await.unwrap();

@@ -118,6 +118,9 @@ fn show(answer: &Value, printer: &Printer) {
     if hidden > 0 {
         printer.line(format_args!("{hidden} of the jobs that carry it may not be shown"));
     }
+    if answer["is_lower_bound"] == true {
+        printer.line("more than 1,000 jobs carry it; of these are the ones that decide:");
+    }
     for holder in items(answer, "/holders") {
         printer.line("");
         let holds = if holder["holds"] == true { "yes" } else { "no, by its own policy" };

@@ -43,6 +43,12 @@ impl Release {
         let answer = Link::with(&settings, Purpose::Change, async |client| {
             if !self.yes {
                 let held = client.get_json(&path).await?;
+                if held["is_lower_bound"] == true {
+                    return Err(Failure::failed(
+                        "more than 1,000 jobs carry the key, more than one release takes it from",
+                    )
+                    .next("cancel some of them first: semel jobs lists them, semel job ID cancel ends one"));
+                }
                 let hidden = number(&held, "/hidden");
                 let count = items(&held, "/holders").len() as u64 + hidden;
                 let of =

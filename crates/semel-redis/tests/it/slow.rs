@@ -125,6 +125,6 @@ async fn a_lock_is_taken_off_only_once_replicas_confirm_that_it_is_nobodys() {
     };
     assert_eq!(lock().await.as_deref(), Some("7"));
     replica.go_on();
-    assert_eq!(reading.await.unwrap().unwrap().0.len(), 1);
+    assert_eq!(reading.await.unwrap().unwrap().heads.len(), 1);
     assert_eq!(lock().await, None);
 }

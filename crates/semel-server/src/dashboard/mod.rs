@@ -57,6 +57,7 @@ const FILES: &[File] = &[
     file!("style.css", CSS),
     file!("api.js", SCRIPT),
     file!("audit.js", SCRIPT),
+    file!("bulk.js", SCRIPT),
     file!("chart.js", SCRIPT),
     file!("charts.js", SCRIPT),
     file!("crons.js", SCRIPT),

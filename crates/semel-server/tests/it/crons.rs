@@ -62,6 +62,56 @@ async fn a_page_of_crons_names_none_that_the_caller_may_not_see() {
     server.stop().await;
 }
 
+/// Whoever reads a cron, changes it and registers it again has it as it was but for that.
+#[tokio::test]
+async fn what_a_cron_is_shown_as_makes_the_same_cron() {
+    let server = Server::start().await;
+    let options = json!({
+        "queue": "mail", "priority": 3, "tags": ["a"], "timeout_ms": 1500, "visibility_timeout_ms": 2500,
+        "delay_until": "+PT0.25S", "expires_at": "PT1H", "retry": { "max_attempts": 7, "initial_interval": "PT2S" },
+        "unique": { "keys": ["type", "args"], "on_conflict": "ignore" },
+        "rate_limit": { "key": "k", "concurrency": 2, "rate": 5, "period": "PT10S" }
+    });
+    let template = json!({ "type": "a.b", "args": [{ "n": 1 }], "meta": { "m": 1 }, "version": "2", "own": [1], "options": options });
+    let full = json!({ "name": "full", "expression": "0 3 1 1 *", "job_template": template });
+    let pending = json!({ "name": "pending", "expression": "0 3 1 1 *", "type": "a.b", "args": [], "options": { "pending": true } });
+    for tenant in ["", "acme"] {
+        let headers =
+            || if tenant.is_empty() { header("accept", "*/*") } else { header("x-ojs-tenant", tenant) };
+        for cron in [&full, &pending] {
+            let told = server.ask(Method::POST, "/ojs/v1/cron", Some(&cron.to_string()), headers()).await;
+            assert_eq!(told.status, 201, "{}", told.body);
+            let path = format!("/ojs/v1/cron/{}", cron["name"].as_str().unwrap());
+            let shown = server.ask(Method::GET, &path, None, headers()).await.body["cron"].clone();
+            let again = json!({ "name": shown["name"], "expression": shown["expression"], "job_template": shown["job_template"] });
+            let told = server.ask(Method::POST, "/ojs/v1/cron", Some(&again.to_string()), headers()).await;
+            // The same registration again.
+            assert_eq!(
+                (told.status, told.headers.get("idempotency-replayed").is_some()),
+                (201, true),
+                "{again}: {}",
+                told.body
+            );
+        }
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_hidden_of_a_cron_is_not_taken_for_its_value() {
+    let server = Server::start().await;
+    let template =
+        json!({ "type": "a.b", "args": [{ "card": "4111" }], "options": { "sensitive": ["/args/0/card"] } });
+    let cron = json!({ "name": "pay", "expression": "0 3 1 1 *", "job_template": template });
+    assert_eq!(server.post("/ojs/v1/cron", &cron).await.status, 201);
+    let shown = server.get("/ojs/v1/cron/pay").await.body["cron"]["job_template"].clone();
+    assert_eq!(shown["args"][0]["card"], "[sensitive]");
+    let again = json!({ "name": "pay", "expression": "0 4 1 1 *", "job_template": shown });
+    let told = server.post("/ojs/v1/cron", &again).await;
+    assert_eq!((told.status, told.pointer()), (400, "/job_template/args/0/card"), "{}", told.body);
+    server.stop().await;
+}
+
 /// How many there are in all is not how many a page has.
 #[tokio::test]
 async fn a_page_of_crons_says_no_total_that_it_does_not_know() {

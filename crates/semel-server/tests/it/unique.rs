@@ -134,9 +134,26 @@ async fn an_undisclosed_holder_does_not_show() {
     let shown = server.get(&format!("/ojs/v1/unique-jobs/{key}")).await.body;
     assert_eq!(
         shown,
-        json!({ "key": key, "holders": [], "hidden": 1 }),
+        json!({ "key": key, "holders": [], "hidden": 1, "is_lower_bound": false }),
         "an operator is told that there is one"
     );
+    server.stop().await;
+}
+
+/// An operator who is to see what is wrong with a key is not shown one holder of a thousand as if it were all.
+#[tokio::test]
+async fn a_key_with_more_holders_than_are_looked_at_says_so() {
+    let server = Server::start().await;
+    // Each blocks nobody but those who look at ended jobs.
+    let one = json!({ "type": "a.b", "args": [], "unique": { "key": "k", "states": ["completed"] } });
+    let jobs = vec![one; 1_001];
+    let told = server.post("/ojs/v1/jobs/batch", &json!({ "jobs": jobs })).await;
+    let key =
+        told.body["jobs"][0]["unique_key"].as_str().unwrap_or_else(|| panic!("{}", told.body)).to_owned();
+    let path = format!("/ojs/v1/unique-jobs/{key}");
+    assert_eq!(server.get(&path).await.body["is_lower_bound"], true);
+    let told = server.ask(semel_client::Method::DELETE, &path, None, Default::default()).await;
+    assert_eq!((told.status, told.code()), (409, "too_many_holders"));
     server.stop().await;
 }
 

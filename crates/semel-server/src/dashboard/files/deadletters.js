@@ -1,6 +1,7 @@
 // Jobs that failed for good: looked at, offered again, deleted.
 
 import { at, get, post, remove } from "./api.js";
+import { BULK_MAX, bulk } from "./bulk.js";
 import { ask } from "./dialog.js";
 import { button, field, form, h } from "./dom.js";
 import { count, jobLink, when } from "./format.js";
@@ -10,15 +11,13 @@ import { pager, table } from "./table.js";
 import { forAdmins, isAdmin } from "./who.js";
 
 const PER_PAGE = 50;
-/** What one request takes, and as far as the server counts. */
-const BULK_MAX = 10_000;
 const AT_LEAST = `${count(BULK_MAX)} or more`;
 
 export async function deadLetters({ query, signal }) {
   const filter = { queue: query.queue, type: query.type };
   const offset = Number(query.offset ?? 0);
   const found = await get("dead-letter", { ...filter, limit: PER_PAGE, offset }, signal);
-  const { total, has_more: more } = found.pagination;
+  const { total, has_more: more, is_lower_bound: isLeast } = found.pagination;
   return [
     h("h1", {}, "Dead letters"),
     h("p", { class: "lead" }, "Offering one again is a new admission: when another job holds its key by now it is refused, and stays here."),
@@ -26,8 +25,8 @@ export async function deadLetters({ query, signal }) {
       field("Queue", h("input", { name: "queue", value: query.queue ?? "", "data-key": "/" })),
       field("Type", h("input", { name: "type", value: query.type ?? "" })),
       h("button", { type: "submit", class: "main" }, "Filter"),
-      total > 0 && isAdmin() ? button(`Offer ${total < BULK_MAX ? `all ${count(total)}` : AT_LEAST} again…`, () => all("retry", filter, total)) : null,
-      total > 0 && isAdmin() ? button("Delete all of them…", () => all("delete", filter, total), { class: "danger" }) : null),
+      (total > 0 || isLeast) && isAdmin() ? button(`Offer ${total >= BULK_MAX ? AT_LEAST : isLeast ? "all" : `all ${count(total)}`} again…`, () => all("retry", filter, total, isLeast)) : null,
+      (total > 0 || isLeast) && isAdmin() ? button("Delete all of them…", () => all("delete", filter, total, isLeast), { class: "danger" }) : null),
     table([
       { label: "Job", cell: (job) => jobLink(job.id) },
       { label: "Type", cell: (job) => job.type },
@@ -48,10 +47,11 @@ async function removeOne(job) {
   if (done) await act(remove(`dead-letter/${at(job.id)}`), "It is deleted.");
 }
 
-async function all(verb, filter, total) {
+async function all(verb, filter, total, isLeast) {
+  const many = `${isLeast && total < BULK_MAX ? "at least " : ""}${count(total)}`;
   const isDelete = verb === "delete";
   const done = await ask({
-    title: isDelete ? `Delete ${count(total)} dead letters?` : `Offer ${count(total)} dead letters again?`,
+    title: isDelete ? `Delete ${many} dead letters?` : `Offer ${many} dead letters again?`,
     body: h("ul", {},
       h("li", {}, `Queue: ${filter.queue ?? "all"}; type: ${filter.type ?? "all"}.`),
       h("li", {}, isDelete ? "It cannot be taken back." : "Each is a new admission. Those whose key another job holds stay here and are counted."),
@@ -61,8 +61,8 @@ async function all(verb, filter, total) {
   });
   if (!done) return;
   const chosen = Object.fromEntries(Object.entries(filter).filter(([, value]) => value));
-  await act(post(`admin/jobs/bulk/${verb}`, { confirm: true, filter: chosen, limit: BULK_MAX }),
-    (told) => `${count(told.succeeded)} of ${count(told.matched)}; ${count(told.failed)} stayed as they were.`);
+  await act(bulk(verb, chosen),
+    (told) => `${count(told.succeeded)} of ${count(told.matched)}; ${count(told.failed)} stayed as they were.${told.isMore ? " There may be more: do it again for the rest." : ""}`);
 }
 
 async function act(answered, words) {

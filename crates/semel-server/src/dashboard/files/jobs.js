@@ -1,6 +1,7 @@
 // Jobs by state, queue, type and what is in them, newest first; and one thing done to everything that the filter admits.
 
-import { get, maybe, post } from "./api.js";
+import { get, maybe } from "./api.js";
+import { BULK_MAX, bulk } from "./bulk.js";
 import { ask } from "./dialog.js";
 import { button, facts, field, form, h } from "./dom.js";
 import { badge, count, jobLink, keyLink, when } from "./format.js";
@@ -11,8 +12,6 @@ import { pager, table } from "./table.js";
 import { forAdmins } from "./who.js";
 
 const PER_PAGE = 50;
-/** What one request takes, and as far as the server counts. */
-const BULK_MAX = 10_000;
 
 const COLUMNS = [
   { label: "Job", cell: (job) => jobLink(job.id) },
@@ -75,13 +74,13 @@ async function cancelAll(filter) {
   } catch (error) {
     return tell(error.message);
   }
-  const total = found.pagination.total;
-  if (total === 0) return tell("No live job matches.");
+  const { total, is_lower_bound: isLeast } = found.pagination;
+  if (total === 0 && !isLeast) return tell("No live job matches.");
   const words = await ask({
-    title: `Cancel ${count(Math.min(total, BULK_MAX))} jobs?`,
+    title: total === 0 ? "Look for older jobs, and cancel those?" : `Cancel ${isLeast && total < BULK_MAX ? "at least " : ""}${count(Math.min(total, BULK_MAX))} jobs?`,
     body: [
       facts([["States", states.join(", ")], ["Queue", filter.queue ?? "all"], ["Type", filter.type ?? "all"]]),
-      h("p", {}, "Such as:"),
+      total === 0 ? h("p", {}, "Among the newest jobs none matches; there are older ones that were not looked at yet.") : h("p", {}, "Such as:"),
       h("ul", {}, found.items.map((job) => h("li", {}, jobLink(job.id), ` ${job.type} · ${job.state}`))),
       h("p", {}, "Then:"),
       h("ul", {},
@@ -96,8 +95,8 @@ async function cancelAll(filter) {
   if (!words) return;
   try {
     const filters = { state: states, ...(filter.queue ? { queue: filter.queue } : {}), ...(filter.type ? { type: filter.type } : {}) };
-    const told = await post("admin/jobs/bulk/cancel", { confirm: true, filter: filters, limit: BULK_MAX });
-    tell(`Cancelled ${count(told.cancelled ?? 0)}; ${count(told.failed ?? 0)} had moved on.`);
+    const told = await bulk("cancel", filters);
+    tell(`Cancelled ${count(told.succeeded)}; ${count(told.failed)} had moved on.${told.isMore ? " There may be more: do it again for the rest." : ""}`);
   } catch (error) {
     tell(error.message);
   }

@@ -33,7 +33,7 @@ export async function key({ params, signal }) {
       ["Held since", h("span", {}, when(first.created_at), " · ", clock(first.created_at))],
       ["Window ends", first.locked_until ? h("span", {}, when(first.locked_until), " · ", clock(first.locked_until)) : "no window: its state decides"],
       ["Duplicates suppressed", count(suppressed)],
-      ["Other holders", hidden > 0 ? `${count(hidden)} that may not be shown` : null],
+      ["Other holders", found.is_lower_bound ? "more than 1,000 jobs carry it: cancel some of them before it can be released" : hidden > 0 ? `${count(hidden)} that may not be shown` : null],
     ]),
     h("p", { class: "actions" },
       button("Release this key…", () => release(found.key, holders, hidden), { class: "danger" }),
