@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use semel_core::body::Body;
 use semel_core::enqueue::{Offer, Start, When};
+use semel_core::unique::Preset;
 
 use crate::enqueue::is_system;
 use crate::members::Members;
@@ -17,19 +18,25 @@ pub(crate) fn put_options(offer: &Offer, body: &Body, options: &mut Object<'_>) 
     options.plain("queue", &offer.queue);
     options.number("priority", offer.priority);
     retry::put(&body.retry, options);
-    if !body.tags.is_empty() {
+    // Where a template filled in what was not said, it would do so again: then also what there is not is said.
+    let own = Members::kept(&body.extra);
+    let is_by_template = own.raw("version").is_some();
+    if !body.tags.is_empty() || is_by_template {
         options.texts("tags", &body.tags);
     }
-    if let Some(policy) = &body.unique {
-        object(options.member("unique"), |object| unique::put_members(policy, object));
+    match &body.unique {
+        Some(policy) => object(options.member("unique"), |object| unique::put_members(policy, object)),
+        None if is_by_template => options.plain("unique", Preset::AlwaysUnique.name()),
+        None => {}
     }
     for (name, millis) in [("timeout_ms", offer.timeout_ms), ("visibility_timeout_ms", offer.visibility_ms)] {
-        if millis > 0 {
+        if millis > 0 || is_by_template {
             options.number(name, millis);
         }
     }
-    if matches!(offer.start, Start::OnActivation | Start::Held(_)) {
-        options.flag("pending", true);
+    let is_pending = matches!(offer.start, Start::OnActivation | Start::Held(_));
+    if is_pending || offer.start == Start::Now && is_by_template {
+        options.flag("pending", is_pending);
     }
     if let Start::Later(when) | Start::Held(when) = offer.start {
         options.plain("delay_until", Said(when));
@@ -37,11 +44,11 @@ pub(crate) fn put_options(offer: &Offer, body: &Body, options: &mut Object<'_>) 
     if let Some(when) = offer.expires {
         options.plain("expires_at", Said(when));
     }
-    if !body.sensitive.is_empty() {
+    if !body.sensitive.is_empty() || is_by_template {
         options.texts("sensitive", &body.sensitive);
     }
     // What was sent in `options` and is kept as it is: a limit, and whatever is the sender's own.
-    if let Some(own) = Members::kept(&body.extra).get("", "options").and_then(|own| own.members().ok()) {
+    if let Some(own) = own.get("", "options").and_then(|own| own.members().ok()) {
         own.iter("").for_each(|(name, value)| options.raw(name, value.text()));
     }
 }

@@ -81,13 +81,18 @@ pub fn hidden_meta(body: &Body) -> Option<String> {
 
 /// The first place marked as sensitive that has no more than what others are shown of it.
 pub(crate) fn already_hidden(body: &Body) -> Option<&str> {
+    if body.sensitive.is_empty() {
+        return None;
+    }
+    // Read once: they may be long, and the places many.
+    let read = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap_or_default();
+    let (args, meta) = (read(&body.args), read(&body.meta));
     body.sensitive.iter().map(String::as_str).find(|pointer| {
-        let (text, within) = match pointer.strip_prefix("/args") {
-            Some(within) => (&body.args, within),
-            None => (&body.meta, pointer.strip_prefix("/meta").unwrap_or(pointer)),
+        let value = match pointer.strip_prefix("/args") {
+            Some(within) => args.pointer(within),
+            None => pointer.strip_prefix("/meta").and_then(|within| meta.pointer(within)),
         };
-        let value: Option<serde_json::Value> = serde_json::from_str(text).ok();
-        value.is_some_and(|value| value.pointer(within).is_some_and(|value| value == HIDDEN))
+        value.is_some_and(|value| value == HIDDEN)
     })
 }
 

@@ -181,7 +181,9 @@ impl From<StoreError> for Refused {
             ),
             _ => Problem::internal(),
         };
-        Self { problem, cause: Some(error.to_string()) }
+        // A cursor is the caller's affair, not a failure.
+        let cause = (error != StoreError::CursorGone).then(|| error.to_string());
+        Self { problem, cause }
     }
 }
 

@@ -13,7 +13,7 @@ use crate::print::{Printer, Style, items, number, text};
 /// List crons; trigger, enable, disable or delete one; see what became of its ticks
 #[derive(Args, Debug)]
 #[command(after_help = "\
-trigger ends with 3 when nothing was admitted: the job of an earlier tick has not ended, or another job has the key.
+trigger ends with 3 when it was refused: the job of an earlier tick has not ended, or another job has the key and the policy rejects.
 
 Examples:
   semel crons
@@ -92,7 +92,7 @@ impl Crons {
     }
 }
 
-/// A tick by hand. One that admits nothing is a failure of its own: a script must not take the job for enqueued.
+/// A tick by hand. One that is refused is a failure of its own: a script must not take the job for enqueued.
 async fn trigger(settings: &Settings, printer: &Printer, name: &str) -> Result<(), Failure> {
     let path = format!("/ojs/v1/cron/{}/trigger", encode(name));
     let answer = ask(settings, Method::POST, &path, &json!({})).await?;
@@ -101,14 +101,14 @@ async fn trigger(settings: &Settings, printer: &Printer, name: &str) -> Result<(
     }
     let (outcome, job) = (text(&answer, "/outcome"), job(&answer));
     let why = match outcome.as_str() {
-        "fired" => {
+        // As of a request, the answer of which is the job that is there.
+        "fired" | "duplicate" => {
             if !printer.is_json() {
                 printer.line(format_args!("{name}: {outcome} {job}"));
             }
             return Ok(());
         }
         "skipped" => "the job of an earlier tick has not ended",
-        "duplicate" => "the job is there already",
         _ => "its unique policy refused it",
     };
     let what = format!("{name}: {outcome}: {why}\n  job: {job}");

@@ -75,10 +75,13 @@ async fn what_a_cron_is_shown_as_makes_the_same_cron() {
     let template = json!({ "type": "a.b", "args": [{ "n": 1 }], "meta": { "m": 1 }, "version": "2", "own": [1], "options": options });
     let full = json!({ "name": "full", "expression": "0 3 1 1 *", "job_template": template });
     let pending = json!({ "name": "pending", "expression": "0 3 1 1 *", "type": "a.b", "args": [], "options": { "pending": true } });
+    // As a template leaves it that was asked for nothing.
+    let versioned =
+        json!({ "name": "versioned", "expression": "0 3 1 1 *", "type": "a.b", "args": [], "version": "1" });
     for tenant in ["", "acme"] {
         let headers =
             || if tenant.is_empty() { header("accept", "*/*") } else { header("x-ojs-tenant", tenant) };
-        for cron in [&full, &pending] {
+        for cron in [&full, &pending, &versioned] {
             let told = server.ask(Method::POST, "/ojs/v1/cron", Some(&cron.to_string()), headers()).await;
             assert_eq!(told.status, 201, "{}", told.body);
             let path = format!("/ojs/v1/cron/{}", cron["name"].as_str().unwrap());

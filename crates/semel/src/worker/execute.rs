@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::beat::{Beats, Signals};
 use super::handler::Erased;
 use super::link::{Link, Reported};
-use super::middleware::{Middleware, Next};
+use super::middleware::{Middleware, Next, no_handler};
 use super::rest::{News, Rest};
 use super::run::{Delivery, Run, States};
 use super::verdict::{Failure, Outcome};
@@ -157,9 +157,14 @@ impl Shared {
                 "jobs of a type are fetched that this worker has no handler for; each fails its attempt, and waits a minute for a worker that has one"
             );
         }
+        // What a layer makes of other failures must not end a job that another worker knows.
+        let unhandled = handler.is_none().then(|| no_handler(run.job_type()));
         let next = Next { layers: Arc::clone(&self.layers), at: 0, handler };
         // Inside the future, so that what panics before its first await is caught too.
-        Box::pin(async move { next.run(run).await })
+        Box::pin(async move {
+            let outcome = next.run(run).await;
+            unhandled.unwrap_or(outcome)
+        })
     }
 
     /// Whether nobody has been told yet that this type is not handled.

@@ -18,7 +18,8 @@ use super::verdict::{Failure, Outcome};
 const NO_HANDLER_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
 /// What happens around every run of a worker: an async function of the run and of what comes [next](Next). A handler that panics
-/// is a failed attempt there as well, and so is a type without a handler. A run that is dropped, as when its time is over, is
+/// is a failed attempt there as well, and so is a type without a handler, of which a layer only hears: whatever it makes of that, the job
+/// waits for a worker that has one. A run that is dropped, as when its time is over, is
 /// dropped with all that is around it: whatever has to be done then as well is done by a guard's `Drop`.
 ///
 /// ```
@@ -78,7 +79,7 @@ impl Next {
     }
 }
 
-fn no_handler(job_type: &str) -> Outcome {
+pub(super) fn no_handler(job_type: &str) -> Outcome {
     let failure = Failure::new("no_handler", format!("this worker has no handler for {job_type}"));
     Outcome::Retry(failure.after(NO_HANDLER_AGAIN_AFTER))
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use semel::testing::TestQueue;
-use semel::{CancellationToken, Envelope, JobState, Next, Outcome, Run, State, Worker};
+use semel::{CancellationToken, Envelope, Job, JobState, Next, Outcome, Run, State, Worker};
 use tokio::sync::mpsc;
 use tokio::task::consume_budget;
 
@@ -154,16 +154,24 @@ async fn layers_hear_how_a_run_ended_that_panicked_or_had_no_handler() {
         .layer(move |run: Run, next: Next| {
             let told = told.clone();
             async move {
-                let outcome = next.run(run).await;
-                if let Outcome::Retry(failure) = &outcome {
-                    told.send(failure.to_string()).unwrap();
+                match next.run(run).await {
+                    Outcome::Retry(failure) => {
+                        told.send(failure.to_string()).unwrap();
+                        Outcome::Discard(failure)
+                    }
+                    other => other,
                 }
-                outcome
             }
         });
     queue.enqueue(Add { a: 1, b: 1 }).await.unwrap();
     queue.enqueue(Envelope::new("not.handled")).await.unwrap();
-    assert_eq!(queue.drain(&worker).await.len(), 2);
+    let ran = queue.drain(&worker).await;
+    // What it makes of a failure holds; of a type that another worker may know it makes nothing.
+    let is_discarded = |job_type: &str| {
+        let ran = ran.iter().find(|ran| ran.job_type == job_type).unwrap();
+        matches!(ran.outcome, Some(Outcome::Discard(_)))
+    };
+    assert!(is_discarded(Add::TYPE) && !is_discarded("not.handled"), "{ran:?}");
     let mut heard = [was_told.recv().await.unwrap(), was_told.recv().await.unwrap()];
     heard.sort();
     assert_eq!(heard, ["no_handler: this worker has no handler for not.handled", "panic: of the handler"]);

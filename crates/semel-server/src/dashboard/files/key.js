@@ -17,7 +17,7 @@ export async function key({ params, signal }) {
   const found = await maybe(get(`unique-jobs/${at(params.key)}`, {}, signal), [404]);
   if (!found) return [title(params.key), free(), timelinePart(params.key, null, signal)];
   const { holders, hidden } = found;
-  if (holders.length === 0) return [title(found.key), ...unshown(found.key, hidden), timelinePart(found.key, null, signal)];
+  if (holders.length === 0) return [title(found.key), ...unshown(found.key, hidden, found.is_lower_bound), timelinePart(found.key, null, signal)];
   const first = holders.find((holder) => holder.holds) ?? holders[0];
   const job = (await maybe(get(`jobs/${at(first.job_id)}`, {}, signal)))?.job;
   const again = job ? await askAgain(job, signal) : null;
@@ -36,7 +36,7 @@ export async function key({ params, signal }) {
       ["Other holders", found.is_lower_bound ? "more than 1,000 jobs carry it: cancel some of them before it can be released" : hidden > 0 ? `${count(hidden)} that may not be shown` : null],
     ]),
     h("p", { class: "actions" },
-      button("Release this key…", () => release(found.key, holders, hidden), { class: "danger" }),
+      found.is_lower_bound ? null : button("Release this key…", () => release(found.key, holders, hidden), { class: "danger" }),
       job?.unique && again?.isSame ? h("a", { class: "button", href: link("why", { of: first.job_id }) }, "Offer the same again?") : null),
     job?.unique
       ? part("Policy of the holder",
@@ -60,11 +60,11 @@ function title(key) {
 }
 
 /** A key that only jobs carry which do not disclose it. */
-function unshown(key, hidden) {
+function unshown(key, hidden, isLeast) {
   return [
     h("div", { class: "verdict" },
-      h("p", {}, h("strong", {}, "Carried. "), `${hidden === 1 ? "One job that may not be shown carries" : `${count(hidden)} jobs that may not be shown carry`} it. Whether it still blocks others is not shown.`)),
-    h("p", { class: "actions" }, button("Release this key…", () => release(key, [], hidden), { class: "danger" })),
+      h("p", {}, h("strong", {}, "Carried. "), `${isLeast ? "More than 1,000 jobs carry" : hidden === 1 ? "One job that may not be shown carries" : `${count(hidden)} jobs that may not be shown carry`} it. Whether it still blocks others is not shown.`)),
+    isLeast ? null : h("p", { class: "actions" }, button("Release this key…", () => release(key, [], hidden), { class: "danger" })),
   ];
 }
 
