@@ -83,3 +83,36 @@ impl fmt::Display for After {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::enqueue::Enqueue;
+
+    fn shown(text: &str) -> String {
+        let (offer, _) = Enqueue::parse(text, true).unwrap().into_parts();
+        let body = Body::decode(&offer.body).unwrap();
+        let mut out = String::new();
+        object(&mut out, |options| put_options(&offer, &body, options));
+        out
+    }
+
+    /// Left out, each would be filled in again by what the template says.
+    #[test]
+    fn what_a_job_of_a_template_has_not_is_said() {
+        let plain = shown(r#"{"type":"a.b","args":[]}"#);
+        let made = shown(r#"{"type":"a.b","args":[],"version":"1"}"#);
+        for said in [
+            r#""unique":"always_unique""#,
+            r#""tags":[]"#,
+            r#""sensitive":[]"#,
+            r#""timeout_ms":0"#,
+            r#""visibility_timeout_ms":0"#,
+            r#""pending":false"#,
+        ] {
+            assert!(made.contains(said) && !plain.contains(said), "{said}: {made} {plain}");
+        }
+        let again = shown(&format!(r#"{{"type":"a.b","args":[],"version":"1","options":{made}}}"#));
+        assert_eq!(again, made);
+    }
+}
