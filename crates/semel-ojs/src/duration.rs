@@ -1,5 +1,6 @@
 //! Durations and points in time in every spelling that clients send.
 
+use std::fmt;
 use std::time::Duration;
 
 use semel_core::enqueue::When;
@@ -100,9 +101,40 @@ pub fn when(text: &str, pointer: &str) -> Result<When, Invalid> {
     }
 }
 
+/// A duration in ISO 8601, in seconds or whole minutes and hours, to the microsecond, which is what a store counts by.
+pub(crate) struct Iso(pub(crate) Duration);
+
+impl fmt::Display for Iso {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.0.as_secs(), self.0.subsec_micros()) {
+            (s, 0) if s > 0 && s % 3600 == 0 => write!(f, "PT{}H", s / 3600),
+            (s, 0) if s > 0 && s % 60 == 0 => write!(f, "PT{}M", s / 60),
+            (s, 0) => write!(f, "PT{s}S"),
+            (s, us) if us % 1000 == 0 => write!(f, "PT{s}.{:03}S", us / 1000),
+            (s, us) => write!(f, "PT{s}.{us:06}S"),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_written_is_read_as_the_same() {
+        for (micros, text) in [
+            (0, "PT0S"),
+            (1, "PT0.000001S"),
+            (250_000, "PT0.250S"),
+            (1_500_001, "PT1.500001S"),
+            (61_000_000, "PT61S"),
+            (300_000_000, "PT5M"),
+            (7_200_000_000, "PT2H"),
+        ] {
+            let length = Duration::from_micros(micros);
+            assert_eq!((Iso(length).to_string().as_str(), parse(text, "").unwrap()), (text, length));
+        }
+    }
 
     #[test]
     fn both_spellings_are_read() {

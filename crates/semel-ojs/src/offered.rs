@@ -1,12 +1,12 @@
 //! An offer in the words of a request: what the same job would be asked for with.
 
 use std::fmt;
-use std::time::Duration;
 
 use semel_core::body::Body;
 use semel_core::enqueue::{Offer, Start, When};
 use semel_core::unique::Preset;
 
+use crate::duration::Iso;
 use crate::enqueue::is_system;
 use crate::members::Members;
 use crate::write::{Object, object};
@@ -67,19 +67,7 @@ impl fmt::Display for Said {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             When::At(at) => at.fmt(f),
-            When::In(after) => After(after).fmt(f),
-        }
-    }
-}
-
-/// A duration in ISO 8601, to the microsecond, which is what the store counts by.
-struct After(Duration);
-
-impl fmt::Display for After {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.0.as_secs(), self.0.subsec_micros()) {
-            (seconds, 0) => write!(f, "PT{seconds}S"),
-            (seconds, micros) => write!(f, "PT{seconds}.{micros:06}S"),
+            When::In(after) => Iso(after).fmt(f),
         }
     }
 }

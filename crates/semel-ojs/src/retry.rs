@@ -7,7 +7,7 @@ use semel_core::error::{Invalid, InvalidKind};
 use semel_core::limits::FAILURE_NAME_BYTES_MAX;
 use semel_core::retry::{OnExhaustion, RetryPolicy, RetrySpec};
 
-use crate::duration;
+use crate::duration::{self, Iso};
 use crate::members::{Value, below};
 use crate::write::Object;
 
@@ -167,19 +167,4 @@ fn write(policy: &RetryPolicy, out: &mut String) {
             },
         );
     });
-}
-
-/// A duration in ISO 8601, in seconds or whole minutes and hours.
-struct Iso(Duration);
-
-impl std::fmt::Display for Iso {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (seconds, millis) = (self.0.as_secs(), self.0.subsec_millis());
-        match (seconds, millis) {
-            (s, 0) if s > 0 && s % 3600 == 0 => write!(f, "PT{}H", s / 3600),
-            (s, 0) if s > 0 && s % 60 == 0 => write!(f, "PT{}M", s / 60),
-            (s, 0) => write!(f, "PT{s}S"),
-            (s, ms) => write!(f, "PT{s}.{ms:03}S"),
-        }
-    }
 }

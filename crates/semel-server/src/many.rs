@@ -66,7 +66,7 @@ async fn look(engine: &Engine, filter: Filter, most: usize, listings: usize) -> 
         let room = most.saturating_sub(heads.len());
         if listing.heads.len() > room {
             // Where a page goes on is the store's to say: the id of a job need not say it any more once that job is deleted, as all
-            // of these may be at once.
+            // of these may be at once. Asked for no more than that from the beginning, it would not say whether there are others.
             filter.limit = u32::try_from(room).unwrap_or(u32::MAX);
             listing = engine.list(filter.clone()).await?;
         }

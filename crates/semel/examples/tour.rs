@@ -7,10 +7,10 @@ use std::time::Duration;
 use semel::{Attempt, Enqueued, Envelope, Job, Next, Outcome, Return, Run, Semel, State, Worker};
 use serde::{Deserialize, Serialize};
 
-/// One capture per order; asking again is answered with the one that is there.
+/// One capture per order, for a week also when it is done; asking again is answered with the one that is there.
 #[derive(Serialize, Deserialize, Job)]
 #[job(type = "payment.capture", max_attempts = 5, retry(initial = "10ms"))]
-#[job(unique(args("order"), on_conflict = "ignore"))]
+#[job(unique(args("order"), live_and("completed"), period = "7d", while_active, on_conflict = "ignore"))]
 struct Capture {
     order: u64,
     cents: i64,

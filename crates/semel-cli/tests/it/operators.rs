@@ -156,8 +156,7 @@ fn workers_are_told_and_limits_and_bounds_are_shown() {
     drop(server);
 }
 
-/// One request ends ten thousand at most.
-/// A script takes 0 for a job that was enqueued.
+/// A script takes 0 for a job that is there.
 #[test]
 fn a_tick_by_hand_that_admits_nothing_is_told_from_one_that_does() {
     let folder = Folder::new();
@@ -168,6 +167,12 @@ fn a_tick_by_hand_that_admits_nothing_is_told_from_one_that_does() {
         let cron = json!({ "name": name, "expression": "0 3 1 1 *", "overlap_policy": overlap, "job_template": job });
         server.post("/ojs/v1/cron", &cron);
     };
+    let same = json!({ "type": "a.d", "args": [], "options": { "unique": { "keys": ["type"], "on_conflict": "ignore" } } });
+    cron("same", "allow", &same);
+    for outcome in ["fired", "duplicate"] {
+        let ran = folder.run(&["crons", "trigger", "same", "--server", &server.url]);
+        assert!(ran.code == 0 && ran.out.contains(&format!("same: {outcome} ")), "{ran:?}");
+    }
     cron("alone", "skip", &job);
     cron("keyed", "allow", &unique);
     for (name, outcome) in [("alone", "skipped"), ("keyed", "rejected")] {
@@ -191,6 +196,7 @@ fn a_tick_by_hand_that_admits_nothing_is_told_from_one_that_does() {
     }
 }
 
+/// One request ends ten thousand at most.
 #[test]
 fn a_purge_goes_on_until_nothing_waits() {
     let folder = Folder::new();

@@ -73,7 +73,7 @@ fn a_failure_is_one_though_nobody_reads_of_it() {
     child.wait().unwrap();
 }
 
-/// `semel serve | head -1` once ended the server without a word.
+/// As in `semel serve | head -1`.
 #[test]
 fn a_server_serves_on_though_nobody_reads_where_it_listens() {
     let folder = Folder::new();

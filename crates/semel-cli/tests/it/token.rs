@@ -197,7 +197,7 @@ fn a_change_keeps_who_may_read_the_file() {
     assert_eq!((after.mode() & 0o7777, after.uid(), after.gid()), (0o640, before.uid(), before.gid()));
 }
 
-/// Where a link was replaced by a file of its own, the file that the server reads kept the token.
+/// A file of its own in the link's place would leave the token in the one that the server reads.
 #[cfg(unix)]
 #[test]
 fn a_token_is_revoked_in_the_file_that_a_link_leads_to() {

@@ -35,4 +35,12 @@ struct Meta { to: String }
 #[job(type = "a.b", unique(args("to"), strict))]
 struct Identity { to: String }
 
+#[derive(Serialize, Deserialize, Job)]
+#[job(type = "a.b", unique(args, states("active"), live_and("completed")))]
+struct States { to: String }
+
+#[derive(Serialize, Deserialize, Job)]
+#[job(type = "a.b", unique(args, live_and("active")))]
+struct Live { to: String }
+
 fn main() {}

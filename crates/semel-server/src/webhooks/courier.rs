@@ -169,9 +169,9 @@ async fn run(webhooks: &Webhooks, sender: &Sender, job: &Job) -> Result<(), Stor
     Ok(())
 }
 
-/// A random number in `[0, 1)`. One half, the middle of the jitter, where the system has none.
+/// A random number in `[0, 1)`.
 fn chance() -> f64 {
-    getrandom::u32().map_or(0.5, |random| f64::from(random) / (f64::from(u32::MAX) + 1.0))
+    (semel_store::random::number() >> 11) as f64 / (1_u64 << 53) as f64
 }
 
 /// A signed request to a subscriber. It says when it is sent by this machine's clock, for the subscriber holds that against its own: the

@@ -150,12 +150,15 @@ async fn connect(addresses: &[SocketAddr]) -> Result<TcpStream, Failed> {
     Err(Failed::because("the host cannot be reached"))
 }
 
+/// What carries a request and its answer while it is polled.
+type Connection = Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>;
+
 /// An answer whose head has come.
 struct Answer {
     head: Parts,
     body: Incoming,
     /// Has to be driven for the body to come; none when it has ended.
-    connection: Option<Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>>,
+    connection: Option<Connection>,
     /// The connection takes its end for its own.
     _sender: http1::SendRequest<Full<Bytes>>,
 }
@@ -172,10 +175,7 @@ async fn outcome(answering: impl Future<Output = Result<Answer, Failed>>) -> Res
 }
 
 /// Reads a body, as far as is read of one.
-async fn read_out(
-    mut body: Incoming,
-    connection: Option<Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>>,
-) {
+async fn read_out(mut body: Incoming, connection: Option<Connection>) {
     let read = async {
         let mut left = ANSWER_BYTES_MAX;
         while let Some(Ok(frame)) = body.frame().await {
@@ -218,7 +218,7 @@ async fn ask(
     let broke = |error: hyper::Error| Failed::because(format!("the connection broke ({error})"));
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(broke)?;
     // Ends with the sender, or when it is dropped.
-    let mut connection: Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>> = Box::pin(connection);
+    let mut connection: Connection = Box::pin(connection);
     let mut asked = std::pin::pin!(sender.send_request(request(letter)?));
     let mut has_ended = false;
     let response = tokio::select! {

@@ -73,7 +73,7 @@ async fn ended(f: &Fixture) -> Vec<JobId> {
     ids
 }
 
-/// The page behind once began with the newest job again.
+/// Else the page behind begins with the newest job again, and who reads them all never ends.
 #[tokio::test]
 async fn pages_go_on_though_each_job_is_purged_once_it_was_listed() {
     for (limit, is_carried) in [(1, true), (1, false), (2, true)] {
