@@ -6,15 +6,36 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use serde_json::Value;
+
+use crate::tidy::graph::packages;
 use crate::workspace::Workspace;
 
 /// The library's package, which is also its folder under `crates`.
-const PACKAGE: &str = "semel";
+pub const PACKAGE: &str = "semel";
 /// Its API, one declaration a line, beside its `Cargo.toml`.
 const GOLDEN: &str = "crates/semel/api.txt";
 /// What begins the name of a page of one item; the folder says its module.
 const KINDS: [&str; 9] =
     ["struct.", "enum.", "trait.", "fn.", "macro.", "derive.", "attr.", "type.", "constant."];
+
+/// What rustdoc is told by.
+pub const FLAGS: (&str, &str) = ("RUSTDOCFLAGS", "-D warnings");
+
+/// What has cargo write the pages: of the whole workspace at once, the library with all its features, so that one build serves the check
+/// of the docs and this.
+pub fn documented(metadata: &Value) -> Vec<String> {
+    let features: Vec<String> =
+        features_of(metadata, PACKAGE).map(|feature| format!("{PACKAGE}/{feature}")).collect();
+    ["doc", "--no-deps", "--workspace", "--features", &features.join(",")].map(str::to_owned).to_vec()
+}
+
+/// The features of a package, those that it has unasked aside.
+pub fn features_of<'a>(metadata: &'a Value, package: &str) -> impl Iterator<Item = &'a str> {
+    let package = packages(metadata).iter().find(|known| known["name"] == package);
+    let features = package.and_then(|package| package["features"].as_object()).into_iter().flatten();
+    features.map(|(name, _)| name.as_str()).filter(|name| *name != "default")
+}
 
 /// Compares the API with the one in the repository.
 ///
@@ -40,16 +61,16 @@ pub fn write(workspace: &Workspace) -> Result<(), String> {
 }
 
 fn read(workspace: &Workspace) -> Result<String, String> {
+    let metadata = workspace.metadata()?;
     let output = workspace
         .cargo()
-        .args(["doc", "--no-deps", "--all-features", "--lib", "--quiet", "--package", PACKAGE])
-        .env("RUSTDOCFLAGS", "-D warnings")
+        .args(documented(&metadata))
+        .env(FLAGS.0, FLAGS.1)
         .output()
         .map_err(|error| format!("cannot start cargo: {error}"))?;
     if !output.status.success() {
         return Err(format!("`cargo doc` failed:\n{}", String::from_utf8_lossy(&output.stderr)));
     }
-    let metadata = workspace.metadata()?;
     let target = metadata["target_directory"].as_str().ok_or("cargo names no target directory")?;
     let root = Path::new(target).join("doc").join(PACKAGE);
     // Pages of what is gone stay until somebody cleans up: the list of all items is of this run.

@@ -8,12 +8,11 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::absent::{self, Absent};
-use crate::api;
+use crate::api::{self, PACKAGE as LIBRARY, features_of};
 use crate::bench::instructions;
 use crate::services::{Services, valgrind, valkey};
 use crate::steps::{Action, Step, run as run_steps};
 use crate::tidy;
-use crate::tidy::graph::packages;
 use crate::workspace::Workspace;
 
 /// Events that the demo plays as a smoke test.
@@ -26,8 +25,6 @@ const STORE_IN_REDIS: &str = "semel-redis";
 const VALKEY_LIMIT: Duration = Duration::from_secs(900);
 /// The profile of nextest in which tests that wait for timers run beside those that need a processor.
 const WHOLE: &str = "whole";
-/// What programs depend on.
-const LIBRARY: &str = "semel";
 /// How it is looked at without its features.
 const ALONE: [&str; 6] = ["check", "--locked", "--package", LIBRARY, "--lib", "--no-default-features"];
 /// What checks the dependencies.
@@ -63,7 +60,7 @@ pub fn run(workspace: &Workspace, is_quick: bool) -> Result<(), String> {
         format(workspace),
         clippy(workspace),
         tidy_step(workspace),
-        docs(workspace),
+        docs(workspace, &workspace.metadata()?),
         public_api(workspace),
         tests(workspace, &variables, &absent, workspace.has_cargo_command("nextest")),
     ];
@@ -183,9 +180,11 @@ fn slots() -> String {
 fn on_valkey(workspace: &Workspace, variables: &[(&'static str, String)], has_nextest: bool) -> Step {
     let named = ON_VALKEY.map(|name| format!("test(/^{name}/)")).join(" + ");
     let named = format!("package({STORE_IN_REDIS}) & ({named})");
+    let threads = slots();
     let args = if has_nextest {
         // All packages, of which one is run: one alone would have its dependencies with fewer features, and built anew.
-        vec!["nextest", "run", "--workspace", "--no-fail-fast", "-E", &named]
+        let whole = ["nextest", "run", "--workspace", "--no-fail-fast", "--profile", WHOLE, "--test-threads"];
+        [&whole[..], &[threads.as_str(), "-E", &named]].concat()
     } else {
         let package = ["test", "--no-fail-fast", "--package", STORE_IN_REDIS, "--test", "it", "--"];
         [&package[..], &ON_VALKEY].concat()
@@ -233,24 +232,18 @@ fn each_feature(workspace: &Workspace) -> Result<(), String> {
     Ok(())
 }
 
-/// The features of a package, those that it has unasked aside.
-fn features_of<'a>(metadata: &'a Value, package: &str) -> impl Iterator<Item = &'a str> {
-    let package = packages(metadata).iter().find(|known| known["name"] == package);
-    let features = package.and_then(|package| package["features"].as_object()).into_iter().flatten();
-    features.map(|(name, _)| name.as_str()).filter(|name| *name != "default")
-}
-
-fn docs(workspace: &Workspace) -> Step {
-    let args = ["doc", "--no-deps", "--workspace"];
+fn docs(workspace: &Workspace, metadata: &Value) -> Step {
+    let args = api::documented(metadata);
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let step = cargo_step(workspace, "docs", &args, "mostly a link to something that is gone or private");
-    with_variable(step, "RUSTDOCFLAGS", "-D warnings")
+    with_variable(step, api::FLAGS.0, api::FLAGS.1)
 }
 
 fn public_api(workspace: &Workspace) -> Step {
     let workspace = Workspace { root: workspace.root.clone() };
     Step {
         name: "public api",
-        shown: "cargo doc --package semel --all-features, and a look at its pages".to_owned(),
+        shown: "a look at the pages of the library".to_owned(),
         remedy: "what changed on purpose: `cargo xtask golden`; what was taken away or changed is a breaking change",
         action: Action::Call(Box::new(move || api::check(&workspace))),
     }

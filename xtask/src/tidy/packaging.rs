@@ -199,8 +199,46 @@ mod tests {
         assert_eq!(found("packaging/a.json", "{\"a\": 1}"), [""; 0]);
     }
 
+    fn shipped(path: &str) -> String {
+        std::fs::read_to_string(Workspace::here().root.join("packaging").join(path)).unwrap()
+    }
+
     fn unit() -> String {
-        std::fs::read_to_string(Workspace::here().root.join("packaging/systemd/semel.service")).unwrap()
+        shipped("systemd/semel.service")
+    }
+
+    /// The first number behind a word, in the lines that are no comments or, where it stands in none of them, in those.
+    fn seconds(text: &str, word: &str) -> Option<u32> {
+        let (comments, lines): (Vec<&str>, Vec<&str>) =
+            text.lines().partition(|line| line.trim_start().starts_with('#'));
+        let behind = |lines: &[&str]| -> Option<u32> {
+            let (_, rest) = lines.iter().find_map(|line| line.split_once(word))?;
+            let digits = rest.trim_start_matches(|c: char| !c.is_ascii_digit());
+            digits.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+        };
+        behind(&lines).or_else(|| behind(&comments))
+    }
+
+    /// As the guide has it, whoever kills what does not end waits for longer than the time to drain and that of a collector.
+    #[test]
+    fn nobody_is_killed_before_the_end() {
+        const COLLECTOR: u32 = 10;
+        let otlp = Workspace::here().root.join("crates/semel-cli/src/otlp.rs");
+        let otlp = std::fs::read_to_string(otlp).unwrap();
+        assert_eq!(seconds(&otlp, "const PATIENCE: Duration = Duration::from_secs("), Some(COLLECTOR));
+        for (path, word, is_put_off) in [
+            ("systemd/semel.service", "TimeoutStopSec=", false),
+            ("container/Dockerfile", "--stop-timeout", false),
+            ("kubernetes/embedded.yaml", "terminationGracePeriodSeconds:", false),
+            ("kubernetes/shared.yaml", "terminationGracePeriodSeconds:", true),
+        ] {
+            let text = shipped(path);
+            let pause = seconds(&text, "sleep: {seconds:");
+            assert_eq!(pause.is_some(), is_put_off, "{path}");
+            let (drain, killed) = (seconds(&text, "--drain").unwrap(), seconds(&text, word).unwrap());
+            let needed = drain + COLLECTOR + pause.unwrap_or(0);
+            assert!(killed > needed, "{path}: killed after {killed} s, and may take {needed} s");
+        }
     }
 
     /// A database that starts with the machine may take longer to come up.
