@@ -10,6 +10,7 @@
 //! - [`limits`], [`workers`], [`throughput`], [`latency`], `queues`: limits in use, workers heard of, the last minute, how long
 //!   jobs waited and ran, queues with a bound.
 //! - [`held`], [`hottest`], [`policies`]: keys that are held, keys and holders that absorbed most, policies in use.
+//! - [`room`]: whole jobs, as many as an answer has room for.
 //! - [`samples`]: what policies do with the jobs that come, if somebody asks for it.
 //! - `once`: requests that were sent before.
 //! - `apart`: what is decided together until one of it stands in the way of the others.
@@ -32,6 +33,7 @@ pub mod limits;
 mod once;
 pub mod policies;
 mod queues;
+pub mod room;
 pub mod samples;
 pub mod tasks;
 pub mod throughput;

@@ -11,6 +11,7 @@ use semel_core::enqueue::{Batch as Decided, Counts, Mode, Offer, Outcome};
 use semel_core::ident::JobId;
 use semel_core::job::Head;
 use semel_engine::Job;
+use semel_engine::room::{ANSWER_BYTES_MAX, weight};
 use semel_ojs::answer::{self, Admitted};
 use semel_ojs::batch::Batch;
 use semel_ojs::enqueue::once;
@@ -23,7 +24,6 @@ use crate::extract;
 use crate::jobs::{asked_for, is_own, told};
 use crate::replay;
 use crate::respond::{Answer, Answered, Refused, if_read, view};
-use crate::search::{self, ANSWER_BYTES_MAX, weight};
 use crate::tenancy::Scope;
 
 /// Bytes an answer takes for each job, about.
@@ -289,7 +289,7 @@ impl Stored {
             _ => None,
         });
         let ids: Vec<JobId> = ids.filter(|id| seen.insert(*id)).collect();
-        let (jobs, _) = if_read(search::whole(&app.engine, &ids).await);
+        let (jobs, _) = if_read(app.engine.whole(&ids).await);
         Self { jobs: jobs.into_iter().map(|job| (job.head.id, job)).collect(), are_hidden, shown: 0 }
     }
 

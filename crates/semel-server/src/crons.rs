@@ -5,6 +5,7 @@ use axum::extract::{Path, Request};
 use http::{StatusCode, Uri};
 use semel_core::cron::{Change, Cron, Decision, Tick};
 use semel_core::ident::{CronName, JobId};
+use semel_engine::room::Room;
 use semel_ojs::cron::{
     self as ojs, Register, TIMES_LISTED, answer_list, change, history as show_history, listed,
 };
@@ -14,7 +15,7 @@ use crate::App;
 use crate::caller::Caller;
 use crate::extract::{self, Parameters};
 use crate::respond::{Answer, Answered, Refused};
-use crate::search::{Room, Told};
+use crate::search::Told;
 use crate::tenancy::Scope;
 
 /// Crons on a page, unless the query says otherwise, and at most.

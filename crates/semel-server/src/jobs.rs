@@ -181,7 +181,7 @@ pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answere
     filter.before = extract::cursor(&query)?;
     let (jobs, next) = match &place {
         Some(place) => search::by_place(&app.engine, filter, place, most).await?,
-        None => search::page(&app.engine, filter, most).await?,
+        None => app.engine.page(filter, most).await?,
     };
     let mut out = String::with_capacity(1_024 * (jobs.len() + 1));
     object(&mut out, |outer| {

@@ -6,12 +6,12 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use semel_core::lease::{Bearer, LeaseToken};
 use semel_engine::Job;
+use semel_engine::room::{Room, weight};
 use semel_store::backend::Claim;
 use tokio::time::Instant;
 
 use crate::App;
 use crate::respond::Refused;
-use crate::search::{Room, weight};
 
 /// The most that a fetch answers. Clients that bound what they read do so at 64 MiB; what escaping adds is beside it.
 const FETCHED_BYTES_MAX: usize = 48 << 20;

@@ -9,6 +9,7 @@ use semel_core::ident::WorkflowId;
 use semel_core::job::Head;
 use semel_core::settle::{Refusal, Settled};
 use semel_core::task::{TaskOutcome, TaskPlan};
+use semel_engine::room::READ_AT_ONCE;
 use semel_engine::tasks::Task;
 use semel_ojs::task::{self, Create, Refused as Unread};
 use semel_ojs::{Code, Problem};
@@ -19,7 +20,7 @@ use crate::caller::Caller;
 use crate::extract::{self, Parameters};
 use crate::replay;
 use crate::respond::{Answer, Answered, Refused, status_of, view};
-use crate::search::{READ_AT_ONCE, Told};
+use crate::search::Told;
 use crate::tenancy::Scope;
 use crate::workflows::states_of_running;
 

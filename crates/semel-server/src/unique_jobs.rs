@@ -11,6 +11,7 @@ use semel_core::time::Timestamp;
 use semel_core::trail::Duplicates;
 use semel_core::unique::{self, Disclose, Held, UniqueKey, UniquePolicy};
 use semel_engine::Engine;
+use semel_engine::room::Room;
 use semel_ojs::job::put_duplicates;
 use semel_ojs::write::{Object, list as put_list, object};
 use semel_ojs::{Code, Problem, worker};
@@ -21,7 +22,6 @@ use crate::caller::Caller;
 use crate::extract::{self, Parameters};
 use crate::hot_keys;
 use crate::respond::{Answer, Answered, Refused};
-use crate::search::Room;
 use crate::tenancy::Scope;
 
 const PAGE_DEFAULT: u64 = 50;

@@ -8,6 +8,7 @@ use semel_core::enqueue::Outcome;
 use semel_core::ident::{JobId, WorkflowId};
 use semel_core::state::State as JobState;
 use semel_core::workflow::{Cancelled, Created, Status, Step, StepStatus, Workflow};
+use semel_engine::room::READ_AT_ONCE;
 use semel_ojs::workflow::{answer, answer_curt, answer_list, listed, parse};
 use semel_ojs::{Code, Problem};
 use semel_store::StoreError;
@@ -16,7 +17,7 @@ use crate::App;
 use crate::caller::Caller;
 use crate::extract::{self, Parameters};
 use crate::respond::{Answer, Answered, Refused};
-use crate::search::{READ_AT_ONCE, Told};
+use crate::search::Told;
 use crate::tenancy::Scope;
 
 /// Workflows on a page, unless the query says otherwise, and at most.

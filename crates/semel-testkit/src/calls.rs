@@ -170,6 +170,7 @@ calls! {
     time_offset: |s| s.engine.time_offset();
     takes_writes: |s| s.engine.takes_writes();
     list: |s| s.engine.list(Filter { limit: 10, ..Filter::default() });
+    page: |s| s.engine.page(Filter::default(), 10);
     queues: |s| s.engine.queues();
     events: |s| s.engine.read_log(0, &Wanted::default(), 10);
     maintain: |s| s.engine.store().maintain();

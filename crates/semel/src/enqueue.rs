@@ -249,7 +249,8 @@ impl EnqueueMany {
                     unoffered.push(rest);
                 }
                 Err(error) if whole => {
-                    return Err(Error::Batch { index, reason: error.to_string() });
+                    let reason = error.to_string();
+                    return Err(Error::Batch { index, reason, outcome: Box::new(Err(error)) });
                 }
                 Err(error) => {
                     counts.rejected += 1;
@@ -270,7 +271,9 @@ impl EnqueueMany {
                     broken = Some(error);
                     break;
                 }
-                Ok(Batch::Refused { index, outcome }) => return Err(refused(index, &outcome)),
+                Ok(Batch::Refused { index, outcome }) => {
+                    return Err(refused(&self.semel, &unoffered, index, outcome));
+                }
             }
         }
         counts += Counts::of(&outcomes);
@@ -309,9 +312,11 @@ fn piece(offers: &[Offer], mode: Mode) -> usize {
 }
 
 /// What is told of a batch that one of its jobs broke.
-pub(crate) fn refused(index: usize, outcome: &Outcome) -> Error {
-    let reason = Problem::of_outcome(outcome).map(|problem| problem.message().to_owned());
-    Error::Batch { index, reason: reason.unwrap_or_default() }
+pub(crate) fn refused(semel: &Semel, offered: &[Unoffered], index: usize, outcome: Outcome) -> Error {
+    let reason =
+        Problem::of_outcome(&outcome).map(|problem| problem.message().to_owned()).unwrap_or_default();
+    let told = offered.get(index).map(|offer| Enqueued::of(semel, offer, outcome));
+    Error::Batch { index, reason, outcome: Box::new(told.unwrap_or(Err(Error::Closed))) }
 }
 
 #[cfg(test)]

@@ -5,6 +5,8 @@ use semel_core::ident::{JobId, WorkflowId};
 use semel_core::state::State;
 use semel_store::StoreError;
 
+use crate::outcome::Enqueued;
+
 /// Why a call has no answer. A duplicate is not an error: it is an [`Enqueued`](crate::Enqueued).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -113,6 +115,25 @@ pub enum Error {
         /// Its state.
         state: State,
     },
+    /// Only what has failed for good, and was to be kept as a dead letter, is sent back or deleted as one.
+    #[error("job {id} is {state} and no dead letter")]
+    NoDeadLetter {
+        /// Which job.
+        id: JobId,
+        /// Its state.
+        state: State,
+    },
+    /// The dead letter is not sent back: another job holds its key.
+    #[error("job {id} is not sent back, for {} holds its key: wait for its end, or cancel it", holder(*existing))]
+    KeyHeld {
+        /// The dead letter.
+        id: JobId,
+        /// The job that holds its key, unless it may not be shown.
+        existing: Option<JobId>,
+    },
+    /// The dead letter is not sent back: its key was taken from it, and by that it would be the same as others.
+    #[error("job {0} is not sent back, for its key was taken from it; enqueue its work anew")]
+    KeyTaken(JobId),
     /// The run's lease is lost: another run of the job may be under way.
     #[error("the lease on job {0} is lost; stop working on it")]
     LeaseLost(JobId),
@@ -144,6 +165,9 @@ pub enum Error {
         index: usize,
         /// Why it was refused.
         reason: String,
+        /// What the item was told, as it would have been by itself. A job that it names may be an earlier item of the batch, which was
+        /// not stored either.
+        outcome: Box<Result<Enqueued, Self>>,
     },
 }
 
@@ -187,6 +211,7 @@ impl Error {
                 _ => Again::Never,
             },
             Self::QueueFull { .. } => Again::UntilHeard,
+            Self::Batch { outcome, .. } => outcome.as_ref().as_ref().err().map_or(Again::Never, Self::again),
             _ => Again::Never,
         }
     }
@@ -227,6 +252,10 @@ fn place(pointer: &str) -> String {
 
 fn where_it_differs(pointers: &[String]) -> String {
     if pointers.is_empty() { String::new() } else { format!(" (it differs at {})", pointers.join(", ")) }
+}
+
+fn holder(existing: Option<JobId>) -> String {
+    existing.map_or_else(|| "another job".to_owned(), |id| format!("job {id}"))
 }
 
 fn because(reason: &Option<String>) -> String {

@@ -1,14 +1,16 @@
-//! A job by its id: look at it, wait for it, cancel it.
+//! A job by its id: look at it, wait for it, cancel it, run it again.
 
 use std::time::Duration;
 
 use semel_core::ident::JobId;
 use semel_core::lease::Bearer;
+use semel_core::life::{KeyReleased, Revived};
 use semel_core::settle::{Refusal, Settled};
 use semel_core::state::State;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
+use crate::enqueue::SOURCE;
 use crate::error::Error;
 use crate::queue::Semel;
 use crate::stored::Stored;
@@ -160,6 +162,59 @@ impl Handle {
         self.done(settled)
     }
 
+    /// Sends a dead letter back: what has failed for good is admitted again, under its own policy and its id, with all its attempts
+    /// before it.
+    ///
+    /// # Errors
+    /// [`Error::NoDeadLetter`] when it is none, [`Error::KeyHeld`] when another job holds its key, [`Error::KeyTaken`] when its own was
+    /// taken from it; [`Error::Gone`].
+    pub async fn retry(&self) -> Result<(), Error> {
+        let id = self.id;
+        match self.semel.engine()?.revive(id, SOURCE).await? {
+            Revived::Done(_) => Ok(()),
+            Revived::Blocked { holder } => {
+                Err(Error::KeyHeld { id, existing: holder.named().map(|head| head.id) })
+            }
+            Revived::Refused(Refusal::NotFound) => Err(self.no_dead_letter().await?),
+            Revived::Refused(refusal) => self.done(Settled::Refused(refusal)),
+        }
+    }
+
+    /// Deletes a dead letter, with what is stored of it. If its id was chosen by whoever enqueued it, it stays a
+    /// discarded job until 24 hours after its end, so that the same request is still answered as the first time.
+    ///
+    /// # Errors
+    /// [`Error::NoDeadLetter`] when it is none; [`Error::Gone`].
+    pub async fn delete_dead_letter(&self) -> Result<(), Error> {
+        match self.semel.engine()?.delete_dead_letter(self.id).await? {
+            Settled::Refused(Refusal::NotFound) => Err(self.no_dead_letter().await?),
+            other => self.done(other),
+        }
+    }
+
+    async fn no_dead_letter(&self) -> Result<Error, Error> {
+        let id = self.id;
+        let heads = self.semel.engine()?.heads(vec![id]).await?;
+        Ok(heads.first().map_or(Error::Gone(id), |head| Error::NoDeadLetter { id, state: head.state }))
+    }
+
+    /// Takes the job's key from it and from every other job that holds it, so that the next one like it is admitted at once: for when a
+    /// key is held that should not be. No job's state changes; one that waits or runs goes on, beside whatever is admitted then.
+    /// Says how many jobs held it: 0 where the job has none, or none any more.
+    ///
+    /// # Errors
+    /// [`Error::Gone`]; [`Error::TooManyHolders`].
+    pub async fn release_key(&self) -> Result<usize, Error> {
+        let engine = self.semel.engine()?;
+        let heads = engine.heads(vec![self.id]).await?;
+        let Some(key) = heads.first().ok_or(Error::Gone(self.id))?.key else { return Ok(0) };
+        match engine.release_key(key).await? {
+            KeyReleased::Done(released) => Ok(released.len()),
+            KeyReleased::NobodyHolds => Ok(0),
+            KeyReleased::TooMany => Err(Error::TooManyHolders),
+        }
+    }
+
     fn done(&self, settled: Settled) -> Result<(), Error> {
         let id = self.id;
         match settled {
@@ -169,9 +224,8 @@ impl Handle {
                 Err(Error::WrongState { id, state })
             }
             Settled::Refused(Refusal::AwaitsRun) => Err(Error::WrongState { id, state: State::Pending }),
-            Settled::Refused(Refusal::KeyReleased | Refusal::TooManyHolders) => {
-                Err(Error::WrongState { id, state: State::Discarded })
-            }
+            Settled::Refused(Refusal::KeyReleased) => Err(Error::KeyTaken(id)),
+            Settled::Refused(Refusal::TooManyHolders) => Err(Error::TooManyHolders),
             Settled::Refused(Refusal::OtherWorker) => Err(Error::WrongState { id, state: State::Active }),
             Settled::Refused(Refusal::Corrupt(corrupt)) => Err(corrupt.into()),
         }

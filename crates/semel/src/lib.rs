@@ -27,6 +27,7 @@
 //!   `Semel::open("memory:")`.
 //! - [`macro@Job`], [`Options`], [`Unique`], [`Retry`]: what a type of job says about itself.
 //! - [`Enqueue`], [`Envelope`], [`Enqueued`], [`Handle`]: offering a job, and what became of it. [`Explained`]: what would, and why.
+//! - [`Jobs`], [`Queue`]: the jobs that are there, and the queues that they wait in.
 //! - [`Chain`], [`Group`], [`Batch`], [`Graph`], [`Workflow`]: jobs that wait for jobs.
 //! - [`Schedule`], [`Cron`]: jobs that a schedule offers.
 //! - [`Worker`], [`Handler`], [`Outcome`], [`Run`], [`Middleware`]: running jobs.
@@ -48,6 +49,8 @@ mod explain;
 mod folder;
 mod handle;
 mod job;
+mod jobs;
+mod named_queue;
 mod open;
 mod options;
 mod outcome;
@@ -73,6 +76,8 @@ pub use error::Error;
 pub use explain::{Explained, Holding, Would};
 pub use handle::{Finished, Handle};
 pub use job::Job;
+pub use jobs::{Jobs, Page};
+pub use named_queue::{Queue, StoredQueue};
 pub use options::{Options, Retry};
 pub use outcome::{Admitted, Enqueued, Reason, Refused};
 pub use queue::{Open, Semel};

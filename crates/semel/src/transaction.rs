@@ -151,7 +151,9 @@ impl InTransaction<'_> {
         let outcomes = match engine.enqueue_batch_inside(&mut transaction, offers, Mode::Each, SOURCE).await?
         {
             Batch::Done(outcomes) => outcomes,
-            Batch::Refused { index, outcome } => return Err(refused(index, &outcome)),
+            Batch::Refused { index, outcome } => {
+                return Err(refused(&self.semel, &unoffered, index, outcome));
+            }
         };
         counts += Counts::of(&outcomes);
         let mut decided = outcomes.into_iter().zip(&unoffered);

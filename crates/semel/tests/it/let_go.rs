@@ -9,14 +9,15 @@ use std::time::Duration;
 
 use semel::testing::TestQueue;
 use semel::{
-    Chain, Cron, Enqueued, Error, Handle, OnConflict, Progress, Run, Semel, State, Unique, Worker, Workflow,
-    Working,
+    Chain, Cron, Enqueued, Error, Handle, OnConflict, Progress, Queue, Retry, Run, Semel, State, Unique,
+    Worker, Workflow, Working,
 };
 use semel_core::settings::Directive;
+use semel_core::settle::Report;
 use semel_store::decor::Slow;
 use semel_store::memory::Memory;
 use semel_testkit::TempDir;
-use semel_testkit::calls::wish;
+use semel_testkit::calls::{bearer, wish};
 use semel_testkit::let_go::{Moment, at_every_await, let_go};
 use semel_testkit::whole::is_whole;
 use tokio::sync::mpsc;
@@ -64,6 +65,8 @@ struct Scene {
     /// Granted to somebody outside.
     running: Enqueued,
     pending: Handle,
+    dead: Handle,
+    queue: Queue,
     cron: Cron,
     workflow: Workflow,
     folder: Arc<TempDir>,
@@ -73,14 +76,20 @@ impl Scene {
     async fn new() -> Self {
         let store = Arc::new(Slow::new(Arc::new(Memory::default()), 3 * TICK));
         let semel = Semel::on(Arc::clone(&store) as _).unwrap();
-        let running = semel.enqueue(Welcome::of(2)).await.unwrap();
-        semel.engine().unwrap().claim(wish(1)).await.unwrap();
+        let engine = semel.engine().unwrap();
         let handle = |enqueued: Enqueued| enqueued.job().unwrap().clone();
+        let fails = semel.enqueue(Add { a: 0, b: 0 }).max_attempts(1).retry(Retry::new().dead_letter());
+        let dead = handle(fails.await.unwrap());
+        let run = engine.claim(wish(1)).await.unwrap().remove(0).head;
+        engine.fail(run.id, bearer(&run), Report::default()).await.unwrap();
+        let running = semel.enqueue(Welcome::of(2)).await.unwrap();
+        engine.claim(wish(1)).await.unwrap();
         let waiting = handle(semel.enqueue(Welcome::of(1)).await.unwrap());
         let pending = handle(semel.enqueue(Welcome::of(3)).pending().await.unwrap());
         let cron = semel.schedule("tick", "0 3 1 1 *", Add { a: 1, b: 2 }).await.unwrap();
         let workflow = semel.start(steps()).await.unwrap();
-        Self { store, semel, waiting, running, pending, cron, workflow, folder: Arc::new(TempDir::new()) }
+        let (queue, folder) = (semel.queue("quiet").unwrap(), Arc::new(TempDir::new()));
+        Self { store, semel, waiting, running, pending, dead, queue, cron, workflow, folder }
     }
 
     fn running(&self) -> Handle {
@@ -182,6 +191,13 @@ calls! {
         Handle::cancel: |s| s.waiting.cancel();
         Handle::cancel: |s| s.running().cancel();
         Handle::activate: |s| s.pending.activate();
+        Handle::retry: |s| s.dead.retry();
+        Handle::delete_dead_letter: |s| s.dead.delete_dead_letter();
+        Handle::release_key: |s| s.waiting.release_key();
+        Jobs::into_future: |s| s.semel.jobs().into_future();
+        Queue::load: |s| s.queue.load();
+        Queue::pause: |s| s.queue.pause();
+        Queue::resume: |s| s.queue.resume();
         Schedule::into_future: |s| s.semel.schedule("new", "0 3 1 1 *", Add { a: 1, b: 2 }).into_future();
         Cron::load: |s| s.cron.load();
         Cron::enable: |s| s.cron.enable();
@@ -196,6 +212,7 @@ calls! {
             s.soon(async move { workflow.cancel().await.unwrap() });
         },| s.workflow.wait();
         Semel::crons: |s| s.semel.crons();
+        Semel::queues: |s| s.semel.queues();
         Semel::close: |s| s.semel.close();
         Semel::serve_admin: |s| s.semel.serve_admin("127.0.0.1:0");
         Semel::reload_templates: |s, semel = opened_with_templates(&s.folder),| semel.reload_templates();
@@ -289,7 +306,7 @@ async fn every_future_is_let_go_at_every_await() {
     // Another thread reads the files, and may have done before it is asked for the first time.
     never.retain(|name| *name != "Semel::reload_templates");
     // What is read from memory at once, and an address that nobody has to be asked for.
-    assert_eq!(never, ["Semel::crons", "Semel::serve_admin"]);
+    assert_eq!(never, ["Queue::load", "Semel::crons", "Semel::queues", "Semel::serve_admin"]);
 }
 
 #[tokio::test]

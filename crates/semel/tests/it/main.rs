@@ -19,6 +19,7 @@ mod harness;
 mod let_go;
 #[cfg(feature = "postgres")]
 mod let_go_inside;
+mod looking_after;
 #[cfg(feature = "postgres")]
 mod outbox;
 #[cfg(feature = "postgres")]

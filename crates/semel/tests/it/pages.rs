@@ -164,6 +164,17 @@ async fn why(semel: Semel, job: Welcome) -> Anything {
     Ok(())
 }
 
+async fn what_is_there(semel: Semel) -> Anything {
+    let failed = semel.jobs().of::<Welcome>().dead_letters().await?;
+    for job in &failed.jobs {
+        println!("{} {}: {:?}", job.id(), job.payload::<Welcome>()?.user_id, job.last_failure());
+        semel.job(job.id()).retry().await?;
+    }
+    let mail = semel.queue("mail")?;
+    mail.pause().await?;
+    Ok(())
+}
+
 #[rustfmt::skip]
 async fn welcome(job: Welcome, State(mail): State<Mailer>, lease: Lease, token: CancellationToken) -> Result<(), MailError> {
     Ok(())
