@@ -39,6 +39,8 @@ pub struct WorkerSeen {
     /// When it was last heard of, by the store's clock.
     pub last_seen: Timestamp,
     heard: Instant,
+    /// When it last said that it is about to end, or the contrary.
+    said: Instant,
 }
 
 impl WorkerSeen {
@@ -47,9 +49,11 @@ impl WorkerSeen {
         self.heard.elapsed() >= STALE_AFTER
     }
 
-    /// Whether it takes no more jobs of these queues: who said so may speak of them.
+    /// Whether it takes no more jobs of these queues: it has said so lately, and who said it may speak of them. Whoever asks for
+    /// jobs and has not said it for so long has begun anew, whatever else is heard of him.
     pub fn drains(&self, queues: &[QueueName]) -> bool {
-        self.is_draining && queues.iter().all(|queue| self.said_of.include(queue.name()))
+        let is_lately = self.said.elapsed() < STALE_AFTER;
+        self.is_draining && is_lately && queues.iter().all(|queue| self.said_of.include(queue.name()))
     }
 }
 
@@ -101,6 +105,7 @@ impl Workers {
             first_seen: now,
             last_seen: now,
             heard: Instant::now(),
+            said: Instant::now(),
         });
         (worker.last_seen, worker.heard) = (now.max(worker.last_seen), Instant::now());
         if !said.queues.is_empty() && worker.queues != said.queues {
@@ -108,7 +113,8 @@ impl Workers {
         }
         worker.active_jobs = said.active_jobs.unwrap_or(worker.active_jobs);
         if let Some(is_draining) = said.is_draining {
-            (worker.is_draining, worker.said_of) = (is_draining, said.said_of.cloned().unwrap_or_default());
+            (worker.is_draining, worker.said) = (is_draining, worker.heard);
+            worker.said_of = said.said_of.cloned().unwrap_or_default();
         }
     }
 

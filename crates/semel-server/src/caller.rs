@@ -14,9 +14,10 @@ use semel_core::tenant::Tenant;
 use semel_engine::Job;
 use semel_engine::workers::WorkerSeen;
 use semel_ojs::{Code, JobView, Problem};
+use semel_store::clock::{Clock as _, SystemClock};
 
 use crate::App;
-use crate::auth::{Queues, Role, Token};
+use crate::auth::{Queues, Role, Token, Tokens};
 use crate::respond::{Refused, show};
 
 /// What an endpoint asks of its callers. Each endpoint names one, in the table of `routes`.
@@ -53,6 +54,14 @@ impl Access {
             Self::Admin => &[Role::Admin],
         }
     }
+}
+
+/// Nobody that this server knows is asking.
+pub(crate) fn unknown() -> Problem {
+    Problem::new(
+        Code::Unauthorized,
+        "the request carries no token that this server knows; send Authorization: Bearer and a token",
+    )
 }
 
 /// Who is asking. Without a token the server is open to everybody who reaches it, which only its own machine can.
@@ -96,6 +105,16 @@ impl Caller {
     pub(crate) fn credential(&self) -> String {
         let halves = self.0.iter().flat_map(|token| token.digest).flat_map(|byte| [byte >> 4, byte & 15]);
         halves.filter_map(|half| char::from_digit(half.into(), 16)).collect()
+    }
+
+    /// Whether it would still be let in, for the same: its token may have been taken away, or be over, since the request came.
+    pub(crate) fn is_still(&self, tokens: &Tokens) -> bool {
+        self.0.as_ref().is_none_or(|token| tokens.still_have(token, SystemClock.now()))
+    }
+
+    /// The same, for an answer that was waited for.
+    pub(crate) fn check_still(&self, app: &App) -> Result<(), Problem> {
+        if self.is_still(&app.config.tokens) { Ok(()) } else { Err(unknown()) }
     }
 
     pub(crate) fn token(&self) -> Option<&Arc<Token>> {

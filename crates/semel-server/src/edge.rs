@@ -23,7 +23,7 @@ use semel_store::clock::{Clock as _, SystemClock};
 use crate::App;
 use crate::audit::{Account, Act};
 use crate::auth::Admitted;
-use crate::caller::{Access, Caller};
+use crate::caller::{Access, Caller, unknown};
 use crate::extract::{self, Peer, REQUEST_ID};
 use crate::jobs::{QUEUE_BOUND, QUEUE_DEPTH};
 use crate::leftover::Leftover;
@@ -226,10 +226,7 @@ fn identify(app: &App, request: &Request) -> Result<Caller, Problem> {
     match app.config.tokens.admit(request.headers(), || SystemClock.now()) {
         Admitted::Open => check_browser(request).map(|()| Caller::default()),
         Admitted::As(token) => Ok(Caller::with(token)),
-        Admitted::Refused => Err(Problem::new(
-            Code::Unauthorized,
-            "the request carries no token that this server knows; send Authorization: Bearer and a token",
-        )),
+        Admitted::Refused => Err(unknown()),
     }
 }
 

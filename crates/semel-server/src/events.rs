@@ -43,6 +43,7 @@ pub(crate) async fn list(Scope(app): Scope, caller: Caller, request: Request) ->
             () = drain.begun() => {}
             next = follow.next(limit, wait) => reading = next?,
         }
+        caller.check_still(&app)?;
         check(&reading)?;
     }
     let mut out = String::with_capacity(300 * reading.events.len() + 64);

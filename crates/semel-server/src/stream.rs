@@ -22,7 +22,6 @@ use semel_core::event::{Event, Place};
 use semel_core::ident::{JobId, QueueName};
 use semel_engine::follow::{Follow, Reading, Wanted};
 use semel_ojs::{Code, Problem, event};
-use semel_store::clock::{Clock as _, SystemClock};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::App;
@@ -230,7 +229,7 @@ async fn go_on(mut going: Going) -> Option<(Result<Bytes, Infallible>, Going)> {
             going.has_ended = true;
             out.push_str(": the server is shutting down; connect again\n\n");
         }
-        Some(_) if !is_let_in(&going) => {
+        Some(_) if !going.caller.is_still(&going.tokens) => {
             going.has_ended = true;
             out.push_str(": the token of this stream is not good any more\n\n");
         }
@@ -258,10 +257,6 @@ async fn go_on(mut going: Going) -> Option<(Result<Bytes, Infallible>, Going)> {
         }
     }
     Some((Ok(Bytes::from(out)), going))
-}
-
-fn is_let_in(going: &Going) -> bool {
-    going.caller.token().is_none_or(|token| going.tokens.still_have(token, SystemClock.now()))
 }
 
 /// Those of the events that are wanted, if not all are.

@@ -1,6 +1,7 @@
 //! `/ojs/v1/webhooks/subscriptions`, and the courier who delivers.
 
 mod courier;
+mod pace;
 mod send;
 
 use std::sync::Arc;

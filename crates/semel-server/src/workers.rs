@@ -45,7 +45,7 @@ pub(crate) async fn fetch(Scope(app): Scope, caller: Caller, request: Request) -
     if !fetch.worker.is_empty() && speaks_for(&caller, seen.as_ref()) {
         // It has said that it takes no more. A fetch is not taken for a heartbeat then: who says so no more and goes on
         // fetching has begun anew. So it is where somebody has said it who may not speak of these queues.
-        if seen.as_ref().is_some_and(|worker| worker.drains(&fetch.queues) && !worker.is_stale()) {
+        if seen.as_ref().is_some_and(|worker| worker.drains(&fetch.queues)) {
             return Ok(Answer::ok(answer::fetched([])));
         }
         let is_draining = seen.is_some_and(|worker| worker.is_draining).then_some(false);
@@ -62,6 +62,8 @@ pub(crate) async fn fetch(Scope(app): Scope, caller: Caller, request: Request) -
     // A server that ends, or has as many waiting as it takes, answers at once with what there is.
     let waits = !fetch.wait.is_zero() && !app.config.drain.has_begun() && extract::park(&parts);
     let leased = Leased::claim(&app, &claim, waits.then_some(fetch.wait)).await?;
+    // What was leased for a token that has been taken away meanwhile is given back.
+    caller.check_still(&app)?;
     let answer = Answer::ok(answer::fetched(leased.jobs().iter().map(view)));
     leased.told();
     Ok(answer)
@@ -264,7 +266,7 @@ mod tests {
     }
 
     /// A worker that had said it was about to end, and was started again under its id, once got no job ever more: its own
-    /// fetches kept alive what it had said.
+    /// fetches and heartbeats kept alive what it had said.
     #[tokio::test(start_paused = true)]
     async fn who_begins_anew_takes_jobs_again() {
         let engine = Engine::start(Arc::new(Memory::default())).unwrap();
@@ -277,6 +279,8 @@ mod tests {
             let told = ask(&mut router, "/ojs/v1/workers/fetch", fetch).await;
             assert_eq!(told["jobs"], serde_json::json!([]), "it has said that it takes none");
             tokio::time::advance(STALE_AFTER / 4).await;
+            // It is alive, and says nothing of that.
+            ask(&mut router, "/ojs/v1/workers/heartbeat", r#"{"worker_id":"w","active_jobs":[]}"#).await;
         }
         tokio::time::advance(STALE_AFTER / 2).await;
         let told = ask(&mut router, "/ojs/v1/workers/fetch", fetch).await;

@@ -40,7 +40,7 @@ fn put_in_line(jobs: &mut [(Head, Full)], queues: &[QueueName]) {
 }
 
 impl Engine {
-    /// Takes up to `claim.limit` ready jobs for a worker. Where the future is dropped, whatever was leased for it is given back: a
+    /// Takes up to `claim.limit` ready jobs for a worker, none of them under a limit that `claim.closed` names. Where the future is dropped, whatever was leased for it is given back: a
     /// lease that nobody knows of would keep its job from everybody, and spend an attempt of it.
     ///
     /// # Errors
@@ -61,6 +61,7 @@ impl Engine {
         let mut vain = 0;
         loop {
             let mut closed = self.shared.store.hints().closed_lanes().now();
+            closed.extend_from_slice(&claim.closed);
             closed.extend_from_slice(&passed);
             closed.sort_unstable();
             closed.dedup();

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use semel_core::draft::{Reads, Snapshot};
 use semel_core::enqueue::{Offer, Outcome};
-use semel_core::limit::{Limit, Rate};
+use semel_core::limit::{Lane, Limit, Rate};
 use semel_core::settings::{Backpressure, Depth, QueueSettings};
-use semel_engine::Engine;
+use semel_engine::{Engine, Job};
 use semel_store::StoreError;
-use semel_store::backend::{Applied, Backend, Batch, BoxFuture};
+use semel_store::backend::{Applied, Backend, Batch, BoxFuture, Claim};
 use semel_store::clock::ManualClock;
 use semel_store::layer::Layer;
 use semel_store::memory::Memory;
@@ -42,6 +42,21 @@ async fn one_claim_decides_about_jobs_of_many_limits() {
         engine.enqueue(job().limit(limit).offer(), "test").await.unwrap();
     }
     assert_eq!(engine.claim(claim(&["default"], 200)).await.unwrap().len(), 200);
+}
+
+/// As those of subscribers who are slow, by whoever delivers.
+#[tokio::test]
+async fn a_claim_passes_over_the_limits_that_it_names() {
+    let engine = Engine::without_duties(Arc::new(Memory::default())).unwrap();
+    for key in ["a", "b"] {
+        let limit = Limit { key: key.into(), concurrency: Some(1), rate: None };
+        engine.enqueue(job().limit(limit).offer(), "test").await.unwrap();
+    }
+    let without = |key| Claim { closed: vec![Lane::of(key)], ..claim(&["default"], 2) };
+    let lanes = |jobs: Vec<Job>| jobs.iter().filter_map(|job| job.head.lane).collect::<Vec<_>>();
+    assert_eq!(lanes(engine.claim(without("a")).await.unwrap()), [Lane::of("b")]);
+    assert_eq!(lanes(engine.claim(without("a")).await.unwrap()), []);
+    assert_eq!(lanes(engine.claim(without("b")).await.unwrap()), [Lane::of("a")]);
 }
 
 /// However many limits are full, and however soon each says that it may open: none is looked at twice by one claim.

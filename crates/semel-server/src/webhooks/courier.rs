@@ -2,7 +2,7 @@
 //! retry policy, and one whose courier died by its lease.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use semel_core::ident::{JobId, QueueName};
 use semel_core::lease::{Bearer, Grant, LeaseToken};
@@ -14,21 +14,20 @@ use semel_ojs::webhook::{Target, delivery as body_of};
 use semel_store::StoreError;
 use semel_store::backend::Claim;
 use semel_store::clock::{Clock as _, SystemClock};
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
+use tokio::task::{Id, JoinError, JoinSet};
 
 use crate::drain::Drain;
 
+use super::pace::{Pace, Taking, UNDER_WAY_MAX};
 use super::send::{Failed, Letter, Sender};
 use super::{Rules, of};
 
-/// Deliveries under way at one time. Those of one subscription are fewer by far, by a limit of their own, so one
-/// subscriber who is slow to answer takes no other's place.
-const UNDER_WAY_MAX: usize = 64;
 /// The longest anybody waits without looking, for whatever a hint failed to say.
 const LOOK_AT_LEAST_EVERY: Duration = Duration::from_secs(10);
 /// How long the relay rests after it was woken, so that a store under load is not read for every commit.
 const REST: Duration = Duration::from_millis(20);
+/// For how long a delivery to a subscription that is paused is put off before somebody looks again, without an attempt being spent.
+const PAUSED_REST: Duration = Duration::from_secs(300);
 /// How long to rest after the store failed.
 const REST_AFTER_FAILURE: Duration = Duration::from_secs(1);
 
@@ -93,37 +92,53 @@ async fn relay(mut webhooks: Webhooks, stop: Drain) {
     }
 }
 
-/// Takes as many deliveries as there are places for, and carries them out side by side.
+/// Takes as many deliveries as there are places for, and carries them out side by side. Those of one subscription are fewer by far, by
+/// a limit of their own; those of all who are slow have a part of the places.
 async fn deliver(webhooks: Arc<Webhooks>, sender: Sender, stop: Drain) {
-    let places = Arc::new(Semaphore::new(UNDER_WAY_MAX));
-    let mut under_way = JoinSet::new();
+    let (mut under_way, mut pace) = (JoinSet::new(), Pace::default());
     let grant = Grant::new("courier".into(), None);
     let queues = vec![QueueName::from_stored(DELIVERIES)];
     let claim = Claim { queues, limit: 1, grant, closed: Vec::new() };
     while !stop.has_begun() {
-        while under_way.try_join_next().is_some() {}
-        let first = tokio::select! {
-            first = Arc::clone(&places).acquire_owned() => first,
-            () = stop.begun() => break,
-        };
-        // Nobody closes the semaphore.
-        let Ok(mut taken) = first else { break };
-        while let Ok(more) = Arc::clone(&places).try_acquire_owned() {
-            taken.merge(more);
+        while let Some(one) = under_way.try_join_next_with_id() {
+            settled(&mut pace, one);
         }
-        let limit = u32::try_from(taken.num_permits()).unwrap_or(1);
-        let claim = Claim { limit, ..claim.clone() };
-        match webhooks.engine().claim_or_wait_until(claim, LOOK_AT_LEAST_EVERY, stop.begun()).await {
+        let free = UNDER_WAY_MAX.saturating_sub(under_way.len());
+        if free == 0 {
+            tokio::select! {
+                Some(one) = under_way.join_next_with_id() => settled(&mut pace, one),
+                () = stop.begun() => {}
+            }
+            continue;
+        }
+        let Taking { most, closed } = pace.next(free, Instant::now());
+        let (are_closed, mut one) = (!closed.is_empty(), None);
+        let claim = Claim { limit: u32::try_from(most).unwrap_or(1), closed, ..claim.clone() };
+        let until = async {
+            tokio::select! {
+                () = stop.begun() => {}
+                // There may be room for those who are passed over now.
+                ended = under_way.join_next_with_id(), if are_closed => one = ended,
+            }
+        };
+        let claimed = webhooks.engine().claim_or_wait_until(claim, LOOK_AT_LEAST_EVERY, until).await;
+        if let Some(one) = one {
+            settled(&mut pace, one);
+        }
+        match claimed {
             Ok(jobs) => {
                 for job in jobs {
-                    let place = taken.split(1);
-                    let (webhooks, sender) = (Arc::clone(&webhooks), sender.clone());
-                    under_way.spawn(async move {
+                    let (webhooks, sender, lane) = (Arc::clone(&webhooks), sender.clone(), job.head.lane);
+                    let begun = under_way.spawn(async move {
+                        let began = Instant::now();
                         if let Err(error) = run(&webhooks, &sender, &job).await {
                             tracing::warn!(%error, "a delivery could not be settled; its lease will end");
                         }
-                        drop(place);
+                        began.elapsed()
                     });
+                    if let Some(lane) = lane {
+                        pace.begun(begun.id(), lane, Instant::now());
+                    }
                 }
             }
             Err(StoreError::Closed) => break,
@@ -136,15 +151,24 @@ async fn deliver(webhooks: Arc<Webhooks>, sender: Sender, stop: Drain) {
     while under_way.join_next().await.is_some() {}
 }
 
+fn settled(pace: &mut Pace<Id>, ended: Result<(Id, Duration), JoinError>) {
+    let (delivery, took) = ended.map_or_else(|error| (error.id(), None), |(id, took)| (id, Some(took)));
+    pace.ended(&delivery, took, Instant::now());
+}
+
 async fn run(webhooks: &Webhooks, sender: &Sender, job: &Job) -> Result<(), StoreError> {
     let engine = webhooks.engine();
     let bearer = Bearer { lease: Some(LeaseToken(job.head.fence)), worker: None };
     let delivery = Delivery::of_args(&job.body.args)?;
     let known = webhooks.subscriptions().await?.0;
     // The one that is there now: its URL or secret may have been changed since the event.
-    let of = known.into_iter().find(|of| of.id == delivery.subscription && of.wish.active);
+    let of = known.into_iter().find(|of| of.id == delivery.subscription);
     let sent = match of {
         None => Ok(()),
+        Some(of) if !of.wish.active => {
+            engine.snooze(job.head.id, bearer, PAUSED_REST).await?;
+            return Ok(());
+        }
         Some(of) => match letter(&of, &delivery, job.head.id) {
             Ok(letter) => sender.send(&letter).await,
             Err(failed) => Err(failed),

@@ -8,6 +8,7 @@ use semel_client::{HeaderMap, Method};
 use semel_server::auth::{Role, Token, Tokens};
 use semel_server::{Config, Limits};
 use semel_store::backend::BoxFuture;
+use semel_store::clock::{Clock as _, SystemClock};
 use semel_store::layer::Layer;
 use semel_store::memory::Memory;
 use semel_store::{Backend, LogPage, StoreError};
@@ -413,5 +414,25 @@ async fn a_stream_ends_with_the_token_it_was_opened_with() {
     let roles = vec![Role::Worker];
     tokens.replace(vec![Token { roles, ..Token::all("new", "two") }]);
     while new.next().await.is_some() {}
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_stream_ends_when_its_token_expires() {
+    let tokens = Tokens::only(vec![Token::all("one", "one")]);
+    let stream_heartbeat = Duration::from_millis(20);
+    let server = Server::with(Config { tokens: tokens.clone(), stream_heartbeat, ..Config::default() }).await;
+    let authorization = "Authorization: Bearer one\r\n";
+    let mut stream = Stream::open_with(&server, "/ojs/v1/events/stream", authorization).await;
+    // Given an end once the stream is open: however slow this machine is, it was let in before.
+    let end = SystemClock.now().saturating_add(Duration::from_millis(500));
+    tokens.replace(vec![Token { expires_at: Some(end), ..Token::all("one", "one") }]);
+    let mut said = Vec::new();
+    while let Some(message) = stream.next().await {
+        said.push(message.comment);
+        assert!(SystemClock.now() < end.saturating_add(Duration::from_secs(60)), "it goes on");
+    }
+    assert!(SystemClock.now() >= end, "it ended too early: {said:?}");
+    assert!(said.last().unwrap().contains("token"), "{said:?}");
     server.stop().await;
 }

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel_core::event::EventKind;
+use semel_client::{HeaderMap, Method};
+use semel_core::event::{Event, EventKind};
 use semel_engine::duty::Promote;
-use semel_engine::follow::Wanted;
+use semel_engine::follow::{Follow, Wanted};
 use semel_server::Config;
 use semel_server::webhooks::{Courier, Rules};
 use semel_store::clock::ManualClock;
@@ -13,7 +14,25 @@ use semel_store::memory::Memory;
 use serde_json::json;
 
 use crate::harness::{Server, job};
-use crate::webhooks::{SECRET, next, subscribe, subscriber};
+use crate::webhooks::{PATH, SECRET, next, subscribe, subscriber};
+
+/// What happens to deliveries.
+fn followed(server: &Server, kind: EventKind) -> Follow {
+    let wanted = Wanted { kinds: Some(vec![kind]), ..Wanted::default() };
+    server.engine.webhooks_tenant().follow(0, wanted)
+}
+
+async fn happened(follow: &mut Follow) -> Event {
+    let told = tokio::time::timeout(Duration::from_secs(60), async {
+        loop {
+            let told = follow.next(1, Duration::from_secs(60)).await.unwrap().events;
+            if let Some(told) = told.into_iter().next() {
+                return told.event;
+            }
+        }
+    });
+    told.await.expect("it happens to a delivery")
+}
 
 /// The store's clock stands until it is put forward, so each wait is over when the test says so.
 #[tokio::test]
@@ -34,27 +53,59 @@ async fn it_is_sent_again_as_the_same_after_the_policys_wait_and_after_retry_aft
     let (url, mut told) = subscriber(&answers.each_ref().map(|(answer, _)| *answer)).await;
     subscribe(&server, None, &json!({ "url": url, "events": ["job.enqueued"], "secret": SECRET })).await;
     server.create(&job(&json!(1), &json!({}))).await;
-    let own = server.engine.webhooks_tenant();
-    let kinds = Some(vec![EventKind::Retrying]);
-    let mut follow = own.follow(0, Wanted { kinds, ..Wanted::default() });
+    let mut follow = followed(&server, EventKind::Retrying);
     let mut ids = Vec::new();
     for (answer, expected) in answers {
         ids.push(next(&mut told).await.header("x-ojs-delivery-id").to_owned());
-        let wait = tokio::time::timeout(Duration::from_secs(60), async {
-            loop {
-                let told = follow.next(1, Duration::from_secs(60)).await.unwrap().events;
-                if let Some(told) = told.first() {
-                    return told.event.amount;
-                }
-            }
-        });
-        let wait = wait.await.expect("a delivery that is to be sent again");
+        let wait = happened(&mut follow).await.amount;
         assert!(expected.contains(&wait), "{answer:?}: {wait} ms");
         clock.advance(Duration::from_millis(u64::from(wait) + 1));
         Promote.run_once(server.engine.store()).await.unwrap();
     }
     ids.push(next(&mut told).await.header("x-ojs-delivery-id").to_owned());
     assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
+    courier.stop().await;
+    server.stop().await;
+}
+
+/// It is neither sent nor lost, nor does it use up its attempts.
+#[tokio::test]
+async fn what_waits_for_a_subscriber_who_is_paused_goes_out_when_he_is_not() {
+    let clock = ManualClock::default();
+    let webhooks = Rules { allow_private: true };
+    let store = Arc::new(Memory::new(clock.clone()));
+    let server = Server::on_store(store, Config { webhooks, ..Config::default() }).await;
+    let courier = Courier::start(&server.engine, webhooks);
+    let (url, mut told) = subscriber(&["500 Broken"]).await;
+    let wish = json!({ "url": url, "events": ["job.enqueued"], "secret": SECRET });
+    let made = subscribe(&server, None, &wish).await;
+    let path = format!("{PATH}/{}", made.body["subscription"]["id"].as_str().unwrap());
+    let (mut retrying, mut put_off) =
+        (followed(&server, EventKind::Retrying), followed(&server, EventKind::Requeued));
+    let created = server.create(&job(&json!(1), &json!({}))).await;
+    next(&mut told).await;
+    happened(&mut retrying).await;
+    let set = async |active: bool| {
+        let body = json!({ "active": active }).to_string();
+        let set = server.ask(Method::PATCH, &path, Some(&body), HeaderMap::new()).await;
+        assert_eq!(set.status, 200, "{}", set.body);
+    };
+    let later = async |seconds| {
+        clock.advance(Duration::from_secs(seconds));
+        Promote.run_once(server.engine.store()).await.unwrap();
+    };
+    set(false).await;
+    later(60).await;
+    for _ in 0..20 {
+        happened(&mut put_off).await;
+        later(300).await;
+    }
+    happened(&mut put_off).await;
+    assert!(told.try_recv().is_err(), "he is paused");
+    set(true).await;
+    later(300).await;
+    let got = next(&mut told).await;
+    assert!(got.body.contains(created.job_id()), "{}", got.body);
     courier.stop().await;
     server.stop().await;
 }

@@ -21,11 +21,11 @@ use tokio::sync::mpsc;
 
 use crate::harness::{Server, Told, header, job};
 
-const PATH: &str = "/ojs/v1/webhooks/subscriptions";
+pub(crate) const PATH: &str = "/ojs/v1/webhooks/subscriptions";
 pub(crate) const SECRET: &str = "whk_test_secret_001";
 
 /// In place of an answer: there is none.
-const NEVER: &str = "never";
+pub(crate) const NEVER: &str = "never";
 
 /// What a subscriber was sent.
 #[derive(Debug)]
