@@ -205,7 +205,11 @@ impl Settings {
         Self::resolve(globals, listen, &env)
     }
 
-    fn resolve(
+    /// The same, with variables that are found so.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read), and when a variable is no text.
+    pub fn resolve(
         globals: &Globals,
         listen: Option<&str>,
         env: &dyn Fn(&str) -> Result<Option<String>, Failure>,

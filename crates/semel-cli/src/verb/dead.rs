@@ -22,7 +22,7 @@ Examples:
 
 A job that failed for good and asked for it (retry.on_exhaustion: dead_letter) is a dead letter. One that is sent back is
 a new admission: when another job holds its unique key it stays where it is. One that is deleted is gone; if whoever
-enqueued it chose its id, it stays an ordinary discarded job until 24 hours after its end.")]
+enqueued it chose its id, or a cron's tick made it, it stays an ordinary discarded job until 24 hours after its end.")]
 pub struct Dead {
     #[command(subcommand)]
     action: Option<Action>,

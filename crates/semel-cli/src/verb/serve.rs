@@ -28,7 +28,7 @@ const CONNECTIONS_MAX: usize = 1 << 20;
 #[command(after_help = "\
 Prints one line, `listening on http://ADDR` (https:// with a certificate), on stdout when it is ready; its log goes to
 stderr (SEMEL_LOG=debug says more, warn less). SIGTERM and SIGINT let the requests under way end, a second one breaks them off; SIGHUP reads tokens,
-certificates and templates again, and keeps all that it had if anything is wrong with them. It
+certificates and templates again: tokens count whatever is wrong with the rest, and the rest is taken whole or not at all. It
 ends with 1 when the store has failed and must be opened again: let your supervisor restart it. Other machines may only
 reach it with a token: one of --tokens may do what its entry says (semel token), each line of --token-file may do everything
 (SEMEL_TOKEN is for calling, and lets nobody in). Without TLS tokens cross the network as they are, so put it behind a proxy
@@ -169,14 +169,7 @@ impl Serve {
                 "tokens cross the network unprotected; use --tls-cert and --tls-key, or a proxy that ends TLS"
             );
         }
-        let reloading = hangup.each(|| match self.reload(globals, &tokens, tls.as_ref(), &templates) {
-            Ok(Left::Some) => {
-                let templates = templates.get().len();
-                tracing::info!(?tokens, templates, "tokens, certificates and templates were read again");
-            }
-            Ok(Left::Nobody) => tracing::warn!("no token is left, so nobody is let in until there is one"),
-            Err(failure) => tracing::error!(why = failure.what, "what was read before stays in use"),
-        });
+        let reloading = hangup.each(|| self.reload(globals, &tokens, tls.as_ref(), &templates));
         let poison = tokio::select! {
             () = stop.next() => None,
             poison = host.broken() => Some(poison),
@@ -215,7 +208,11 @@ impl Serve {
 
     /// What is set, by this verb's own flags first.
     fn settings(&self, globals: &Globals) -> Result<Settings, Failure> {
-        let mut settings = Settings::read(globals, self.listen.as_deref())?;
+        Ok(self.over(Settings::read(globals, self.listen.as_deref())?))
+    }
+
+    /// These settings, but for what this verb's own flags say.
+    fn over(&self, mut settings: Settings) -> Settings {
         if self.tls_cert.is_some() || self.tls_key.is_some() {
             (settings.tls_cert, settings.tls_key) = (self.tls_cert.clone(), self.tls_key.clone());
         }
@@ -229,34 +226,68 @@ impl Serve {
         if let Some(format) = &self.log_format {
             settings.log_format.clone_from(format);
         }
-        Ok(settings)
+        settings
     }
 
-    /// Reads tokens, certificates and templates again; all are understood before any is taken. From then on what is not
-    /// in the files any more lets nobody in.
-    fn reload(
-        &self,
-        globals: &Globals,
-        present: &Tokens,
-        tls: Option<&Tls>,
-        set: &TemplateSet,
-    ) -> Result<Left, Failure> {
-        let settings = self.settings(globals)?;
-        let tokens = tokens(&settings)?;
-        let templates = templates::of(&settings)?;
-        if let (Some(tls), Some((certificate, key))) = (tls, certificate(&settings)?) {
-            tls.replace(&certificate, &key).map_err(|error| Failure::usage(error.to_string()))?;
+    /// Reads tokens, certificates and templates again, and says in the log what was taken. Tokens are taken whatever is wrong with the
+    /// others: one that was revoked is not to be good for as long as a template has a slip. From then on what is not in their files any
+    /// more lets nobody in.
+    fn reload(&self, globals: &Globals, present: &Tokens, tls: Option<&Tls>, set: &TemplateSet) {
+        let settings = match self.settings(globals) {
+            Ok(settings) => settings,
+            Err(failure) => {
+                tracing::error!(why = failure.what, "what was read before stays in use");
+                return;
+            }
+        };
+        let left = retake_tokens(&settings, present);
+        let rest = retake_rest(&settings, tls, set);
+        if matches!(left, Ok(Left::Nobody)) {
+            tracing::warn!("no token is left, so nobody is let in until there is one");
         }
-        set.replace(templates);
-        // Whether tokens are asked for at all is decided once, when it starts to listen.
-        if present.is_empty() {
-            return Ok(Left::Some);
+        let (tokens, templates) = (present, set.get().len());
+        match (left, rest) {
+            (Ok(_), Ok(())) => {
+                tracing::info!(?tokens, templates, "tokens, certificates and templates were read again");
+            }
+            (Ok(_), Err(failure)) => tracing::error!(
+                why = failure.what,
+                ?tokens,
+                "tokens were read again, but the certificates and templates that were read before stay in use"
+            ),
+            (Err(failure), Ok(())) => tracing::error!(
+                why = failure.what,
+                templates,
+                "certificates and templates were read again, but the tokens that were read before stay in use"
+            ),
+            (Err(failure), Err(other)) => {
+                tracing::error!(why = failure.what, and = other.what, "what was read before stays in use");
+            }
         }
-        let tokens = tokens.unwrap_or_default();
-        let left = if tokens.is_empty() { Left::Nobody } else { Left::Some };
-        present.replace(tokens);
-        Ok(left)
     }
+}
+
+/// Takes the tokens that the files have now: all of them, or none where a file makes no sense.
+fn retake_tokens(settings: &Settings, present: &Tokens) -> Result<Left, Failure> {
+    let tokens = tokens(settings)?;
+    // Whether tokens are asked for at all is decided once, when it starts to listen.
+    if present.is_empty() {
+        return Ok(Left::Some);
+    }
+    let tokens = tokens.unwrap_or_default();
+    let left = if tokens.is_empty() { Left::Nobody } else { Left::Some };
+    present.replace(tokens);
+    Ok(left)
+}
+
+/// Takes the certificate and the templates; all are understood before any is taken.
+fn retake_rest(settings: &Settings, tls: Option<&Tls>, set: &TemplateSet) -> Result<(), Failure> {
+    let templates = templates::of(settings)?;
+    if let (Some(tls), Some((certificate, key))) = (tls, certificate(settings)?) {
+        tls.replace(&certificate, &key).map_err(|error| Failure::usage(error.to_string()))?;
+    }
+    set.replace(templates);
+    Ok(())
 }
 
 /// Who is let in after tokens were read again.
@@ -371,5 +402,72 @@ impl Hangup {
     #[cfg(not(unix))]
     async fn each(self, _: impl FnMut()) {
         std::future::pending::<()>().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    /// What is typed behind `semel serve`.
+    #[derive(Parser)]
+    struct Typed {
+        #[command(flatten)]
+        globals: Globals,
+        #[command(flatten)]
+        serve: Serve,
+    }
+
+    fn settings(words: &[&str], variable: Option<(&str, &str)>) -> Settings {
+        let typed = Typed::try_parse_from([&["semel"], words].concat()).unwrap();
+        let find =
+            |name: &str| Ok(variable.filter(|(known, _)| *known == name).map(|(_, value)| value.to_owned()));
+        let listen = typed.serve.listen.as_deref();
+        typed.serve.over(Settings::resolve(&typed.globals, listen, &find).unwrap())
+    }
+
+    /// A row of the guide's table: key, variable, flag, and what the server goes by.
+    type Row = (&'static str, &'static str, Option<&'static str>, fn(&Settings) -> String);
+
+    fn shown(path: Option<&PathBuf>) -> String {
+        path.map_or_else(String::new, |path| path.display().to_string())
+    }
+
+    const ROWS: [Row; 10] = [
+        ("listen", "SEMEL_LISTEN", Some("--listen"), |all| all.listen.clone()),
+        ("tokens", "SEMEL_TOKENS", Some("--tokens"), |all| shown(all.token_store.as_ref())),
+        ("ca", "SEMEL_CA", Some("--ca"), |all| shown(all.ca.as_ref())),
+        ("tls_cert", "SEMEL_TLS_CERT", Some("--tls-cert"), |all| shown(all.tls_cert.as_ref())),
+        ("tls_key", "SEMEL_TLS_KEY", Some("--tls-key"), |all| shown(all.tls_key.as_ref())),
+        ("templates", "SEMEL_TEMPLATES", Some("--templates"), |all| shown(all.templates.as_ref())),
+        ("otlp", "SEMEL_OTLP", Some("--otlp"), |all| all.otlp.clone().unwrap_or_default()),
+        ("log", "SEMEL_LOG", None, |all| all.log.clone()),
+        // Its flag takes no words but text and json.
+        ("log_format", "SEMEL_LOG_FORMAT", Some("--log-format"), |all| all.log_format.clone()),
+        ("token", "SEMEL_TOKEN", None, |all| {
+            all.token().unwrap().map_or_else(String::new, |token| token.expose().to_owned())
+        }),
+    ];
+
+    #[test]
+    fn each_setting_is_read_from_its_flag_before_its_variable_before_the_file() {
+        let file = std::env::temp_dir().join(format!("semel-serve-{}.toml", std::process::id()));
+        let config = ["--config", file.to_str().unwrap()];
+        for (key, variable, flag, get) in ROWS {
+            std::fs::write(&file, "").unwrap();
+            let default = get(&settings(&config, None));
+            std::fs::write(&file, format!("{key} = \"json\"\n")).unwrap();
+            assert_ne!(default, "json");
+            assert_eq!(get(&settings(&config, None)), "json", "{key}");
+            let above = Some((variable, "above"));
+            assert_eq!(get(&settings(&config, above)), "above", "{variable}");
+            if let Some(flag) = flag {
+                let words = [&config[..], &[flag, "text"]].concat();
+                assert_eq!(get(&settings(&words, above)), "text", "{flag}");
+            }
+        }
+        std::fs::remove_file(file).unwrap();
     }
 }

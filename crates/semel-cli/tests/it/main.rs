@@ -39,6 +39,7 @@ mod retention;
 mod run;
 mod secrets;
 mod serve;
+mod settings;
 mod start;
 #[cfg(target_os = "linux")]
 mod streams;

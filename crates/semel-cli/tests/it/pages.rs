@@ -49,6 +49,13 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
         "cargo xtask package",
         "by hand: a release build; xtask/src/package.rs has its own tests",
     ),
+    (
+        "docs/guide/install.md",
+        "SEMEL_TOKEN=$(cat admin-token) docker exec",
+        "by hand: no container is started in tests",
+    ),
+    ("docs/guide/install.md", "kubectl -n semel port-forward", "by hand: no cluster is there in tests"),
+    ("docs/guide/install.md", "SEMEL_TOKEN=$(cat admin-token) semel queues", "token.rs asks so"),
     ("docs/guide/keys.md", "key = SHA-256", "no program; semel-core/tests/it/page.rs has the page's keys"),
     ("docs/guide/keys.md", "```json\n", "semel-core/tests/it/page.rs"),
     ("docs/guide/keys.md", "```text\n", "semel-core/tests/it/page.rs: one for each of those"),

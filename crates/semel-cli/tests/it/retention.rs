@@ -51,6 +51,23 @@ fn the_table_of_the_page_is_served_by() {
     assert_eq!(defaults(&server), [129_600, 86_400, 31_557_600].map(Value::from));
 }
 
+#[cfg(unix)]
+#[test]
+fn a_table_that_was_changed_counts_from_the_next_start_on() {
+    let folder = Folder::new();
+    let write = |text: &str| std::fs::write(folder.path().join("semel.toml"), text).unwrap();
+    write("[retention]\ncompleted = \"PT1H\"\n");
+    let server = Server::start(&folder, &[]);
+    let completed = |server: &Server| defaults(server)[0].clone();
+    assert_eq!(completed(&server), 3_600);
+    write("[retention]\ncompleted = \"PT2H\"\n");
+    server.signal("-HUP");
+    server.log_until("were read again");
+    assert_eq!(completed(&server), 3_600);
+    server.stop();
+    assert_eq!(completed(&Server::start(&folder, &[])), 7_200);
+}
+
 #[test]
 fn a_job_goes_when_its_time_is_over_and_its_neighbour_stays() {
     let folder = Folder::new();

@@ -202,7 +202,7 @@ fn templates_are_read_again_as_a_whole_or_not_at_all() {
     write(&folder, "templates/process.yaml", "namespace: payments\n");
     server.signal("-HUP");
     let log = server.log_until("process.yaml:1:1: /name is missing");
-    assert!(log.contains("what was read before stays in use"), "{log}");
+    assert!(log.contains("the certificates and templates that were read before stay in use"), "{log}");
     assert!(explain("mail.send") && explain("payments.process") && !explain("mail.other"));
     write(&folder, "templates/process.yaml", TASK);
     server.signal("-HUP");

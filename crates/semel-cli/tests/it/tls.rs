@@ -5,7 +5,7 @@ use rcgen::{CertifiedKey, generate_simple_self_signed};
 use crate::run::{Folder, Ran, Server};
 
 /// Writes a certificate that vouches for itself.
-fn certificate(folder: &Folder, name: &str) {
+pub fn certificate(folder: &Folder, name: &str) {
     let CertifiedKey { cert, signing_key } =
         generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
     std::fs::write(folder.path().join(format!("{name}.pem")), cert.pem()).unwrap();

@@ -84,7 +84,7 @@ fn tokens_are_made_rotated_and_revoked_while_the_server_runs() {
     let text = std::fs::read_to_string(folder.path().join("tokens.toml")).unwrap();
     std::fs::write(folder.path().join("tokens.toml"), "token = nonsense").unwrap();
     server.signal("-HUP");
-    let before = server.log_until("what was read before stays in use");
+    let before = server.log_until("the tokens that were read before stay in use");
     assert_eq!(ask(&folder, newer, &["jobs", "--queue", "mail"]).code, 0);
     assert!(ask(&folder, &mail, &["jobs", "--queue", "mail"]).err.contains("(401)"), "nor is more let in");
     std::fs::write(folder.path().join("tokens.toml"), text).unwrap();
@@ -131,6 +131,42 @@ fn a_token_that_is_taken_out_is_refused_from_the_next_sighup_on() {
     assert_eq!((refused.code, refused.err.contains("holds no token")), (2, true), "{}", refused.err);
 }
 
+/// A slip in a template would else keep a revoked token good, and one in the tokens an old template.
+#[test]
+fn a_token_is_revoked_whatever_is_wrong_with_templates() {
+    let folder = Folder::new();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    let (id, revoked) = create(&folder, &["--role", "admin"]);
+    let (_, admin) = create(&folder, &["--role", "admin"]);
+    std::fs::create_dir(folder.path().join("templates")).unwrap();
+    write("templates/mail.yaml", "namespace: mail\nname: send\n");
+    let server = Server::start(&folder, &["--tokens", "tokens.toml", "--templates", "templates"]);
+    let has_template = |kind: &str| {
+        let ran = ask(&folder, &admin, &["explain", kind, "{}", "--json"]);
+        serde_json::from_str::<Value>(&ran.out).unwrap()["key"].is_string()
+    };
+    assert!(has_template("mail.send") && !has_template("mail.other"));
+    assert_eq!(ask(&folder, &revoked, &["keys"]).code, 0);
+    write("templates/mail.yaml", "namespace: mail\n");
+    assert_eq!(folder.run(&["token", "revoke", &id, "--tokens", "tokens.toml"]).code, 0);
+    server.signal("-HUP");
+    let log = server.log_until("mail.yaml:1:1: /name is missing");
+    let taken =
+        "tokens were read again, but the certificates and templates that were read before stay in use";
+    assert!(log.contains("ERROR") && log.contains(taken), "{log}");
+    assert!(ask(&folder, &revoked, &["keys"]).err.contains("(401)"));
+    assert!(has_template("mail.send"), "the old templates hold");
+    // The other way round.
+    write("templates/mail.yaml", "namespace: mail\nname: other\n");
+    write("tokens.toml", "token = nonsense");
+    server.signal("-HUP");
+    let log = server.log_until("the tokens that were read before stay in use");
+    assert!(log.contains("certificates and templates were read again"), "{log}");
+    assert!(has_template("mail.other") && !has_template("mail.send"));
+    assert!(ask(&folder, &revoked, &["keys"]).err.contains("(401)"));
+    drop(server);
+}
+
 /// The later of two entries counts, and that of a plain file may do everything: what the other file says of the token would be
 /// nothing, and its end none.
 #[test]
@@ -153,7 +189,7 @@ fn a_token_that_has_an_entry_is_no_plain_one_too() {
     // Nor does it become one while the server runs.
     plain(&format!("other\n{least}\n"));
     server.signal("-HUP");
-    server.log_until("what was read before stays in use");
+    server.log_until("the tokens that were read before stay in use");
     assert!(ask(&folder, &least, &["keys"]).err.contains("(403)"));
     drop(server);
 }

@@ -67,10 +67,14 @@ async fn a_server_is_believed_by_whom_it_is_vouched_for() {
     assert!(tls.replace(b"", key.as_bytes()).is_err());
     assert!(tls.replace(certificate.as_bytes(), first.certificate().1.as_bytes()).is_err(), "another's key");
     is_believed(&url, &first).await.unwrap();
+    let kept = Client::new(&url).unwrap().with_ca(first.pem.as_bytes()).unwrap();
+    kept.get_json("/live").await.unwrap();
     let (certificate, key) = second.certificate();
     tls.replace(certificate.as_bytes(), key.as_bytes()).unwrap();
     is_believed(&url, &second).await.unwrap();
     assert!(is_believed(&url, &first).await.is_err());
+    // Its connection is open, so it need not agree on anything again: on a new one it would not believe the server.
+    kept.get_json("/live").await.unwrap();
     drop(stop);
     serving.await.unwrap().unwrap();
     engine.stop().await;

@@ -13,6 +13,13 @@ use super::carrier::Prepared;
 use super::*;
 use crate::filing;
 
+#[test]
+fn the_page_says_how_long_a_journal_may_be() {
+    let page = include_str!("../../../../docs/guide/operating.md");
+    let bound = format!("At {} GiB of it nothing more is taken (`503`)", JOURNAL_MAX >> 30);
+    assert!(page.contains(&bound), "{bound}");
+}
+
 fn offer(key: &str) -> (Reads, Offer) {
     let (mut reads, offer) = (Reads::default(), keyed(key).offer());
     offer.reads(&mut reads);
