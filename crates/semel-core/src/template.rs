@@ -3,7 +3,7 @@
 
 use std::cmp::Ordering;
 
-use crate::unique::{Given, MissingKey, PolicySpec, Preset};
+use crate::unique::{Dimension, Given, MissingKey, PolicySpec, Preset};
 
 /// A policy as somebody asks for it: members, on top of a preset if one is named.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,6 +44,13 @@ impl Asked {
     /// Its preset where there is a key: in the place of an identity strategy that means `caller_provided`.
     fn preset_with_key(&self) -> Option<Preset> {
         if self.is_strategy() { Some(Preset::CallerProvided) } else { self.preset }
+    }
+
+    /// Whether the version counts beside a key that takes the place of what it is made of: that is how a strategy would have it, and
+    /// one whose author lists the version has it in so many words.
+    fn keeps_version(&self) -> bool {
+        let listed = self.spec.keys.iter().flatten();
+        self.is_strategy() && listed.into_iter().any(|key| key == Dimension::Version.name())
     }
 
     /// The key, if there is nothing else in it.
@@ -113,7 +120,11 @@ pub fn effective(said: Said<'_>, given: &Given<'_>) -> Result<Effective, Missing
             (None, Some(_)) => Asked::preset(Preset::CallerProvided),
             (None, None) => Asked::preset(Preset::Skip),
         };
-        let own = PolicySpec { key: Some(key.to_owned()), ..PolicySpec::default() };
+        let own = PolicySpec {
+            key: Some(key.to_owned()),
+            with_version: given.has_version && asked.keeps_version(),
+            ..PolicySpec::default()
+        };
         let spec = Some(own.over(asked.resolve(&given)?.unwrap_or_default()));
         return Ok(Effective { spec, basis: Basis::RequestKey });
     }
@@ -126,27 +137,61 @@ pub fn effective(said: Said<'_>, given: &Given<'_>) -> Result<Effective, Missing
     Ok(Effective { spec: asked.resolve(&given)?, basis })
 }
 
-/// Which of two versions of a template is the newer: number by number, what is no number by its letters, and of two that
-/// agree as far as they go the longer one. They are equal only when they are the same text: a version is a part of what
-/// makes jobs the same, byte for byte.
+/// Which of two versions of a template is the newer: number by number, also where letters stand beside one (`v9`, `rc10`),
+/// what is no number by its letters, and of two that agree as far as they go the longer one. They are equal only when they
+/// are the same text: a version is a part of what makes jobs the same, byte for byte.
 pub fn compare_versions(left: &str, right: &str) -> Ordering {
     let (mut parts, mut others) = (left.split('.'), right.split('.'));
     loop {
-        let (one, other) = match (parts.next(), others.next()) {
-            (Some(one), Some(other)) => (one, other),
+        let order = match (parts.next(), others.next()) {
+            (Some(one), Some(other)) => compare_parts(one, other),
             (None, None) => return left.cmp(right),
             (one, other) => return one.is_some().cmp(&other.is_some()),
-        };
-        let order = match (one.parse::<u64>(), other.parse::<u64>()) {
-            (Ok(one), Ok(other)) => one.cmp(&other),
-            (Ok(_), Err(_)) => Ordering::Greater,
-            (Err(_), Ok(_)) => Ordering::Less,
-            (Err(_), Err(_)) => one.cmp(other),
         };
         if order.is_ne() {
             return order;
         }
     }
+}
+
+/// Run by run of digits and of what is none. A number comes after letters, and `0` after `0-rc1`, which leads to it.
+fn compare_parts(left: &str, right: &str) -> Ordering {
+    let (mut rest, mut others) = (left, right);
+    loop {
+        let (run, its);
+        (run, rest) = first_run(rest);
+        (its, others) = first_run(others);
+        let order = match (run.is_empty(), its.is_empty()) {
+            (true, true) => return Ordering::Equal,
+            (true, false) => return if is_number(left) { Ordering::Greater } else { Ordering::Less },
+            (false, true) => return if is_number(right) { Ordering::Less } else { Ordering::Greater },
+            (false, false) => match (is_number(run), is_number(its)) {
+                (true, true) => compare_numbers(run, its),
+                (false, false) => run.cmp(its),
+                (one, other) => one.cmp(&other),
+            },
+        };
+        if order.is_ne() {
+            return order;
+        }
+    }
+}
+
+/// The digits that a text begins with, or what comes before its first; and the rest of it.
+fn first_run(text: &str) -> (&str, &str) {
+    let is_digits = text.starts_with(|first: char| first.is_ascii_digit());
+    let end = text.find(|its: char| its.is_ascii_digit() != is_digits);
+    text.split_at(end.unwrap_or(text.len()))
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// Of any length: no integer holds what a version may be made of, such as a time to the nanosecond with a date before it.
+fn compare_numbers(left: &str, right: &str) -> Ordering {
+    let (left, right) = (left.trim_start_matches('0'), right.trim_start_matches('0'));
+    left.len().cmp(&right.len()).then_with(|| left.cmp(right))
 }
 
 #[cfg(test)]
@@ -250,6 +295,30 @@ mod tests {
         assert_eq!((spec.key.as_deref(), spec.period.as_deref()), (Some("k"), Some("P1D")));
     }
 
+    /// As `caller_provided` has it, whose place it takes; a strategy whose author leaves the version out is left as it is.
+    #[test]
+    fn a_key_over_a_strategy_that_lists_the_version_counts_it() {
+        let members = |keys: &[&str]| PolicySpec {
+            keys: Some(keys.iter().map(|key| (*key).to_owned()).collect()),
+            ..PolicySpec::default()
+        };
+        let decide = |preset, keys: &[&str], has_version| {
+            let declared = asked(preset, members(keys));
+            let said = Said { key: Some("k"), template: Some(Some(&declared)), ..Said::default() };
+            let given = Given { has_version, ..Given::default() };
+            effective(said, &given).unwrap().spec.unwrap()
+        };
+        let all = &["type", "version", "args"];
+        for strategy in Preset::STRATEGIES {
+            let spec = decide(Some(strategy), all, true);
+            assert_eq!((spec.with_version, spec.keys), (true, None), "{strategy}");
+            assert!(!decide(Some(strategy), &["type", "args"], true).with_version, "{strategy}");
+            // No version can count where there is none.
+            assert!(!decide(Some(strategy), all, false).with_version, "{strategy}");
+        }
+        assert!(!decide(None, all, true).with_version);
+    }
+
     #[test]
     fn versions_are_compared_number_by_number() {
         for (older, newer) in [
@@ -264,5 +333,45 @@ mod tests {
             assert_eq!(compare_versions(newer, older), Ordering::Greater, "{older} {newer}");
         }
         assert_eq!(compare_versions("1.0.0", "1.0.0"), Ordering::Equal);
+    }
+
+    /// The oldest first; each is held against every other, so that no three go in a circle.
+    #[test]
+    fn numbers_in_versions_count_as_numbers_wherever_they_stand() {
+        let versions = [
+            "",
+            "a",
+            "rc",
+            "rc1",
+            "v9",
+            "v09.1",
+            "v10",
+            "v10-a",
+            "1.beta",
+            "1.0-rc9",
+            "1.0-rc9a",
+            "1.0-rc10",
+            "1.0",
+            "1.00",
+            "1.0.0",
+            "1.9",
+            "1.10-rc1",
+            "1.10",
+            "2",
+            "2024-01-02",
+            "2024-01-10",
+            "18446744073709551615",
+            "18446744073709551616",
+            "018446744073709551617",
+            "99999999999999999999",
+            "100000000000000000000",
+        ];
+        for (at, older) in versions.iter().enumerate() {
+            assert_eq!(compare_versions(older, older), Ordering::Equal, "{older}");
+            for newer in &versions[at + 1..] {
+                assert_eq!(compare_versions(older, newer), Ordering::Less, "{older} {newer}");
+                assert_eq!(compare_versions(newer, older), Ordering::Greater, "{older} {newer}");
+            }
+        }
     }
 }

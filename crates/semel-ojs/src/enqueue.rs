@@ -19,8 +19,8 @@ use semel_core::unique::{KeyInput, MissingKey, UniqueKey, UniquePolicy};
 
 use self::attributes::Attribute;
 use self::parts::Parts;
-use crate::members::{Members, Value};
-use crate::near::refuse_slip;
+use crate::members::{Members, Value, below};
+use crate::near::{meant, refuse_slip};
 use crate::template::{Template, Templates};
 use crate::{digest as request_digest, duration, limit, retry, sensitive, unique};
 
@@ -79,6 +79,11 @@ pub(crate) fn is_system(name: &str) -> bool {
 pub(crate) fn refuse_slip_of_job(name: &str, value: Value<'_>) -> Result<(), Invalid> {
     refuse_slip(name, value, &["options", "unique_key", "version"])?;
     refuse_slip(name, value, &Attribute::NAMES)
+}
+
+/// What is said of jobs alone, where a name is nearly that: an attribute, or the key that is a policy in short.
+pub(crate) fn meant_of_job(name: &str, value: Value<'_>) -> Option<&'static str> {
+    meant(name, value, &Attribute::NAMES).or_else(|| meant(name, value, &["unique_key"]))
 }
 
 /// Whether this attribute may stand in `options` or at the top.
@@ -161,10 +166,11 @@ impl Enqueue {
         let args_value = parts.args.ok_or_else(|| {
             Invalid::request("/args", "is missing; send an array, [] when the job needs none")
         })?;
-        let args = read_args(args_value)?;
-        let meta_text = parts.meta_text()?;
-        let meta = read_meta(&meta_text)?;
         let sensitive = parts.get(Attribute::Sensitive).map(sensitive::read).transpose()?.unwrap_or_default();
+        let told = |refused: Invalid| sensitive::told(refused, &sensitive);
+        let args = read_args(args_value).map_err(told)?;
+        let meta_text = parts.meta_text().map_err(told)?;
+        let meta = read_meta(&meta_text).map_err(told)?;
         if let Some(template) = template {
             template.check(&args, &sensitive)?;
         }
@@ -179,9 +185,15 @@ impl Enqueue {
                     args: &args,
                     meta: &meta,
                 };
-                let key = policy.key(&input).map_err(|refused| match parts.get(Attribute::Unique) {
-                    Some(sent) => unique::in_its_words(refused, sent),
-                    None => refused,
+                let key = policy.key(&input).map_err(|refused| {
+                    // A name that the policy says itself is no secret.
+                    let is_named =
+                        policy.args_keys().iter().any(|name| refused.pointer == below("/args/0", name));
+                    let refused = if is_named { refused } else { told(refused) };
+                    match parts.get(Attribute::Unique) {
+                        Some(sent) => unique::in_its_words(refused, sent),
+                        None => refused,
+                    }
                 })?;
                 Some(Identity { policy, key })
             }

@@ -13,19 +13,25 @@ const NAME_MOST: usize = 40;
 /// How a name of the sender's own may begin, so that it is nobody's slip.
 const OWN: [&str; 4] = ["x_", "x-", "_", "ext_"];
 
-/// Refuses a value whose name is one slip away from one of these, or is it in another spelling (`maxAttempts`). It is none of them.
-pub(crate) fn refuse_slip(name: &str, value: Value<'_>, known: &[&str]) -> Result<(), Invalid> {
+/// The one of these from which the value's name is one slip away, or which it is in another spelling (`maxAttempts`). It is none of
+/// them.
+pub(crate) fn meant<'k>(name: &str, value: Value<'_>, known: &[&'k str]) -> Option<&'k str> {
     let is_own = OWN.iter().any(|own| name.starts_with(own));
     let is_word = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
     if value.is_null() || is_own || !is_word || !(NAME_LEAST - 1..=NAME_MOST).contains(&name.len()) {
-        return Ok(());
+        return None;
     }
-    let is_near = |known: &&&str| {
+    let is_near = |known: &&str| {
         known.len() >= NAME_LEAST
             && (plain(name).eq(plain(known))
                 || name.len().abs_diff(known.len()) <= 1 && strsim::osa_distance(name, known) <= 1)
     };
-    match known.iter().find(is_near) {
+    known.iter().copied().find(is_near)
+}
+
+/// Refuses a value that [is meant](meant) to be one of these.
+pub(crate) fn refuse_slip(name: &str, value: Value<'_>, known: &[&str]) -> Result<(), Invalid> {
+    match meant(name, value, known) {
         Some(meant) => Err(value.refuse(format!(
             "is no member; {meant} is, and must be spelt so. What is your own needs a name that is not so near to it"
         ))),

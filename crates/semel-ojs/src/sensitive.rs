@@ -52,6 +52,20 @@ pub(crate) fn without_insides(flaws: Vec<Flaw>, pointers: &[String]) -> Vec<Flaw
     told
 }
 
+/// A refusal of args or meta, without the names of what lies inside of sensitive values.
+pub(crate) fn told(refused: Invalid, pointers: &[String]) -> Invalid {
+    // What is merged into meta is marked by its place there.
+    let merged = refused.pointer.strip_prefix("/options/metadata/").map(|rest| format!("/meta/{rest}"));
+    let found = merged.as_deref().unwrap_or(&refused.pointer);
+    let place = tellable(found, pointers);
+    if place == found {
+        return refused;
+    }
+    let message = "has something inside, where it is sensitive, that cannot be taken so; look for integers beyond 2^53-1, \
+         names given twice, halves of characters, and what is nested too deep";
+    Invalid { kind: refused.kind, pointer: place.to_owned(), message: message.to_owned(), also: Vec::new() }
+}
+
 /// The args as others than the worker may see them: none when there is nothing to hide in them.
 pub fn hidden_args(body: &Body) -> Option<String> {
     hidden(&body.sensitive, "/args", &body.args)

@@ -1,38 +1,49 @@
 //! Tasks on the wire: steps under one identity, with the bodies and codes of the system they come from.
 
+mod vain;
+
 use semel_core::canon::{self, Json};
 use semel_core::enqueue::once::Once;
-use semel_core::error::Invalid;
+use semel_core::error::{Invalid, InvalidKind};
 use semel_core::ident::WorkflowId;
 use semel_core::job::Head;
-use semel_core::limits::TASK_BYTES_MAX;
+use semel_core::limits::{META_BYTES_MAX, TASK_BYTES_MAX};
 use semel_core::sight::Sight;
 use semel_core::task::{TaskPlan, Unfit, unfit};
 use semel_core::tenant::Tenant;
 use semel_core::time::Timestamp;
-use semel_core::unique::{UniqueKey, UniquePolicy};
+use semel_core::unique::{Preset, UniqueKey, UniquePolicy};
 use semel_core::workflow::{Form, Plan, PlannedStep, Status, Step, StepStatus, When, Workflow};
 
-use crate::enqueue::{Enqueue, Identified, Terms, Unread, is_alike, is_attribute};
+use self::vain::{refuse_member, refuse_options};
+use crate::enqueue::{Enqueue, Identified, Terms, Unread, is_alike};
 use crate::job::JobView;
 use crate::members::Members;
-use crate::template::{StepTemplate, Template, Templates, is_in_templates};
+use crate::template::{StepTemplate, Template, Templates};
 use crate::write::{Object, list, object};
 
 /// What is said of a duplicate, whatever it is a duplicate of.
 pub const CONFLICT: &str =
     "A task with this identity already exists. The task's identity strategy prevents duplicate creation.";
-/// What is said where the identity is the caller's key and there is none.
-pub const KEY_REQUIRED: &str =
-    "idempotency_key is required when named task uses CallerProvided identity strategy";
+
+/// What is said where the identity is the caller's key, by that preset, and there is none.
+pub fn key_required(preset: Preset) -> String {
+    match preset {
+        // The words that clients of such tasks know.
+        Preset::CallerProvided => {
+            "idempotency_key is required when named task uses CallerProvided identity strategy".to_owned()
+        }
+        other => format!("idempotency_key is required when named task uses the preset {other}"),
+    }
+}
 
 /// Why a request for a task is refused before anything is decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// There is no such template, or none in that version.
     NoTemplate(String),
-    /// Its identity is the caller's key, and there is none: see [`KEY_REQUIRED`].
-    NoKey,
+    /// Its identity is the caller's key, by that preset, and there is none: see [`key_required`].
+    NoKey(Preset),
     /// What is wrong with the request, and where.
     Invalid(Invalid),
 }
@@ -46,7 +57,7 @@ impl From<Invalid> for Refused {
 impl From<Unread> for Refused {
     fn from(unread: Unread) -> Self {
         match unread {
-            Unread::MissingKey { .. } => Self::NoKey,
+            Unread::MissingKey { missing, .. } => Self::NoKey(missing.0),
             Unread::Invalid(invalid) => Self::Invalid(placed(invalid)),
         }
     }
@@ -171,14 +182,24 @@ pub fn refused_unfit(why: Unfit) -> Invalid {
 
 /// The place of what is wrong, in the request as it was sent.
 fn placed(invalid: Invalid) -> Invalid {
+    // What it says beside the context is its meta, of which its sender knows nothing.
+    if invalid.kind == InvalidKind::TooLarge && invalid.pointer == "/meta" {
+        let long = format!(
+            "has more than {META_BYTES_MAX} bytes of members that no task has; send less, or put it into context"
+        );
+        return Invalid::too_large("", long);
+    }
     invalid.placed(|pointer| *pointer = placed_at(pointer))
 }
 
 fn placed_at(pointer: &str) -> String {
-    match pointer.strip_prefix("/args/0") {
-        Some(rest) => format!("/context{rest}"),
-        None if pointer == "/args" => "/context".to_owned(),
-        None => pointer.to_owned(),
+    let below =
+        |root: &str| pointer.strip_prefix(root).filter(|rest| rest.is_empty() || rest.starts_with('/'));
+    // The args of a step have its config too, which is its template's.
+    match (below("/args/0").or_else(|| (pointer == "/args").then_some("")), below("/meta")) {
+        (Some(rest), _) => format!("/context{rest}"),
+        (None, Some(rest)) => rest.to_owned(),
+        (None, None) => pointer.to_owned(),
     }
 }
 
@@ -200,13 +221,13 @@ fn task_text(members: &Members<'_>, template: &Template, context: &str) -> Resul
             match name {
                 "namespace" | "name" | "version" | "context" | "idempotency_key" | "unique" | "priority"
                 | "tags" => {}
-                "options" => object.raw(name, value.text()),
-                _ => match instead_of(name) {
-                    Some(instead) => {
-                        let refuse = || value.refuse(format!("is not a member of a task; {instead}"));
-                        wrong.get_or_insert_with(refuse);
-                    }
-                    None => object.raw(name, value.text()),
+                "options" => match refuse_options(value) {
+                    Ok(()) => object.raw(name, value.text()),
+                    Err(refused) => wrong = wrong.take().or(Some(refused)),
+                },
+                _ => match refuse_member(name, value) {
+                    Ok(()) => object.raw(name, value.text()),
+                    Err(refused) => wrong = wrong.take().or(Some(refused)),
                 },
             }
         }
@@ -227,28 +248,6 @@ fn task_text(members: &Members<'_>, template: &Template, context: &str) -> Resul
         object.raw("meta", &meta);
     });
     Ok(text)
-}
-
-/// What to send in place of what is said of a job and not of a task; nothing of what a task may have.
-fn instead_of(name: &str) -> Option<&'static str> {
-    Some(match name {
-        "id" => {
-            "its id is the server's; to send a request again safely send an Idempotency-Key, or an idempotency_key"
-        }
-        "type" => "its type is its namespace and its name",
-        "args" => "send an object as its context",
-        "meta" => "send what is in it beside the context: it is kept as the task's meta",
-        "unique_key" => "send the key as idempotency_key",
-        name if is_in_templates(name) => "its template says this, for it or for a step",
-        "scheduled_at" | "delay_until" | "pending" => {
-            "it begins when it is created; create it when it is to begin"
-        }
-        "expires_at" => "it does not expire; cancel it when it is not wanted any more",
-        name if is_attribute(name) => {
-            "neither it nor a template can have this; enqueue the step's work as a job of its own"
-        }
-        _ => return None,
-    })
 }
 
 /// Every step is given the whole context: what a request makes of itself is bounded as what it brings is.

@@ -144,6 +144,8 @@ impl Template {
 
 #[cfg(test)]
 mod tests {
+    use semel_core::limits::JOB_TYPE_BYTES_MAX;
+
     use super::*;
     use crate::write::object;
 
@@ -177,7 +179,7 @@ mod tests {
             "steps":[{"name":"a"},{"name":"b","handler":"X"},{"name":"c","handler":"c","depends_on":["z"],"retry":7}]}"#,
         );
         for pointer in [
-            "/name",
+            "/namespace",
             "/priority",
             "/queue",
             "/identity_strategy",
@@ -193,6 +195,7 @@ mod tests {
     #[test]
     fn steps_that_cannot_begin_and_policies_that_cannot_hold_are_refused() {
         let with = |more: &str| format!(r#"{{"namespace":"n","name":"a",{more}}}"#);
+        let long_key = format!(r#""unique":{{"key":["a","{}"]}}"#, "x".repeat(2_000));
         let circle = r#""steps":[{"name":"a","handler":"a","depends_on":["b"]},{"name":"b","handler":"b","depends_on":["a"]}]"#;
         for (more, pointer) in [
             (circle, "/steps/0/depends_on"),
@@ -212,6 +215,10 @@ mod tests {
                 "/unique/when_active",
             ),
             (r#""unique":{"key":"all"}"#, "/unique/key"),
+            // At the member that its author wrote.
+            (r#""unique":{"within":"0s"}"#, "/unique/within"),
+            (r#""unique":{"period_ms":0}"#, "/unique/period_ms"),
+            (&*long_key, "/unique/key/1"),
             (r#""unique":"strict","identity_strategy":"strict""#, "/identity_strategy"),
             (r#""retry":{"max_attempts":2},"max_attempts":3"#, "/max_attempts"),
             (r#""schema":7"#, "/schema"),
@@ -225,6 +232,25 @@ mod tests {
             (r#""version":"""#, "/version"),
         ] {
             assert_eq!(pointers(&with(more)), [pointer], "{more}");
+        }
+    }
+
+    #[test]
+    fn each_part_of_the_type_is_told_of_what_is_wrong_with_it() {
+        let long = "a".repeat(JOB_TYPE_BYTES_MAX - 1);
+        for (namespace, name, expected) in [
+            ("Payments", "a", vec!["/namespace"]),
+            ("", "a", vec!["/namespace"]),
+            ("pay.ments", "a", vec!["/namespace"]),
+            ("payments", "A", vec!["/name"]),
+            ("Payments", "A", vec!["/namespace", "/name"]),
+            (&*long, "a", vec!["/name"]),
+            ("payments", "a.b", vec![]),
+        ] {
+            let text = format!(r#"{{"namespace":"{namespace}","name":"{name}"}}"#);
+            let found = Template::read(&text).err().unwrap_or_default();
+            let found: Vec<&str> = found.iter().map(|invalid| &*invalid.pointer).collect();
+            assert_eq!(found, expected, "{text}");
         }
     }
 

@@ -89,7 +89,7 @@ fn check_queues(caller: &Caller, plan: &TaskPlan) -> Result<(), Problem> {
 fn refused(unread: Unread) -> Answer {
     match unread {
         Unread::NoTemplate(message) => error(StatusCode::NOT_FOUND, "NOT_FOUND", &message),
-        Unread::NoKey => bad_request(task::KEY_REQUIRED),
+        Unread::NoKey(preset) => bad_request(&task::key_required(preset)),
         Unread::Invalid(invalid) => bad_request(Problem::from(invalid).message()),
     }
 }

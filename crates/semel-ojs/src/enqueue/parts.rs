@@ -67,6 +67,7 @@ impl<'m> Parts<'m> {
                 }
             }
         }
+        let mut shown = None;
         for (name, value) in members.iter("") {
             let filled = Some(value).filter(|value| !value.is_null());
             match name {
@@ -83,10 +84,11 @@ impl<'m> Parts<'m> {
                         parts.slots.put(attribute, value)?;
                     }
                     // It may be meant for `options`, and would admit what is there already.
-                    None if name == "unique_key" && !value.is_null() && !is_shown_key(value)? => {
-                        return Err(value.refuse(
-                            "is what a server shows of a job's key, 64 hexadecimal digits; send a key of your own in options, as options.unique_key",
-                        ));
+                    None if name == "unique_key" && !value.is_null() => {
+                        if !is_shown_key(value)? {
+                            return Err(refused_key(value));
+                        }
+                        shown = filled;
                     }
                     None if is_system(name) => {}
                     None => {
@@ -103,6 +105,13 @@ impl<'m> Parts<'m> {
                     }
                 },
             }
+        }
+        // A server shows it beside the policy that it is the key of: by itself it is a digest of the caller's own.
+        if let Some(value) = shown
+            && parts.get(Attribute::Unique).is_none()
+            && parts.unique_key.is_none()
+        {
+            return Err(refused_key(value));
         }
         if !unknown_options.is_empty() {
             unknown_options.push('}');
@@ -261,6 +270,12 @@ fn checked_meta(value: Value<'_>) -> Result<Value<'_>, Invalid> {
     }
     check_meta_bytes(value.text())?;
     Ok(value)
+}
+
+fn refused_key(value: Value<'_>) -> Invalid {
+    value.refuse(
+        "is what a server shows of a job's key, 64 hexadecimal digits, beside `unique`; send a key of your own in options, as options.unique_key",
+    )
 }
 
 /// Whether it is what a server shows of a key.

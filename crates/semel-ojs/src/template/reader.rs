@@ -47,15 +47,9 @@ pub(super) fn read(text: &str) -> Result<Template, Vec<Invalid>> {
     let mut reader = Reader(Vec::new());
     let namespace = reader.word(&members, "namespace");
     let name = reader.word(&members, "name");
-    if namespace.as_ref().is_some_and(|namespace| namespace.contains('.')) {
-        reader.0.push(Invalid::request("/namespace", "has a dot; it is the first part of the type alone"));
-    }
+    let job_type = reader.job_type(namespace.as_deref(), name.as_deref());
     let version = reader.version(&members);
     let description = members.get("", "description").and_then(|value| reader.description(value));
-    let job_type = match (&namespace, &name) {
-        (Some(namespace), Some(name)) => reader.note(JobType::parse(&format!("{namespace}.{name}"), "/name")),
-        _ => None,
-    };
     let steps = members.get("", "steps").map_or_else(Vec::new, |value| reader.steps(value));
     let schema = members.get("", "schema").and_then(|value| reader.schema(value, !steps.is_empty()));
     let identity = reader.identity(&members, !steps.is_empty());
@@ -106,6 +100,27 @@ impl Reader {
                 None
             }
         }
+    }
+
+    /// The type, `namespace.name`, what is wrong with either told of that one.
+    fn job_type(&mut self, namespace: Option<&str>, name: Option<&str>) -> Option<JobType> {
+        let known = self.0.len();
+        if let Some(namespace) = namespace {
+            if namespace.contains('.') {
+                let dot = "has a dot; it is the first part of the type alone";
+                self.0.push(Invalid::request("/namespace", dot));
+            } else {
+                self.note(JobType::parse(namespace, "/namespace"));
+            }
+        }
+        if let Some(name) = name {
+            self.note(JobType::parse(name, "/name"));
+        }
+        if self.0.len() > known {
+            return None;
+        }
+        // Together they may be too long.
+        self.note(JobType::parse(&format!("{}.{}", namespace?, name?), "/name"))
     }
 
     /// A text or a number, by its digits.
@@ -182,15 +197,16 @@ impl Reader {
                 Some((Asked::preset(preset), format!("\"{preset}\"")))
             }
             (None, Some(value)) => {
-                let asked = self.note(unique::read_asked(value))?.asked;
-                self.check(&asked, value, is_task);
-                Some((asked, value.text().to_owned()))
+                let read = self.note(unique::read_asked(value))?;
+                self.check(&read, value, is_task);
+                Some((read.asked, value.text().to_owned()))
             }
         }
     }
 
     /// Whether the policy contradicts itself, whatever a request adds to it.
-    fn check(&mut self, asked: &Asked, value: Value<'_>, is_task: bool) {
+    fn check(&mut self, read: &unique::Read, value: Value<'_>, is_task: bool) {
+        let asked = &read.asked;
         let given = Given { key: Some("k"), has_version: true, visibility_ms: 0 };
         let pointer = value.pointer();
         // What asks for no identity says nothing until a request brings a key: then its members count.
@@ -206,7 +222,8 @@ impl Reader {
                 "would be the key of every job of the type; let requests name theirs",
             ));
         }
-        let Some(policy) = self.note(UniquePolicy::build_new(&spec, &pointer)) else { return };
+        let built = UniquePolicy::build_new(&spec, &pointer).map_err(|refused| read.place(refused, &pointer));
+        let Some(policy) = self.note(built) else { return };
         if is_task {
             self.note(check_fits(&policy, &pointer));
         }

@@ -314,6 +314,50 @@ fn depth_and_size_are_bounded_everywhere() {
     assert_eq!((meta.kind, meta.pointer.as_str()), (InvalidKind::TooLarge, "/meta"));
 }
 
+/// Whoever hides a card may have its number as a name, and errors go into logs.
+#[test]
+fn what_cannot_be_taken_inside_of_a_sensitive_value_is_told_at_its_place() {
+    let number = "4242424242424242";
+    let deep = format!("{}0{}", "[".repeat(70), "]".repeat(70));
+    let unsafe_integer = format!(r#"{{"{number}":9007199254740993}}"#);
+    let twice = format!(r#"{{"{number}":1,"{number}":2}}"#);
+    let half = format!(r#"{{"{number}":"\ud800"}}"#);
+    let deep = format!(r#"{{"{number}":{deep}}}"#);
+    let args = |card: &str| {
+        format!(
+            r#"{{"type":"a.b","args":[{{"card":{card}}}],"options":{{"sensitive":["/args/0/card"],"unique":{{"keys":["args"]}}}}}}"#
+        )
+    };
+    let meta = |of: &str| format!(r#"{{"type":"a.b","args":[],"sensitive":["/meta/card"],{of}}}"#);
+    for (text, pointer) in [
+        (args(&unsafe_integer), "/args/0/card"),
+        (args(&twice), "/args/0/card"),
+        (args(&half), "/args/0/card"),
+        (args(&deep), "/args/0/card"),
+        (meta(&format!(r#""meta":{{"card":{half}}}"#)), "/meta/card"),
+        (meta(&format!(r#""options":{{"metadata":{{"card":{half}}}}}"#)), "/meta/card"),
+        (meta(&format!(r#""meta":{{"card":1}},"options":{{"metadata":{{"card":{half}}}}}"#)), "/meta/card"),
+        (
+            meta(&format!(
+                r#""meta":{{"card":{unsafe_integer}}},"unique":{{"keys":["meta"],"meta_keys":["card"]}}"#
+            )),
+            "/meta/card",
+        ),
+    ] {
+        let told = refused(&text);
+        assert_eq!(told.pointer, pointer, "{text}: {told}");
+        assert!(!told.message.contains(number) && told.message.contains("where it is sensitive"), "{told}");
+        // The same beside it is told in full.
+        let open = refused(&text.replace("sensitive", "x_open"));
+        assert!(open.pointer.ends_with(number) || open.pointer.contains(&format!("{number}/")), "{open}");
+    }
+    // What the policy names is no secret, and its sender has to know that it is missing.
+    let text = r#"{"type":"a.b","args":[{"b":1}],"sensitive":["/args/0"],"unique":{"key":["a"]}}"#;
+    let told = refused(text);
+    assert_eq!(told.pointer, "/args/0/a");
+    assert!(told.message.contains("is missing"), "{told}");
+}
+
 #[test]
 fn what_is_not_json_is_a_payload_error() {
     for text in ["", " ", "{", "{\"type\":}", "{\"type\":\"a.b\",\"args\":[\"\\ud80\"]}", "{} {}", "nope"] {

@@ -186,9 +186,17 @@ fn a_unique_key_is_a_policy_in_short() {
     assert_eq!((policy.key_text(), policy.on_conflict()), (Some("evt_1"), OnConflict::Reject));
     let skip = read(r#"{"unique_key":"evt_1","unique":"skip"}"#);
     assert_eq!(skip.policy(), short.policy());
-    // What a server shows of a job is no request for a key.
-    let shown = format!(r#"{{"type":"a.b","args":[],"unique_key":"{}"}}"#, "0a".repeat(32));
-    assert!(crate::read(&shown).policy().is_none());
+    // What a server shows of a job is no request for a key; it never shows it without the policy.
+    let digest = "0a".repeat(32);
+    for policy in [r#""unique":{"keys":["type"]}"#, r#""options":{"unique":{"keys":["type"]}}"#] {
+        let shown = crate::read(&format!(r#"{{"type":"a.b","args":[],"unique_key":"{digest}",{policy}}}"#));
+        assert_eq!(shown.policy().unwrap().key_text(), None, "{policy}");
+    }
+    for no_policy in ["", r#","unique":null"#, r#","options":{"queue":"q"}"#] {
+        let alone = format!(r#"{{"type":"a.b","args":[],"unique_key":"{digest}"{no_policy}}}"#);
+        all_refused(&[(&alone, "/unique_key")]);
+        assert!(crate::refused(&alone).message.contains("options.unique_key"));
+    }
     assert!(crate::read(r#"{"type":"a.b","args":[],"unique_key":null}"#).policy().is_none());
     let blank = r#"{"type":"a.b","args":[],"options":{"unique_key":" "}}"#;
     // One that no server shows was meant for one: passed over it would run twice.

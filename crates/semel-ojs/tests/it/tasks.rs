@@ -1,6 +1,7 @@
 //! Requests for tasks, and what templates add to a request.
 
-use semel_core::limits::TASK_BYTES_MAX;
+use semel_core::limits::{ARGS_BYTES_MAX, TASK_BYTES_MAX};
+use semel_core::retry::{OnExhaustion, RetryPolicy};
 use semel_ojs::enqueue::{Enqueue, Terms};
 use semel_ojs::task::{Create, Refused};
 use semel_ojs::{Template, Templates};
@@ -89,6 +90,28 @@ fn what_a_task_cannot_have_is_refused_with_what_to_do_instead() {
     }
 }
 
+/// The args are made of the context, and a step's of its config too: that is nothing of what was sent.
+#[test]
+fn what_is_wrong_with_the_args_is_told_of_the_context_alone() {
+    let config: Value = serde_json::from_str(&format!("{}{}", "[".repeat(64), "]".repeat(64))).unwrap();
+    let step = json!({ "name": "s", "handler": "a.b", "config": config });
+    let templates = templates(&[
+        json!({ "namespace": "a", "name": "deep", "steps": [step] }),
+        json!({ "namespace": "a", "name": "b", "steps": [{ "name": "s", "handler": "a.b" }] }),
+    ]);
+    let place = |name: &str, context: Value| {
+        let request = json!({ "namespace": "a", "name": name, "context": context }).to_string();
+        match Create::parse(&request, true, &templates) {
+            Err(Refused::Invalid(invalid)) => invalid.pointer,
+            other => panic!("{other:?}"),
+        }
+    };
+    let in_config = place("deep", json!({}));
+    assert!(in_config.starts_with("/args/1/0"), "{in_config}");
+    assert_eq!(place("b", json!({ "n": 9_007_199_254_740_993_u64 })), "/context/n");
+    assert_eq!(place("b", json!({ "text": "x".repeat(ARGS_BYTES_MAX) })), "/context");
+}
+
 /// What asks for no identity gets one as soon as a request brings a key; its author is to hear of a fault before.
 #[test]
 fn what_stands_beside_no_identity_is_checked_as_well() {
@@ -138,4 +161,23 @@ fn what_a_request_says_stands_before_what_its_template_says_of_the_same() {
     assert_eq!(read(json!({})), (7_000, 8_000, 9));
     let other = json!({ "timeout": 5, "visibility_timeout": "PT6S", "retry": { "max_attempts": 4 } });
     assert_eq!(read(other), (5_000, 6_000, 4));
+}
+
+/// One thing as a whole: half of one policy and half of another is nobody's.
+#[test]
+fn what_a_request_says_of_retries_takes_the_place_of_all_that_its_template_says() {
+    let retry = json!({ "max_attempts": 9, "initial_interval": "PT7S", "on_exhaustion": "dead_letter" });
+    let templates = templates(&[json!({ "namespace": "email", "name": "send", "retry": retry })]);
+    let read = |options: Value| {
+        let request = json!({ "type": "email.send", "args": [], "options": options }).to_string();
+        let terms = Terms { templates: Some(&templates), ..Terms::from(true) };
+        Enqueue::parse(&request, terms).unwrap().body.retry
+    };
+    let own = RetryPolicy { max_attempts: 2, ..RetryPolicy::default() };
+    assert_eq!(own.on_exhaustion, OnExhaustion::Discard);
+    for options in [json!({ "retry": { "max_attempts": 2 } }), json!({ "max_attempts": 2 })] {
+        assert_eq!(read(options.clone()), own, "{options}");
+    }
+    let kept = read(json!({ "priority": 1 }));
+    assert_eq!((kept.max_attempts, kept.on_exhaustion), (9, OnExhaustion::DeadLetter));
 }

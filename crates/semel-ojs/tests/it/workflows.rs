@@ -323,6 +323,31 @@ fn what_is_said_of_jobs_is_refused_beside_the_steps_of_a_workflow() {
     assert_eq!(workflow::parse(&own, true).unwrap().steps.len(), 1);
 }
 
+/// Nearly said it would hold for none either, and a policy that does not hold lets the same work run twice.
+#[test]
+fn what_is_misspelt_beside_the_steps_of_a_workflow_is_refused() {
+    let job = r#"{"type":"a.b","args":[]}"#;
+    for (said, member, message) in [
+        (r#""optoins":{"queue":"q"}"#, "optoins", "options is"),
+        (r#""calbacks":{}"#, "calbacks", "callbacks is"),
+        (r#""unqiue":{"key":"k"}"#, "unqiue", "is nearly unique, which"),
+        (r#""uniqueKey":"k""#, "uniqueKey", "is nearly unique_key, which"),
+        (r#""maxAttempts":1"#, "maxAttempts", "is nearly max_attempts, which"),
+    ] {
+        for (kind, steps) in [("chain", "steps"), ("group", "jobs")] {
+            let whole = format!(r#"{{"type":"{kind}",{said},"{steps}":[{job}]}}"#);
+            let outer = format!(r#"{{"type":"chain","steps":[{job},{whole}]}}"#);
+            let graph =
+                format!(r#"{{{said},"steps":[{{"id":"a","type":"a.b","args":[],"depends_on":[]}}]}}"#);
+            for (text, base) in [(whole, ""), (outer, "/steps/1"), (graph, "")] {
+                let refused = refused(&text);
+                assert_eq!(refused.pointer, format!("{base}/{member}"), "{text}");
+                assert!(refused.message.contains(message), "{refused}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_callback_that_nothing_calls_is_refused() {
     let job = r#"{"type":"a.b","args":[]}"#;

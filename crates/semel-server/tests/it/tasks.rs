@@ -334,6 +334,75 @@ async fn a_task_is_not_put_off() {
     server.stop().await;
 }
 
+/// Kept as something of its author's it would hold for nothing, and the same request would be two tasks.
+#[tokio::test]
+async fn what_is_nearly_a_member_of_a_task_is_refused_and_what_is_its_authors_kept() {
+    let server = server().await;
+    let with = |name: &str, value: Value| {
+        let mut body = strict(&json!({ "n": 1 }));
+        body[name] = value;
+        body
+    };
+    for (name, value, meant) in [
+        ("idempotencyKey", json!("k"), "idempotency_key"),
+        ("uniqueKey", json!("k"), "idempotency_key"),
+        ("unqiue", json!("skip"), "unique is"),
+        ("contxt", json!({ "n": 2 }), "context is"),
+        ("maxAttempts", json!(3), "its template says this"),
+        ("options", json!({ "unique_key": "k" }), "idempotency_key"),
+        ("options", json!({ "idempotencyKey": "k" }), "as idempotency_key"),
+        ("options", json!({ "unique": "skip" }), "beside the context"),
+        ("options", json!({ "queue": "mail" }), "its template says this"),
+    ] {
+        let place = match &value {
+            Value::Object(inside) if name == "options" => {
+                format!("/options/{}", inside.keys().next().unwrap())
+            }
+            _ => format!("/{name}"),
+        };
+        let told = create(&server, &with(name, value)).await;
+        assert_eq!((told.status, told.code()), (400, "BAD_REQUEST"), "{name}: {}", told.body);
+        let message = told.body["error"]["message"].as_str().unwrap();
+        assert!(message.contains(&place) && message.contains(meant), "{message}");
+    }
+    let mut body = with("options", json!({ "mine": 1, "context": "c", "version": 2, "namespace": "n" }));
+    body["initiator"] = json!("ops");
+    let task = show(&server, &created(&server, &body).await).await;
+    let kept = (&task["meta"]["initiator"], &task["meta"]["options"]);
+    assert_eq!(kept, (&body["initiator"], &body["options"]));
+    server.stop().await;
+}
+
+/// Of its meta who sends a task knows nothing: it is what stands beside the context.
+#[tokio::test]
+async fn too_much_beside_the_context_is_refused_with_where_to_put_it() {
+    let server = server().await;
+    let mut body = strict(&json!({ "n": 1 }));
+    body["notes"] = json!("x".repeat(70 * 1024));
+    let told = create(&server, &body).await;
+    assert_eq!((told.status, told.code()), (400, "BAD_REQUEST"), "{}", told.body);
+    let message = told.body["error"]["message"].as_str().unwrap();
+    assert!(message.contains("into context") && !message.contains("/meta"), "{message}");
+    server.stop().await;
+}
+
+/// The words of `CallerProvided` are those that clients know; any other preset is called by its own name.
+#[tokio::test]
+async fn a_preset_that_wants_a_key_says_which_it_is() {
+    let server = server().await;
+    for (preset, said) in
+        [("skip", "the preset skip"), ("caller_provided", "CallerProvided identity strategy")]
+    {
+        let mut body = strict(&json!({ "n": 1 }));
+        body["unique"] = json!(preset);
+        let told = create(&server, &body).await;
+        assert_eq!((told.status, told.code()), (400, "BAD_REQUEST"), "{}", told.body);
+        let message = told.body["error"]["message"].as_str().unwrap();
+        assert!(message.starts_with("idempotency_key is required") && message.ends_with(said), "{message}");
+    }
+    server.stop().await;
+}
+
 /// A request is read by one set from its beginning to its end, and the next one by the next.
 #[tokio::test]
 async fn templates_are_replaced_as_a_whole() {
