@@ -20,6 +20,9 @@ use crate::workflow;
 
 /// How far is looked from a job that has ended for those that go on in its stead. Each step may be a load of its own.
 const HELD_LOOKS_MAX: usize = 32;
+/// How far is looked from jobs that wait for whether it is for a new one, beside what was looked at for those that go on: a decision has
+/// so many loads.
+const BEHIND_LOOKS_MAX: usize = 16;
 /// So many jobs that wait for one are tried for one more to wait behind, where the one can have no more.
 const BEHIND_TRIES: usize = 8;
 
@@ -210,8 +213,13 @@ pub(crate) fn hand_over(draft: &mut Draft, head: &Head, waiters: &Waiters, ahead
 }
 
 /// Holds a pending job back until all of these have ended. It is told of the end of one of them and then looks at the others. The
-/// head of the pending job must have been written in this decision.
-pub(crate) fn hold(draft: &mut Draft, id: JobId, ahead: &[JobId]) -> Result<Added, Missing> {
+/// head of the pending job must have been written in this decision. `behind` are those of whom it is known that they wait for it.
+pub(crate) fn hold(
+    draft: &mut Draft,
+    id: JobId,
+    ahead: &[JobId],
+    behind: &HashSet<JobId>,
+) -> Result<Added, Missing> {
     let mut too_many = Vec::new();
     for other in ahead {
         match add(draft, *other, held(id))? {
@@ -225,9 +233,9 @@ pub(crate) fn hold(draft: &mut Draft, id: JobId, ahead: &[JobId]) -> Result<Adde
     }
     // Behind one that waits for such a one itself.
     for other in &too_many {
-        for behind in held_behind(draft, *other)? {
-            if behind != id && add(draft, behind, held(id))? == Added::Waits {
-                let all: Vec<JobId> = ahead.iter().copied().chain([behind]).collect();
+        for last in held_behind(draft, *other)?.into_iter().take(BEHIND_TRIES) {
+            if last != id && !behind.contains(&last) && add(draft, last, held(id))? == Added::Waits {
+                let all: Vec<JobId> = ahead.iter().copied().chain([last]).collect();
                 draft.note(id, NoteKind::Ahead, Some(encode(&all)));
                 return Ok(Added::Waits);
             }
@@ -240,7 +248,7 @@ fn held(id: JobId) -> Waiter {
     Waiter::Held { job: id.to_string() }
 }
 
-/// The last jobs that are held back for the end of another.
+/// The jobs that are held back for the end of another, the last first.
 fn held_behind(draft: &mut Draft, id: JobId) -> Result<Vec<JobId>, Missing> {
     let noted = draft.full(id)?.and_then(|(_, full)| full.note(NoteKind::Waiters).cloned());
     let waiters = noted.and_then(|text| Waiters::decode(&text).ok()).unwrap_or_default();
@@ -248,7 +256,7 @@ fn held_behind(draft: &mut Draft, id: JobId) -> Result<Vec<JobId>, Missing> {
         Waiter::Held { job } => JobId::parse(job, "").ok(),
         Waiter::Step { .. } | Waiter::Task { .. } => None,
     });
-    Ok(held.take(BEHIND_TRIES).collect())
+    Ok(held.collect())
 }
 
 /// For whose ends the job was held back.
@@ -323,13 +331,55 @@ fn stands_for(draft: &mut Draft, id: JobId, but: JobId, is_link: bool) -> Result
         None => return Ok(StandsFor::Others(Vec::new())),
     }
     let Some((_, full)) = draft.full(id)? else { return Ok(StandsFor::Others(Vec::new())) };
-    let replaced = replaced_by(&full).filter(|next| *next != but);
-    Ok(StandsFor::Others(replaced.map_or_else(|| ahead_of(&full), |next| vec![next])))
+    Ok(StandsFor::Others(after(&full, but)))
+}
+
+/// For whom one goes on to wait who waited for this job, when it has ended.
+fn after(full: &Full, but: JobId) -> Vec<JobId> {
+    let replaced = replaced_by(full).filter(|next| *next != but);
+    replaced.map_or_else(|| ahead_of(full), |next| vec![next])
 }
 
 fn replaced_by(full: &Full) -> Option<JobId> {
     let marks = Marks::decode(full.note(NoteKind::Marks)?).ok()?;
     JobId::parse(&marks.replaced_by?, "").ok()
+}
+
+/// Those of these pending jobs that wait for the end of one, be it through others. They are loaded together, however long a line they
+/// are.
+pub(crate) fn who_wait_for(
+    draft: &mut Draft,
+    id: JobId,
+    pending: &[JobId],
+) -> Result<HashSet<JobId>, Missing> {
+    let (mut seen, mut next) = (HashSet::from([id]), pending.to_vec());
+    let mut links: Vec<(JobId, Vec<JobId>)> = Vec::new();
+    for _ in 0..BEHIND_LOOKS_MAX {
+        next.retain(|job| seen.insert(*job));
+        if next.is_empty() {
+            break;
+        }
+        let found =
+            each(&next, |job| Ok(draft.full(*job)?.map_or_else(Vec::new, |(_, full)| after(&full, *job))))?;
+        let further: Vec<JobId> = found.iter().flatten().copied().collect();
+        links.extend(std::mem::replace(&mut next, further).into_iter().zip(found));
+    }
+    // Whom it will tell, however many have had its place since they came.
+    let mut waits: HashSet<JobId> = held_behind(draft, id)?.into_iter().chain([id]).collect();
+    // Once more for as long as somebody was found: who waits may come before whom it waits for.
+    loop {
+        let known = waits.len();
+        for (job, ahead) in &links {
+            if ahead.iter().any(|other| waits.contains(other)) {
+                waits.insert(*job);
+            }
+        }
+        if waits.len() == known {
+            break;
+        }
+    }
+    // What leads to it on the way may run.
+    Ok(pending.iter().copied().filter(|job| waits.contains(job)).collect())
 }
 
 /// Tells those who waited that the job has ended.
@@ -367,7 +417,7 @@ fn let_go(draft: &mut Draft, id: JobId, ended: &Head) -> Result<(), Missing> {
     if !ahead.is_empty() {
         // Written with the note, so that two writers of one job's notes meet by its version.
         draft.update(&mut head);
-        if hold(draft, id, &ahead)? == Added::Waits {
+        if hold(draft, id, &ahead, &HashSet::new())? == Added::Waits {
             return Ok(());
         }
     }

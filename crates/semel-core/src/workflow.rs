@@ -316,6 +316,12 @@ pub fn look(draft: &mut Draft, key: &DocumentKey) -> Result<Looked, Missing> {
     Ok(Looked::WentOn)
 }
 
+/// Whether the workflow of that stored form has ended: once its document is due it is only forgotten. Of one that cannot be read
+/// nobody knows.
+pub fn has_ended(text: &[u8]) -> bool {
+    Workflow::status_in(text).is_some_and(|status| status != Status::Running)
+}
+
 /// What stands for a step's result that was too large to be handed on: the step's job has it.
 fn omitted(job: &str) -> String {
     format!("{OMITTED}{job}\"}}")

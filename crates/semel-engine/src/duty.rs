@@ -4,9 +4,10 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use semel_core::body::Corrupt;
 use semel_core::cron::{self, Looked};
-use semel_core::draft::{DocumentKey, DocumentKind, Draft, Missing, Reads, each};
+use semel_core::draft::{Document, DocumentKey, DocumentKind, Draft, Missing, Reads, each};
 use semel_core::enqueue::once;
 use semel_core::ident::{CronName, JobId, JobType, QueueName};
 use semel_core::limits::BATCH_JOBS_MAX;
@@ -27,6 +28,12 @@ const HELD_JOBS_MAX: usize = BATCH_JOBS_MAX + RUN_JOBS_MAX as usize;
 const RUN_DOCUMENTS_MAX: u32 = 500;
 /// Of those, the ones that are decisions of their own: so many in one run, that other duties have their turn.
 const RUN_DECISIONS_MAX: usize = 100;
+/// Documents it looks at in all, while most of them cannot be decided.
+const HELD_DOCUMENTS_MAX: usize = 2_000;
+/// So many of them are tried at once, each in a decision of its own.
+const HELD_TOGETHER: usize = 50;
+/// Bytes of the documents that are forgotten in one decision: it reads them once more, and callers wait for it meanwhile.
+const FORGET_BYTES_MAX: usize = 1 << 20;
 
 /// What became of one job.
 enum Did {
@@ -196,74 +203,177 @@ duty! {
 pub struct Tend;
 
 impl Tend {
-    /// Does a bounded piece of the duty. Requests whose time is over are forgotten all in one commit: there may be as many
-    /// of them as there are jobs, and nobody is to wait for them. Each other document is a decision of its own: one that
-    /// cannot be taken now leaves the others done.
+    /// Does a bounded piece of the duty. Requests whose time is over, and workflows that have ended, are forgotten many in one
+    /// commit: there may be as many of them as there are jobs, and nobody is to wait for them. Each other document is a decision
+    /// of its own: one that cannot be taken now leaves the others done, and is no reason not to look behind it.
     ///
     /// # Errors
     /// When the store cannot read, or could commit none of them.
     pub async fn run_once(self, store: &Store) -> Result<Ran, StoreError> {
-        let found = store.documents(Seek::Due { limit: RUN_DOCUMENTS_MAX }).await?;
-        let mut ran = Ran { next: found.next, now: found.now, ..Ran::default() };
-        let mut failed = None;
-        let due = found.documents.into_iter().map(|(key, document)| (key, document.due));
-        let (requests, others): (Vec<_>, Vec<_>) =
-            due.partition(|(key, _)| key.kind == DocumentKind::Request);
-        let requests: Vec<DocumentKey> = requests.into_iter().map(|(key, _)| key).collect();
-        if others.len() > RUN_DECISIONS_MAX {
-            ran.next = Some(found.now);
-        }
-        for (key, due) in others.into_iter().take(RUN_DECISIONS_MAX) {
-            let late = due.map_or(Duration::ZERO, |due| found.now.since(due));
-            let reads = Reads { documents: vec![key.clone()], ..Reads::default() };
-            let (kind, name) = (key.kind, key.name.clone());
-            // Who has waited for one waits for no other.
-            let patience = if ran.held_up == 0 { PATIENCE } else { Duration::ZERO };
-            match store.decide_within(patience, reads, move |draft| tend(draft, &key)).await {
-                Ok(Tended::Nothing) => {}
-                Ok(Tended::Done) => ran.moved += 1,
-                Ok(Tended::Stopped(corrupt)) => {
-                    tracing::error!(%corrupt, "a cron cannot tick; it is looked at again in a minute, or when it is registered anew");
-                    ran.moved += 1;
+        let (mut tending, mut seen) = (Tending::default(), HashSet::new());
+        loop {
+            let limit = RUN_DOCUMENTS_MAX.saturating_add(u32::try_from(tending.passed).unwrap_or(u32::MAX));
+            let found = match store.documents(Seek::Due { limit }).await {
+                Ok(found) => found,
+                Err(error) => {
+                    tending.failed = Some(error);
+                    break;
                 }
-                Err(StoreError::Contended | StoreError::Stalled) => {
-                    ran.held_up += 1;
-                    if is_to_be_said(late) {
-                        tracing::warn!(?kind, %name, ?late, "what is due cannot be decided and is put off");
-                    }
+            };
+            (tending.ran.next, tending.ran.now) = (found.next, found.now);
+            let (mut over, mut others) = (Vec::new(), Vec::new());
+            for (key, document) in found.documents {
+                if !seen.insert(key.clone()) {
+                    continue;
                 }
-                Err(error) => failed = Some(error),
+                if is_over(&key, &document) {
+                    over.push((key, document.text.len()));
+                } else {
+                    others.push((key, document.due));
+                }
+            }
+            let (number, before) = (over.len() + others.len(), tending.passed);
+            tending.decide(store, &others).await;
+            tending.forget(store, over).await;
+            // What cannot be decided is still the first that is due: others are behind it.
+            let is_in_the_way = number > 0 && 2 * (tending.passed - before) >= number;
+            if !is_in_the_way || tending.decided >= RUN_DECISIONS_MAX || seen.len() >= HELD_DOCUMENTS_MAX {
+                break;
             }
         }
-        if let Err(error) = forget(store, requests, &mut ran).await {
-            failed = Some(error);
-        }
-        match failed {
-            Some(error) if ran.moved == 0 => Err(error),
-            _ => Ok(ran),
+        match tending.failed {
+            Some(error) if tending.ran.moved == 0 => Err(error),
+            _ => Ok(tending.ran),
         }
     }
+}
+
+/// Whether nothing is left to be done with what is due but to forget it.
+fn is_over(key: &DocumentKey, document: &Document) -> bool {
+    match key.kind {
+        DocumentKind::Request => true,
+        DocumentKind::Workflow => workflow::has_ended(&document.text),
+        DocumentKind::Cron | DocumentKind::Step | DocumentKind::StepResult | DocumentKind::Copy => false,
+    }
+}
+
+/// How far a run has come with the documents that are due.
+#[derive(Default)]
+struct Tending {
+    ran: Ran,
+    /// Why one of them could not be done.
+    failed: Option<StoreError>,
+    /// Those that were decided, each by itself.
+    decided: usize,
+    /// Those that are held or cannot be read: they are left, and others are behind them.
+    passed: usize,
+}
+
+impl Tending {
+    /// Decides about each by itself, until there have been as many as one run decides.
+    async fn decide(&mut self, store: &Store, due: &[(DocumentKey, Option<Timestamp>)]) {
+        let mut rest = due;
+        while !rest.is_empty() {
+            let room = RUN_DECISIONS_MAX.saturating_sub(self.decided);
+            if room == 0 {
+                self.ran.next = Some(self.ran.now);
+                return;
+            }
+            // Behind one that is left there may be very many of the kind: the others are not to wait for a commit for each.
+            let together = if self.passed == 0 { 1 } else { HELD_TOGETHER };
+            let (piece, behind) = rest.split_at(together.min(room).min(rest.len()));
+            rest = behind;
+            // Who has waited for one waits for no other.
+            let patience = if self.ran.held_up == 0 { PATIENCE } else { Duration::ZERO };
+            let mut decisions = Vec::with_capacity(piece.len());
+            for (key, _) in piece {
+                let key = key.clone();
+                let reads = Reads { documents: vec![key.clone()], ..Reads::default() };
+                let decide = move |draft: &mut Draft| tend(draft, &key);
+                decisions.push(store.decide_within(patience, reads, decide));
+            }
+            for ((key, due), decided) in piece.iter().zip(join_all(decisions).await) {
+                self.note(key, *due, decided);
+            }
+        }
+    }
+
+    fn note(&mut self, key: &DocumentKey, due: Option<Timestamp>, decided: Result<Tended, StoreError>) {
+        let late = due.map_or(Duration::ZERO, |due| self.ran.now.since(due));
+        let (kind, name) = (key.kind, &key.name);
+        match decided {
+            Ok(tended) => {
+                self.decided += 1;
+                self.ran.moved += usize::from(!matches!(tended, Tended::Nothing));
+                if let Tended::Stopped(corrupt) = tended {
+                    tracing::error!(%corrupt, "a cron cannot tick; it is looked at again in a minute, or when it is registered anew");
+                }
+            }
+            Err(StoreError::Contended | StoreError::Stalled) => {
+                self.ran.held_up += 1;
+                self.passed += 1;
+                if is_to_be_said(late) {
+                    tracing::warn!(?kind, %name, ?late, "what is due cannot be decided and is put off");
+                }
+            }
+            Err(StoreError::Corrupt(why)) => {
+                self.passed += 1;
+                if is_to_be_said(late) {
+                    tracing::error!(?kind, %name, ?late, %why, "what is due cannot be read, and is left as it is");
+                }
+                self.failed = Some(StoreError::Corrupt(why));
+            }
+            Err(error) => {
+                self.decided += 1;
+                self.failed = Some(error);
+            }
+        }
+    }
+
+    /// Forgets those of these documents whose time is over, many in one decision if nobody holds one of them; each is named with
+    /// its size.
+    async fn forget(&mut self, store: &Store, over: Vec<(DocumentKey, usize)>) {
+        let before = self.ran.held_up;
+        for documents in pieces(over) {
+            let decided = apart(documents, |documents: Vec<DocumentKey>| {
+                let reads = Reads { documents: documents.clone(), ..Reads::default() };
+                store.decide_within(PATIENCE, reads, move |draft: &mut Draft| {
+                    let did = each(&documents, |key| tend(draft, key))?;
+                    let moved = did.into_iter().map(|tended| Did::from(!matches!(tended, Tended::Nothing)));
+                    Ok(moved.collect::<Done>())
+                })
+            });
+            if let Err(error) = self.ran.add(decided.await, "a document", |key| key.name.to_string()) {
+                self.failed = Some(error);
+                break;
+            }
+        }
+        self.passed += self.ran.held_up - before;
+    }
+}
+
+/// What is forgotten together.
+fn pieces(over: Vec<(DocumentKey, usize)>) -> Vec<Vec<DocumentKey>> {
+    let (mut pieces, mut bytes) = (Vec::<Vec<DocumentKey>>::new(), 0);
+    for (key, size) in over {
+        match pieces.last_mut() {
+            Some(piece) if bytes + size <= FORGET_BYTES_MAX => {
+                bytes += size;
+                piece.push(key);
+            }
+            _ => {
+                bytes = size;
+                pieces.push(vec![key]);
+            }
+        }
+    }
+    pieces
 }
 
 /// Whether it is to be told of a document that is put off: not when somebody's commit takes a moment, and in one second of each
 /// minute, for it is tried several times in each second.
 fn is_to_be_said(late: Duration) -> bool {
     late >= Duration::from_secs(60) && late.as_secs().is_multiple_of(60)
-}
-
-/// Forgets those of these requests whose time is over, in one decision if nobody holds one of them.
-async fn forget(store: &Store, requests: Vec<DocumentKey>, ran: &mut Ran) -> Result<(), StoreError> {
-    if requests.is_empty() {
-        return Ok(());
-    }
-    let decided = apart(requests, |requests: Vec<DocumentKey>| {
-        let reads = Reads { documents: requests.clone(), ..Reads::default() };
-        store.decide_within(PATIENCE, reads, move |draft: &mut Draft| {
-            let forgotten = each(&requests, |key| once::forget(draft, key))?;
-            Ok(forgotten.into_iter().map(Did::from).collect::<Done>())
-        })
-    });
-    ran.add(decided.await, "a request", |key| key.name.to_string())
 }
 
 /// What looking at a document came to.
@@ -284,9 +394,8 @@ fn tend(draft: &mut Draft, key: &DocumentKey) -> Result<Tended, Missing> {
             workflow::Looked::NotDue => Tended::Nothing,
             workflow::Looked::WentOn | workflow::Looked::Forgotten => Tended::Done,
         }),
-        DocumentKind::Step | DocumentKind::StepResult | DocumentKind::Request | DocumentKind::Copy => {
-            Ok(Tended::Nothing)
-        }
+        DocumentKind::Request => Ok(if once::forget(draft, key)? { Tended::Done } else { Tended::Nothing }),
+        DocumentKind::Step | DocumentKind::StepResult | DocumentKind::Copy => Ok(Tended::Nothing),
     }
 }
 
@@ -308,5 +417,14 @@ mod tests {
         let refused = Some(Settled::Refused(Refusal::Corrupt(Corrupt("no text".to_owned()))));
         let did = [refused.about(JobId::from_bytes([1; 16])), true.about(JobId::from_bytes([2; 16]))];
         assert_eq!(Done::from_iter(did).moved, 1);
+    }
+
+    /// Callers wait for each of them.
+    #[test]
+    fn large_documents_are_forgotten_a_few_at_a_time() {
+        let over = [1, FORGET_BYTES_MAX - 1, 1, 2 * FORGET_BYTES_MAX, 1, 1];
+        let key = |number: usize| DocumentKey::new(DocumentKind::Workflow, number.to_string());
+        let over = over.into_iter().enumerate().map(|(number, size)| (key(number), size)).collect();
+        assert_eq!(pieces(over).iter().map(Vec::len).collect::<Vec<_>>(), [2, 1, 1, 2]);
     }
 }

@@ -1,6 +1,6 @@
 //! One tick: the overlap policy and the job, in one decision.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
@@ -94,12 +94,19 @@ pub(super) fn fire(
     }
     let (decision, job) = decided(&outcome);
     deferred::note(draft, &offer, &outcome, &format!("cron {name}"))?;
-    if let (Decision::Fired, Some(head), true) = (decision, job, is_held)
-        && hold_back(draft, cron, head)? == Added::TooMany
-    {
-        // Rather none than two at once.
-        draft.back_to(before);
-        return Ok(Ok(skip(draft, name, cron, &offer, id, ticked, last)));
+    let mut behind = HashSet::<JobId>::new();
+    if let (Decision::Fired, Some(head), true) = (decision, job, is_held) {
+        // The admission itself may have replaced one that it was to wait for.
+        let left = self::going(draft, cron, head.id)?;
+        // Only one that took a place has anybody behind it.
+        let is_replacing = matches!(outcome, Outcome::Replaced { .. });
+        let waits = if is_replacing { who_wait_for(draft, head, &left)? } else { HashSet::new() };
+        if hold_back(draft, head, &left, &waits)? == Added::TooMany {
+            // Rather none than two at once.
+            draft.back_to(before);
+            return Ok(Ok(skip(draft, name, cron, &offer, id, ticked, last)));
+        }
+        behind.extend(left.iter().filter(|going| waits.contains(&going.head.id)).map(|going| going.id));
     }
     ticked.decision = decision;
     ticked.job = job.map(|head| head.id.to_string());
@@ -109,7 +116,9 @@ pub(super) fn fire(
             cron.last_run_at = Some(now.as_micros());
             cron.last_job.clone_from(&ticked.job);
             let others = going.iter().map(|going| going.id).filter(|id| *id != head.id);
-            cron.set_live(&letters, others.chain([head.id]));
+            // Behind those it waits for, and before those that wait for it: the next tick is held back by the last that waits.
+            let (behind, ahead): (Vec<JobId>, Vec<JobId>) = others.partition(|id| behind.contains(id));
+            cron.set_live(&letters, ahead.into_iter().chain([head.id]).chain(behind));
         }
         // The job of a duplicate may be anybody's: the overlap policy is about the cron's own.
         _ => cron.skip_count += 1,
@@ -173,20 +182,32 @@ fn cancel(draft: &mut Draft, id: JobId) -> Result<(), Missing> {
     Ok(())
 }
 
-/// Holds the job of a tick back for those that go on. One that is held back itself waits for all before it.
-fn hold_back(draft: &mut Draft, cron: &Cron, head: &Head) -> Result<Added, Missing> {
-    // The admission itself may have replaced one that it was to wait for.
-    let going = going(draft, cron, head.id)?;
+/// Those that go on who wait for the job of a tick, since it took the place of one they waited for.
+fn who_wait_for(draft: &mut Draft, head: &Head, going: &[Going]) -> Result<HashSet<JobId>, Missing> {
+    let pending = going.iter().map(|going| &going.head).filter(|head| head.state == State::Pending);
+    let pending: Vec<JobId> = pending.map(|head| head.id).collect();
+    waiting::who_wait_for(draft, head.id, &pending)
+}
+
+/// Holds the job of a tick back for those that go on, but for those `behind` it: of two that waited for each other neither would ever
+/// run. One that is held back itself waits for all before it.
+fn hold_back(
+    draft: &mut Draft,
+    head: &Head,
+    going: &[Going],
+    behind: &HashSet<JobId>,
+) -> Result<Added, Missing> {
+    let before: Vec<&Going> = going.iter().filter(|going| !behind.contains(&going.head.id)).collect();
     let mut from = 0;
-    for (place, going) in going.iter().enumerate().rev() {
+    for (place, going) in before.iter().enumerate().rev() {
         let is_pending = going.is_own() && going.head.state == State::Pending;
         if is_pending && draft.full(going.id)?.is_some_and(|(_, full)| !waiting::ahead_of(&full).is_empty()) {
             from = place;
             break;
         }
     }
-    let ahead: Vec<JobId> = going.iter().skip(from).map(|going| going.head.id).collect();
-    let held = if ahead.is_empty() { Added::Over } else { waiting::hold(draft, head.id, &ahead)? };
+    let ahead: Vec<JobId> = before.iter().skip(from).map(|going| going.head.id).collect();
+    let held = if ahead.is_empty() { Added::Over } else { waiting::hold(draft, head.id, &ahead, behind)? };
     if held == Added::Over {
         life::activate(draft, head.id)?;
     }

@@ -1,5 +1,6 @@
 //! A cron as it is stored: one document, by its name.
 
+use std::collections::HashSet;
 use std::fmt;
 
 use bytes::Bytes;
@@ -128,7 +129,8 @@ pub struct Cron {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_job: Option<String>,
     /// The jobs it has admitted of which it is not known that they have ended, oldest first: whatever the overlap policy was
-    /// when they came, the present one is about all of them. Before them those in the dead letter list, which may be sent back.
+    /// when they came, the present one is about all of them. One that took the place of another is before those that wait for it.
+    /// Before them all those in the dead letter list, which may be sent back.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     live: Vec<String>,
     /// Jobs it has admitted.
@@ -225,9 +227,11 @@ impl Cron {
         self.live.iter().chain(last).filter_map(|id| JobId::parse(id, "").ok()).collect()
     }
 
-    /// Those of them that do, and those that are dead letters: of these as many as the others leave room for, the newest.
+    /// Those of them that do, and those that are dead letters: of these as many as the others leave room for, the newest. One that
+    /// several stand for is one all the same: if it were kept for each, each tick would multiply it.
     pub(super) fn set_live(&mut self, letters: &[JobId], ids: impl Iterator<Item = JobId>) {
-        let ids: Vec<JobId> = ids.collect();
+        let mut seen = HashSet::new();
+        let ids: Vec<JobId> = ids.filter(|id| seen.insert(*id)).collect();
         let ids = newest(&ids, CRON_JOBS_LIVE_MAX);
         let room = CRON_JOBS_LIVE_MAX - ids.len();
         let letters = newest(letters, room.min(CRON_DEAD_LETTERS_MAX));
@@ -276,12 +280,24 @@ mod tests {
         (from..from + count).map(id).collect()
     }
 
+    fn cron() -> Cron {
+        let text = r#"{"incarnation":1,"expression":"* * * * *","timezone":"UTC","overlap":"skip","enabled":true,"template":{},
+            "created_at":0,"updated_at":0,"next_tick":null,"run_count":0,"skip_count":0,"history":[]}"#;
+        Cron::decode(text.as_bytes()).unwrap()
+    }
+
+    /// In the order in which they came first.
+    #[test]
+    fn a_job_that_several_stand_for_is_known_once() {
+        let (mut cron, live) = (cron(), ids(0, 3));
+        cron.set_live(&[], [0, 2, 2, 1, 0, 2].map(|place: usize| live[place]).into_iter());
+        assert_eq!(cron.live(), [live[0], live[2], live[1]]);
+    }
+
     /// However many they are, no job that goes on is forgotten for their sake.
     #[test]
     fn dead_letters_have_the_room_that_the_others_leave() {
-        let text = r#"{"incarnation":1,"expression":"* * * * *","timezone":"UTC","overlap":"skip","enabled":true,"template":{},
-            "created_at":0,"updated_at":0,"next_tick":null,"run_count":0,"skip_count":0,"history":[]}"#;
-        let mut cron = Cron::decode(text.as_bytes()).unwrap();
+        let mut cron = cron();
         let (letters, live) = (ids(0, CRON_JOBS_LIVE_MAX), ids(CRON_JOBS_LIVE_MAX, CRON_JOBS_LIVE_MAX + 1));
         let kept = [(2, CRON_DEAD_LETTERS_MAX), (CRON_JOBS_LIVE_MAX - 2, 2), (CRON_JOBS_LIVE_MAX + 1, 0)];
         for (given, letters_kept) in kept {

@@ -10,6 +10,7 @@ use semel_core::job::Ending;
 use semel_core::lease::Bearer;
 use semel_core::sight::Queues;
 use semel_core::state::{State, StateSet};
+use semel_core::workflow::{Cancelled, Created};
 use semel_engine::Engine;
 use semel_engine::duty::{Expire, Promote, Purge, Reap, Tend};
 use semel_store::backend::{Applied, Batch, BoxFuture};
@@ -18,7 +19,7 @@ use semel_store::layer::Layer;
 use semel_store::memory::Memory;
 use semel_store::{Backend, StoreError};
 use semel_testkit::fixture::claim;
-use semel_testkit::flows::{cron_name, registration};
+use semel_testkit::flows::{chain, cron_name, registration};
 use semel_testkit::make::{Want, job, key, keyed};
 use semel_testkit::patience::quickest;
 
@@ -75,6 +76,30 @@ async fn requests_whose_time_is_over_are_forgotten_in_one_commit() {
     clock.advance(60 * SECOND);
     let before = store.commits.load(Ordering::Relaxed);
     assert_eq!(Tend.run_once(engine.store()).await.unwrap().moved, REQUESTS + 1);
+    let commits = store.commits.load(Ordering::Relaxed) - before;
+    assert!(commits <= 2, "{commits} commits");
+    assert_eq!(Tend.run_once(engine.store()).await.unwrap().moved, 0);
+}
+
+/// As many of them may come due at once as there were workflows a day ago.
+#[tokio::test]
+async fn workflows_that_have_ended_are_forgotten_in_one_commit_and_a_cron_behind_them_ticks() {
+    const FLOWS: usize = 300;
+    let clock = ManualClock::default();
+    let store = Arc::new(Counted::new(&clock));
+    let engine = Engine::without_duties(Arc::clone(&store) as Arc<dyn Backend>).unwrap();
+    for _ in 0..FLOWS {
+        let Created::Done(id, _) = engine.create_workflow(chain([job().offer()])).await.unwrap() else {
+            panic!("not created")
+        };
+        assert!(matches!(engine.cancel_workflow(id).await.unwrap(), Cancelled::Done(_)));
+    }
+    clock.advance(SECOND * (2 * 24 * 3_600));
+    let minutely = registration("* * * * *", Overlap::Allow, job().of_type("a.tick").offer());
+    engine.register_cron(cron_name("minutely"), minutely).await.unwrap();
+    clock.advance(60 * SECOND);
+    let before = store.commits.load(Ordering::Relaxed);
+    assert_eq!(Tend.run_once(engine.store()).await.unwrap().moved, FLOWS + 1);
     let commits = store.commits.load(Ordering::Relaxed) - before;
     assert!(commits <= 2, "{commits} commits");
     assert_eq!(Tend.run_once(engine.store()).await.unwrap().moved, 0);

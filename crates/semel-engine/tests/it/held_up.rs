@@ -176,6 +176,28 @@ async fn a_document_that_somebody_holds_keeps_no_other_from_its_turn() {
     all_but_one(&bench, || Tend.run_once(bench.engine.store())).await;
 }
 
+/// They stay the first that are due, and are more than one run decides or looks at together.
+#[tokio::test]
+async fn however_many_documents_somebody_holds_one_behind_them_has_its_turn() {
+    let bench = Bench::new();
+    let minutely = || registration("* * * * *", Overlap::Allow, job().of_type("a.tick").offer());
+    for number in 0..600 {
+        let name = cron_name(&format!("a{number:03}"));
+        bench.engine.register_cron(name.clone(), minutely()).await.unwrap();
+        bench.hold(Record::Document(cron::key(&name)));
+    }
+    bench.engine.register_cron(cron_name("z"), minutely()).await.unwrap();
+    bench.clock.advance(60 * SECOND);
+    let begun = Instant::now();
+    let ran = Tend.run_once(bench.engine.store()).await.unwrap();
+    assert_eq!((ran.moved, ran.held_up), (1, 600));
+    assert!(begun.elapsed() < AT_ONCE, "{:?}", begun.elapsed());
+    bench.let_go();
+    let ran = Tend.run_once(bench.engine.store()).await.unwrap();
+    assert_eq!((ran.moved, ran.held_up), (100, 0));
+    assert!(ran.next.is_some_and(|next| next <= ran.now), "there is more: {ran:?}");
+}
+
 #[tokio::test]
 async fn a_request_that_somebody_holds_keeps_no_other_from_being_forgotten() {
     let bench = Bench::new();

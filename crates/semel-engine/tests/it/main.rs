@@ -11,4 +11,5 @@ mod limits;
 mod retention;
 mod rounds;
 mod samples;
+mod unreadable;
 mod untold;

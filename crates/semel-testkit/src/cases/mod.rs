@@ -420,6 +420,11 @@ macro_rules! conformance {
             a_tick_waits_for_those_that_were_let_beside_a_held_one,
             a_tick_that_keeps_a_schedule_waits_for_the_run_all_the_same,
             a_tick_that_admits_nothing_cancels_nothing,
+            a_tick_that_takes_a_place_does_not_wait_for_who_waits_for_it,
+            a_tick_takes_the_place_of_strangers_before_a_long_line,
+            a_tick_takes_a_place_within_a_line,
+            a_tick_that_takes_a_place_waits_for_the_run_beside_it,
+            a_tick_that_two_strangers_stand_for_is_known_once,
             a_cron_that_could_not_tick_ticks_again,
         );
         $crate::conformance!(@$how $fixture; copies:

@@ -22,6 +22,11 @@ fn long() -> Offer {
     job().times(36_000_000, 36_000_000).offer()
 }
 
+/// Takes the place of what its states name of the key.
+fn replacing(key: &str, states: StateSet) -> Offer {
+    keyed(key).times(36_000_000, 36_000_000).on_conflict("replace").states(states).offer()
+}
+
 async fn put(f: &Fixture, overlap: Overlap, offer: Offer) {
     register(f, "a", &registration("* * * * *", overlap, offer)).await;
 }
@@ -52,6 +57,16 @@ async fn states(f: &Fixture, ids: &[JobId]) -> Vec<State> {
         states.push(f.head(*id).await.unwrap().state);
     }
     states
+}
+
+/// They run one after the other, and nobody beside them.
+async fn run_in_line(f: &Fixture, ids: &[JobId]) {
+    for id in ids {
+        let claimed = f.claim("default", 9).await.jobs;
+        assert_eq!(claimed.iter().map(|(head, _)| head.id).collect::<Vec<_>>(), [*id]);
+        f.complete(&claimed[0].0).await;
+    }
+    assert!(f.claim("default", 9).await.jobs.is_empty());
 }
 
 async fn document(f: &Fixture) -> Document {
@@ -245,6 +260,116 @@ pub async fn a_tick_that_admits_nothing_cancels_nothing(f: &Fixture) {
     f.cancel(stranger.id).await;
     fired(f).await;
     assert_eq!(states(f, &[first]).await, [State::Cancelled]);
+}
+
+/// Of two that wait for each other neither ever runs, nor does whoever comes after them.
+pub async fn a_tick_that_takes_a_place_does_not_wait_for_who_waits_for_it(f: &Fixture) {
+    let ready = StateSet::EMPTY.with(State::Available).with(State::Active);
+    put(f, Overlap::Enqueue, replacing("a", ready)).await;
+    let first = fired(f).await;
+    f.fail(&started(f).await).await;
+    // It waits to be tried again, and blocks nobody until it may be.
+    let second = fired(f).await;
+    assert_eq!(states(f, &[first, second]).await, [State::Retryable, State::Pending]);
+    f.run_duties().await;
+    assert_eq!(states(f, &[first, second]).await, [State::Available, State::Pending]);
+    let third = fired(f).await;
+    assert_eq!(
+        states(f, &[first, second, third]).await,
+        [State::Cancelled, State::Pending, State::Available]
+    );
+    put(f, Overlap::Enqueue, long()).await;
+    let last = fired(f).await;
+    run_in_line(f, &[third, second, last]).await;
+}
+
+/// However long, and however many have had the place before.
+pub async fn a_tick_takes_the_place_of_strangers_before_a_long_line(f: &Fixture) {
+    let keyed = replacing("a", StateSet::LIVE);
+    put(f, Overlap::Enqueue, keyed.clone()).await;
+    let first = fired(f).await;
+    assert_eq!(started(f).await.id, first);
+    put(f, Overlap::Enqueue, long()).await;
+    let mut line = Vec::new();
+    for _ in 0..40 {
+        line.push(fired(f).await);
+    }
+    for _ in 0..40 {
+        f.create(&keyed).await;
+    }
+    let stranger = f.create(&keyed).await;
+    assert_eq!(states(f, &[first, stranger.id]).await, [State::Cancelled, State::Available]);
+    put(f, Overlap::Enqueue, keyed).await;
+    let taker = fired(f).await;
+    assert_eq!(
+        states(f, &[stranger.id, taker, line[0]]).await,
+        [State::Cancelled, State::Available, State::Pending]
+    );
+    put(f, Overlap::Enqueue, long()).await;
+    line.insert(0, taker);
+    line.push(fired(f).await);
+    run_in_line(f, &line).await;
+}
+
+/// It waits for whom the one before it there waited for.
+pub async fn a_tick_takes_a_place_within_a_line(f: &Fixture) {
+    put(f, Overlap::Enqueue, long()).await;
+    let first = fired(f).await;
+    let keyed = replacing("a", StateSet::LIVE);
+    put(f, Overlap::Enqueue, keyed.clone()).await;
+    let second = fired(f).await;
+    put(f, Overlap::Enqueue, long()).await;
+    let third = fired(f).await;
+    put(f, Overlap::Enqueue, keyed).await;
+    let taker = fired(f).await;
+    assert_eq!(
+        states(f, &[first, second, third, taker]).await,
+        [State::Available, State::Cancelled, State::Pending, State::Pending]
+    );
+    put(f, Overlap::Enqueue, long()).await;
+    let last = fired(f).await;
+    run_in_line(f, &[first, taker, third, last]).await;
+}
+
+/// Also where who waits for it was to be told by that run; and the next tick waits for all of them.
+pub async fn a_tick_that_takes_a_place_waits_for_the_run_beside_it(f: &Fixture) {
+    let keyed = replacing("a", StateSet::LIVE);
+    put(f, Overlap::Allow, long()).await;
+    let beside = fired(f).await;
+    let run = started(f).await;
+    put(f, Overlap::Allow, keyed.clone()).await;
+    let first = fired(f).await;
+    assert_eq!((run.id, started(f).await.id), (beside, first));
+    put(f, Overlap::Enqueue, long()).await;
+    let second = fired(f).await;
+    put(f, Overlap::Enqueue, keyed).await;
+    let taker = fired(f).await;
+    assert_eq!(
+        states(f, &[beside, first, second, taker]).await,
+        [State::Active, State::Cancelled, State::Pending, State::Pending]
+    );
+    put(f, Overlap::Enqueue, long()).await;
+    let last = fired(f).await;
+    f.complete(&run).await;
+    run_in_line(f, &[taker, second, last]).await;
+}
+
+/// Known once for each of them, it was known twice as often after each tick, until there was room for no more.
+pub async fn a_tick_that_two_strangers_stand_for_is_known_once(f: &Fixture) {
+    let both = ["a", "b"].map(|key| replacing(key, StateSet::LIVE));
+    for offer in &both {
+        put(f, Overlap::Allow, offer.clone()).await;
+        fired(f).await;
+    }
+    for offer in &both {
+        f.create(offer).await;
+    }
+    put(f, Overlap::Enqueue, long()).await;
+    let held = fired(f).await;
+    f.cancel(held).await;
+    for _ in 0..12 {
+        fired(f).await;
+    }
 }
 
 /// What it was that cannot be read: another program may, or this one later.
