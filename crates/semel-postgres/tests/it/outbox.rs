@@ -14,7 +14,7 @@ use semel_testkit::make::{Want, job, keyed};
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
-use crate::place::{Place, client, url};
+use crate::place::{Place, client, relayed, url};
 
 const MEGABYTE: i32 = 1024 * 1024;
 
@@ -52,7 +52,7 @@ async fn an_entry_that_is_too_long_is_not_read_and_told_so() {
         client.execute(&insert(&place), &[&size, &1_i32]).await.unwrap();
     }
     let read: Read = Arc::new(|_, text| Err(format!("{} bytes", text.len())));
-    assert_eq!(engine.relay_once(&*store, &read).await.unwrap(), 3);
+    relayed(&engine, &store, &read, 3).await;
     let told = format!("SELECT outcome, reason FROM {}.outbox ORDER BY place", place.schema());
     let rows = client.query(&told, &[]).await.unwrap();
     assert!(rows.iter().all(|row| row.get::<_, &str>(0) == "invalid"));
@@ -103,7 +103,7 @@ async fn relayed_behind(
     other.execute(&insert, &[&"held", &1_050_i32]).await.unwrap();
     other.execute(&insert, &[&"other", &1_i32]).await.unwrap();
     let begun = Instant::now();
-    assert_eq!(engine.relay_once(&*store, &read).await.unwrap(), 1);
+    relayed(&engine, &store, &read, 1).await;
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     let open = format!(
         "SELECT count(*) FROM pg_stat_activity WHERE application_name = '{name}' AND backend_start > $1::text::timestamptz"
@@ -116,7 +116,7 @@ async fn relayed_behind(
     assert_eq!(begun, 0, "a try costs a connection");
     drop(inside);
     held.commit().await.unwrap();
-    assert_eq!(engine.relay_once(&*store, &read).await.unwrap(), 1_050);
+    relayed(&engine, &store, &read, 1_050).await;
     let told = format!("SELECT outcome, count(*) FROM {}.outbox GROUP BY 1 ORDER BY 1", place.schema());
     let rows = other.query(&told, &[]).await.unwrap();
     rows.iter().map(|row| (row.get(0), row.get(1))).collect()
@@ -166,11 +166,14 @@ async fn duplicates_between_entries_of_a_limit_that_is_held_do_not_have_each_tri
         place.schema()
     );
     other.execute(&insert, &[]).await.unwrap();
-    let relayed = engine.relay_once(&*store, &read).await.unwrap();
-    assert!((1..20).contains(&relayed), "{relayed} of 100 duplicates: all others were tried as well");
+    let mut first = 0;
+    while first == 0 {
+        first = engine.relay_once(&*store, &read).await.unwrap();
+    }
+    assert!((1..20).contains(&first), "{first} of 100 duplicates: all others were tried as well");
     drop(inside);
     held.commit().await.unwrap();
-    assert_eq!(engine.relay_once(&*store, &read).await.unwrap(), 200 - relayed);
+    relayed(&engine, &store, &read, 200 - first).await;
 }
 
 /// Nobody holds the limit then, and what needs it and another key goes ahead.
@@ -188,8 +191,8 @@ async fn a_key_that_is_held_does_not_hold_the_limit_that_an_entry_has_beside_it(
     for text in ["held", "free"] {
         other.execute(&insert, &[&text]).await.unwrap();
     }
-    assert_eq!(engine.relay_once(&*store, &read).await.unwrap(), 1);
+    relayed(&engine, &store, &read, 1).await;
     drop(inside);
     held.rollback().await.unwrap();
-    assert_eq!(engine.relay_once(&*store, &read).await.unwrap(), 1);
+    relayed(&engine, &store, &read, 1).await;
 }

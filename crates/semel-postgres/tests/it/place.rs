@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use semel_core::draft::Reads;
+use semel_engine::Engine;
 use semel_postgres::{Address, Postgres};
 use semel_store::Backend;
 use semel_store::clock::ManualClock;
+use semel_store::outbox::Read;
 use semel_testkit::crash::Account;
 use semel_testkit::database::schema_name;
 pub use semel_testkit::database::url;
@@ -82,6 +84,17 @@ pub async fn until(client: &Client, sql: &str) {
         assert!(begun.elapsed() < Duration::from_secs(60), "never: {sql}");
         tokio::task::yield_now().await;
     }
+}
+
+/// Has the outbox relayed until `number` entries are. Once is mostly enough; an entry is left for the next time where the database has
+/// its own tables locked for longer than the relay waits, as it has when it makes them smaller.
+pub async fn relayed(engine: &Engine, store: &Postgres, read: &Read, number: usize) {
+    let (begun, mut relayed) = (Instant::now(), 0);
+    while relayed < number {
+        relayed += engine.relay_once(store, read).await.unwrap();
+        assert!(begun.elapsed() < Duration::from_secs(60), "{relayed} of {number}");
+    }
+    assert_eq!(relayed, number);
 }
 
 /// Judges what callers were told by a store as it is when all leases have run out.

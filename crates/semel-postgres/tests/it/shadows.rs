@@ -15,7 +15,7 @@ use semel_testkit::runtime::wait_for;
 use semel_testkit::{Fixture, Step};
 use tokio_postgres::Client;
 
-use crate::place::{Passing, Place, client, url};
+use crate::place::{Passing, Place, client, relayed, url};
 
 /// For each type of an array what PostgreSQL has for any array: for that type they are the better match. All of them fail.
 const SHADOWS: &str = "DO $do$ DECLARE kind text; BEGIN
@@ -76,9 +76,15 @@ async fn outbox_and_log(address: &Address, schema: &str, client: &Client) {
         format!("INSERT INTO {schema}.outbox (envelope) VALUES ('{{\"type\":\"a.b\",\"args\":[]}}')");
     client.batch_execute(&insert).await.unwrap();
     let read: Read = Arc::new(|_, _| Err("not this one".to_owned()));
-    assert_eq!(engine.relay_once(&*store, &read).await.unwrap(), 1);
+    relayed(&engine, &store, &read, 1).await;
     assert!(matches!(engine.enqueue(keyed("a").offer(), "").await.unwrap(), Outcome::Created(_)));
-    assert_eq!(store.events(0, 10).await.unwrap().events.len(), 1);
+    let mut log = store.events(0, 10).await.unwrap();
+    while log.waits {
+        // For the transaction of another test.
+        tokio::task::yield_now().await;
+        log = store.events(0, 10).await.unwrap();
+    }
+    assert_eq!(log.events.len(), 1);
     assert_eq!(engine.queues().await.unwrap().len(), 1);
     store.maintain().await.unwrap();
 }

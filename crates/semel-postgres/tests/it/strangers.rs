@@ -19,7 +19,7 @@ use semel_store::model::deciding;
 use semel_testkit::fixture::{claim, groups_of};
 use semel_testkit::make::{Want, foreign_id, job, key, keyed};
 
-use crate::place::{Place, client, until, url};
+use crate::place::{Place, client, relayed, until, url};
 
 /// Far longer than anything here takes where it does not wait for somebody.
 const LONG: Duration = Duration::from_secs(60);
@@ -60,7 +60,7 @@ async fn an_entry_with_a_zero_in_a_name_is_told_why_it_is_refused() {
         client.execute(&insert, &[&entry]).await.unwrap();
     }
     let read: semel_store::outbox::Read = Arc::new(|_, text| Err(text.replace("\\u0000", "\0")));
-    assert_eq!(engine.relay_once(&*store, &read).await.unwrap(), 2);
+    relayed(&engine, &store, &read, 2).await;
     let rows =
         client.query(&format!("SELECT outcome, reason FROM {table} ORDER BY place"), &[]).await.unwrap();
     let told: Vec<(String, String)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
