@@ -12,7 +12,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::draft::{Draft, Full, KeyRead, Missing, each};
+use crate::body::Body;
+use crate::draft::{Draft, Full, KeyRead, Missing, QueueRow, each};
 use crate::event::EventKind;
 use crate::ident::{JobId, QueueName};
 use crate::job::{Head, Role};
@@ -222,6 +223,8 @@ pub enum Turn {
     Unclaimable(Unclaimable),
     /// There is no such job any more, or its queue is paused.
     Gone,
+    /// It cannot be read: it is [leased and given to nobody](set_aside).
+    SetAside,
 }
 
 /// Decides about limited jobs that a store found ready, in order, until `most` of them start. `grant` is what the worker asked with.
@@ -245,38 +248,41 @@ pub fn claim(
     Ok(turns.into_iter().flatten().collect())
 }
 
-/// Counts a job that may start, whether or not all of it was loaded.
+/// Has a job that cannot be read out of the way of those behind it, by its head alone: it is leased as any other that a store cannot read,
+/// and given to nobody. It takes no place under its limit, for nothing runs, and its lease may be one that nobody can end. Where the limit
+/// would not let it start it stays where it is: those behind it could not start either.
+///
+/// # Errors
+/// [`Missing`] when the snapshot lacks the job's head, its limit, or what runs under that.
+pub fn set_aside(draft: &mut Draft, id: JobId, grant: &Grant) -> Result<Turn, Missing> {
+    Ok(match may_start(draft, id, grant)? {
+        Ok((granted, _)) => lease_to_nobody(draft, granted),
+        Err(turn) => turn,
+    })
+}
+
+fn lease_to_nobody(draft: &mut Draft, mut granted: Head) -> Turn {
+    draft.update(&mut granted);
+    draft.tell(EventKind::Started, &granted, 0);
+    Turn::SetAside
+}
+
+/// Counts a job that may start, whether or not all of it was loaded, and whether or not it can be read: for each that is counted all of
+/// it is loaded, and a decision may load only so often.
 fn claim_one(draft: &mut Draft, id: JobId, grant: &Grant, started: &mut usize) -> Result<Turn, Missing> {
-    let now = draft.now();
-    let Some(head) = draft.head(id)? else { return Ok(Turn::Gone) };
-    // The queue may have been paused since the store looked.
-    if draft.queue(&head.queue)?.paused {
-        return Ok(Turn::Gone);
-    }
-    let overlaps = head.role == Role::FollowUp && runs_of_key(draft, &head)?;
-    let mut granted = match grant_limited(&head, grant, now, overlaps) {
-        Ok(granted) => granted,
-        Err(reason) => return Ok(Turn::Unclaimable(reason)),
+    let (mut granted, noted) = match may_start(draft, id, grant)? {
+        Ok(starting) => starting,
+        Err(turn) => return Ok(turn),
     };
-    let mut noted = None;
-    if let Some(lane) = head.lane {
-        let mut row = draft.queue(&lane.row())?;
-        if let Some(mut usage) = Usage::decode(row.settings.as_deref()) {
-            let gate = gate(draft, &mut usage, lane)?;
-            if gate != Gate::Open {
-                return Ok(Turn::HeldBack(lane, gate));
-            }
-            usage.start(id, now);
-            row.settings = usage.encode();
-            noted = Some(row);
-        }
-    }
     let full = match draft.full(id) {
         Ok(Some((_, full))) => Ok(full),
         Ok(None) => return Ok(Turn::Gone),
         Err(missing) => Err(missing),
     };
     *started += 1;
+    if full.as_ref().is_ok_and(|full| Body::decode(&full.body).is_err()) {
+        return Ok(lease_to_nobody(draft, granted));
+    }
     // Also where all of it is yet to be loaded: those behind it are decided as if it ran, so that one load has all that start.
     if let Some(row) = noted
         && !is_planted(Bug::StartNotNoted)
@@ -286,6 +292,38 @@ fn claim_one(draft: &mut Draft, id: JobId, grant: &Grant, started: &mut usize) -
     draft.update(&mut granted);
     draft.tell(EventKind::Started, &granted, 0);
     full.map(|full| Turn::Granted(Box::new((granted, full))))
+}
+
+/// A job as it is once it is granted, and the record of its limit with its start in it; neither is written yet.
+type Starting = (Head, Option<QueueRow>);
+
+/// Whether a job may start, by its head: else why not.
+fn may_start(draft: &mut Draft, id: JobId, grant: &Grant) -> Result<Result<Starting, Turn>, Missing> {
+    let now = draft.now();
+    let Some(head) = draft.head(id)? else { return Ok(Err(Turn::Gone)) };
+    // The queue may have been paused since the store looked.
+    if draft.queue(&head.queue)?.paused {
+        return Ok(Err(Turn::Gone));
+    }
+    let overlaps = head.role == Role::FollowUp && runs_of_key(draft, &head)?;
+    let granted = match grant_limited(&head, grant, now, overlaps) {
+        Ok(granted) => granted,
+        Err(reason) => return Ok(Err(Turn::Unclaimable(reason))),
+    };
+    let mut noted = None;
+    if let Some(lane) = head.lane {
+        let mut row = draft.queue(&lane.row())?;
+        if let Some(mut usage) = Usage::decode(row.settings.as_deref()) {
+            let gate = gate(draft, &mut usage, lane)?;
+            if gate != Gate::Open {
+                return Ok(Err(Turn::HeldBack(lane, gate)));
+            }
+            usage.start(id, now);
+            row.settings = usage.encode();
+            noted = Some(row);
+        }
+    }
+    Ok(Ok((granted, noted)))
 }
 
 /// Whether the limit lets another job start. Of those that were started it forgets who does not run any more.

@@ -6,7 +6,8 @@ use semel_core::draft::Full;
 use semel_core::ident::JobId;
 use semel_core::job::{Head, NoteKind};
 use semel_core::tenant::{Namespace, Show};
-use semel_core::trail::{Duplicates, Failures, Marks, Payload};
+use semel_core::time::Timestamp;
+use semel_core::trail::{Duplicates, Failure, Failures, Marks, Payload};
 use semel_core::waiting::Waiters;
 use semel_core::workflow::shown_results;
 
@@ -33,6 +34,8 @@ pub struct Job {
     pub waiters: Waiters,
     /// What the earlier steps of its workflow returned: a JSON array.
     pub parent_results: Option<Bytes>,
+    /// Whether all of it could be read. Where not, the head is all that is known: the body is an empty one, and its one failure says so.
+    pub is_readable: bool,
 }
 
 impl Show for Job {
@@ -83,6 +86,33 @@ impl Job {
             is_replacement_hidden: marks.undisclosed,
             waiters,
             parent_results,
+            is_readable: true,
         })
+    }
+
+    /// A job of which the head is all that can be read, to be listed among others.
+    pub(crate) fn unreadable(head: Head, now: Timestamp) -> Self {
+        let failure = Failure {
+            code: "unreadable".to_owned(),
+            message: "what is stored of this job cannot be read; the server's log says why".to_owned(),
+            error_type: "unreadable".to_owned(),
+            attempt: head.attempt,
+            at: now.as_micros(),
+            retry_delay_ms: None,
+            details: None,
+        };
+        Self {
+            head,
+            body: Body::default(),
+            failures: Failures(vec![failure]),
+            result: None,
+            duplicates: Duplicates::default(),
+            progress: None,
+            replaced_by: None,
+            is_replacement_hidden: false,
+            waiters: Waiters::default(),
+            parent_results: None,
+            is_readable: false,
+        }
     }
 }

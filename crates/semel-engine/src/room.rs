@@ -7,6 +7,7 @@ use semel_core::unique::{MetaPart, UniquePolicy};
 use semel_store::StoreError;
 use semel_store::backend::Filter;
 
+use crate::apart::{Apart, apart};
 use crate::engine::Engine;
 use crate::job::Job;
 
@@ -84,27 +85,54 @@ impl Room {
 pub type Page = (Vec<Job>, Option<JobId>);
 
 impl Engine {
-    /// The jobs of these ids as far as an answer has room for them, and how many of the ids were looked at.
+    /// The jobs of these ids as far as an answer has room for them, and how many of the ids were looked at. One that cannot be read
+    /// keeps nobody from the others: it is there [by its head](Job::is_readable), or left out where that cannot be read either.
     ///
     /// # Errors
-    /// As [`job`](Self::job).
+    /// When the store cannot be read.
     pub async fn whole(&self, ids: &[JobId]) -> Result<(Vec<Job>, usize), StoreError> {
         let (mut jobs, mut looked, mut room) = (Vec::new(), 0, Room::default());
         while looked < ids.len() && room.is_left() {
             let piece: Vec<JobId> = ids.iter().skip(looked).take(room.next()).copied().collect();
             looked += piece.len();
-            let read = self.jobs(piece).await?;
+            let read = self.whole_or_heads(piece).await?;
             room.take(&read);
             jobs.extend(read);
         }
         Ok((jobs, looked))
     }
 
+    async fn whole_or_heads(&self, ids: Vec<JobId>) -> Result<Vec<Job>, StoreError> {
+        let mut jobs = Vec::with_capacity(ids.len());
+        // In pieces that are in order.
+        for (ids, read) in apart(ids, |ids| self.jobs(ids)).await {
+            match read {
+                Apart::Done(read) => jobs.extend(read),
+                Apart::Unreadable(why) => {
+                    let job = ids.first().map(ToString::to_string);
+                    tracing::error!(job, %why, "a job that is listed cannot be read");
+                    match self.heads(ids).await {
+                        Ok(heads) => {
+                            let now = self.now().await?;
+                            jobs.extend(heads.into_iter().map(|head| Job::unreadable(head, now)));
+                        }
+                        Err(StoreError::Corrupt(_)) => {}
+                        Err(error) => return Err(error),
+                    }
+                }
+                Apart::HeldUp => return Err(StoreError::Contended),
+                Apart::Stalled => return Err(StoreError::Stalled),
+                Apart::Failed(error) => return Err(error),
+            }
+        }
+        Ok(jobs)
+    }
+
     /// Those that the filter admits, whole, whatever its own limit is: at most so many, fewer where they are large. A page may be
-    /// short, or empty, and still say where to go on.
+    /// short, or empty, and still say where to go on. One that cannot be read is as in [`whole`](Self::whole).
     ///
     /// # Errors
-    /// As [`job`](Self::job); [`StoreError::CursorGone`] when nobody knows any more where to go on from there.
+    /// When the store cannot be read; [`StoreError::CursorGone`] when nobody knows any more where to go on from there.
     pub async fn page(&self, filter: Filter, most: usize) -> Result<Page, StoreError> {
         let mut filter = Filter { limit: u32::try_from(most).unwrap_or(u32::MAX), ..filter };
         for _ in 0..LISTINGS_MAX {

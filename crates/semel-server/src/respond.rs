@@ -187,11 +187,11 @@ impl From<StoreError> for Refused {
     }
 }
 
-/// A whole job as it is shown.
+/// A whole job as it is shown; one that cannot be read without what was asked for.
 pub(crate) fn view(job: &Job) -> JobView<'_> {
     JobView {
         head: &job.head,
-        body: Some(&job.body),
+        body: job.is_readable.then_some(&job.body),
         failures: &job.failures.0,
         result: job.result.as_ref().and_then(|result| str::from_utf8(result).ok()),
         duplicates: Some(&job.duplicates),

@@ -11,6 +11,7 @@ use semel_core::life;
 use semel_core::limit::{self, Gate, Lane, Turn};
 use semel_core::time::Timestamp;
 use semel_store::backend::{Claim, Claimed};
+use semel_store::lanes::Look;
 use semel_store::{Mark, StoreError};
 use tokio::time::Instant;
 
@@ -58,6 +59,8 @@ impl Engine {
         // Limits that this claim has found closed. It looks at none of them twice, however soon each may open: with many of them
         // it would never come to the end of them.
         let mut passed: Vec<Lane> = Vec::new();
+        // Jobs that it can neither read nor have out of the way. Each look shows them again, and those behind them have their turn.
+        let mut left: Vec<JobId> = Vec::new();
         let mut vain = 0;
         loop {
             let mut closed = self.shared.store.hints().closed_lanes().now();
@@ -69,6 +72,7 @@ impl Engine {
             let keep = move |claimed: Claimed| (Untold::taken(&store, &claimed.jobs), claimed);
             let wish = Claim { closed, ..claim.clone() };
             let (taken, mut claimed) = self.shared.store.claim_keeping(wish, keep).await?;
+            claimed.unclaimable.retain(|(id, _)| !left.contains(id));
             let mut untold = vec![taken];
             let room = limit.saturating_sub(claimed.jobs.len());
             let has_way = match self.not_granted(claimed.unclaimable, room, &claim.grant).await {
@@ -84,7 +88,9 @@ impl Engine {
                     passed.dedup();
                     // Somebody else may have been quicker with all that was seen, but hardly again and again.
                     vain += u32::from(seen.is_lost);
-                    seen.settled > 0 || passed.len() > before || seen.is_lost && vain < VAIN_LOOKS_MAX
+                    let has_passed = passed.len() > before || !seen.left.is_empty();
+                    left.extend(seen.left);
+                    seen.settled > 0 || has_passed || seen.is_lost && vain < VAIN_LOOKS_MAX
                 }
                 Err(error) if claimed.jobs.is_empty() => return Err(error),
                 // What the store has leased is the worker's, whatever became of the others.
@@ -225,7 +231,7 @@ impl Engine {
     }
 
     /// Has the core decide about jobs under a limit, until `room` of them start. One that somebody's open transaction holds delays
-    /// those of its own limit and nobody else.
+    /// those of its own limit and nobody else; one that cannot be read delays nobody.
     async fn claim_limited(
         &self,
         mut ids: Vec<JobId>,
@@ -257,7 +263,7 @@ impl Engine {
             }
             Err(error) => vec![(ids, Apart::Failed(error))],
         };
-        let (mut unclaimable, mut held_up) = (Vec::new(), Vec::new());
+        let (mut unreadable, mut held_up) = (Vec::new(), Vec::new());
         let mut failed = None;
         for (ids, decided) in decided {
             let (untold, turns, now) = match decided {
@@ -267,7 +273,7 @@ impl Engine {
                     continue;
                 }
                 Apart::Unreadable(why) => {
-                    failed = Some(StoreError::Corrupt(why));
+                    unreadable.extend(ids.into_iter().map(|id| (id, why.clone())));
                     continue;
                 }
                 Apart::Failed(error) => {
@@ -277,22 +283,12 @@ impl Engine {
             };
             seen.untold.push(untold);
             for (id, turn) in turns {
-                match turn {
-                    Turn::Granted(job) => seen.granted.push(*job),
-                    Turn::HeldBack(lane, gate) => {
-                        let wait = match gate {
-                            Gate::Open => Duration::ZERO,
-                            Gate::Until(at) => at.since(now),
-                            Gate::Full(soonest) => soonest.map_or(Duration::MAX, |at| at.since(now)),
-                        };
-                        store.hints().closed_lanes().close(lane, wait, look);
-                        seen.closed.push(lane);
-                    }
-                    Turn::Unclaimable(Unclaimable::NotReady | Unclaimable::Limited) | Turn::Gone => {
-                        seen.is_lost = true;
-                    }
-                    Turn::Unclaimable(reason) => unclaimable.push((id, reason)),
-                }
+                self.note_turn(id, turn, now, look, seen);
+            }
+        }
+        for (id, why) in unreadable {
+            if let Err(error) = self.pass_over(id, &why, grant, seen).await {
+                failed = Some(error);
             }
         }
         if !held_up.is_empty() {
@@ -306,6 +302,7 @@ impl Engine {
                 Err(error) => failed = Some(error),
             }
         }
+        let unclaimable = std::mem::take(&mut seen.unclaimable);
         if !unclaimable.is_empty() {
             match self.settle_unclaimable(unclaimable).await {
                 Ok(settled) => seen.settled += settled,
@@ -320,6 +317,71 @@ impl Engine {
             }
             None => Ok(()),
         }
+    }
+
+    /// Notes what became of a job under a limit. `look` is from before that was decided.
+    fn note_turn(&self, id: JobId, turn: Turn, now: Timestamp, look: Look, seen: &mut Seen) {
+        match turn {
+            Turn::Granted(job) => seen.granted.push(*job),
+            Turn::HeldBack(lane, gate) => {
+                let wait = match gate {
+                    Gate::Open => Duration::ZERO,
+                    Gate::Until(at) => at.since(now),
+                    Gate::Full(soonest) => soonest.map_or(Duration::MAX, |at| at.since(now)),
+                };
+                self.shared.store.hints().closed_lanes().close(lane, wait, look);
+                seen.closed.push(lane);
+            }
+            Turn::Unclaimable(Unclaimable::NotReady | Unclaimable::Limited) | Turn::Gone => {
+                seen.is_lost = true;
+            }
+            Turn::Unclaimable(reason) => seen.unclaimable.push((id, reason)),
+            Turn::SetAside => {
+                tracing::error!(job = %self.space.shown(id), "a job cannot be handed out; its lease runs out");
+                seen.settled += 1;
+            }
+        }
+    }
+
+    /// Has a job out of the way of which nothing can be decided for what cannot be read. Where the job itself can be, it is its limit
+    /// that cannot: a worker is not to lose it, so it waits with those of its limit, and keeps nobody else.
+    async fn pass_over(
+        &self,
+        id: JobId,
+        why: &str,
+        grant: &Grant,
+        seen: &mut Seen,
+    ) -> Result<(), StoreError> {
+        let store = &self.shared.store;
+        let (look, shown) = (store.hints().closed_lanes().look(), self.space.shown(id));
+        match store.load(Reads { fulls: vec![id], ..Reads::default() }).await {
+            Ok(snapshot) => {
+                tracing::error!(job = %shown, %why, "the limit that a job is under cannot be read");
+                match snapshot.peek(id).and_then(|(head, _)| head.lane) {
+                    Some(lane) => {
+                        store.hints().closed_lanes().close(lane, HELD_UP_REST, look);
+                        seen.closed.push(lane);
+                    }
+                    None => seen.is_lost = true,
+                }
+                return Ok(());
+            }
+            Err(StoreError::Corrupt(_)) => {}
+            Err(error) => return Err(error),
+        }
+        let reads = Reads { heads: vec![id], ..Reads::default() };
+        let grant = grant.clone();
+        let decide = move |draft: &mut Draft| Ok((limit::set_aside(draft, id, &grant)?, draft.now()));
+        match store.decide_within(PATIENCE, reads, decide).await {
+            Ok((turn, now)) => self.note_turn(id, turn, now, look, seen),
+            // Its head cannot be read either, or somebody holds it.
+            Err(StoreError::Corrupt(_) | StoreError::Contended | StoreError::Stalled) => {
+                tracing::error!(job = %shown, %why, "a job that is ready cannot be read, and is left as it is");
+                seen.left.push(id);
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
     }
 
     /// A limit by its key: what holds, and how much of it is used.
@@ -354,11 +416,12 @@ impl Engine {
         }
     }
 
-    /// How many were settled. One that somebody's open transaction holds is left for another claim.
+    /// How many were settled. One that somebody's open transaction holds is left for another claim, and so is one that cannot be read: it
+    /// keeps nobody from the others. Of most of them the head is all that is needed, whatever is the matter with the rest.
     async fn settle_unclaimable(&self, jobs: Vec<(JobId, Unclaimable)>) -> Result<usize, StoreError> {
         let store = &self.shared.store;
         let decided = apart(jobs, |jobs: Vec<(JobId, Unclaimable)>| {
-            let reads = Reads { fulls: jobs.iter().map(|(id, _)| *id).collect(), ..Reads::default() };
+            let reads = Reads { heads: jobs.iter().map(|(id, _)| *id).collect(), ..Reads::default() };
             store.decide_within(PATIENCE, reads, move |draft: &mut Draft| {
                 let did = each(&jobs, |(id, reason)| match reason {
                     Unclaimable::Expired => life::expire(draft, *id),
@@ -370,11 +433,14 @@ impl Engine {
             })
         });
         let mut settled = 0;
-        for (_, decided) in decided.await {
+        for (jobs, decided) in decided.await {
             match decided {
                 Apart::Done(did) => settled += did,
                 Apart::HeldUp | Apart::Stalled => {}
-                Apart::Unreadable(why) => return Err(StoreError::Corrupt(why)),
+                Apart::Unreadable(why) => {
+                    let job = jobs.first().map(|(id, _)| self.space.shown(*id).to_string());
+                    tracing::error!(job, %why, "a job that cannot be claimed cannot be read, and is left as it is");
+                }
                 Apart::Failed(error) => return Err(error),
             }
         }
@@ -390,6 +456,10 @@ struct Seen {
     untold: Vec<Untold>,
     /// How many were settled, so that they stand in nobody's way.
     settled: usize,
+    /// Those that are still to be settled.
+    unclaimable: Vec<(JobId, Unclaimable)>,
+    /// Those that can neither be read nor be had out of the way.
+    left: Vec<JobId>,
     /// Limits that let nothing start.
     closed: Vec<Lane>,
     /// Whether one of them was somebody else's by then.

@@ -4,24 +4,34 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bytes::Bytes;
 use semel_core::cron::{self, Overlap};
 use semel_core::draft::{Reads, Record, Snapshot};
-use semel_engine::Engine;
+use semel_core::enqueue::{Offer, Outcome};
+use semel_core::ident::JobId;
+use semel_core::lease::Bearer;
+use semel_core::limit::Limit;
+use semel_core::settle::Settled;
+use semel_core::state::State;
 use semel_engine::duty::Tend;
-use semel_store::backend::BoxFuture;
+use semel_engine::{Engine, Job};
+use semel_store::backend::{BoxFuture, Filter};
 use semel_store::clock::ManualClock;
 use semel_store::layer::Layer;
 use semel_store::memory::Memory;
 use semel_store::{Backend, StoreError};
+use semel_testkit::fixture::claim;
 use semel_testkit::flows::{cron_name, registration};
-use semel_testkit::make::job;
+use semel_testkit::make::{Want, job};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A store in which some documents cannot be read.
+/// A store in which some documents cannot be read, and of some jobs no more than the head.
 struct Spoiled {
     inner: Memory,
     spoiled: Mutex<HashSet<Record>>,
+    /// Of these jobs not even that.
+    headless: Mutex<HashSet<JobId>>,
 }
 
 impl Layer for Spoiled {
@@ -32,9 +42,13 @@ impl Layer for Spoiled {
     }
 
     fn load<'a>(&'a self, reads: &'a Reads) -> BoxFuture<'a, Result<Snapshot, StoreError>> {
-        let mut asked = reads.documents.iter().cloned().map(Record::Document);
+        let documents = reads.documents.iter().cloned().map(Record::Document);
+        let mut asked = documents.chain(reads.fulls.iter().copied().map(Record::Job));
         let spoiled = self.spoiled.lock().unwrap();
-        if let Some(record) = asked.find(|record| spoiled.contains(record)) {
+        let headless = self.headless.lock().unwrap();
+        let mut heads = reads.heads.iter().chain(&reads.fulls).copied();
+        let head = heads.find(|id| headless.contains(id)).map(Record::Job);
+        if let Some(record) = head.or_else(|| asked.find(|record| spoiled.contains(record))) {
             let error = StoreError::Corrupt(format!("{record:?}"));
             return Box::pin(std::future::ready(Err(error)));
         }
@@ -51,7 +65,8 @@ struct Bench {
 impl Bench {
     fn new() -> Self {
         let clock = ManualClock::default();
-        let store = Arc::new(Spoiled { inner: Memory::new(clock.clone()), spoiled: Mutex::default() });
+        let inner = Memory::new(clock.clone());
+        let store = Arc::new(Spoiled { inner, spoiled: Mutex::default(), headless: Mutex::default() });
         let engine = Engine::without_duties(Arc::clone(&store) as Arc<dyn Backend>).unwrap();
         Self { engine, store, clock }
     }
@@ -59,6 +74,43 @@ impl Bench {
     fn spoil(&self, record: Record) {
         self.store.spoiled.lock().unwrap().insert(record);
     }
+
+    fn spoil_head(&self, id: JobId) {
+        self.store.headless.lock().unwrap().insert(id);
+    }
+
+    /// A second after whatever was made before, so that it stands behind that in line whatever its id is.
+    async fn create(&self, offer: Offer) -> JobId {
+        self.clock.advance(SECOND);
+        match self.engine.enqueue(offer, "test").await.unwrap() {
+            Outcome::Created(head) => head.id,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// What one worker gets that asks for one job, and may wait for none.
+    async fn fetch(&self) -> Vec<JobId> {
+        ids(&self.engine.claim(claim(&["default"], 1)).await.unwrap())
+    }
+
+    async fn state(&self, id: JobId) -> (State, u32) {
+        let heads = self.engine.heads(vec![id]).await.unwrap();
+        (heads[0].state, heads[0].attempt)
+    }
+}
+
+fn ids(jobs: &[Job]) -> Vec<JobId> {
+    jobs.iter().map(|job| job.head.id).collect()
+}
+
+/// One that runs alone among those of the key.
+fn alone(key: &str) -> Want {
+    job().limit(Limit { key: key.into(), concurrency: Some(1), rate: None })
+}
+
+/// What no version of this program has written.
+fn garbled(want: &Want) -> Offer {
+    Offer { body: Bytes::from_static(b"{"), ..want.offer() }
 }
 
 /// More of them than one run decides.
@@ -77,4 +129,143 @@ async fn crons_that_cannot_be_read_keep_none_behind_them_from_its_tick() {
     assert_eq!((ran.moved, ran.held_up), (1, 0));
     let again = Tend.run_once(bench.engine.store()).await;
     assert!(matches!(again, Err(StoreError::Corrupt(_))), "{again:?}");
+}
+
+/// Not even from those of its own limit, under which it takes no place.
+#[tokio::test]
+async fn a_limited_job_that_cannot_be_read_keeps_nobody_from_a_single_fetch() {
+    for is_loaded in [false, true] {
+        let bench = Bench::new();
+        let offer = if is_loaded { garbled(&alone("a")) } else { alone("a").offer() };
+        let spoiled = bench.create(offer).await;
+        let mut others = Vec::new();
+        for want in [alone("a"), alone("b"), job()] {
+            others.push(bench.create(want.offer()).await);
+        }
+        if !is_loaded {
+            bench.spoil(Record::Job(spoiled));
+        }
+        for other in others {
+            assert_eq!(bench.fetch().await, [other], "{is_loaded}");
+        }
+        assert_eq!(bench.fetch().await, [], "{is_loaded}");
+        // As one under no limit, and an operator can have it away.
+        assert_eq!(bench.state(spoiled).await, (State::Active, 1), "{is_loaded}");
+        let cancelled = bench.engine.cancel(spoiled, Bearer::default()).await.unwrap();
+        assert!(matches!(cancelled, Settled::Done(_)), "{cancelled:?}");
+    }
+}
+
+/// More of them than one look shows.
+#[tokio::test]
+async fn many_limited_jobs_that_cannot_be_read_keep_nobody_from_a_fetch_of_several() {
+    let bench = Bench::new();
+    for number in 0..100 {
+        let id = bench.create(alone(&format!("k{number}")).offer()).await;
+        bench.spoil(Record::Job(id));
+    }
+    let mut others = Vec::new();
+    for want in [alone("a"), alone("b")] {
+        others.push(bench.create(want.offer()).await);
+    }
+    assert_eq!(ids(&bench.engine.claim(claim(&["default"], 2)).await.unwrap()), others);
+}
+
+/// A limit that is full lets none of them start, and none of them is taken from its place.
+#[tokio::test]
+async fn one_that_cannot_be_read_waits_where_its_limit_is_full() {
+    let bench = Bench::new();
+    let running = bench.create(alone("a").offer()).await;
+    assert_eq!(bench.fetch().await, [running]);
+    let spoiled = bench.create(alone("a").offer()).await;
+    let other = bench.create(alone("b").offer()).await;
+    bench.spoil(Record::Job(spoiled));
+    assert_eq!(bench.fetch().await, [other]);
+    assert_eq!(bench.state(spoiled).await, (State::Available, 0));
+}
+
+/// It cannot be had out of the way: those of other limits go past it.
+#[tokio::test]
+async fn one_whose_head_cannot_be_read_keeps_no_other_limit_from_a_single_fetch() {
+    let bench = Bench::new();
+    let spoiled = bench.create(alone("a").offer()).await;
+    let others = [bench.create(alone("b").offer()).await, bench.create(alone("c").offer()).await];
+    bench.spoil_head(spoiled);
+    for other in others {
+        assert_eq!(bench.fetch().await, [other]);
+    }
+    assert_eq!(bench.fetch().await, []);
+}
+
+/// Whether it is full nobody can say. A job under it that can be read is not given to nobody for that.
+#[tokio::test]
+async fn a_limit_that_cannot_be_read_keeps_no_other_from_a_single_fetch() {
+    let bench = Bench::new();
+    let running = bench.create(alone("a").offer()).await;
+    assert_eq!(bench.fetch().await, [running]);
+    let waiting = bench.create(alone("a").offer()).await;
+    let others = [bench.create(alone("b").offer()).await, bench.create(job().offer()).await];
+    bench.spoil_head(running);
+    for other in others {
+        assert_eq!(bench.fetch().await, [other]);
+    }
+    assert_eq!(bench.state(waiting).await, (State::Available, 0));
+}
+
+/// A fetch meets it before the sweep does.
+#[tokio::test]
+async fn an_expired_job_that_cannot_be_read_keeps_nobody_behind_it_from_a_fetch() {
+    let bench = Bench::new();
+    let mut expired = Vec::new();
+    for _ in 0..3 {
+        expired.push(bench.create(job().expires(10 * SECOND).offer()).await);
+    }
+    bench.clock.advance(20 * SECOND);
+    let limited = bench.create(alone("a").offer()).await;
+    bench.spoil(Record::Job(expired[0]));
+    bench.spoil_head(expired[1]);
+    assert_eq!(bench.fetch().await, [limited]);
+    // Of the first the head is all that it takes.
+    for id in [expired[0], expired[2]] {
+        assert_eq!(bench.state(id).await, (State::Discarded, 0));
+    }
+    bench.store.headless.lock().unwrap().clear();
+    assert_eq!(bench.state(expired[1]).await, (State::Available, 0));
+}
+
+/// Each is listed once, whatever page it is on, and those that cannot be read say so.
+#[tokio::test]
+async fn pages_with_jobs_that_cannot_be_read_go_on() {
+    let bench = Bench::new();
+    let mut made = Vec::new();
+    for number in 0..7 {
+        let offer = if number == 2 { garbled(&job()) } else { job().offer() };
+        made.push(bench.create(offer).await);
+    }
+    bench.spoil(Record::Job(made[4]));
+    bench.spoil_head(made[6]);
+    let (mut seen, mut unreadable, mut filter) = (Vec::new(), Vec::new(), Filter::default());
+    loop {
+        let (jobs, next) = bench.engine.page(filter.clone(), 3).await.unwrap();
+        for job in &jobs {
+            let says_so = job.failures.0.iter().any(|failure| failure.code == "unreadable");
+            assert_eq!(says_so, !job.is_readable);
+            unreadable.extend(says_so.then_some(job.head.id));
+        }
+        seen.extend(ids(&jobs));
+        filter.before = next;
+        if next.is_none() {
+            break;
+        }
+    }
+    let listed: HashSet<JobId> = seen.iter().copied().collect();
+    assert_eq!((listed.len(), seen.len()), (6, 6));
+    assert_eq!(listed, made[..6].iter().copied().collect::<HashSet<JobId>>());
+    unreadable.sort_unstable();
+    let mut spoiled = [made[2], made[4]];
+    spoiled.sort_unstable();
+    assert_eq!(unreadable, spoiled);
+    // Who asks for one of them is told that it cannot be read.
+    let asked = bench.engine.job(made[4]).await;
+    assert!(matches!(asked, Err(StoreError::Corrupt(_))), "{asked:?}");
 }
