@@ -113,3 +113,6 @@ pub const SCHEMA_FLAWS_MAX: usize = 10;
 /// Work that one job may cost to be held against its template's schema, in steps of a few nanoseconds: a value looked at, a
 /// character at one place of a pattern.
 pub const SCHEMA_STEPS_MAX: u64 = 10_000_000;
+/// The same of all jobs of one request together, about a second: the [most jobs](BATCH_JOBS_MAX) that there may be have 20,000
+/// steps each, more than twice what a job with a few ids, dates and addresses takes.
+pub const SCHEMA_REQUEST_STEPS_MAX: u64 = 200_000_000;

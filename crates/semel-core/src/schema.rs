@@ -9,8 +9,8 @@ mod read;
 mod value;
 
 use crate::canon::Json;
-use crate::error::Flaw;
-use crate::limits::SCHEMA_STEPS_MAX;
+use crate::error::{Flaw, Invalid};
+use crate::limits::{SCHEMA_REQUEST_STEPS_MAX, SCHEMA_STEPS_MAX};
 
 use self::number::Decimal;
 use self::pattern::Pattern;
@@ -119,6 +119,40 @@ struct Bound {
     is_exclusive: bool,
 }
 
+/// What holding jobs against their schemas may still cost the request that brings them. All of them share it: as many as a
+/// batch may have would else take as many times what one may.
+#[derive(Debug)]
+pub struct Work {
+    /// In steps.
+    left: u64,
+}
+
+impl Default for Work {
+    /// A whole request's.
+    fn default() -> Self {
+        Self { left: SCHEMA_REQUEST_STEPS_MAX }
+    }
+}
+
+impl Work {
+    /// To be asked behind each job: where nothing is left, it may not have been held to its end, whatever was found of it.
+    ///
+    /// # Errors
+    /// So it is; at `pointer`, with what to do.
+    pub fn check(&self, pointer: &str) -> Result<(), Invalid> {
+        if self.left > 0 {
+            return Ok(());
+        }
+        Err(Invalid::too_large(
+            pointer,
+            format!(
+                "cannot be held against its schema any more: with the jobs before it that takes more than the \
+                 {SCHEMA_REQUEST_STEPS_MAX} steps of one request; send fewer jobs at once"
+            ),
+        ))
+    }
+}
+
 impl Schema {
     /// As it was written.
     pub fn text(&self) -> &str {
@@ -162,25 +196,28 @@ impl Schema {
     }
 
     /// At most so many places where `value`, which stands at `pointer`, does not fit. What is said of them are words of
-    /// the schema, never the value. The work is bounded: who would need more than [`SCHEMA_STEPS_MAX`] does not fit.
-    pub fn flaws(&self, value: &Json<'_>, pointer: &str, most: usize) -> Vec<Flaw> {
-        self.flaws_within(value, pointer, most, SCHEMA_STEPS_MAX)
-    }
-
-    fn flaws_within(&self, value: &Json<'_>, pointer: &str, most: usize, steps: u64) -> Vec<Flaw> {
-        check::flaws(&self.root, value, pointer, most, steps)
+    /// the schema, never the value. The work is bounded: who would need more than [`SCHEMA_STEPS_MAX`] does not fit. It is
+    /// taken from the request's, and whether that was enough is to be [asked](Work::check).
+    pub fn flaws(&self, value: &Json<'_>, pointer: &str, most: usize, work: &mut Work) -> Vec<Flaw> {
+        let own = work.left.min(SCHEMA_STEPS_MAX);
+        let mut left = own;
+        let found = check::flaws(&self.root, value, pointer, most, &mut left);
+        work.left -= own - left;
+        found
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::InvalidKind;
+    use crate::limits::BATCH_JOBS_MAX;
 
     fn flaws(schema: &str, value: &str) -> Vec<String> {
         let schema = Schema::read(schema).unwrap();
         let value = Json::parse(value, "").unwrap();
         schema
-            .flaws(&value, "/args", 99)
+            .flaws(&value, "/args", 99, &mut Work::default())
             .iter()
             .map(|flaw| format!("{} {}", flaw.pointer, flaw.message))
             .collect()
@@ -269,11 +306,11 @@ mod tests {
             Schema::read(r#"{"items":{"type":"object","required":["a"],"properties":{"b":{"const":1}}}}"#)
                 .unwrap();
         let value = Json::parse(r#"[{"b":"secret"},{"b":"secret"},{"secret":1}]"#, "").unwrap();
-        let all = schema.flaws(&value, "/args", 99);
+        let all = schema.flaws(&value, "/args", 99, &mut Work::default());
         let places: Vec<&str> = all.iter().map(|flaw| flaw.pointer.as_str()).collect();
         assert_eq!(places, ["/args/0/a", "/args/0/b", "/args/1/a", "/args/1/b", "/args/2/a"]);
         assert!(all.iter().all(|flaw| !flaw.message.contains("secret")), "{all:?}");
-        assert_eq!(schema.flaws(&value, "/args", 2).len(), 2);
+        assert_eq!(schema.flaws(&value, "/args", 2, &mut Work::default()).len(), 2);
     }
 
     /// However the work is asked for: by many values, by long texts, by long lists of values.
@@ -303,10 +340,70 @@ mod tests {
         ] {
             let schema = Schema::read(schema).unwrap();
             let value = Json::parse(value, "").unwrap();
-            assert_eq!(schema.flaws(&value, "/args", 9), [], "it fits");
-            let short = schema.flaws_within(&value, "/args", 9, 900);
+            assert_eq!(schema.flaws(&value, "/args", 9, &mut Work::default()), [], "it fits");
+            let short = schema.flaws(&value, "/args", 9, &mut Work { left: 900 });
             assert!(matches!(short.as_slice(), [one] if one.message.contains("too long")), "{short:?}");
         }
+    }
+
+    #[test]
+    fn the_jobs_of_a_request_share_its_work() {
+        let schema = Schema::read(r#"{"items":{"type":"integer"}}"#).unwrap();
+        let text = format!("[{}1]", "1,".repeat(99));
+        let value = Json::parse(&text, "").unwrap();
+        // A step for the list and for each of its items.
+        let mut work = Work { left: 3 * 101 + 50 };
+        for _ in 0..3 {
+            assert_eq!(schema.flaws(&value, "/args", 9, &mut work), []);
+            assert_eq!(work.check("/args"), Ok(()));
+        }
+        // One for which half is left, and one for which nothing is.
+        for _ in 0..2 {
+            assert_eq!(schema.flaws(&value, "/args", 9, &mut work).len(), 1);
+            let refused = work.check("/args").unwrap_err();
+            assert_eq!((refused.kind, refused.pointer.as_str()), (InvalidKind::TooLarge, "/args"));
+            assert!(refused.message.contains("send fewer jobs at once"), "{refused}");
+        }
+    }
+
+    /// One that takes more than a job may is told so itself, and leaves the others theirs.
+    #[test]
+    fn one_job_takes_no_more_than_its_own_share() {
+        let schema = Schema::read(r#"{"items":{"pattern":"^a"}}"#).unwrap();
+        let text = format!("[\"{}\"]", "a".repeat(1_000_000));
+        let value = Json::parse(&text, "").unwrap();
+        let mut work = Work::default();
+        let found = schema.flaws(&value, "/args", 9, &mut work);
+        assert!(matches!(found.as_slice(), [one] if one.message.contains("in one job")), "{found:?}");
+        assert_eq!(work.check("/args"), Ok(()));
+        assert_eq!(work.left, SCHEMA_REQUEST_STEPS_MAX - SCHEMA_STEPS_MAX);
+    }
+
+    /// As many as there may be, of jobs as they are.
+    #[test]
+    fn no_batch_of_ordinary_jobs_is_refused_for_its_work() {
+        let schema = Schema::read(
+            r#"{"type":"array","minItems":1,"items":false,"prefixItems":[{"type":"object",
+            "required":["order","customer","email","currency","amount"],"additionalProperties":false,"properties":{
+            "order":{"type":"string","pattern":"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"},
+            "customer":{"type":"string","pattern":"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"},
+            "email":{"type":"string","maxLength":254,"pattern":"^[^@ ]+@[^@ ]+[.][a-z]{2,}$"},
+            "day":{"type":"string","pattern":"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"},
+            "currency":{"enum":["EUR","USD","GBP","JPY","CHF","SEK","NOK","DKK","PLN","CZK"]},
+            "amount":{"type":"integer","minimum":1},"note":{"type":"string","maxLength":200},
+            "lines":{"type":"array","items":{"type":"object","required":["sku","count"],"properties":{
+            "sku":{"type":"string","pattern":"^[A-Z]{3}-[0-9]{4,8}$"},"count":{"type":"integer","minimum":1}}}}}}]}"#,
+        )
+        .unwrap();
+        let text = r#"[{"order":"01961111-aaaa-7bbb-8ccc-dddddddddddd","customer":"01961111-aaaa-7bbb-8ccc-eeeeeeeeeeee",
+            "email":"somebody.or.other@mail.example.com","day":"2026-11-29","currency":"CZK","amount":1250,"note":"leave it at the door",
+            "lines":[{"sku":"ABC-12345","count":1},{"sku":"DEF-12345","count":2},{"sku":"GHI-12345678","count":3}]}]"#;
+        let value = Json::parse(text, "").unwrap();
+        let mut work = Work::default();
+        assert_eq!(schema.flaws(&value, "/args", 9, &mut work), []);
+        let cost = SCHEMA_REQUEST_STEPS_MAX - work.left;
+        assert!(cost > 1_000, "the patterns cost nothing: {cost}");
+        assert!(cost * BATCH_JOBS_MAX as u64 <= SCHEMA_REQUEST_STEPS_MAX, "{cost}");
     }
 
     #[test]

@@ -13,12 +13,16 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
+use crate::canon::Json;
 use crate::error::Invalid;
 use crate::ident::{JobId, QueueName};
 use crate::limits::TENANT_BYTES_MAX;
 use crate::unique::UniqueKey;
 
 pub use shown::Show;
+
+/// The member of meta by which a server says whose a job is.
+pub const TENANT_ID: &str = "tenant_id";
 
 /// What separates a tenant's name from a queue's in a stored name. Neither may contain it.
 pub(crate) const SEPARATOR: char = '/';
@@ -121,6 +125,19 @@ impl fmt::Debug for Tenant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&*self.0, f)
     }
+}
+
+/// Takes out of the meta of a tenant's request what the server says there of each of the tenant's jobs, and says whether it
+/// was there. A job that is sent back as it was answered is the work, and the request, that it was without it: a tenant is no
+/// dimension of a key (SEMANTICS 2). Any other value is the caller's own, and stays: to take it out would make one of what
+/// was told apart. In the default tenant, where the server says nothing, all of them are.
+pub fn take_own(meta: &mut Json<'_>, tenant: &str) -> bool {
+    let Json::Object(members) = meta else { return false };
+    let before = members.len();
+    if !tenant.is_empty() {
+        members.retain(|(name, value)| name != TENANT_ID || value.as_str() != Some(tenant));
+    }
+    members.len() < before
 }
 
 /// From what a tenant sees to what is stored, and back. Pure: the same tenant and secret give the same always.
@@ -321,6 +338,27 @@ mod tests {
             let within = names.iter().filter(|name| **name >= first && **name < beyond);
             let owners: Vec<&str> = within.map(|name| Tenant::of_own(name).0).collect();
             assert_eq!(owners, [tenant.as_str(); 4]);
+        }
+    }
+
+    #[test]
+    fn only_what_the_server_says_of_a_tenants_jobs_is_taken_out_of_meta() {
+        for (tenant, meta, left) in [
+            ("acme", r#"{"a":1,"tenant_id":"acme","b":2}"#, r#"{"a":1,"b":2}"#),
+            ("acme", r#"{"\u0074enant_id":"\u0061cme"}"#, "{}"),
+            // What it never says.
+            ("acme", r#"{"tenant_id":"Acme"}"#, r#"{"tenant_id":"Acme"}"#),
+            ("acme", r#"{"tenant_id":["acme"]}"#, r#"{"tenant_id":["acme"]}"#),
+            ("acme", r#"{"tenant_id":null,"tenant":"acme"}"#, r#"{"tenant":"acme","tenant_id":null}"#),
+            ("acme", r#"{"a":{"tenant_id":"acme"}}"#, r#"{"a":{"tenant_id":"acme"}}"#),
+            ("", r#"{"tenant_id":""}"#, r#"{"tenant_id":""}"#),
+            ("", r#"{"tenant_id":"acme"}"#, r#"{"tenant_id":"acme"}"#),
+            ("acme", "null", "null"),
+        ] {
+            let mut json = Json::parse(meta, "").unwrap();
+            let before = json.canonical("").unwrap();
+            assert_eq!(take_own(&mut json, tenant), before != left, "{meta} in {tenant:?}");
+            assert_eq!(json.canonical("").unwrap(), left, "{meta} in {tenant:?}");
         }
     }
 

@@ -2,6 +2,7 @@
 
 use semel_core::canon::{Json, digest};
 use semel_core::error::Invalid;
+use semel_core::tenant::take_own;
 use semel_core::unique::TRACE_NAMES;
 use sha2::{Digest, Sha256};
 
@@ -10,8 +11,9 @@ use crate::members::Members;
 use crate::unique::DUPLICATES;
 
 /// SHA-256 over the members of the request as they were sent, whatever their order and spacing: relative times are
-/// not resolved, integers count by their digits. Left out are null members, what only servers set, and trace names.
-pub(crate) fn request(members: &Members<'_>) -> Result<[u8; 32], Invalid> {
+/// not resolved, integers count by their digits. Left out are null members, what only servers set, in the meta of a
+/// tenant's jobs too, and trace names.
+pub(crate) fn request(members: &Members<'_>, tenant: &str) -> Result<[u8; 32], Invalid> {
     let mut parts = Vec::new();
     for (name, value) in members.iter("") {
         if value.is_null() || is_system(name) {
@@ -19,9 +21,14 @@ pub(crate) fn request(members: &Members<'_>) -> Result<[u8; 32], Invalid> {
         }
         if name == "options" && value.is_object() {
             for (name, value) in value.members()?.iter("/options") {
-                if !value.is_null() {
-                    parts.push((format!("options/{name}"), digest(&asked(name, value.tree()?))));
+                if value.is_null() {
+                    continue;
                 }
+                let mut tree = asked(name, value.tree()?);
+                if name == "metadata" && is_servers(&mut tree, tenant) {
+                    continue;
+                }
+                parts.push((format!("options/{name}"), digest(&tree)));
             }
             continue;
         }
@@ -30,6 +37,9 @@ pub(crate) fn request(members: &Members<'_>) -> Result<[u8; 32], Invalid> {
             && let Json::Object(members) = &mut tree
         {
             members.retain(|(name, _)| !TRACE_NAMES.contains(&name.as_ref()));
+            if is_servers(&mut tree, tenant) {
+                continue;
+            }
         }
         parts.push((own_name(name), digest(&tree)));
     }
@@ -51,6 +61,11 @@ fn own_name(name: &str) -> String {
         Some(rest) if rest.trim_start_matches('~').starts_with('/') => format!("options~{rest}"),
         _ => name.to_owned(),
     }
+}
+
+/// Takes out of a meta what the server says in it. Whether it was all there is: the request that was answered had no meta then.
+fn is_servers(meta: &mut Json<'_>, tenant: &str) -> bool {
+    take_own(meta, tenant) && matches!(meta, Json::Object(members) if members.is_empty())
 }
 
 /// The value without what only a server says inside of it.

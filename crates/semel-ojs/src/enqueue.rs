@@ -14,7 +14,9 @@ use semel_core::error::Invalid;
 use semel_core::ident::{JobId, JobType, QueueName};
 use semel_core::limits::{ARGS_BYTES_MAX, META_BYTES_MAX, TAGS_MAX};
 use semel_core::lineage::Lineage;
+use semel_core::schema::Work;
 use semel_core::sight::Sight;
+use semel_core::tenant::{TENANT_ID, take_own};
 use semel_core::unique::{KeyInput, MissingKey, UniqueKey, UniquePolicy};
 
 use self::attributes::Attribute;
@@ -24,13 +26,13 @@ use crate::near::{meant, refuse_slip};
 use crate::template::{Template, Templates};
 use crate::{digest as request_digest, duration, limit, retry, sensitive, unique};
 
-/// How an enqueue request may be sent again under this key. `text` is the request as it was sent; whether it can be
-/// understood does not matter.
+/// How an enqueue request of that tenant may be sent again under this key. `text` is the request as it was sent; whether it
+/// can be understood does not matter.
 ///
 /// # Errors
 /// When it is not an object, or what is in it cannot be told apart.
-pub fn once(text: &str, key: UniqueKey) -> Result<Once, Invalid> {
-    Ok(Once { key, digest: request_digest::request(&Members::read(text, "")?)? })
+pub fn once(text: &str, key: UniqueKey, tenant: &str) -> Result<Once, Invalid> {
+    Ok(Once { key, digest: request_digest::request(&Members::read(text, "")?, tenant)? })
 }
 
 /// What only a server says of a job, and what answers wrap it in: nothing of it is kept, for it would stand in answers beside
@@ -110,6 +112,8 @@ pub struct Enqueue {
     pub body: Body,
     /// The `version` the request carries: which version of the job's template it was made for.
     version: Option<String>,
+    /// Whether the body's meta has what the server says of each of the tenant's jobs, which is in no key.
+    says_tenant: bool,
 }
 
 impl Enqueue {
@@ -118,7 +122,12 @@ impl Enqueue {
     /// # Errors
     /// What is wrong, where, and what to send instead.
     pub fn parse<'t>(text: &str, terms: impl Into<Terms<'t>>) -> Result<Self, Invalid> {
-        Ok(Self::read(text, terms.into(), Identified::ByRequest)?)
+        Self::parse_within(text, terms.into(), &mut Work::default())
+    }
+
+    /// As [`parse`](Self::parse), of one of several jobs in a request, which share its work.
+    pub(crate) fn parse_within(text: &str, terms: Terms<'_>, work: &mut Work) -> Result<Self, Invalid> {
+        Ok(Self::read(text, terms, Identified::ByRequest, work)?)
     }
 
     /// As [`parse`](Self::parse), of a job that nobody is going to create: it may be a task's.
@@ -126,11 +135,16 @@ impl Enqueue {
     /// # Errors
     /// As [`parse`](Self::parse).
     pub fn parse_to_explain<'t>(text: &str, terms: impl Into<Terms<'t>>) -> Result<Self, Invalid> {
-        Ok(Self::read(text, terms.into(), Identified::ToExplain)?)
+        Ok(Self::read(text, terms.into(), Identified::ToExplain, &mut Work::default())?)
     }
 
     /// As [`parse`](Self::parse), of a job whose request is in another form, which may name a key of its own.
-    pub(crate) fn read(text: &str, terms: Terms<'_>, identified: Identified<'_>) -> Result<Self, Unread> {
+    pub(crate) fn read(
+        text: &str,
+        terms: Terms<'_>,
+        identified: Identified<'_>,
+        work: &mut Work,
+    ) -> Result<Self, Unread> {
         let members = Members::read(text, "")?;
         let options = match members.get("", "options") {
             Some(value) => Some(value.members()?),
@@ -170,9 +184,11 @@ impl Enqueue {
         let told = |refused: Invalid| sensitive::told(refused, &sensitive);
         let args = read_args(args_value).map_err(told)?;
         let meta_text = parts.meta_text().map_err(told)?;
-        let meta = read_meta(&meta_text).map_err(told)?;
+        let mut meta = read_meta(&meta_text).map_err(told)?;
+        // Of what the key is made of alone: it is kept as it was sent, and shown with the server's word in its place.
+        let says_tenant = take_own(&mut meta, terms.tenant);
         if let Some(template) = template {
-            template.check(&args, &sensitive)?;
+            template.check(&args, &sensitive, work)?;
         }
         let retry = retry::read(parts.get(Attribute::Retry), parts.get(Attribute::MaxAttempts))?;
         let unique = match parts.policy(template, version.is_some(), identified)? {
@@ -213,7 +229,7 @@ impl Enqueue {
             tags: parts.get(Attribute::Tags).map(read_tags).transpose()?.unwrap_or_default(),
             sensitive,
             extra: parts.extra.into(),
-            request_digest: id.map(|_| request_digest::request(&members)).transpose()?,
+            request_digest: id.map(|_| request_digest::request(&members, terms.tenant)).transpose()?,
             lineage: Lineage::default(),
             retry,
         };
@@ -236,7 +252,7 @@ impl Enqueue {
             awaited: false,
             once: None,
         };
-        Ok(Self { offer, body, version })
+        Ok(Self { offer, body, version, says_tenant })
     }
 
     /// The exact text whose digest is the job's unique key, but for values marked sensitive, which are hidden in it;
@@ -247,24 +263,31 @@ impl Enqueue {
     pub fn canonical(&self) -> Result<Option<String>, Invalid> {
         let Some(Identity { policy, .. }) = &self.offer.unique else { return Ok(None) };
         let args = sensitive::hidden_args_by_name(&self.body, policy);
-        let meta = sensitive::hidden_meta(&self.body);
+        let hidden = sensitive::hidden_meta(&self.body);
+        let mut meta = Json::parse(hidden.as_deref().unwrap_or(&self.body.meta), "/meta")?;
+        // By its name: where it is marked sensitive its value is not seen here, and it is in no key all the same.
+        if self.says_tenant
+            && let Json::Object(members) = &mut meta
+        {
+            members.retain(|(name, _)| name != TENANT_ID);
+        }
         policy
             .canonical(&KeyInput {
                 job_type: self.offer.job_type.as_str(),
                 queue: self.offer.queue.as_str(),
                 version: self.version.as_deref(),
                 args: &Json::parse(args.as_deref().unwrap_or(&self.body.args), "/args")?,
-                meta: &Json::parse(meta.as_deref().unwrap_or(&self.body.meta), "/meta")?,
+                meta: &meta,
             })
             .map(Some)
     }
 
-    /// The same request, which its caller may send again under this key. `text` is the request as it was sent.
+    /// The same request, which its caller, of that tenant, may send again under this key. `text` is the request as it was sent.
     ///
     /// # Errors
     /// None that [`parse`](Self::parse) has not found already.
-    pub fn once(mut self, text: &str, key: UniqueKey) -> Result<Self, Invalid> {
-        self.offer.once = Some(once(text, key)?);
+    pub fn once(mut self, text: &str, key: UniqueKey, tenant: &str) -> Result<Self, Invalid> {
+        self.offer.once = Some(once(text, key, tenant)?);
         Ok(self)
     }
 
@@ -315,11 +338,13 @@ pub struct Terms<'t> {
     pub sight: Sight<'t>,
     /// What holds for jobs of some types.
     pub templates: Option<&'t Templates>,
+    /// The tenant whose requests they are; empty for the default one.
+    pub tenant: &'t str,
 }
 
 impl From<bool> for Terms<'_> {
     fn from(inspect: bool) -> Self {
-        Self { sight: inspect.into(), templates: None }
+        Self { sight: inspect.into(), templates: None, tenant: "" }
     }
 }
 

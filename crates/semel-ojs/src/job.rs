@@ -5,6 +5,7 @@ use semel_core::ident::{JobId, WorkflowId};
 use semel_core::job::{Ending, Head};
 use semel_core::lease::LeaseToken;
 use semel_core::state::State;
+use semel_core::tenant::TENANT_ID;
 use semel_core::time::Timestamp;
 use semel_core::trail::{Duplicates, Failure};
 use semel_core::unique::Disclose;
@@ -13,9 +14,6 @@ use crate::enqueue::is_system;
 use crate::members::Members;
 use crate::write::{Object, list, object};
 use crate::{VERSION, retry, sensitive, unique};
-
-/// The member of meta that says whose a job is.
-const TENANT_ID: &str = "tenant_id";
 
 /// A job to be shown, from its parts.
 #[derive(Clone, Copy, Debug)]

@@ -72,17 +72,29 @@ pub fn hidden_args(body: &Body) -> Option<String> {
 }
 
 /// The args as [`hidden_args`] shows them, for the canonical text of a policy: where it looks at members of the one object
-/// in args, that object stays one though it is hidden as a whole, each of its values hidden.
+/// in args, that object stays one, though it is hidden as a whole (each of its values is), or has a name twice. The policy
+/// made a key of it: a name that it looks at is there once, and the others are in no text of its.
 pub(crate) fn hidden_args_by_name(body: &Body, policy: &UniquePolicy) -> Option<String> {
-    if policy.args_keys().is_empty() || !body.sensitive.iter().any(|pointer| pointer == "/args/0") {
+    // Behind the number may stand another digit, and then it is no place in this one.
+    let is_below = |path: &&str| path.is_empty() || path.starts_with('/');
+    let places = body.sensitive.iter().filter_map(|pointer| pointer.strip_prefix("/args/0"));
+    let within: Vec<&str> = places.filter(is_below).collect();
+    if policy.args_keys().is_empty() || within.is_empty() {
         return hidden_args(body);
     }
-    let items: Vec<&RawValue> = serde_json::from_str(&body.args).ok()?;
-    let Ok(members) = Members::read(items.first()?.get(), "/args/0") else { return hidden_args(body) };
+    let Ok(items) = serde_json::from_str::<Vec<&RawValue>>(&body.args) else { return hidden_args(body) };
+    let [only] = items.as_slice() else { return hidden_args(body) };
+    let marks = marks(&within);
+    let members = Members::kept(only.get());
     let mut out = String::with_capacity(body.args.len());
     out.push('[');
     object(&mut out, |object| {
-        members.iter("").for_each(|(name, _)| object.text(name, HIDDEN));
+        for (name, value) in members.iter("") {
+            match &marks {
+                Some(marks) => put_one(value.text(), marks.get(&member(name)), object.member(name)),
+                None => object.text(name, HIDDEN),
+            }
+        }
     });
     out.push(']');
     Some(out)

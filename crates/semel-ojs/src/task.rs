@@ -8,7 +8,7 @@ use semel_core::error::{Invalid, InvalidKind};
 use semel_core::ident::WorkflowId;
 use semel_core::job::Head;
 use semel_core::limits::{META_BYTES_MAX, TASK_BYTES_MAX};
-use semel_core::sight::Sight;
+use semel_core::schema::Work;
 use semel_core::task::{TaskPlan, Unfit, unfit};
 use semel_core::tenant::Tenant;
 use semel_core::time::Timestamp;
@@ -78,7 +78,7 @@ impl Create {
     /// What is wrong, where, and what to send instead.
     pub fn parse<'t>(
         text: &str,
-        sight: impl Into<Sight<'t>>,
+        terms: impl Into<Terms<'t>>,
         templates: &'t Templates,
     ) -> Result<Self, Refused> {
         let members = Members::read(text, "")?;
@@ -114,8 +114,10 @@ impl Create {
         check_size(template, context)?;
         let key = members.get("", "idempotency_key").map(|value| value.string()).transpose()?;
         let request = task_text(&members, template, context)?;
-        let terms = Terms { sight: sight.into(), templates: Some(templates) };
-        let read = Enqueue::read(&request, terms, Identified::AsTask(key.as_deref()))?;
+        let terms = Terms { templates: Some(templates), ..terms.into() };
+        // Its steps are held against no schema.
+        let identified = Identified::AsTask(key.as_deref());
+        let read = Enqueue::read(&request, terms, identified, &mut Work::default())?;
         let mut steps = Vec::with_capacity(template.steps.len());
         for (at, step) in template.steps.iter().enumerate() {
             steps.push(planned(at, step, template, &members, context, terms).map_err(placed)?);

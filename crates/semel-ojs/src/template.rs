@@ -9,7 +9,7 @@ use semel_core::canon::Json;
 use semel_core::error::Invalid;
 use semel_core::ident::{JobType, QueueName};
 use semel_core::limits::SCHEMA_FLAWS_MAX;
-use semel_core::schema::Schema;
+use semel_core::schema::{Schema, Work};
 use semel_core::template::Asked;
 use semel_core::unique::{Given, Preset, UniquePolicy};
 
@@ -86,12 +86,17 @@ impl Template {
     }
 
     /// Holds a job's args against the schema: all of them, of a task the one element that is its context. Nothing is told
-    /// of what lies inside of sensitive values.
-    pub(crate) fn check(&self, args: &Json<'_>, sensitive: &[String]) -> Result<(), Invalid> {
+    /// of what lies inside of sensitive values. What it costs is taken from `work`, which all jobs of a request share.
+    pub(crate) fn check(
+        &self,
+        args: &Json<'_>,
+        sensitive: &[String],
+        work: &mut Work,
+    ) -> Result<(), Invalid> {
         let Some(schema) = &self.schema else { return Ok(()) };
         let flaws = match args {
             Json::Array(items) if !self.steps.is_empty() => match items.as_slice() {
-                [context] => schema.flaws(context, "/args/0", SCHEMA_FLAWS_MAX),
+                [context] => schema.flaws(context, "/args/0", SCHEMA_FLAWS_MAX, work),
                 _ => {
                     return Err(Invalid::request(
                         "/args",
@@ -99,8 +104,10 @@ impl Template {
                     ));
                 }
             },
-            args => schema.flaws(args, "/args", SCHEMA_FLAWS_MAX),
+            args => schema.flaws(args, "/args", SCHEMA_FLAWS_MAX, work),
         };
+        // What was found of one that was not held to its end is no word on it.
+        work.check("/args")?;
         Invalid::schema(sensitive::without_insides(flaws, sensitive)).map_or(Ok(()), Err)
     }
 

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use semel_core::error::Invalid;
 use semel_core::ident::WorkflowId;
 use semel_core::limits::{WORKFLOW_DEPTH_MAX, WORKFLOW_STEPS_MAX};
+use semel_core::schema::Work;
 use semel_core::tenant::Tenant;
 use semel_core::time::Timestamp;
 use semel_core::workflow::{Form, Plan, PlannedStep, Step, StepStatus, When, Workflow};
@@ -48,6 +49,7 @@ pub fn parse<'t>(text: &str, terms: impl Into<Terms<'t>>) -> Result<Plan, Invali
         terms: terms.into(),
         defaults: Defaults::default(),
         names: Names::default(),
+        work: Work::default(),
     };
     refuse_attributes(&members, "")?;
     reader.defaults.enter(&members, "")?;
@@ -78,7 +80,7 @@ pub fn parse<'t>(text: &str, terms: impl Into<Terms<'t>>) -> Result<Plan, Invali
     };
     reader.names.settle(&mut reader.steps);
     reader.names.fit(&mut reader.steps);
-    let digest = id.map(|_| digest::request(&members)).transpose()?;
+    let digest = id.map(|_| digest::request(&members, reader.terms.tenant)).transpose()?;
     let plan = Plan {
         owner: Tenant::default(),
         id,
@@ -116,6 +118,8 @@ struct Reader<'t> {
     terms: Terms<'t>,
     defaults: Defaults,
     names: Names,
+    /// All steps share it.
+    work: Work,
 }
 
 /// What a part of a workflow ends with: those that wait for it wait for these.
@@ -325,7 +329,7 @@ impl Reader<'_> {
             ));
         }
         let job = self.defaults.job(text, pointer)?;
-        let read = Enqueue::parse(&job.text, self.terms);
+        let read = Enqueue::parse_within(&job.text, self.terms, &mut self.work);
         let (offer, _) = read.map_err(|refused| job.placed(refused, pointer))?.into_parts();
         let number = u32::try_from(self.steps.len()).unwrap_or(u32::MAX);
         self.steps.push(PlannedStep {

@@ -46,13 +46,15 @@ type Taken = (Option<Body>, Option<Outcome>);
 async fn read(app: &App, caller: &Caller, parts: &Parts, text: &str) -> Result<Vec<Item>, Refused> {
     let batch = Batch::parse(text)?;
     let templates = app.templates();
+    let terms = caller.terms(app, &templates);
     let mut items = Vec::with_capacity(batch.len());
     let (mut unread, mut sent) = (Vec::new(), Vec::new());
-    for (index, (item, text)) in batch.requests(caller.terms(&templates)).zip(batch.texts()).enumerate() {
+    let requests = batch.requests(terms, app.config.body_bytes_max);
+    for (index, (item, text)) in requests.zip(batch.texts()).enumerate() {
         let key = extract::idempotency(parts, app, caller, Some(index))?;
         let item = item.and_then(|request| extract::traced(parts, request));
         let item = item.and_then(|request| match key {
-            Some(key) => request.once(text, key),
+            Some(key) => request.once(text, key, terms.tenant),
             None => Ok(request),
         });
         items.push(match item {
@@ -69,7 +71,7 @@ async fn read(app: &App, caller: &Caller, parts: &Parts, text: &str) -> Result<V
             }
             Err(invalid) => {
                 unread.push(index);
-                sent.push(key.and_then(|key| once(text, key).ok()));
+                sent.push(key.and_then(|key| once(text, key, terms.tenant).ok()));
                 Item::Refused(invalid.into())
             }
         });

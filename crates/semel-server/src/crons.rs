@@ -69,7 +69,8 @@ fn shown(caller: &Caller, name: &CronName, cron: &Cron) -> String {
 /// `POST /cron`: 201 for a new one, and again for the same registration; 200 where there was another of that name.
 pub(crate) async fn register(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
     let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
-    let Register { name, registration, says_cron } = Register::parse(&text, caller.terms(&app.templates()))?;
+    let Register { name, registration, says_cron } =
+        Register::parse(&text, caller.terms(&app, &app.templates()))?;
     caller.check_queue(registration.offer.queue.as_str())?;
     let registered = app.engine.register_cron(name.clone(), registration).await?;
     if registered.is_anothers {

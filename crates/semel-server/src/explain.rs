@@ -13,7 +13,7 @@ use crate::tenancy::Scope;
 pub(crate) async fn explain(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
     let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
     let templates = app.templates();
-    let request = Enqueue::parse_to_explain(&text, caller.terms(&templates))?;
+    let request = Enqueue::parse_to_explain(&text, caller.terms(&app, &templates))?;
     caller.check_queue(request.offer.queue.name())?;
     let explained = app.engine.explain(request.offer.clone()).await?;
     let account = Account::of(&request, &explained)?;

@@ -55,7 +55,7 @@ pub(crate) async fn create(Scope(app): Scope, caller: Caller, request: Request) 
         Ok(key) => key,
         Err(problem) => return Ok(bad_request(problem.message())),
     };
-    let plan = match Create::parse(&text, caller.sight(), &templates) {
+    let plan = match Create::parse(&text, caller.terms(&app, &templates), &templates) {
         Ok(create) => match key {
             Some(key) => create.once(&text, key)?.plan,
             None => create.plan,

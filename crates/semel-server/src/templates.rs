@@ -18,7 +18,8 @@ impl App {
 
 impl Caller {
     /// On which terms this caller's request is read.
-    pub(crate) fn terms<'t>(&'t self, templates: &'t Templates) -> Terms<'t> {
-        Terms { sight: self.sight(), templates: Some(templates) }
+    pub(crate) fn terms<'t>(&'t self, app: &'t App, templates: &'t Templates) -> Terms<'t> {
+        let tenant = app.engine.tenant().as_str();
+        Terms { sight: self.sight(), templates: Some(templates), tenant }
     }
 }

@@ -36,7 +36,7 @@ fn workflow_id(id: Id) -> Result<WorkflowId, Problem> {
 pub(crate) async fn create(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
     let (parts, text) = extract::text(request, app.config.batch_bytes_max).await?;
     let templates = app.templates();
-    let plan = parse(&text, caller.terms(&templates))?;
+    let plan = parse(&text, caller.terms(&app, &templates))?;
     if plan.id.is_none() {
         let why = "workflows; send an `id` (a UUID of version 7) in the request, the same for each try: it makes sending it again safe";
         extract::no_idempotency(&parts, &app, &caller, why)?;

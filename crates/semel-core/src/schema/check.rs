@@ -11,14 +11,16 @@ use super::{Bound, Kind, Node, Rules};
 /// Longest pointer that is told of a flaw, in bytes: names in it are the caller's.
 const POINTER_BYTES_MAX: usize = 512;
 
-/// At most so many places where `value`, which stands at `pointer`, does not fit, found in at most so many steps.
-pub(super) fn flaws(root: &Node, value: &Json<'_>, pointer: &str, most: usize, steps: u64) -> Vec<Flaw> {
-    let mut check = Check { path: pointer.to_owned(), found: Vec::new(), most, steps };
+/// At most so many places where `value`, which stands at `pointer`, does not fit, found in at most so many steps, of which it
+/// leaves what it did not take.
+pub(super) fn flaws(root: &Node, value: &Json<'_>, pointer: &str, most: usize, steps: &mut u64) -> Vec<Flaw> {
+    let mut check = Check { path: pointer.to_owned(), found: Vec::new(), most, steps: *steps };
     check.see(root, value);
     if check.steps == 0 && check.found.len() < most {
         let message = "takes too long to be held against its schema; send less of it in one job";
         check.found.push(Flaw { pointer: pointer.to_owned(), message: message.to_owned() });
     }
+    *steps = check.steps;
     check.found
 }
 

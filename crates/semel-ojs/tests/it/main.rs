@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on stops here")]
 
+mod batches;
 mod bulk;
 mod crons;
 mod digests;
@@ -12,6 +13,7 @@ mod mutated;
 mod properties;
 mod shapes;
 mod tasks;
+mod tenants;
 mod vectors;
 mod views;
 mod workers;

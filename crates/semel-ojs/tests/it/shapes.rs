@@ -1,7 +1,7 @@
 use semel_core::unique::{Dimension, OnConflict, UniquePolicy};
 use semel_ojs::Enqueue;
 
-use crate::{all_refused, read};
+use crate::{all_refused, read, refused};
 
 fn request(unique: &str) -> Enqueue {
     read(&format!(
@@ -37,6 +37,30 @@ fn hidden_args_do_not_break_the_canonical_form() {
     ] {
         assert_eq!(read(&text(sensitive)).canonical().unwrap().unwrap(), shown, "{sensitive}");
     }
+}
+
+/// What is taken can be asked about: a name that the policy does not look at is in no key, and may be there twice.
+#[test]
+fn a_name_given_twice_beside_the_key_does_not_break_the_canonical_form() {
+    let text = |sensitive: &str| {
+        format!(
+            r#"{{"type":"a.b","args":[{{"user":7,"x":1,"card":"4242","x":2}}],"unique":{{"keys":["type","args"],"args_keys":["user","card"]}},"sensitive":[{sensitive}]}}"#
+        )
+    };
+    for (sensitive, shown) in [
+        (r#""/args/0""#, r#"{"args":{"card":"[sensitive]","user":"[sensitive]"},"type":"a.b"}"#),
+        (r#""/args/0/card""#, r#"{"args":{"card":"[sensitive]","user":7},"type":"a.b"}"#),
+        (r#""/args/0/x""#, r#"{"args":{"card":"4242","user":7},"type":"a.b"}"#),
+        (r#""/args/0/x","/args/0/user""#, r#"{"args":{"card":"4242","user":"[sensitive]"},"type":"a.b"}"#),
+        (r#""/args/00","/args/01/card""#, r#"{"args":{"card":"4242","user":7},"type":"a.b"}"#),
+        ("", r#"{"args":{"card":"4242","user":7},"type":"a.b"}"#),
+    ] {
+        assert_eq!(read(&text(sensitive)).canonical().unwrap().unwrap(), shown, "{sensitive}");
+    }
+    // One that it looks at is refused, asked about or not.
+    let twice = text(r#""/args/0""#).replace("\"x\":1", "\"user\":8");
+    assert_eq!(refused(&twice).pointer, "/args/0/user");
+    assert_eq!(Enqueue::parse_to_explain(&twice, true).unwrap_err().pointer, "/args/0/user");
 }
 
 #[test]

@@ -42,6 +42,26 @@ async fn what_goes_too_far_is_refused_and_not_stored() {
     server.stop().await;
 }
 
+/// What is kept of one job has one bound, whatever it came with.
+#[tokio::test]
+async fn a_job_of_a_batch_may_be_as_large_as_one_alone() {
+    let server = Server::start().await;
+    let job = |bytes: usize| format!(r#"{{"type":"a.b","args":[],"x_own":"{}"}}"#, "x".repeat(bytes));
+    let (small, large) = (job(900 * 1024), job(1024 * 1024));
+    let alone = server.post_text("/ojs/v1/jobs", &large).await;
+    assert_eq!((alone.status, alone.code()), (413, "payload_too_large"));
+    let batch = format!(r#"{{"jobs":[{small},{large},{small}]}}"#);
+    let told = server.post_text("/ojs/v1/jobs/batch", &batch).await;
+    assert_eq!((told.status, told.code(), told.pointer()), (413, "payload_too_large", "/jobs/1"));
+    assert_eq!(told.body["error"]["details"]["index"], 1);
+    assert_eq!(server.stored().await, 0);
+    let told = server.post_text("/ojs/v1/jobs/bulk", &batch).await;
+    assert_eq!((told.status, &told.body["failed"]), (207, &json!(1)));
+    assert_eq!(told.body["results"][1]["error"]["code"], "payload_too_large");
+    assert_eq!(server.stored().await, 2);
+    server.stop().await;
+}
+
 #[tokio::test]
 async fn the_largest_batch_is_taken() {
     let server = Server::start().await;

@@ -76,6 +76,62 @@ async fn a_job_says_whose_it_is_and_only_its_tenant_gets_it() {
     server.stop().await;
 }
 
+/// What the server adds to a job that it shows was not in the request: it makes neither other work of it nor another request.
+#[tokio::test]
+async fn a_job_that_is_sent_back_is_the_job_that_it_was() {
+    let server = Server::in_memory().await;
+    let acme = Some("acme");
+    let job = |meta: &Value| {
+        json!({
+            "type": "order.pay", "args": [7], "meta": meta,
+            "options": { "queue": "pay", "unique": { "keys": ["meta"], "meta_except": [] } },
+        })
+    };
+    let first = post(&server, acme, "/ojs/v1/jobs", &job(&json!({ "order": 7 }))).await;
+    assert_eq!(first.status, 201, "{}", first.body);
+    let shown = first.body["job"].clone();
+    assert_eq!(shown["meta"], json!({ "tenant_id": "acme", "order": 7 }));
+    let mut whole = shown.clone();
+    whole.as_object_mut().unwrap().remove("id");
+    for again in [job(&shown["meta"]), whole] {
+        let told = post(&server, acme, "/ojs/v1/jobs", &again).await;
+        assert_eq!((told.status, told.code()), (409, "duplicate"), "{}", told.body);
+        assert_eq!(told.body["error"]["details"]["existing_job_id"], first.job_id());
+        let bulk = post(&server, acme, "/ojs/v1/jobs/bulk", &json!({ "jobs": [again] })).await;
+        assert_eq!(bulk.body["results"][0]["error"]["code"], "duplicate", "{}", bulk.body);
+        let why = post(&server, acme, "/ojs/v1/unique/explain", &again).await;
+        assert_eq!(why.body["key"], shown["unique_key"], "{}", why.body);
+        assert_eq!(why.body["canonical"], r#"{"meta":{"order":7},"type":"order.pay"}"#);
+    }
+    // What is not the server's word is the caller's own, and counts.
+    let own = json!({ "tenant_id": "beta", "order": 7 });
+    for (tenant, meta) in [(acme, &own), (None, &json!({ "order": 7 })), (None, &shown["meta"])] {
+        let told = post(&server, tenant, "/ojs/v1/jobs", &job(meta)).await;
+        assert_eq!(told.status, 201, "{meta} in {tenant:?}: {}", told.body);
+    }
+    // By an id of the caller's own, and by a key of the request's.
+    let chosen = json!({ "id": NOBODY, "type": "a.b", "args": [1] });
+    for (name, key, body) in
+        [("x-request-id", "q", chosen), ("idempotency-key", "k", job(&json!({ "n": 1 })))]
+    {
+        let send = async |body: &Value| {
+            let mut headers = header("x-ojs-tenant", "acme");
+            headers.insert(name, HeaderValue::from_static(key));
+            server.ask(Method::POST, "/ojs/v1/jobs", Some(&body.to_string()), headers).await
+        };
+        let told = send(&body).await;
+        assert_eq!((told.status, told.headers.get("idempotency-replayed")), (201, None), "{}", told.body);
+        let mut again = body.clone();
+        again["meta"] = told.body["job"]["meta"].clone();
+        assert_eq!(again["meta"]["tenant_id"], "acme");
+        let again = send(&again).await;
+        assert_eq!((again.status, again.code()), (201, ""), "{}", again.body);
+        assert_eq!(again.job_id(), told.job_id());
+        assert!(again.headers.contains_key("idempotency-replayed"));
+    }
+    server.stop().await;
+}
+
 /// The paths to ask at an endpoint, each by the name of the query's parameter that is set, or none.
 fn questions(endpoint: &Endpoint, things: &Things) -> Vec<(String, String)> {
     let path = things.path(endpoint);

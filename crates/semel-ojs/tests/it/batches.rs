@@ -1,0 +1,63 @@
+//! Requests with many jobs: how large each may be, and what all of them together may cost.
+
+use semel_core::error::{Invalid, InvalidKind};
+use semel_ojs::batch::Batch;
+use semel_ojs::{Enqueue, Template, Templates, Terms, workflow};
+use serde_json::json;
+
+/// Jobs of one type are held against a pattern of many places: a text counts by its length in each, also where its first character
+/// is enough.
+fn templates() -> Templates {
+    let schema = json!({ "items": { "pattern": "^(?:a|(?:[b-z]{3}x){300})" } });
+    let keys = json!({ "keys": ["type"] });
+    let template = json!({ "namespace": "mail", "name": "send", "unique": keys, "schema": schema });
+    let mut templates = Templates::default();
+    templates.add(Template::read(&template.to_string()).unwrap()).unwrap();
+    templates
+}
+
+/// Each takes most of what one may: as many as a batch may have would take minutes.
+#[test]
+fn the_jobs_of_a_request_share_what_their_schemas_may_cost() {
+    const JOBS: usize = 100;
+    let templates = templates();
+    let terms = Terms { templates: Some(&templates), ..Terms::from(true) };
+    let job = format!(r#"{{"type":"mail.send","args":["{}"]}}"#, "a".repeat(4_000));
+    let jobs = vec![job.as_str(); JOBS].join(",");
+    let text = format!(r#"{{"jobs":[{jobs}]}}"#);
+    let batch = Batch::parse(&text).unwrap();
+    let read: Vec<Result<Enqueue, Invalid>> = batch.requests(terms, usize::MAX).collect();
+    let fit = read.iter().take_while(|item| item.is_ok()).count();
+    assert!((10..JOBS).contains(&fit), "{fit}");
+    for (at, item) in read.iter().enumerate().skip(fit) {
+        let refused = item.as_ref().unwrap_err();
+        assert_eq!((refused.kind, &refused.pointer), (InvalidKind::TooLarge, &format!("/jobs/{at}/args")));
+        assert!(refused.message.contains("send fewer jobs at once"), "{refused}");
+    }
+    // The steps of a workflow are no others.
+    let Err(refused) = workflow::parse(&format!(r#"{{"type":"group","jobs":[{jobs}]}}"#), terms) else {
+        panic!("not refused")
+    };
+    assert_eq!((refused.kind, refused.pointer), (InvalidKind::TooLarge, format!("/jobs/{fit}/args")));
+    // Each request has as much again.
+    assert!((0..JOBS).all(|_| Enqueue::parse(&job, terms).is_ok()));
+}
+
+#[test]
+fn a_job_of_a_batch_is_no_larger_than_one_alone() {
+    const MOST: usize = 1_000;
+    for (before, after) in [
+        (r#"{"type":"a.b","args":[],"tags":[""#, r#""]}"#),
+        (r#"{"type":"a.b","args":[],"x_own":""#, r#""}"#),
+        (r#"{"type":"a.b","args":[""#, r#""]}"#),
+    ] {
+        let job = |bytes: usize| format!("{before}{}{after}", "x".repeat(bytes - before.len() - after.len()));
+        let text = format!(r#"{{"jobs":[ {} , {} ]}}"#, job(MOST), job(MOST + 1));
+        let batch = Batch::parse(&text).unwrap();
+        let read: Vec<Result<Enqueue, Invalid>> = batch.requests(true, MOST).collect();
+        assert!(read[0].is_ok(), "{:?}", read[0]);
+        let refused = read[1].as_ref().unwrap_err();
+        assert_eq!((refused.kind, refused.pointer.as_str()), (InvalidKind::TooLarge, "/jobs/1"));
+        assert!(refused.message.contains("1000 bytes") && refused.message.contains(';'), "{refused}");
+    }
+}
