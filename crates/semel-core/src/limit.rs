@@ -224,7 +224,7 @@ pub enum Turn {
     /// There is no such job any more, or its queue is paused.
     Gone,
     /// It cannot be read: it is [leased and given to nobody](set_aside).
-    SetAside,
+    SetAside(Box<Head>),
 }
 
 /// Decides about limited jobs that a store found ready, in order, until `most` of them start. `grant` is what the worker asked with.
@@ -264,7 +264,7 @@ pub fn set_aside(draft: &mut Draft, id: JobId, grant: &Grant) -> Result<Turn, Mi
 fn lease_to_nobody(draft: &mut Draft, mut granted: Head) -> Turn {
     draft.update(&mut granted);
     draft.tell(EventKind::Started, &granted, 0);
-    Turn::SetAside
+    Turn::SetAside(Box::new(granted))
 }
 
 /// Counts a job that may start, whether or not all of it was loaded, and whether or not it can be read: for each that is counted all of

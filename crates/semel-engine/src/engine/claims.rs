@@ -31,6 +31,8 @@ const OVERLOOKED_REST_MAX: Duration = Duration::from_secs(1);
 const OVERLOOKED_PATIENCE: Duration = Duration::from_millis(100);
 /// For how long a limit is taken for closed whose next job somebody's open transaction holds.
 const HELD_UP_REST: Duration = Duration::from_millis(250);
+/// How it is counted that a job was leased for a worker who cannot be given it: as where an enqueue meets one.
+const CORRUPT: &str = "corrupt";
 
 /// Whoever runs them one after the other begins with the one that was first in line: those under a limit were found after the others.
 fn put_in_line(jobs: &mut [(Head, Full)], queues: &[QueueName]) {
@@ -336,8 +338,9 @@ impl Engine {
                 seen.is_lost = true;
             }
             Turn::Unclaimable(reason) => seen.unclaimable.push((id, reason)),
-            Turn::SetAside => {
+            Turn::SetAside(head) => {
                 tracing::error!(job = %self.space.shown(id), "a job cannot be handed out; its lease runs out");
+                self.shared.counters.count(&head.job_type, &head.queue, CORRUPT);
                 seen.settled += 1;
             }
         }
@@ -400,12 +403,13 @@ impl Engine {
     fn readable(&self, jobs: Vec<(Head, Full)>) -> Result<Vec<Job>, StoreError> {
         let (mut read, mut unreadable) = (Vec::with_capacity(jobs.len()), None);
         for (head, full) in jobs {
-            let id = head.id;
+            let (id, job_type, queue) = (head.id, head.job_type.clone(), head.queue.clone());
             match Job::decode(head, &full) {
                 Ok(job) => read.push(self.space.shown(job)),
                 Err(corrupt) => {
                     let error = StoreError::Corrupt(format!("job {}: {corrupt}", self.space.shown(id)));
                     tracing::error!(%error, "a job cannot be handed out; its lease runs out");
+                    self.shared.counters.count(&job_type, &queue, CORRUPT);
                     unreadable = Some(error);
                 }
             }

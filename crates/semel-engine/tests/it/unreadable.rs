@@ -151,6 +151,16 @@ async fn a_limited_job_that_cannot_be_read_keeps_nobody_from_a_single_fetch() {
         assert_eq!(bench.fetch().await, [], "{is_loaded}");
         // As one under no limit, and an operator can have it away.
         assert_eq!(bench.state(spoiled).await, (State::Active, 1), "{is_loaded}");
+        // Once, and an alert looks at it.
+        let corrupt: u64 = bench
+            .engine
+            .counters()
+            .all()
+            .iter()
+            .filter(|((.., outcome), _)| *outcome == "corrupt")
+            .map(|(_, count)| count)
+            .sum();
+        assert_eq!(corrupt, 1, "{is_loaded}");
         let cancelled = bench.engine.cancel(spoiled, Bearer::default()).await.unwrap();
         assert!(matches!(cancelled, Settled::Done(_)), "{cancelled:?}");
     }

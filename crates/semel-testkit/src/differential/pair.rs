@@ -314,7 +314,7 @@ impl Pair {
             Turn::Unclaimable(Unclaimable::Expired) => {
                 same("expired", &both!(self, |f| f.decide(|draft| life::expire(draft, id))))?;
             }
-            Turn::Unclaimable(_) | Turn::HeldBack(..) | Turn::Gone | Turn::SetAside => {}
+            Turn::Unclaimable(_) | Turn::HeldBack(..) | Turn::Gone | Turn::SetAside(_) => {}
         }
         Ok(())
     }

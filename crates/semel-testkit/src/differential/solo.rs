@@ -161,7 +161,7 @@ impl Solo {
                     }
                     // What was settled before it may have moved it.
                     Turn::Unclaimable(Unclaimable::NotReady) | Turn::HeldBack(..) | Turn::Gone => continue,
-                    Turn::SetAside => panic!("{id} is as it was written, and cannot be read"),
+                    Turn::SetAside(_) => panic!("{id} is as it was written, and cannot be read"),
                     Turn::Unclaimable(why) => why,
                 },
                 why => why,
