@@ -52,30 +52,17 @@ impl<'a> Batch<'a> {
         self.0.iter().map(|raw| raw.get())
     }
 
-    /// Reads each job; a refusal's pointer says which. None may be larger than `job_bytes_max`, the largest request about one
-    /// job: whatever bounds a job's tags and own members holds for it here, too.
+    /// Reads each job; a refusal's pointer says which.
     pub fn requests<'t>(
         &self,
         terms: impl Into<Terms<'t>>,
-        job_bytes_max: usize,
     ) -> impl Iterator<Item = Result<Enqueue, Invalid>> {
         let terms = terms.into();
         // One for all of them.
         let mut work = Work::default();
         self.0.iter().enumerate().map(move |(at, raw)| {
-            let read = check_size(raw.get(), job_bytes_max)
-                .and_then(|()| Enqueue::parse_within(raw.get(), terms, &mut work));
+            let read = Enqueue::parse_within(raw.get(), terms, &mut work);
             read.map_err(|refused| refused.under(&format!("/jobs/{at}")))
         })
     }
-}
-
-fn check_size(text: &str, most: usize) -> Result<(), Invalid> {
-    if text.len() <= most {
-        return Ok(());
-    }
-    let long = format!(
-        "is larger than {most} bytes, as much as one job may have that is sent alone; store the data elsewhere and send a reference to it"
-    );
-    Err(Invalid::too_large("", long))
 }

@@ -127,6 +127,7 @@ impl Enqueue {
 
     /// As [`parse`](Self::parse), of one of several jobs in a request, which share its work.
     pub(crate) fn parse_within(text: &str, terms: Terms<'_>, work: &mut Work) -> Result<Self, Invalid> {
+        terms.check_size(text)?;
         Ok(Self::read(text, terms, Identified::ByRequest, work)?)
     }
 
@@ -340,11 +341,28 @@ pub struct Terms<'t> {
     pub templates: Option<&'t Templates>,
     /// The tenant whose requests they are; empty for the default one.
     pub tenant: &'t str,
+    /// As many bytes as one job may have, also where a request brings several: whatever bounds its tags and its own members when it
+    /// is sent alone holds for it there, too.
+    pub job_bytes_max: usize,
+}
+
+impl Terms<'_> {
+    fn check_size(&self, text: &str) -> Result<(), Invalid> {
+        let most = self.job_bytes_max;
+        if text.len() <= most {
+            return Ok(());
+        }
+        let long = format!(
+            "is larger than {most} bytes, as much as one job may have that is sent alone; store the data elsewhere and send a reference to it"
+        );
+        Err(Invalid::too_large("", long))
+    }
 }
 
 impl From<bool> for Terms<'_> {
+    /// Of a job in the default tenant, as large as its parts may be.
     fn from(inspect: bool) -> Self {
-        Self { sight: inspect.into(), templates: None, tenant: "" }
+        Self { sight: inspect.into(), templates: None, tenant: "", job_bytes_max: usize::MAX }
     }
 }
 

@@ -49,8 +49,7 @@ async fn read(app: &App, caller: &Caller, parts: &Parts, text: &str) -> Result<V
     let terms = caller.terms(app, &templates);
     let mut items = Vec::with_capacity(batch.len());
     let (mut unread, mut sent) = (Vec::new(), Vec::new());
-    let requests = batch.requests(terms, app.config.body_bytes_max);
-    for (index, (item, text)) in requests.zip(batch.texts()).enumerate() {
+    for (index, (item, text)) in batch.requests(terms).zip(batch.texts()).enumerate() {
         let key = extract::idempotency(parts, app, caller, Some(index))?;
         let item = item.and_then(|request| extract::traced(parts, request));
         let item = item.and_then(|request| match key {

@@ -20,6 +20,7 @@ impl Caller {
     /// On which terms this caller's request is read.
     pub(crate) fn terms<'t>(&'t self, app: &'t App, templates: &'t Templates) -> Terms<'t> {
         let tenant = app.engine.tenant().as_str();
-        Terms { sight: self.sight(), templates: Some(templates), tenant }
+        let job_bytes_max = app.config.body_bytes_max;
+        Terms { sight: self.sight(), templates: Some(templates), tenant, job_bytes_max }
     }
 }

@@ -26,7 +26,7 @@ fn the_jobs_of_a_request_share_what_their_schemas_may_cost() {
     let jobs = vec![job.as_str(); JOBS].join(",");
     let text = format!(r#"{{"jobs":[{jobs}]}}"#);
     let batch = Batch::parse(&text).unwrap();
-    let read: Vec<Result<Enqueue, Invalid>> = batch.requests(terms, usize::MAX).collect();
+    let read: Vec<Result<Enqueue, Invalid>> = batch.requests(terms).collect();
     let fit = read.iter().take_while(|item| item.is_ok()).count();
     assert!((10..JOBS).contains(&fit), "{fit}");
     for (at, item) in read.iter().enumerate().skip(fit) {
@@ -44,8 +44,9 @@ fn the_jobs_of_a_request_share_what_their_schemas_may_cost() {
 }
 
 #[test]
-fn a_job_of_a_batch_is_no_larger_than_one_alone() {
+fn a_job_among_others_is_no_larger_than_one_alone() {
     const MOST: usize = 1_000;
+    let terms = Terms { job_bytes_max: MOST, ..Terms::from(true) };
     for (before, after) in [
         (r#"{"type":"a.b","args":[],"tags":[""#, r#""]}"#),
         (r#"{"type":"a.b","args":[],"x_own":""#, r#""}"#),
@@ -54,10 +55,14 @@ fn a_job_of_a_batch_is_no_larger_than_one_alone() {
         let job = |bytes: usize| format!("{before}{}{after}", "x".repeat(bytes - before.len() - after.len()));
         let text = format!(r#"{{"jobs":[ {} , {} ]}}"#, job(MOST), job(MOST + 1));
         let batch = Batch::parse(&text).unwrap();
-        let read: Vec<Result<Enqueue, Invalid>> = batch.requests(true, MOST).collect();
+        let read: Vec<Result<Enqueue, Invalid>> = batch.requests(terms).collect();
         assert!(read[0].is_ok(), "{:?}", read[0]);
         let refused = read[1].as_ref().unwrap_err();
         assert_eq!((refused.kind, refused.pointer.as_str()), (InvalidKind::TooLarge, "/jobs/1"));
         assert!(refused.message.contains("1000 bytes") && refused.message.contains(';'), "{refused}");
+        let chain = |last: usize| format!(r#"{{"type":"chain","steps":[{},{}]}}"#, job(MOST), job(last));
+        workflow::parse(&chain(MOST), terms).unwrap();
+        let refused = workflow::parse(&chain(MOST + 1), terms).unwrap_err();
+        assert_eq!((refused.kind, refused.pointer.as_str()), (InvalidKind::TooLarge, "/steps/1"));
     }
 }

@@ -93,7 +93,7 @@ fn every_request_that_makes_jobs_is_read_so() {
             format!(r#"{{"type":"a.b","args":[],"meta":{{{own}"a":1}},"options":{{"unique":{unique}}}}}"#);
         let explained = Enqueue::parse_to_explain(&job, terms("acme")).unwrap();
         let text = format!(r#"{{"jobs":[{job}]}}"#);
-        let item = Batch::parse(&text).unwrap().requests(terms("acme"), usize::MAX).next().unwrap().unwrap();
+        let item = Batch::parse(&text).unwrap().requests(terms("acme")).next().unwrap().unwrap();
         let text = format!(r#"{{"name":"c","expression":"@daily","job_template":{job}}}"#);
         let cron = Register::parse(&text, terms("acme")).unwrap();
         let text = format!(r#"{{"type":"chain","steps":[{job}]}}"#);

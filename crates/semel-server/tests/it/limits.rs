@@ -44,7 +44,7 @@ async fn what_goes_too_far_is_refused_and_not_stored() {
 
 /// What is kept of one job has one bound, whatever it came with.
 #[tokio::test]
-async fn a_job_of_a_batch_may_be_as_large_as_one_alone() {
+async fn a_job_among_others_may_be_as_large_as_one_alone() {
     let server = Server::start().await;
     let job = |bytes: usize| format!(r#"{{"type":"a.b","args":[],"x_own":"{}"}}"#, "x".repeat(bytes));
     let (small, large) = (job(900 * 1024), job(1024 * 1024));
@@ -59,6 +59,9 @@ async fn a_job_of_a_batch_may_be_as_large_as_one_alone() {
     assert_eq!((told.status, &told.body["failed"]), (207, &json!(1)));
     assert_eq!(told.body["results"][1]["error"]["code"], "payload_too_large");
     assert_eq!(server.stored().await, 2);
+    let chain = format!(r#"{{"type":"chain","steps":[{small},{large}]}}"#);
+    let told = server.post_text("/ojs/v1/workflows", &chain).await;
+    assert_eq!((told.status, told.code(), told.pointer()), (413, "payload_too_large", "/steps/1"));
     server.stop().await;
 }
 
