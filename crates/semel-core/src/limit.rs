@@ -12,7 +12,6 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::body::Body;
 use crate::draft::{Draft, Full, KeyRead, Missing, QueueRow, each};
 use crate::event::EventKind;
 use crate::ident::{JobId, QueueName};
@@ -21,6 +20,7 @@ use crate::lease::{Grant, Unclaimable, grant_limited};
 use crate::planted::{Bug, is_planted};
 use crate::state::{State, StateSet};
 use crate::time::Timestamp;
+use crate::trail::check;
 
 /// Into how many parts a rate's period is divided at most: starts are remembered that exactly.
 const PARTS: u64 = 64;
@@ -249,22 +249,33 @@ pub fn claim(
 }
 
 /// Has a job that cannot be read out of the way of those behind it, by its head alone: it is leased as any other that a store cannot read,
-/// and given to nobody. It takes no place under its limit, for nothing runs, and its lease may be one that nobody can end. Where the limit
-/// would not let it start it stays where it is: those behind it could not start either.
+/// and given to nobody. It takes no place under its limit, and leaves the one that an earlier run took, for nothing runs, and its lease
+/// may be one that nobody can end. Where the limit would not let it start it stays where it is: those behind it could not start either.
 ///
 /// # Errors
 /// [`Missing`] when the snapshot lacks the job's head, its limit, or what runs under that.
 pub fn set_aside(draft: &mut Draft, id: JobId, grant: &Grant) -> Result<Turn, Missing> {
-    Ok(match may_start(draft, id, grant)? {
+    match may_start(draft, id, grant)? {
         Ok((granted, _)) => lease_to_nobody(draft, granted),
-        Err(turn) => turn,
-    })
+        Err(turn) => Ok(turn),
+    }
 }
 
-fn lease_to_nobody(draft: &mut Draft, mut granted: Head) -> Turn {
+fn lease_to_nobody(draft: &mut Draft, mut granted: Head) -> Result<Turn, Missing> {
+    if let Some(lane) = granted.lane {
+        let mut row = draft.queue(&lane.row())?;
+        if let Some(mut usage) = Usage::decode(row.settings.as_deref()) {
+            let before = usage.running.len();
+            usage.running.retain(|id| *id != granted.id.to_bytes());
+            if usage.running.len() < before {
+                row.settings = usage.encode();
+                draft.set_queue(row);
+            }
+        }
+    }
     draft.update(&mut granted);
     draft.tell(EventKind::Started, &granted, 0);
-    Turn::SetAside(Box::new(granted))
+    Ok(Turn::SetAside(Box::new(granted)))
 }
 
 /// Counts a job that may start, whether or not all of it was loaded, and whether or not it can be read: for each that is counted all of
@@ -280,8 +291,8 @@ fn claim_one(draft: &mut Draft, id: JobId, grant: &Grant, started: &mut usize) -
         Err(missing) => Err(missing),
     };
     *started += 1;
-    if full.as_ref().is_ok_and(|full| Body::decode(&full.body).is_err()) {
-        return Ok(lease_to_nobody(draft, granted));
+    if full.as_ref().is_ok_and(|full| check(full).is_err()) {
+        return lease_to_nobody(draft, granted);
     }
     // Also where all of it is yet to be loaded: those behind it are decided as if it ran, so that one load has all that start.
     if let Some(row) = noted

@@ -113,6 +113,7 @@ pub const SCHEMA_FLAWS_MAX: usize = 10;
 /// Work that one job may cost to be held against its template's schema, in steps of a few nanoseconds: a value looked at, a
 /// character at one place of a pattern.
 pub const SCHEMA_STEPS_MAX: u64 = 10_000_000;
-/// The same of all jobs of one request together, about a second: the [most jobs](BATCH_JOBS_MAX) that there may be have 20,000
-/// steps each, more than twice what a job with a few ids, dates and addresses takes.
-pub const SCHEMA_REQUEST_STEPS_MAX: u64 = 200_000_000;
+/// The same of all jobs of one request together, a few seconds at worst: the [most jobs](BATCH_JOBS_MAX) that there may be have
+/// 100,000 steps each, ten times what a job with a few ids, dates and addresses takes. A pattern with a bound on its repetitions, as
+/// `^[^<>]{1,255}$`, counts as if they were written out: a text of 80 bytes takes most of it.
+pub const SCHEMA_REQUEST_STEPS_MAX: u64 = 1_000_000_000;

@@ -3,8 +3,10 @@
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::body::Body;
+use crate::body::{Body, Corrupt};
+use crate::draft::Full;
 use crate::ident::JobId;
+use crate::job::NoteKind;
 use crate::limits::{
     ABSORBED_IDS_MAX, DUPLICATES_RECENT_MAX, FAILURE_DETAILS_BYTES_MAX, FAILURE_MESSAGE_BYTES_MAX,
     FAILURE_NAME_BYTES_MAX, FAILURES_BYTES_MAX, FAILURES_KEPT_MAX, TRACEPARENT_BYTES_MAX,
@@ -12,6 +14,24 @@ use crate::limits::{
 use crate::sensitive::is_within;
 use crate::stored::stored_as_json;
 use crate::time::Timestamp;
+use crate::waiting::Waiters;
+
+/// Whether all that is kept of a job can be read, so that it can be handed out and its run ended.
+///
+/// # Errors
+/// What cannot.
+pub(crate) fn check(full: &Full) -> Result<(), Corrupt> {
+    Body::decode(&full.body)?;
+    full.notes.iter().try_for_each(|(kind, text)| match kind {
+        NoteKind::Failures => Failures::decode(text).map(drop),
+        NoteKind::Payload => Payload::decode(text).map(drop),
+        NoteKind::Duplicates => Duplicates::decode(text).map(drop),
+        NoteKind::Marks => Marks::decode(text).map(drop),
+        NoteKind::Waiters => Waiters::decode(text).map(drop),
+        // Kept as they came, or read by whoever needs them.
+        NoteKind::Result | NoteKind::Progress | NoteKind::ParentResults | NoteKind::Ahead => Ok(()),
+    })
+}
 
 /// One failed run.
 #[derive(Clone, Debug, Serialize, Deserialize)]

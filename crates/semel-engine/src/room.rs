@@ -102,7 +102,8 @@ impl Engine {
         Ok((jobs, looked))
     }
 
-    async fn whole_or_heads(&self, ids: Vec<JobId>) -> Result<Vec<Job>, StoreError> {
+    /// Those of these jobs that are there, in order, as in [`whole`](Self::whole).
+    pub(crate) async fn whole_or_heads(&self, ids: Vec<JobId>) -> Result<Vec<Job>, StoreError> {
         let mut jobs = Vec::with_capacity(ids.len());
         // In pieces that are in order.
         for (ids, read) in apart(ids, |ids| self.jobs(ids)).await {

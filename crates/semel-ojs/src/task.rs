@@ -305,8 +305,8 @@ fn planned(
             meta.text("semel.step", &step.name);
         });
     });
-    // A step is what its task's template says, and nothing that holds for jobs of the step's type.
-    let terms = Terms { templates: None, ..terms };
+    // A step is what its task's template says, and nothing that holds for jobs of the step's type, nor for what somebody sent.
+    let terms = Terms { templates: None, job_bytes_max: usize::MAX, ..terms };
     let (offer, _) = Enqueue::parse(&text, terms)?.into_parts();
     Ok(PlannedStep {
         id: step.name.clone(),

@@ -139,11 +139,13 @@ impl Holders {
         let heads: Vec<&Head> = heads.collect();
         let (mut read, mut room, mut left) = (Map::default(), Room::default(), &heads[..]);
         while !left.is_empty() {
-            let (piece, others) = left.split_at(room.next().min(left.len()));
-            left = others;
-            let jobs = engine.jobs(piece.iter().map(|head| head.id).collect()).await?;
+            let (piece, _) = left.split_at(room.next().min(left.len()));
+            let ids: Vec<JobId> = piece.iter().map(|head| head.id).collect();
+            let (jobs, looked) = engine.whole(&ids).await?;
+            left = left.get(looked..).unwrap_or_default();
             room.take(&jobs);
-            for job in jobs {
+            // Of one that cannot be read as much is known as of one that was not.
+            for job in jobs.into_iter().filter(|job| job.is_readable) {
                 let Some(head) = piece.iter().find(|head| head.id == job.head.id) else { continue };
                 let policy = job.body.unique.as_ref();
                 let (holds, until) = (holds(head, policy, now), unique::held_until(policy, head, now));

@@ -6,6 +6,7 @@ use semel_core::ident::JobId;
 use semel_core::job::Ending;
 use semel_core::state::State;
 use semel_core::time::Timestamp;
+use semel_store::StoreError;
 use serde::de::{DeserializeOwned, Error as Quiet};
 
 use crate::error::Error;
@@ -71,6 +72,20 @@ impl Stored {
         &self.0.body.tags
     }
 
+    /// Whether all that is kept of it can be read. Lists show one that cannot be by what is known of it: its id, type, queue, state and
+    /// times. Its args and meta are empty then, whatever they were.
+    pub const fn is_readable(&self) -> bool {
+        self.0.is_readable
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        if self.is_readable() {
+            return Ok(());
+        }
+        let why = format!("job {}: what is stored of it cannot be read", self.id());
+        Err(Error::Store(StoreError::Corrupt(why)))
+    }
+
     /// Its args: the text of a JSON array.
     pub fn args(&self) -> &str {
         &self.0.body.args
@@ -94,15 +109,17 @@ impl Stored {
     /// The job it was, if it is one of this type.
     ///
     /// # Errors
-    /// [`Error::Read`] when its args are not of this type.
+    /// [`Error::Read`] when its args are not of this type, [`Error::Store`] when it [cannot be read](Self::is_readable).
     pub fn payload<J: Job>(&self) -> Result<J, Error> {
+        self.check()?;
         payload(&self.0.body.args, !self.0.body.sensitive.is_empty())
     }
 
     /// What it returned.
     ///
     /// # Errors
-    /// [`Error::NotCompleted`] when it has not ended well, [`Error::Read`] when the result is of another type.
+    /// [`Error::NotCompleted`] when it has not ended well, [`Error::Read`] when the result is of another type, [`Error::Store`] when it
+    /// [cannot be read](Self::is_readable).
     pub fn result<T: DeserializeOwned>(&self) -> Result<T, Error> {
         if self.state() != State::Completed {
             return Err(Error::NotCompleted {
@@ -111,6 +128,7 @@ impl Stored {
                 reason: self.why_it_ended(),
             });
         }
+        self.check()?;
         let text = self.0.result.as_deref().unwrap_or(b"null");
         serde_json::from_slice(text).map_err(|source| Error::Read { what: "result", source })
     }
@@ -126,8 +144,9 @@ impl Stored {
     /// How far its run has come, as its worker last said.
     ///
     /// # Errors
-    /// [`Error::Read`] when it is of another type.
+    /// [`Error::Read`] when it is of another type, [`Error::Store`] when the job [cannot be read](Self::is_readable).
     pub fn progress<T: DeserializeOwned>(&self) -> Result<Option<T>, Error> {
+        self.check()?;
         let read = self.0.progress.as_deref().map(serde_json::from_slice).transpose();
         read.map_err(|source| Error::Read { what: "progress", source })
     }

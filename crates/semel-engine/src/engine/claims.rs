@@ -346,8 +346,9 @@ impl Engine {
         }
     }
 
-    /// Has a job out of the way of which nothing can be decided for what cannot be read. Where the job itself can be, it is its limit
-    /// that cannot: a worker is not to lose it, so it waits with those of its limit, and keeps nobody else.
+    /// Has a job out of the way of which nothing can be decided for what cannot be read. Where the job itself can be, it is what else
+    /// counts for it that cannot: one that runs under its limit, or has its key. A worker is not to lose it, so it waits with those of its
+    /// limit, and keeps nobody else.
     async fn pass_over(
         &self,
         id: JobId,
@@ -359,10 +360,11 @@ impl Engine {
         let (look, shown) = (store.hints().closed_lanes().look(), self.space.shown(id));
         match store.load(Reads { fulls: vec![id], ..Reads::default() }).await {
             Ok(snapshot) => {
-                tracing::error!(job = %shown, %why, "the limit that a job is under cannot be read");
+                tracing::error!(job = %shown, %why, "a job waits, with those under its limit, for one that cannot be read");
                 match snapshot.peek(id).and_then(|(head, _)| head.lane) {
                     Some(lane) => {
-                        store.hints().closed_lanes().close(lane, HELD_UP_REST, look);
+                        // Nothing opens it by itself.
+                        store.hints().closed_lanes().close(lane, Duration::MAX, look);
                         seen.closed.push(lane);
                     }
                     None => seen.is_lost = true,

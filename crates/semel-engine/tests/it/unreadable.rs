@@ -6,13 +6,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use semel_core::cron::{self, Overlap};
-use semel_core::draft::{Reads, Record, Snapshot};
+use semel_core::draft::{Draft, Reads, Record, Snapshot};
 use semel_core::enqueue::{Offer, Outcome};
 use semel_core::ident::JobId;
+use semel_core::job::NoteKind;
 use semel_core::lease::Bearer;
 use semel_core::limit::Limit;
 use semel_core::settle::Settled;
 use semel_core::state::State;
+use semel_core::task::{TaskOutcome, TaskPlan};
 use semel_engine::duty::Tend;
 use semel_engine::{Engine, Job};
 use semel_store::backend::{BoxFuture, Filter};
@@ -20,9 +22,9 @@ use semel_store::clock::ManualClock;
 use semel_store::layer::Layer;
 use semel_store::memory::Memory;
 use semel_store::{Backend, StoreError};
-use semel_testkit::fixture::claim;
-use semel_testkit::flows::{cron_name, registration};
-use semel_testkit::make::{Want, job};
+use semel_testkit::fixture::{bearer, claim};
+use semel_testkit::flows::{chain, cron_name, registration};
+use semel_testkit::make::{Want, job, keyed};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -73,6 +75,18 @@ impl Bench {
 
     fn spoil(&self, record: Record) {
         self.store.spoiled.lock().unwrap().insert(record);
+    }
+
+    /// Has a note of the job be what no version of this program has written.
+    async fn garble(&self, id: JobId, kind: NoteKind) {
+        let reads = Reads { heads: vec![id], ..Reads::default() };
+        let decide = move |draft: &mut Draft| {
+            let Some(mut head) = draft.head(id)? else { return Ok(()) };
+            draft.update(&mut head);
+            draft.note(id, kind, Some(Bytes::from_static(b"{")));
+            Ok(())
+        };
+        self.engine.store().decide(reads, decide).await.unwrap();
     }
 
     fn spoil_head(&self, id: JobId) {
@@ -163,6 +177,27 @@ async fn a_limited_job_that_cannot_be_read_keeps_nobody_from_a_single_fetch() {
         assert_eq!(corrupt, 1, "{is_loaded}");
         let cancelled = bench.engine.cancel(spoiled, Bearer::default()).await.unwrap();
         assert!(matches!(cancelled, Settled::Done(_)), "{cancelled:?}");
+    }
+}
+
+/// It ran before, and its limit has not forgotten that.
+#[tokio::test]
+async fn one_that_ran_before_takes_no_place_when_it_cannot_be_read_any_more() {
+    for is_loaded in [false, true] {
+        let bench = Bench::new();
+        let spoiled = bench.create(alone("a").offer()).await;
+        let other = bench.create(alone("a").offer()).await;
+        let job = bench.engine.claim(claim(&["default"], 1)).await.unwrap().remove(0);
+        assert_eq!(job.head.id, spoiled);
+        let back = bench.engine.give_back(spoiled, bearer(&job.head)).await.unwrap();
+        assert!(matches!(back, Settled::Done(_)), "{back:?}");
+        if is_loaded {
+            bench.garble(spoiled, NoteKind::Failures).await;
+        } else {
+            bench.spoil(Record::Job(spoiled));
+        }
+        assert_eq!(bench.fetch().await, [other], "{is_loaded}");
+        assert_eq!(bench.state(spoiled).await.0, State::Active, "{is_loaded}");
     }
 }
 
@@ -278,4 +313,26 @@ async fn pages_with_jobs_that_cannot_be_read_go_on() {
     // Who asks for one of them is told that it cannot be read.
     let asked = bench.engine.job(made[4]).await;
     assert!(matches!(asked, Err(StoreError::Corrupt(_))), "{asked:?}");
+}
+
+#[tokio::test]
+async fn pages_of_tasks_with_one_that_cannot_be_read_go_on() {
+    let bench = Bench::new();
+    let mut made = Vec::new();
+    for number in 0..3 {
+        bench.clock.advance(SECOND);
+        let offer = keyed(&format!("task {number}")).of_type("report.make").offer();
+        let plan = TaskPlan { offer, steps: chain([job().offer()]) };
+        match bench.engine.create_task(plan, "test").await.unwrap() {
+            TaskOutcome::Created { id, .. } => made.push(id),
+            other => panic!("{other:?}"),
+        }
+    }
+    bench.garble(made[1].as_job(), NoteKind::Failures).await;
+    let (tasks, _) = bench.engine.tasks(None, 10).await.unwrap();
+    let listed: HashSet<_> = tasks.iter().map(|task| task.id).collect();
+    assert_eq!(listed, made.iter().copied().collect::<HashSet<_>>());
+    for task in tasks {
+        assert_eq!(task.job.unwrap().is_readable, task.id != made[1]);
+    }
 }

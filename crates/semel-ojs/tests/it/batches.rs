@@ -19,7 +19,7 @@ fn templates() -> Templates {
 /// Each takes most of what one may: as many as a batch may have would take minutes.
 #[test]
 fn the_jobs_of_a_request_share_what_their_schemas_may_cost() {
-    const JOBS: usize = 100;
+    const JOBS: usize = 200;
     let templates = templates();
     let terms = Terms { templates: Some(&templates), ..Terms::from(true) };
     let job = format!(r#"{{"type":"mail.send","args":["{}"]}}"#, "a".repeat(4_000));

@@ -36,6 +36,16 @@ fn a_context_is_bounded_by_what_all_steps_make_of_it() {
     assert!(invalid.message.contains("20 steps"), "{}", invalid.message);
 }
 
+/// Most of it is the template's, and what was sent is bounded as it is.
+#[test]
+fn a_step_of_a_template_is_not_bounded_by_what_a_request_may_be() {
+    let steps = json!([{ "name": "s", "handler": "a.b", "config": "x".repeat(5_000) }]);
+    let templates =
+        templates(&[json!({ "namespace": "a", "name": "b", "version": "1.0.0", "steps": steps })]);
+    let terms = Terms { job_bytes_max: 1_000, ..Terms::from(true) };
+    assert!(Create::parse(r#"{"namespace":"a","name":"b","context":{}}"#, terms, &templates).is_ok());
+}
+
 /// It would be kept as something that the task's author says of it, and two requests would be two tasks.
 #[test]
 fn a_key_that_a_task_cannot_have_is_refused() {

@@ -2,7 +2,9 @@
 //! are paused.
 
 use semel::{Enqueued, Envelope, Error, Handle, JobId, JobState, OnConflict, Retry, Semel, Unique, Worker};
+use semel_core::draft::{Draft, Reads};
 use semel_core::ident::QueueName;
+use semel_core::job::NoteKind;
 use semel_core::settings::{Backpressure, QueueSettings};
 use semel_store::backend::Claim;
 use semel_testkit::calls::wish;
@@ -179,4 +181,33 @@ async fn what_broke_a_batch_is_told_as_it_would_be_alone() {
     let Error::Batch { index: 0, outcome, .. } = &full else { panic!("{full}") };
     assert!(matches!(**outcome, Err(Error::QueueFull { bound: 1 })), "{outcome:?}");
     assert!(full.is_retryable());
+}
+
+/// What it was given and has returned is not known, and empty is not what it was.
+#[tokio::test]
+async fn a_job_that_cannot_be_read_is_listed_and_gives_nothing_out_as_its_own() {
+    let semel = memory().await;
+    let ids = [add(&semel, 1).await, add(&semel, 2).await];
+    let working = Worker::new(&semel).handle(async |_: Add| Ok::<_, String>(())).start().unwrap();
+    for id in ids {
+        soon(semel.job(id).wait()).await.unwrap();
+    }
+    working.stop().await;
+    let reads = Reads { heads: vec![ids[0]], ..Reads::default() };
+    let garble = move |draft: &mut Draft| {
+        let Some(mut head) = draft.head(ids[0])? else { return Ok(()) };
+        draft.update(&mut head);
+        draft.note(ids[0], NoteKind::Marks, Some(b"{".as_slice().into()));
+        Ok(())
+    };
+    semel.engine().unwrap().store().decide(reads, garble).await.unwrap();
+    let page = semel.jobs().await.unwrap();
+    assert_eq!(page.jobs.len(), 2);
+    for job in page.jobs {
+        let is_readable = job.id() != ids[0];
+        assert_eq!((job.is_readable(), job.state()), (is_readable, JobState::Completed));
+        assert_eq!(job.payload::<Add>().is_ok(), is_readable);
+        assert_eq!(job.result::<()>().is_ok(), is_readable);
+        assert_eq!(job.progress::<u8>().is_ok(), is_readable);
+    }
 }
