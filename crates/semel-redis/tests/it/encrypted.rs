@@ -9,7 +9,7 @@ use semel_testkit::patience::until;
 use semel_testkit::traffic::Traffic;
 
 use crate::nodes::{Cluster, Node, Watched};
-use crate::takeover::{judge, servers};
+use crate::takeover::{ended, judge, servers};
 
 /// How long a primary may be silent, in milliseconds.
 const TIMEOUT: u32 = 1_500;
@@ -123,5 +123,5 @@ async fn fails_over(url: &str, nodes: &mut [Node], heir: usize) {
     nodes[0].own.start_again().await;
     until("it is the replica now", async || nodes[0].is_replica().await).await;
     traffic.more(100).await;
-    judge(&traffic.end().await, &address).await;
+    judge(&ended(traffic).await, &address).await;
 }

@@ -12,7 +12,7 @@ use semel_testkit::patience::until;
 use semel_testkit::traffic::Traffic;
 
 use crate::nodes::{Cluster, SLOT};
-use crate::takeover::{judge, servers};
+use crate::takeover::{ended, judge, servers};
 
 const NEVER: u32 = 3_600_000;
 
@@ -118,7 +118,7 @@ async fn a_slot_that_moves_while_jobs_flow_loses_and_doubles_nothing() {
         Move::begin(&cluster, SLOT, from, to).await.end().await;
     }
     traffic.more(60).await;
-    judge(&traffic.end().await, &address).await;
+    judge(&ended(traffic).await, &address).await;
 }
 
 /// Each partition is in a slot of its own. The first of them has the place of what is about several.
@@ -139,5 +139,5 @@ async fn slots_of_partitions_that_move_while_jobs_flow_lose_and_double_nothing()
     while !traffic.account().crossings.is_any_of_each() {
         traffic.more(20).await;
     }
-    judge(&traffic.end().await, &address).await;
+    judge(&ended(traffic).await, &address).await;
 }

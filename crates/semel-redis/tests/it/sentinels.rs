@@ -10,7 +10,7 @@ use semel_testkit::patience::{rounds, until};
 use semel_testkit::traffic::Traffic;
 
 use crate::nodes::{Node, Watched};
-use crate::takeover::{judge, servers};
+use crate::takeover::{ended, judge, servers};
 
 /// `SEMEL_FAILOVER_ROUNDS` says how often.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -34,7 +34,7 @@ async fn servers_follow_a_failover_by_themselves() {
         until("it is the replica now", async || watched.nodes[primary].is_replica().await).await;
     }
     traffic.more(100).await;
-    judge(&traffic.end().await, &address).await;
+    judge(&ended(traffic).await, &address).await;
 }
 
 /// Until all replicas follow the one that was promoted, the sentinel that did it names the old one in places.

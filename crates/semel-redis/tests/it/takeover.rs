@@ -32,10 +32,24 @@ pub async fn servers(address: &Address, number: usize) -> Vec<Arc<dyn Backend>> 
     servers
 }
 
+/// Of which there are to be more, for an account to say anything: keys that were created, and jobs that were ended.
+const ENOUGH: usize = 10;
+
+/// Ends what is under way once there is enough of it, which may take a while on a busy machine.
+pub async fn ended(traffic: Traffic) -> Account {
+    loop {
+        let account = traffic.account();
+        if account.created.len() > ENOUGH && account.acked.len() > ENOUGH {
+            return traffic.end().await;
+        }
+        traffic.more(20).await;
+    }
+}
+
 /// Whether the store stands by all that was answered.
 #[allow(clippy::print_stdout, reason = "whoever asks for many rounds wants to know what they were")]
 pub async fn judge(account: &Account, address: &Address) {
-    assert!(account.created.len() > 10 && account.acked.len() > 10, "{account:?}");
+    assert!(account.created.len() > ENOUGH && account.acked.len() > ENOUGH, "{account:?}");
     let now = Redis::open(address).await.unwrap().load(&Reads::default()).await.unwrap().now;
     // When all leases have run out.
     let clock = ManualClock::at(now.saturating_add(Duration::from_secs(3_600)));
@@ -62,7 +76,7 @@ async fn a_primary_that_is_killed_under_load_loses_and_doubles_nothing() {
     let mut traffic = Traffic::start(&servers, 1);
     traffic.mix(&servers, false);
     let cluster = killed_under_load(cluster, 1, &traffic).await;
-    judge(&traffic.end().await, &address).await;
+    judge(&ended(traffic).await, &address).await;
     drop(cluster);
 }
 
@@ -80,7 +94,7 @@ async fn primaries_of_partitions_that_are_killed_under_load_lose_and_double_noth
     while !traffic.account().crossings.is_any_of_each() {
         traffic.more(20).await;
     }
-    let account = traffic.end().await;
+    let account = ended(traffic).await;
     crossed(&account);
     judge(&account, &address).await;
     drop(cluster);
@@ -110,7 +124,7 @@ async fn a_primary_that_was_silent_and_comes_back_acknowledges_nothing_twice() {
     let mut traffic = Traffic::start(&servers, 1);
     traffic.mix(&servers, false);
     silent_under_load(&cluster, &[0, 0], &traffic).await;
-    judge(&traffic.end().await, &address).await;
+    judge(&ended(traffic).await, &address).await;
 }
 
 /// So do those who have decided, or given up, what is about several partitions, where the first of these is.
@@ -129,7 +143,7 @@ async fn a_primary_of_partitions_that_was_silent_and_comes_back_ends_nothing_by_
     while !traffic.account().crossings.is_any_of_each() {
         traffic.more(20).await;
     }
-    let account = traffic.end().await;
+    let account = ended(traffic).await;
     crossed(&account);
     judge(&account, &address).await;
 }
