@@ -404,6 +404,13 @@ mod tests {
         let cost = SCHEMA_REQUEST_STEPS_MAX - work.left;
         assert!(cost > 1_000, "the patterns cost nothing: {cost}");
         assert!(cost * BATCH_JOBS_MAX as u64 <= SCHEMA_REQUEST_STEPS_MAX, "{cost}");
+
+        let bounded = Schema::read(r#"{"items":{"pattern":"^[^<>]{1,255}$"}}"#).unwrap();
+        let text = format!("[\"{}\"]", "a".repeat(80));
+        let mut work = Work::default();
+        assert_eq!(bounded.flaws(&Json::parse(&text, "").unwrap(), "/args", 9, &mut work), []);
+        let cost = SCHEMA_REQUEST_STEPS_MAX - work.left;
+        assert!(cost * BATCH_JOBS_MAX as u64 <= SCHEMA_REQUEST_STEPS_MAX, "{cost}");
     }
 
     #[test]

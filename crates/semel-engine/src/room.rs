@@ -85,25 +85,29 @@ impl Room {
 pub type Page = (Vec<Job>, Option<JobId>);
 
 impl Engine {
-    /// The jobs of these ids as far as an answer has room for them, and how many of the ids were looked at. One that cannot be read
-    /// keeps nobody from the others: it is there [by its head](Job::is_readable), or left out where that cannot be read either.
+    /// The jobs of these ids, as they are [listed](Self::listed), as far as an answer has room for them, and how many of the ids were
+    /// looked at.
     ///
     /// # Errors
-    /// When the store cannot be read.
+    /// As [`listed`](Self::listed).
     pub async fn whole(&self, ids: &[JobId]) -> Result<(Vec<Job>, usize), StoreError> {
         let (mut jobs, mut looked, mut room) = (Vec::new(), 0, Room::default());
         while looked < ids.len() && room.is_left() {
             let piece: Vec<JobId> = ids.iter().skip(looked).take(room.next()).copied().collect();
             looked += piece.len();
-            let read = self.whole_or_heads(piece).await?;
+            let read = self.listed(piece).await?;
             room.take(&read);
             jobs.extend(read);
         }
         Ok((jobs, looked))
     }
 
-    /// Those of these jobs that are there, in order, as in [`whole`](Self::whole).
-    pub(crate) async fn whole_or_heads(&self, ids: Vec<JobId>) -> Result<Vec<Job>, StoreError> {
+    /// Those of these jobs that are there, in order. One that cannot be read keeps nobody from the others: it is there [by its
+    /// head](Job::is_readable), or left out where that cannot be read either.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn listed(&self, ids: Vec<JobId>) -> Result<Vec<Job>, StoreError> {
         let mut jobs = Vec::with_capacity(ids.len());
         // In pieces that are in order.
         for (ids, read) in apart(ids, |ids| self.jobs(ids)).await {
@@ -130,7 +134,7 @@ impl Engine {
     }
 
     /// Those that the filter admits, whole, whatever its own limit is: at most so many, fewer where they are large. A page may be
-    /// short, or empty, and still say where to go on. One that cannot be read is as in [`whole`](Self::whole).
+    /// short, or empty, and still say where to go on. One that cannot be read is as in [`listed`](Self::listed).
     ///
     /// # Errors
     /// When the store cannot be read; [`StoreError::CursorGone`] when nobody knows any more where to go on from there.

@@ -103,7 +103,7 @@ impl Engine {
 
     async fn with_jobs(&self, found: Vec<(WorkflowId, Workflow)>) -> Result<Vec<Task>, StoreError> {
         let ids: Vec<JobId> = found.iter().map(|(id, _)| id.as_job()).collect();
-        let mut jobs = self.whole_or_heads(ids).await?.into_iter().peekable();
+        let mut jobs = self.listed(ids).await?.into_iter().peekable();
         let tasks = found.into_iter().map(|(id, workflow)| {
             let job = jobs.next_if(|job| job.head.id == id.as_job());
             Task { id, workflow, job }

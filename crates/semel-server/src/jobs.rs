@@ -46,16 +46,17 @@ pub(crate) async fn create(Scope(app): Scope, caller: Caller, request: Request) 
     let (parts, text) = extract::text(request, app.config.body_bytes_max).await?;
     let templates = app.templates();
     let key = extract::idempotency(&parts, &app, &caller, None)?;
-    let request = Enqueue::parse(&text, caller.terms(&app, &templates));
+    let terms = caller.terms(&app, &templates);
+    let request = Enqueue::parse(&text, terms);
     let request = match request.and_then(|request| extract::traced(&parts, request)) {
         Ok(request) => request,
         Err(invalid) => {
-            let sent = key.and_then(|key| once(&text, key, app.engine.tenant().as_str()).ok());
+            let sent = key.and_then(|key| once(&text, key, terms.tenant).ok());
             return Box::pin(replayed(&app, &caller, &parts, sent, invalid.into())).await;
         }
     };
     let request = match key {
-        Some(key) => request.once(&text, key, app.engine.tenant().as_str())?,
+        Some(key) => request.once(&text, key, terms.tenant)?,
         None => request,
     };
     let (offer, body) = request.into_parts();

@@ -187,7 +187,7 @@ impl From<StoreError> for Refused {
     }
 }
 
-/// A whole job as it is shown; one that cannot be read without what was asked for.
+/// A whole job as it is shown; of one that cannot be read, its head and that it cannot.
 pub(crate) fn view(job: &Job) -> JobView<'_> {
     JobView {
         head: &job.head,

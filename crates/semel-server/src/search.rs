@@ -80,7 +80,7 @@ pub(crate) async fn by_place(
         let ids: Vec<JobId> = listing.heads.iter().map(|head| head.id).collect();
         for piece in ids.chunks(READ_AT_ONCE) {
             // Of one that cannot be read nobody knows what is where in it.
-            for job in engine.whole(piece).await?.0 {
+            for job in engine.listed(piece.to_vec()).await? {
                 bytes += weight(&job);
                 if job.is_readable && place.is_in(&job.body) {
                     found.push(job);

@@ -139,10 +139,9 @@ impl Holders {
         let heads: Vec<&Head> = heads.collect();
         let (mut read, mut room, mut left) = (Map::default(), Room::default(), &heads[..]);
         while !left.is_empty() {
-            let (piece, _) = left.split_at(room.next().min(left.len()));
-            let ids: Vec<JobId> = piece.iter().map(|head| head.id).collect();
-            let (jobs, looked) = engine.whole(&ids).await?;
-            left = left.get(looked..).unwrap_or_default();
+            let (piece, others) = left.split_at(room.next().min(left.len()));
+            left = others;
+            let jobs = engine.listed(piece.iter().map(|head| head.id).collect()).await?;
             room.take(&jobs);
             // Of one that cannot be read as much is known as of one that was not.
             for job in jobs.into_iter().filter(|job| job.is_readable) {

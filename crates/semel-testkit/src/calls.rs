@@ -170,6 +170,7 @@ calls! {
     time_offset: |s| s.engine.time_offset();
     takes_writes: |s| s.engine.takes_writes();
     list: |s| s.engine.list(Filter { limit: 10, ..Filter::default() });
+    listed: |s| s.engine.listed(vec![s.running.id, s.dead.id]);
     whole: |s| async { s.engine.whole(&[s.running.id, s.dead.id]).await };
     page: |s| s.engine.page(Filter::default(), 10);
     queues: |s| s.engine.queues();

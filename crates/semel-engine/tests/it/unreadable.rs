@@ -315,6 +315,20 @@ async fn pages_with_jobs_that_cannot_be_read_go_on() {
     assert!(matches!(asked, Err(StoreError::Corrupt(_))), "{asked:?}");
 }
 
+/// Whatever of it cannot be: nothing is granted that cannot be handed out.
+#[tokio::test]
+async fn no_limited_job_is_granted_of_which_a_note_cannot_be_read() {
+    for kind in NoteKind::ALL {
+        let bench = Bench::new();
+        let spoiled = bench.create(alone("a").offer()).await;
+        let other = bench.create(alone("b").offer()).await;
+        bench.garble(spoiled, kind).await;
+        let mut fetched = bench.fetch().await;
+        fetched.extend(bench.fetch().await);
+        assert!(fetched.contains(&other), "{kind:?}");
+    }
+}
+
 #[tokio::test]
 async fn pages_of_tasks_with_one_that_cannot_be_read_go_on() {
     let bench = Bench::new();

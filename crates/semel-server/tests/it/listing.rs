@@ -6,7 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use semel_client::{HeaderMap, Method};
+use semel_core::draft::{Draft, Reads};
 use semel_core::event::{Event, EventKind};
+use semel_core::ident::JobId;
+use semel_core::job::NoteKind;
 use semel_core::time::Timestamp;
 use semel_engine::webhooks::Wording;
 use semel_server::Config;
@@ -104,6 +107,38 @@ async fn a_page_looks_at_so_many_jobs_and_the_next_goes_on() {
     let rest = server.get(&format!("/ojs/v1/jobs?where=/args/0/user%3D1&cursor={cursor}")).await;
     assert_eq!(rest.body["jobs"].as_array().unwrap().len(), 1);
     assert_eq!(rest.body["pagination"]["has_more"], false);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn lists_go_on_past_a_job_that_cannot_be_read() {
+    let server = Server::in_memory().await;
+    let mut ids = Vec::new();
+    for user in 0..3 {
+        let unique = json!({ "unique": { "keys": ["args"], "states": ["available"], "period": "P1D" } });
+        ids.push(server.create(&job(&json!({ "user": user }), &unique)).await.job_id().to_owned());
+    }
+    let spoiled = JobId::parse(&ids[1], "").unwrap();
+    let reads = Reads { heads: vec![spoiled], ..Reads::default() };
+    let garble = move |draft: &mut Draft| {
+        let Some(mut head) = draft.head(spoiled)? else { return Ok(()) };
+        draft.update(&mut head);
+        draft.note(spoiled, NoteKind::Failures, Some(b"{".as_slice().into()));
+        Ok(())
+    };
+    server.engine.store().decide(reads, garble).await.unwrap();
+    let told = server.get("/ojs/v1/jobs").await;
+    let jobs = told.body["jobs"].as_array().unwrap();
+    assert_eq!(jobs.len(), 3, "{}", told.body);
+    for job in jobs {
+        let is_spoiled = job["id"] == ids[1].as_str();
+        assert_eq!(job.get("args").is_none(), is_spoiled, "{job}");
+        assert_eq!(job["errors"][0]["code"] == "unreadable", is_spoiled, "{job}");
+    }
+    let keys = server.get("/ojs/v1/unique-jobs").await;
+    assert_eq!((keys.status, keys.body.to_string().matches("\"job_id\"").count()), (200, 3), "{}", keys.body);
+    let found = server.get("/ojs/v1/jobs?where=/args/0/user%3D2").await;
+    assert_eq!(found.body["jobs"].as_array().unwrap().len(), 1, "{}", found.body);
     server.stop().await;
 }
 
