@@ -48,8 +48,8 @@ impl Queue for Library {
     }
 
     async fn bulk(&self, jobs: Vec<Args>) -> Result<(), Failure> {
-        self.semel.enqueue_many(jobs.into_iter().map(|job| self.job(job))).await?;
-        Ok(())
+        let many = self.semel.enqueue_many(jobs.into_iter().map(|job| self.job(job))).await?;
+        many.outcomes.into_iter().try_for_each(|outcome| Ok(drop(outcome?)))
     }
 
     async fn waiting(&self) -> Result<u64, Failure> {

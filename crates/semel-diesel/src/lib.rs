@@ -135,6 +135,15 @@ fn code(kind: &DatabaseErrorKind, message: &str) -> Option<&'static str> {
         (DatabaseErrorKind::ReadOnlyTransaction, _) => Some("25006"),
         (_, "deadlock detected") => Some("40P01"),
         (_, "canceling statement due to lock timeout") => Some("55P03"),
+        (_, "SAVEPOINT can only be used in transaction blocks") => Some("25P01"),
+        (_, message) if message.starts_with("current transaction is aborted") => Some("25P02"),
+        (_, message) if message.starts_with("permission denied") => Some("42501"),
+        (_, message) if message.ends_with("does not exist") => match message.split(' ').next() {
+            Some("schema") => Some("3F000"),
+            Some("relation") => Some("42P01"),
+            Some("function") => Some("42883"),
+            _ => None,
+        },
         _ => None,
     }
 }

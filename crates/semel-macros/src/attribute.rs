@@ -11,10 +11,13 @@ use crate::member::Members;
 use crate::{check, form, unique};
 
 /// What can be said, for messages.
-const KNOWN: &str = "type, queue, priority, max_attempts, timeout, lease, expires, retry(...), tags(...), sensitive_meta(...) and unique(...)";
+const KNOWN: &str = "type, queue, priority, max_attempts, timeout, lease, expires, retry(...), rate_limit(...), tags(...), sensitive_meta(...) and unique(...)";
 
 /// The least that is said of one.
 const EXAMPLE: &str = "#[job(type = \"email.send\", queue = \"mail\")]";
+
+/// What is said of a limit.
+const RATE_LIMIT_EXAMPLE: &str = "rate_limit(key = \"smtp\", concurrency = 5, rate = 100, period = \"1m\")";
 
 /// What a type's attributes say.
 pub struct Said {
@@ -100,6 +103,10 @@ fn one(meta: &ParseNestedMeta<'_>, said: &mut Said, members: &Members) -> Result
             let calls = retry(meta)?;
             quote!(.retry(::semel::Retry::new() #(#calls)*))
         }
+        "rate_limit" => {
+            let limit = rate_limit(meta)?;
+            quote!(.rate_limit(#limit))
+        }
         "tags" => {
             let tags = texts(meta, "tags(\"billing\", \"slow\")")?;
             check::number(&tags)?;
@@ -158,6 +165,62 @@ fn retry(meta: &ParseNestedMeta<'_>) -> Result<Vec<TokenStream>> {
         Ok(())
     })?;
     Ok(calls)
+}
+
+fn rate_limit(meta: &ParseNestedMeta<'_>) -> Result<TokenStream> {
+    let mut once = Once::default();
+    let (mut key, mut concurrency, mut rate, mut period) = (None, None, None, None);
+    words(meta, RATE_LIMIT_EXAMPLE, |meta| {
+        let name = meta.path.get_ident().map(ToString::to_string).unwrap_or_default();
+        once.say(&meta, &name)?;
+        match name.as_str() {
+            "key" => {
+                let text = value(&meta, "key = \"smtp\"")?;
+                check::limit_key(&text)?;
+                key = Some(text);
+            }
+            "concurrency" => {
+                let number = value(&meta, "concurrency = 5")?;
+                concurrency = Some(check::count(&number, check::CONCURRENCY_MAX)?);
+            }
+            "rate" => {
+                let number = value(&meta, "rate = 100")?;
+                rate = Some(check::count(&number, check::RATE_MAX)?);
+            }
+            "period" => {
+                let text: LitStr = value(&meta, "period = \"1m\"")?;
+                period = Some((check::millis_within(&text, check::RATE_PERIOD_DAYS_MAX)?, text));
+            }
+            _ => {
+                return Err(meta.error(
+                    "not a part of a rate limit; use key = \"smtp\", concurrency = 5, rate = 100 and period = \"1m\"",
+                ));
+            }
+        }
+        Ok(())
+    })?;
+    if concurrency.is_none() && rate.is_none() && period.is_none() {
+        return Err(meta.error(format!("limits nothing; write it like {RATE_LIMIT_EXAMPLE}")));
+    }
+    let new = match key {
+        Some(key) => quote!(::semel::RateLimit::new(#key)),
+        None => quote!(::semel::RateLimit::of_queue()),
+    };
+    let concurrency = concurrency.map(|jobs| quote!(.concurrency(#jobs)));
+    let rate = match (rate, period) {
+        (None, None) => None,
+        (None, Some((_, text))) => {
+            return Err(syn::Error::new_spanned(
+                text,
+                "a period has a rate: say how many may start in it, like rate = 100",
+            ));
+        }
+        (Some(starts), period) => {
+            let millis = period.map_or(1_000, |(millis, _)| millis);
+            Some(quote!(.rate(#starts, ::core::time::Duration::from_millis(#millis))))
+        }
+    };
+    Ok(quote!(#new #concurrency #rate))
 }
 
 /// The words that have been said: of two that are the same the later would take the place of the earlier, and nobody would see it.

@@ -1,6 +1,6 @@
 //! What the values of attributes must look like. The rules are the server's; a test of `semel` holds the two together.
 
-use syn::{Error, LitFloat, LitStr, Result};
+use syn::{Error, LitFloat, LitInt, LitStr, Result};
 
 /// Longest timeout or lease, in days.
 pub const TIMEOUT_DAYS_MAX: u64 = 30;
@@ -8,6 +8,12 @@ pub const TIMEOUT_DAYS_MAX: u64 = 30;
 pub const INTERVAL_DAYS_MAX: u64 = 366;
 /// Longest period of a unique policy, and longest wait of a job for its run, in days.
 pub const PERIOD_DAYS_MAX: u64 = 36_525;
+/// Most jobs of a limit that run at once.
+pub const CONCURRENCY_MAX: u32 = 1_000;
+/// Most starts of a rate.
+pub const RATE_MAX: u32 = 1_000_000;
+/// Longest period of a rate, in days.
+pub const RATE_PERIOD_DAYS_MAX: u64 = 1;
 /// Most tags of a job, most members that a part of a unique policy names, and most errors that are never retried.
 const NAMES_MAX: usize = 64;
 /// Longest name of such a member or error, in bytes.
@@ -90,6 +96,26 @@ pub fn names(names: &[LitStr]) -> Result<()> {
         )),
         None => Ok(()),
     }
+}
+
+/// A count of at least one.
+pub fn count(number: &LitInt, most: u32) -> Result<u32> {
+    match number.base10_parse::<u32>() {
+        Ok(count) if (1..=most).contains(&count) => Ok(count),
+        _ => Err(Error::new_spanned(number, format!("this is 1 to {most}"))),
+    }
+}
+
+/// The name of a limit.
+pub fn limit_key(text: &LitStr) -> Result<()> {
+    let value = text.value();
+    if value.is_empty() || value.len() > NAME_BYTES_MAX || value.contains(char::is_control) {
+        return refuse(
+            text,
+            &format!("names no limit; write 1 to {NAME_BYTES_MAX} bytes without control characters"),
+        );
+    }
+    Ok(())
 }
 
 /// The name of a member of meta that may be a part of a key: what tracing writes, and what the queue does, differ from call to call.

@@ -134,6 +134,9 @@ impl PostgresError {
 /// transaction, a transaction.
 const ENDS_THE_CONNECTION: &[&str] = &["57P01", "57P02", "57P05", "25P03", "25P04"];
 
+/// Errors of a database in which a schema, table or function is not there, or is not for this user.
+const IS_NO_STORE_OF_OURS: &[&str] = &["3F000", "42P01", "42883", "42501"];
+
 impl PostgresError {
     /// What it means for a caller whose own transaction this was.
     pub(crate) fn inside(self) -> StoreError {
@@ -143,6 +146,15 @@ impl PostgresError {
                 StoreError::Undone(Undone::Serialization)
             }
             _ if matches!(self, Self::OldSnapshot) => StoreError::Undone(Undone::Serialization),
+            Some(code) if code == SqlState::IN_FAILED_SQL_TRANSACTION => StoreError::Undone(Undone::Aborted),
+            Some(code) if code == SqlState::NO_ACTIVE_SQL_TRANSACTION => StoreError::Unsupported(format!(
+                "no transaction is open on this connection, so nothing can be made a part of one: begin it first ({self})"
+            )),
+            // Of what is the store's own nothing is to be had there: no trying again helps.
+            Some(code) if IS_NO_STORE_OF_OURS.contains(&code.code()) => StoreError::Unsupported(format!(
+                "the transaction's database has no store of this schema, or its user may not use it: it must be on the queue's own \
+                 database ({self})"
+            )),
             _ => self.into(),
         }
     }

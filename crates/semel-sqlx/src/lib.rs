@@ -19,6 +19,9 @@
 //! # }
 //! ```
 //!
+//! Make the pool by [`roll_back_on_release`] where the future that begins a transaction may be dropped before it is ready, as in a
+//! handler of axum whose client goes away, or of a [`semel::Worker`] whose time is over.
+//!
 //! What holds inside such a transaction is said at [`semel::InTransaction`]. This crate turns on none of sqlx's runtimes, TLS
 //! or macros: a program chooses its own.
 
@@ -27,9 +30,34 @@ use sqlx::encode::IsNull;
 use sqlx::error::BoxDynError;
 use sqlx::postgres::types::Oid;
 use sqlx::postgres::{
-    PgArgumentBuffer, PgArguments, PgConnection, PgDatabaseError, PgRow, PgTypeInfo, PgValueFormat, Postgres,
+    PgArgumentBuffer, PgArguments, PgConnection, PgDatabaseError, PgPoolOptions, PgRow, PgTypeInfo,
+    PgValueFormat, Postgres,
 };
 use sqlx::{Arguments as _, AssertSqlSafe, Column as _, Encode, Row as _, Type, ValueRef as _};
+
+/// Has a pool's connections end what transaction is open on them when they come back.
+///
+/// sqlx (0.9) does not know of a transaction whose `begin()` was dropped before the database had answered: its connection goes
+/// back into the pool with the transaction open. What others execute on it then is answered as done, and is gone when that
+/// connection is closed or rolls back. With this each connection that is given back asks the database once more, behind whoever gave it
+/// back. A pool has one such hook: where you have one of your own, execute `BEGIN; ROLLBACK` in it.
+///
+/// ```no_run
+/// # async fn example(url: &str) -> Result<(), sqlx::Error> {
+/// let pool = semel_sqlx::roll_back_on_release(sqlx::postgres::PgPoolOptions::new()).connect(url).await?;
+/// # Ok(())
+/// # }
+/// ```
+#[must_use]
+pub fn roll_back_on_release(options: PgPoolOptions) -> PgPoolOptions {
+    options.after_release(|connection, _| {
+        Box::pin(async move {
+            // A `ROLLBACK` alone is a warning in the database's log wherever none is open, which is nearly always.
+            sqlx::raw_sql("BEGIN; ROLLBACK").execute(connection).await?;
+            Ok(true)
+        })
+    })
+}
 
 /// A transaction of sqlx: `Sqlx(&mut tx)` of a `sqlx::Transaction`, or of a connection after `BEGIN`.
 #[derive(Debug)]

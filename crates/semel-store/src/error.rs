@@ -43,6 +43,7 @@ pub enum StoreError {
 
 /// Why a database undid a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Undone {
     /// Two transactions waited for one another, as they may when one enqueues several times. One call with all jobs cannot.
     #[error("deadlock")]
@@ -50,17 +51,21 @@ pub enum Undone {
     /// In REPEATABLE READ and SERIALIZABLE: another transaction wrote what this one would have had to see.
     #[error("serialization failure")]
     Serialization,
+    /// An earlier statement of it failed, and what it failed of may not pass by itself.
+    #[error("an earlier statement of it failed")]
+    Aborted,
 }
 
 impl StoreError {
     /// Whether the same request may succeed later without anybody's help. Where [nobody knows](Self::Unknown) what became of
-    /// it, only one with an id or a policy is the same.
+    /// it, only one with an id or a policy is the same. After [`Undone`](Self::Undone), and wherever else a transaction of the caller's own
+    /// has ended, what may succeed is that transaction, from its first statement; and a [closed](Self::Closed) store when it is opened again.
     pub const fn is_retryable(&self) -> bool {
         matches!(
             self,
             Self::Contended
                 | Self::Stalled
-                | Self::Undone(_)
+                | Self::Undone(Undone::Deadlock | Undone::Serialization)
                 | Self::Unavailable(_)
                 | Self::Unknown(_)
                 | Self::Closed

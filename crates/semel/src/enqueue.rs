@@ -20,6 +20,7 @@ use crate::explain::Explained;
 use crate::options::Retry;
 use crate::outcome::{Enqueued, Unoffered};
 use crate::queue::Semel;
+use crate::rate_limit::RateLimit;
 use crate::unique::Unique;
 
 /// Who the duplicates record says it was.
@@ -63,9 +64,10 @@ the_envelopes! {
     /// An id of your own, a UUIDv7: sending the job again with it is answered as the first time.
     fn id(id: JobId);
     /// A key of your own names the work, instead of what the type says; how long it holds and what happens to a
-    /// duplicate stays.
+    /// duplicate stays, or is what [`unique`](Self::unique) says, before this or behind it.
     fn key(key: impl Into<String>);
-    /// Which jobs are the same, instead of what the type says.
+    /// Which jobs are the same, instead of what the type says. A [`key`](Self::key) that was said before stays, unless
+    /// this names another.
     fn unique(unique: Unique);
     /// It is nobody's duplicate, and nobody is its.
     fn no_unique();
@@ -83,7 +85,9 @@ the_envelopes! {
     fn lease(lease: Duration);
     /// It is discarded if it has not been started so long after its admission.
     fn expires_after(wait: Duration);
-    /// When a failed attempt is followed by another.
+    /// How many jobs like it run at once, and start in a stretch of time, instead of what the type says.
+    fn rate_limit(limit: RateLimit);
+    /// When a failed attempt is followed by another; the whole of it, instead of what the type says.
     fn retry(retry: Retry);
 }
 
@@ -198,6 +202,7 @@ pub struct EnqueueMany {
 }
 
 /// What became of many offers.
+#[must_use = "a job that was refused or could not be offered is told here alone"]
 #[derive(Debug)]
 pub struct Many {
     /// One outcome per job, in order. An error is about that job alone.

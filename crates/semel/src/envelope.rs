@@ -15,6 +15,7 @@ use crate::codec::iso;
 use crate::error::Error;
 use crate::job::Job;
 use crate::options::{Options, Retry};
+use crate::rate_limit::RateLimit;
 use crate::unique::Unique;
 
 /// A job without a Rust type: for gateways, and for jobs whose worker is written in another language.
@@ -50,6 +51,8 @@ struct Parts {
     /// As text, so that numbers keep their digits.
     meta: BTreeMap<String, Box<RawValue>>,
     options: Options,
+    /// A key that was said of this job: a policy that is said behind it has the same one.
+    key: Option<String>,
     scheduled_at: Option<String>,
     pending: bool,
     sensitive: Vec<String>,
@@ -248,7 +251,13 @@ impl Envelope {
         self.option(|options| options.expires_after(wait))
     }
 
-    /// When a failed attempt is followed by another.
+    /// How many jobs like it run at once, and start in a stretch of time, instead of what the type says.
+    #[must_use]
+    pub fn rate_limit(self, limit: RateLimit) -> Self {
+        self.option(|options| options.rate_limit(limit))
+    }
+
+    /// When a failed attempt is followed by another; the whole of it, instead of what the type says.
     #[must_use]
     pub fn retry(self, retry: Retry) -> Self {
         self.option(|options| options.retry(retry))
@@ -260,20 +269,31 @@ impl Envelope {
         self.option(|options| options.tags(tags))
     }
 
-    /// Which jobs are the same, instead of what the type says.
+    /// Which jobs are the same, instead of what the type says. A [`key`](Self::key) that was said before stays, unless
+    /// this names another.
     #[must_use]
     pub fn unique(self, unique: Unique) -> Self {
-        self.option(|options| options.unique(unique))
+        self.with(|parts| {
+            parts.key = parts.key.take().filter(|_| !unique.is_off() && !unique.names_a_key());
+            let unique = match &parts.key {
+                Some(key) => unique.with_key(key.clone()),
+                None => unique,
+            };
+            parts.options.unique = Some(unique);
+            Ok(())
+        })
     }
 
     /// A key of your own names the work, instead of what the type says; how long it holds and what happens to a
-    /// duplicate stays.
+    /// duplicate stays, or is what [`unique`](Self::unique) says, before this or behind it.
     #[must_use]
     pub fn key(self, key: impl Into<String>) -> Self {
-        self.option(|mut options| {
-            let is_none = |unique: &Unique| *unique == Unique::preset(Preset::AlwaysUnique);
-            let unique = options.unique.take().filter(|unique| !is_none(unique)).unwrap_or_default();
-            options.unique(unique.with_key(key.into()))
+        self.with(|parts| {
+            let key = key.into();
+            parts.key = Some(key.clone());
+            let unique = parts.options.unique.take().filter(|unique| !unique.is_off()).unwrap_or_default();
+            parts.options.unique = Some(unique.with_key(key));
+            Ok(())
         })
     }
 
@@ -281,7 +301,7 @@ impl Envelope {
     #[must_use]
     pub fn no_unique(self) -> Self {
         // Said aloud: where it says nothing, a template of its type would.
-        self.option(|options| options.unique(Unique::preset(Preset::AlwaysUnique)))
+        self.unique(Unique::preset(Preset::AlwaysUnique))
     }
 
     /// The same, where a job is given its id later.

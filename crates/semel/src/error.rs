@@ -173,7 +173,9 @@ pub enum Error {
 
 impl Error {
     /// Whether the same call may succeed later without anybody's help, and does nothing twice. Where nobody knows what became of
-    /// the first one it says no: the same job again is the same only with an id of its own or under a policy.
+    /// the first one it says no: the same job again is the same only with an id of its own or under a policy. Inside a transaction of
+    /// the program's own it is the transaction that may succeed, begun again from its first statement: in the same one no call does
+    /// after [`Undone`](crate::Undone) or a lost connection.
     pub fn is_retryable(&self) -> bool {
         !self.is_unknown() && self.again() == Again::UntilHeard
     }

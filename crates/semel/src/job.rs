@@ -23,6 +23,7 @@ use crate::options::Options;
 ///     lease = "2m",                            // 2m; a worker that died delays the job no longer
 ///     retry(initial = "2s", max = "10m", never("Rejected"), dead_letter),
 ///     unique(args("invoice"), period = "1h", on_conflict = "ignore"),
+///     rate_limit(key = "pdf", concurrency = 5, rate = 100, period = "1m"),
 ///     tags("billing"),
 /// )]
 /// struct RenderInvoice {

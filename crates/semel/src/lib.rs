@@ -25,7 +25,7 @@
 //! # Where to look
 //! - [`Semel`], [`Open`], [`Keep`]: the queue, and how long it keeps what has ended. `Semel::open("sqlite:app.db")`, `Semel::open("postgres://…")`, `Semel::open("redis://…")` or
 //!   `Semel::open("memory:")`.
-//! - [`macro@Job`], [`Options`], [`Unique`], [`Retry`]: what a type of job says about itself.
+//! - [`macro@Job`], [`Options`], [`Unique`], [`Retry`], [`RateLimit`]: what a type of job says about itself.
 //! - [`Enqueue`], [`Envelope`], [`Enqueued`], [`Handle`]: offering a job, and what became of it. [`Explained`]: what would, and why.
 //! - [`Jobs`], [`Queue`]: the jobs that are there, and the queues that they wait in.
 //! - [`Chain`], [`Group`], [`Batch`], [`Graph`], [`Workflow`]: jobs that wait for jobs.
@@ -55,6 +55,7 @@ mod open;
 mod options;
 mod outcome;
 mod queue;
+mod rate_limit;
 mod retention;
 #[cfg(feature = "postgres")]
 pub mod session;
@@ -81,6 +82,7 @@ pub use named_queue::{Queue, StoredQueue};
 pub use options::{Options, Retry};
 pub use outcome::{Admitted, Enqueued, Reason, Refused};
 pub use queue::{Open, Semel};
+pub use rate_limit::RateLimit;
 pub use retention::Keep;
 pub use steps::{Batch, Chain, Graph, Group, IntoPart, IntoSteps, Part};
 pub use stored::Stored;

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::codec::millis;
 use crate::error::Error;
+use crate::rate_limit::RateLimit;
 use crate::unique::Unique;
 
 /// How jobs of a type run; every part may be said otherwise when one is enqueued.
@@ -28,6 +29,8 @@ pub struct Options {
     pub(crate) retry: Option<Retry>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) unique: Option<Unique>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) rate_limit: Option<RateLimit>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) tags: Vec<String>,
     /// Goes into the envelope's `sensitive`, beside the args'.
@@ -96,6 +99,13 @@ impl Options {
     #[must_use]
     pub fn unique(mut self, unique: Unique) -> Self {
         self.unique = Some(unique);
+        self
+    }
+
+    /// How many jobs like it run at once, and start in a stretch of time; without limit unless said.
+    #[must_use]
+    pub fn rate_limit(mut self, limit: RateLimit) -> Self {
+        self.rate_limit = Some(limit);
         self
     }
 

@@ -23,8 +23,8 @@ use crate::worker::Run;
 /// - What is enqueued is there with the commit, and its key is free again at once with the rollback. Whoever offers the same
 ///   key meanwhile waits, and then is a duplicate or goes ahead.
 /// - A duplicate changes nothing and holds nothing. In READ COMMITTED it never undoes the transaction.
-/// - [`Error::Store`] with [`Undone`](crate::Undone) says that the database undid the transaction: roll it back, and begin
-///   it again from its first statement. In REPEATABLE READ and SERIALIZABLE that is to be expected; in READ COMMITTED only where
+/// - [`Error::Store`] with [`Undone`](crate::Undone) says that the transaction is undone: roll it back, and begin it again from its
+///   first statement, unless it was aborted by an error of its own. In REPEATABLE READ and SERIALIZABLE that is to be expected; in READ COMMITTED only where
 ///   one transaction enqueues several times and two of them meet in opposite orders: enqueue all jobs by one call.
 /// - Other errors leave the transaction as it was. Dropping a future before it is ready does not: roll back then.
 /// - Nothing else may be asked on the transaction until a call has answered: a call may undo its own statements, back to a
@@ -73,11 +73,12 @@ impl InTransaction<'_> {
     /// # Errors
     /// As [`Semel::enqueue`]; [`Error::Closed`]; [`Error::Url`] when the queue is not in PostgreSQL.
     pub async fn enqueue(&self, job: impl IntoEnvelope) -> Result<Enqueued, Error> {
-        let many = self.offer(vec![job.into_envelope()]).await?;
+        let many = self.offer(vec![job.into_envelope()], Mode::Each).await?;
         many.outcomes.into_iter().next().unwrap_or(Err(Error::Closed))
     }
 
-    /// Offers many jobs, at most 10,000, in one decision: no two such calls wait for one another forever.
+    /// Offers many jobs, at most 10,000, in one decision: no two such calls wait for one another forever. A refused one does not stop
+    /// the others: look at the outcomes before you commit, or use [`enqueue_all`](Self::enqueue_all).
     ///
     /// # Errors
     /// As [`enqueue`](Self::enqueue). What is wrong with one of them is its own outcome.
@@ -85,7 +86,20 @@ impl InTransaction<'_> {
         &self,
         jobs: impl IntoIterator<Item = J>,
     ) -> Result<Many, Error> {
-        self.offer(jobs.into_iter().map(IntoEnvelope::into_envelope).collect()).await
+        self.offer(jobs.into_iter().map(IntoEnvelope::into_envelope).collect(), Mode::Each).await
+    }
+
+    /// Offers many jobs that go together, at most 10,000, as [`all_or_nothing`](crate::EnqueueMany::all_or_nothing) does: where one is
+    /// invalid or refused none is offered, and the transaction is as it was.
+    ///
+    /// # Errors
+    /// As [`enqueue`](Self::enqueue); [`Error::Batch`] names the one that was refused.
+    pub async fn enqueue_all<J: IntoEnvelope>(
+        &self,
+        jobs: impl IntoIterator<Item = J>,
+    ) -> Result<Vec<Enqueued>, Error> {
+        let envelopes = jobs.into_iter().map(IntoEnvelope::into_envelope).collect();
+        self.offer(envelopes, Mode::AllOrNothing).await?.outcomes.into_iter().collect()
     }
 
     /// Ends a run well, together with what the transaction writes: fenced, so that a run whose lease is lost cannot. When
@@ -122,7 +136,7 @@ impl InTransaction<'_> {
         }
     }
 
-    async fn offer(&self, envelopes: Vec<Envelope>) -> Result<Many, Error> {
+    async fn offer(&self, envelopes: Vec<Envelope>, mode: Mode) -> Result<Many, Error> {
         let (engine, database) = self.semel.inside()?;
         if envelopes.len() > BATCH_JOBS_MAX {
             return Err(Error::Invalid {
@@ -133,12 +147,16 @@ impl InTransaction<'_> {
         let mut answers = Vec::with_capacity(envelopes.len());
         let (mut offers, mut unoffered) = (Vec::new(), Vec::new());
         let mut counts = Counts::default();
-        for envelope in envelopes {
+        for (index, envelope) in envelopes.into_iter().enumerate() {
             match read(&self.semel, envelope) {
                 Ok((offer, rest)) => {
                     answers.push(None);
                     offers.push(offer);
                     unoffered.push(rest);
+                }
+                Err(error) if mode == Mode::AllOrNothing => {
+                    let reason = error.to_string();
+                    return Err(Error::Batch { index, reason, outcome: Box::new(Err(error)) });
                 }
                 Err(error) => {
                     counts.rejected += 1;
@@ -148,8 +166,7 @@ impl InTransaction<'_> {
         }
         let mut session = self.session.lock().await;
         let mut transaction = database.inside(&mut **session);
-        let outcomes = match engine.enqueue_batch_inside(&mut transaction, offers, Mode::Each, SOURCE).await?
-        {
+        let outcomes = match engine.enqueue_batch_inside(&mut transaction, offers, mode, SOURCE).await? {
             Batch::Done(outcomes) => outcomes,
             Batch::Refused { index, outcome } => {
                 return Err(refused(&self.semel, &unoffered, index, outcome));

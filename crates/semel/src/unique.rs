@@ -220,6 +220,16 @@ impl Unique {
         self
     }
 
+    /// Whether it says that no two jobs are the same.
+    pub(crate) fn is_off(&self) -> bool {
+        *self == Self::preset(Preset::AlwaysUnique)
+    }
+
+    /// Whether it has a key of the caller's own.
+    pub(crate) fn names_a_key(&self) -> bool {
+        self.0.spec.key.is_some()
+    }
+
     /// The same hold and the same answers, for a key of the caller's own.
     pub(crate) fn with_key(mut self, key: String) -> Self {
         let spec = self.spec();

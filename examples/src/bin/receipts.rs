@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use semel::{Run, Semel, State, Worker};
 use semel_examples::{SendReceipt, TABLES, database_url};
-use semel_sqlx::Sqlx;
+use semel_sqlx::{Sqlx, roll_back_on_release};
 use sqlx::PgPool;
+use sqlx::postgres::PgPoolOptions;
 
 #[derive(Clone)]
 struct Shop {
@@ -34,7 +35,8 @@ async fn send(job: SendReceipt, run: Run, State(shop): State<Shop>) -> Result<()
 #[tokio::main]
 async fn main() -> Result<(), Failed> {
     let url = database_url()?;
-    let pool = PgPool::connect(&url).await?;
+    // A handler may be dropped while it begins a transaction.
+    let pool = roll_back_on_release(PgPoolOptions::new()).connect(&url).await?;
     sqlx::raw_sql(TABLES).execute(&pool).await?;
     let semel = Semel::open(&url).await?;
     // A worker that dies delays its jobs no longer than its lease.

@@ -7,7 +7,11 @@
 //!   -d '{"event": "evt_1", "invoice": 17, "cents": 4200}'
 //! ```
 
-#![allow(clippy::print_stdout, reason = "a program says where it listens")]
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a program says where it listens, and what went wrong"
+)]
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -15,9 +19,10 @@ use axum::routing::post;
 use axum::{Json, Router};
 use semel::Semel;
 use semel_examples::{SendReceipt, TABLES, database_url};
-use semel_sqlx::Sqlx;
+use semel_sqlx::{Sqlx, roll_back_on_release};
 use serde::{Deserialize, Serialize};
 use sqlx::PgPool;
+use sqlx::postgres::PgPoolOptions;
 
 #[derive(Clone)]
 struct Shop {
@@ -55,25 +60,28 @@ async fn receive(State(shop): State<Shop>, Json(paid): Json<Paid>) -> Result<Jso
     Ok(Json(Received { is_new: outcome.is_inserted(), job: outcome.id().map(|id| id.to_string()) }))
 }
 
-/// Nothing was kept: the transaction is rolled back when it is dropped. With 503 the upstream delivers the event again.
-struct Problem(String);
+/// Nothing was kept: the transaction is rolled back when it is dropped. With 503 the upstream delivers the event again; why is for
+/// our log, and not for it.
+struct Problem;
 
 impl<E: std::error::Error> From<E> for Problem {
     fn from(error: E) -> Self {
-        Self(error.to_string())
+        eprintln!("an event is to be delivered again: {error}");
+        Self
     }
 }
 
 impl axum::response::IntoResponse for Problem {
     fn into_response(self) -> axum::response::Response {
-        (StatusCode::SERVICE_UNAVAILABLE, self.0).into_response()
+        (StatusCode::SERVICE_UNAVAILABLE, "deliver it again").into_response()
     }
 }
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let url = database_url()?;
-    let pool = PgPool::connect(&url).await?;
+    // A handler may be dropped while it begins a transaction.
+    let pool = roll_back_on_release(PgPoolOptions::new()).connect(&url).await?;
     sqlx::raw_sql(TABLES).execute(&pool).await?;
     let shop = Shop { pool, semel: Semel::open(&url).await? };
     let listen = std::env::var("LISTEN").unwrap_or_else(|_| "127.0.0.1:8000".to_owned());

@@ -97,7 +97,8 @@ async fn a_worker_of_the_program_is_heard_of_with_its_queues_and_jobs() {
     tokio::time::sleep(SECOND / 2).await;
     assert_eq!(seen(), 0);
     // One runs in each queue, and one waits.
-    semel.enqueue_many([1, 2].map(|a| Add { a, b: 0 })).await.unwrap();
+    let two = semel.enqueue_many([1, 2].map(|a| Add { a, b: 0 })).await.unwrap();
+    assert_eq!(two.counts.inserted, 2);
     semel.enqueue(Add { a: 3, b: 0 }).queue("mail").await.unwrap();
     tokio::time::sleep(2 * SECOND).await;
     assert_eq!(seen(), 3);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use semel::{Disclose, Envelope, Job, JobState, OnConflict, PeriodFrom, Retry, Unique};
+use semel::{Disclose, Envelope, Job, JobState, OnConflict, PeriodFrom, RateLimit, Retry, Unique};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -19,6 +19,7 @@ use serde_json::{Value, json};
     retry(initial = "2s", max = "10m", coefficient = 1.5, backoff = "linear", no_jitter, never("Rejected"), dead_letter),
     tags("billing", "pdf"),
     sensitive_meta("email"),
+    rate_limit(key = "pdf", concurrency = 5, rate = 100, period = "1m"),
     unique(
         args("invoiceNumber", "kind"),
         queue,
@@ -91,6 +92,7 @@ fn everything_that_is_said_of_a_type_is_in_its_envelope() {
                     "on_exhaustion": "dead_letter",
                 },
                 "tags": ["billing", "pdf"],
+                "rate_limit": { "key": "pdf", "concurrency": 5, "rate": 100, "period": "PT60S" },
                 "unique": {
                     "keys": ["type", "args", "queue", "meta"], "args_keys": ["invoiceNumber", "kind"],
                     "meta_keys": ["tenant"], "period": "PT3600S", "period_from": "last_duplicate",
@@ -144,6 +146,15 @@ async fn the_macro_and_the_queue_know_the_same_names() {
              aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
         )
     ),
+    rate_limit(
+        key = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\
+               aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\
+               aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\
+               aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+        concurrency = 1000,
+        rate = 1000000,
+        period = "1d"
+    ),
     unique(args, on_conflict = "follow_up", live_and("completed"))
 )]
 struct Edge;
@@ -151,6 +162,7 @@ struct Edge;
 #[derive(Serialize, Deserialize, Job)]
 #[job(
     type = "shown",
+    rate_limit(rate = 1, period = "1ms"),
     unique(strict, on_conflict = "ignore", disclose = "always", period_from = "finished", period = "36525d")
 )]
 struct Shown;
@@ -177,6 +189,14 @@ async fn the_macro_and_the_queue_refuse_the_same() {
         (job().retry(Retry::new().coefficient(0.5)), "/options/retry/backoff_coefficient"),
         (job().retry(Retry::new().coefficient(1_000.5)), "/options/retry/backoff_coefficient"),
         (job().tags(vec!["a"; 65]), "/options/tags"),
+        (job().rate_limit(RateLimit::new("")), "/options/rate_limit"),
+        (job().rate_limit(RateLimit::new("a")), "/options/rate_limit"),
+        (job().rate_limit(RateLimit::new(&*long).concurrency(1)), "/options/rate_limit/key"),
+        (job().rate_limit(RateLimit::of_queue().concurrency(0)), "/options/rate_limit/concurrency"),
+        (job().rate_limit(RateLimit::of_queue().concurrency(1_001)), "/options/rate_limit/concurrency"),
+        (job().rate_limit(RateLimit::of_queue().rate(1_000_001, day)), "/options/rate_limit/rate"),
+        (job().rate_limit(RateLimit::of_queue().rate(1, day + moment)), "/options/rate_limit/period"),
+        (job().rate_limit(RateLimit::of_queue().rate(1, Duration::ZERO)), "/options/rate_limit/period"),
         (unique(Unique::by_type().within(36_525 * day + moment)), "/options/unique/period"),
         (unique(Unique::by_args(Vec::<String>::new())), "/options/unique/args_keys"),
         (unique(Unique::by_args(vec!["a"; 65])), "/options/unique/args_keys"),

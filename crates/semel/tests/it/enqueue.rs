@@ -80,6 +80,29 @@ async fn a_key_of_ones_own_takes_the_place_of_the_types_identity_and_keeps_its_a
     assert!(!semel.enqueue(Welcome::of(9)).unique(global()).await.unwrap().is_inserted());
 }
 
+/// Else every event of a week would be answered as the first one.
+#[tokio::test]
+async fn a_key_and_a_policy_are_said_in_any_order() {
+    let policy = || Unique::by_type().live_and([JobState::Completed]).on_conflict(OnConflict::Ignore);
+    let text = |envelope: Envelope| envelope.into_json().unwrap();
+    let job = || Envelope::new("event.take");
+    let keyed = text(job().unique(policy()).key("evt_1"));
+    assert!(keyed.contains("evt_1") && keyed.contains("completed"), "{keyed}");
+    assert_eq!(text(job().key("evt_1").unique(policy())), keyed);
+    assert_eq!(text(job().key("evt_0").unique(policy()).key("evt_1")), keyed);
+    assert_eq!(text(job().key("evt_0").unique(policy().key("evt_1"))), keyed);
+    // What takes it away, takes it away for good.
+    let bare = text(job().unique(policy()));
+    assert_eq!(text(job().key("evt_1").no_unique().unique(policy())), bare);
+    let off = text(job().no_unique());
+    assert_eq!(text(job().key("evt_1").no_unique()), off);
+    let semel = memory().await;
+    let take = |key: &'static str| semel.enqueue(job()).key(key).unique(policy());
+    assert!(take("evt_1").await.unwrap().is_inserted());
+    assert!(take("evt_2").await.unwrap().is_inserted());
+    assert!(!take("evt_1").await.unwrap().is_inserted());
+}
+
 #[tokio::test]
 async fn a_rejected_duplicate_names_the_job_that_blocks_and_says_when_it_frees() {
     let (semel, clock) = still();

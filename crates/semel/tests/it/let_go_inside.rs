@@ -51,6 +51,7 @@ calls! {
         inside.enqueue(semel::Envelope::of(&Welcome::of(3)).unique(by_user().on_conflict(OnConflict::FollowUp)))
     };
     InTransaction::enqueue_many: |inside, run| inside.enqueue_many([1, 2, 4, 1].map(Welcome::of));
+    InTransaction::enqueue_all: |inside, run| inside.enqueue_all([1, 2, 4].map(Welcome::of));
     InTransaction::complete: |inside, run| inside.complete(run);
     InTransaction::complete_with: |inside, run| inside.complete_with(run, &"inside");
 }

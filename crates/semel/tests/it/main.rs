@@ -25,6 +25,8 @@ mod outbox;
 #[cfg(feature = "postgres")]
 mod pages;
 #[cfg(feature = "postgres")]
+mod pools;
+#[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(feature = "redis")]
 mod redis;

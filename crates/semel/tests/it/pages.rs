@@ -14,8 +14,8 @@ use std::time::Duration;
 use diesel_async::AsyncPgConnection;
 use semel::testing::TestQueue;
 use semel::{
-    CancellationToken, Chain, Envelope, Group, Job, Keep, Lease, OnConflict, Overlap, Run, Semel, State,
-    Unique, Worker,
+    CancellationToken, Chain, Envelope, Group, Job, Keep, Lease, OnConflict, Overlap, RateLimit, Run, Semel,
+    State, Unique, Worker,
 };
 use semel_diesel::Diesel;
 use semel_sqlx::Sqlx;
@@ -24,6 +24,7 @@ use sqlx::PgPool;
 use tokio_postgres::Client;
 
 const SOURCE: &str = include_str!("pages.rs");
+const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
 
 type Anything<T = ()> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
@@ -143,13 +144,14 @@ async fn by_templates() -> Anything {
 }
 
 #[rustfmt::skip]
-async fn enqueue(address: String, event: Capture, job: Welcome, jobs: Vec<Capture>, text: &str) -> Anything {
+async fn enqueue(address: String, event: Capture, job: Welcome, mail: Welcome, jobs: Vec<Capture>, text: &str) -> Anything {
     let semel = Semel::open("sqlite:app.db").await?;
     let kept = job;
     let job = semel.enqueue(Welcome { user_id: 42, address }).after(Duration::from_secs(600)).await?;
     let job = kept;
     semel.enqueue(event).key("evt_1").await?;
     semel.enqueue(job).unique(Unique::by_args(["user_id"]).within(HOUR).on_conflict(OnConflict::Ignore)).await?;
+    semel.enqueue(mail).rate_limit(RateLimit::new("smtp").concurrency(5).rate(100, MINUTE)).await?;
     semel.enqueue_many(jobs).await?.counts.inserted;
     semel.enqueue(Envelope::from_json(text)).await?;
     Ok(())
@@ -272,7 +274,7 @@ fn the_compiler_has_read_what_the_pages_show() {
     let ours: Vec<&str> = SOURCE.lines().map(str::trim).collect();
     for (name, page, least) in [
         ("README.md", include_str!("../../../../README.md"), 4),
-        ("library.md", include_str!("../../../../docs/guide/library.md"), 25),
+        ("library.md", include_str!("../../../../docs/guide/library.md"), 26),
         ("postgresql.md", include_str!("../../../../docs/guide/postgresql.md"), 18),
     ] {
         let lines = lines(page);

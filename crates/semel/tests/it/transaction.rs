@@ -1,5 +1,6 @@
 //! Jobs inside a transaction of the program's own, whichever driver it is of.
 
+use semel::session::Session as _;
 use semel::{
     Enqueued, Error, JobState, OnConflict, Return, Run, Semel, State, StoreError, Undone, Unique, Worker,
 };
@@ -23,6 +24,8 @@ on_every_driver! {
     a_run_that_lost_its_lease_cannot_end_inside_a_transaction,
     a_run_that_has_ended_ends_inside_no_other_transaction,
     what_a_job_is_made_of_arrives_as_it_was_sent,
+    jobs_that_go_together_are_there_together_or_not_at_all,
+    what_no_trying_again_helps_is_not_to_be_tried_again,
     a_queue_that_is_not_in_a_database_says_so,
     a_queue_that_is_closed_says_so,
 }
@@ -353,6 +356,60 @@ async fn what_a_job_is_made_of_arrives_as_it_was_sent<D: Driver>() {
     assert_eq!(stored.payload::<Welcome>().unwrap(), job);
     assert_eq!((stored.queue(), stored.priority()), ("a-b.c", -7));
     assert!(stored.meta().contains("quoted"));
+}
+
+async fn jobs_that_go_together_are_there_together_or_not_at_all<D: Driver>() {
+    let (semel, mut db) = (queue().await, D::connect().await);
+    db.begin().await;
+    let inside = db.inside(&semel);
+    let refused = inside.enqueue_all(
+        [Add { a: 1, b: 1 }, Add { a: 1, b: 1 }]
+            .map(|job| semel::Envelope::of(&job).unique(Unique::by_all_args())),
+    );
+    assert!(matches!(refused.await, Err(Error::Batch { index: 1, .. })));
+    let invalid = [semel::Envelope::of(&Welcome::of(1)), semel::Envelope::new("No type")];
+    let invalid = inside.enqueue_all(invalid).await.unwrap_err();
+    assert!(matches!(&invalid, Error::Batch { index: 1, .. }) && !invalid.is_retryable(), "{invalid:?}");
+    // The transaction goes on, and neither has left anything.
+    let all = inside.enqueue_all([Welcome::of(1), Welcome::of(2)]).await.unwrap();
+    assert!(all.len() == 2 && all.iter().all(Enqueued::is_inserted));
+    let add = semel::Envelope::of(&Add { a: 1, b: 1 }).unique(Unique::by_all_args());
+    assert!(inside.enqueue(add).await.unwrap().is_inserted());
+    drop(inside);
+    db.end(true).await;
+    assert!(!semel.enqueue(Welcome::of(2)).await.unwrap().is_inserted());
+    semel.close().await.unwrap();
+}
+
+/// Whoever tries again for as long as that may help comes to an end.
+async fn what_no_trying_again_helps_is_not_to_be_tried_again<D: Driver>() {
+    let url = store_url();
+    let (semel, mut db) = (Semel::open(&url).await.unwrap(), D::connect().await);
+    db.begin().await;
+    db.session().run("SELECT 1 / 0").await.unwrap_err();
+    let aborted = db.inside(&semel).enqueue(Welcome::of(1)).await.unwrap_err();
+    db.end(false).await;
+    let is_aborted = matches!(aborted, Error::Store(StoreError::Undone(Undone::Aborted)));
+    assert!(is_aborted && !aborted.is_retryable(), "{aborted:?}");
+    // As in a database that has no queue: to everybody else this one's is where it was.
+    let (_, schema) = url.split_once("schema=").unwrap();
+    db.begin().await;
+    db.execute(format!("ALTER SCHEMA {schema} RENAME TO {schema}_elsewhere")).await;
+    let elsewhere = db.inside(&semel).enqueue(Welcome::of(1)).await.unwrap_err();
+    db.end(false).await;
+    let is_told =
+        matches!(&elsewhere, Error::Store(StoreError::Unsupported(why)) if why.contains("own database"));
+    assert!(is_told && !elsewhere.is_retryable(), "{elsewhere:?}");
+    semel.close().await.unwrap();
+}
+
+/// `BEGIN` was never said: a savepoint has nothing to be in.
+#[tokio::test]
+async fn a_connection_without_a_transaction_says_so() {
+    let (semel, mut db) = (queue().await, OfTokioPostgres::connect().await);
+    let refused = db.inside(&semel).enqueue(Welcome::of(1)).await.unwrap_err();
+    assert!(!refused.is_retryable() && refused.to_string().contains("begin it first"), "{refused:?}");
+    semel.close().await.unwrap();
 }
 
 async fn a_queue_that_is_not_in_a_database_says_so<D: Driver>() {
