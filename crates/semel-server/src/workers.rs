@@ -131,7 +131,7 @@ pub(crate) async fn heartbeat(Scope(app): Scope, caller: Caller, request: Reques
         for (id, settled) in ids.iter().zip(answers) {
             match settled {
                 Ok(Settled::Done(_) | Settled::Repeated(_)) => extended.push(*id),
-                Ok(Settled::Refused(refusal)) => lost.push((*id, reason(&refusal))),
+                Ok(Settled::Refused(refusal)) => lost.push((*id, why_lost(&refusal))),
                 Err(Undecided::Held) => held.push(*id),
                 // Nothing is known of it: the worker speaks of it again.
                 Err(Undecided::Unheard) => {}
@@ -190,6 +190,16 @@ pub(crate) const fn reason(refusal: &Refusal) -> &'static str {
         Refusal::KeyReleased => "key_released",
         Refusal::TooManyHolders => "too_many_holders",
         Refusal::Corrupt(_) => "damaged",
+    }
+}
+
+/// Why a job is not the worker's any more, in a word. That it was cancelled, or replaced, is its worker's to tell the handler.
+const fn why_lost(refusal: &Refusal) -> &'static str {
+    match refusal {
+        Refusal::StaleLease(State::Cancelled) | Refusal::WrongState(State::Cancelled) => {
+            State::Cancelled.name()
+        }
+        _ => reason(refusal),
     }
 }
 

@@ -30,7 +30,7 @@
 //! - [`Jobs`], [`Queue`]: the jobs that are there, and the queues that they wait in.
 //! - [`Chain`], [`Group`], [`Batch`], [`Graph`], [`Workflow`]: jobs that wait for jobs.
 //! - [`Schedule`], [`Cron`]: jobs that a schedule offers.
-//! - [`Worker`], [`Handler`], [`Outcome`], [`Run`], [`Middleware`]: running jobs.
+//! - [`Worker`], [`Handler`], [`Outcome`], [`Run`], [`Middleware`]: running jobs; [`shutdown_signal`], [`Working`], [`Stop`]: and coming to an end.
 //! - `session` (with `postgres`): what other drivers implement so that jobs join their transactions.
 //! - [`testing`]: a queue whose time stands still, jobs run inline, assertions.
 //!
@@ -59,6 +59,7 @@ mod rate_limit;
 mod retention;
 #[cfg(feature = "postgres")]
 pub mod session;
+mod signals;
 mod steps;
 mod stored;
 pub mod testing;
@@ -84,6 +85,7 @@ pub use outcome::{Admitted, Enqueued, Reason, Refused};
 pub use queue::{Open, Semel};
 pub use rate_limit::RateLimit;
 pub use retention::Keep;
+pub use signals::shutdown_signal;
 pub use steps::{Batch, Chain, Graph, Group, IntoPart, IntoSteps, Part};
 pub use stored::Stored;
 #[cfg(feature = "postgres")]
@@ -106,6 +108,6 @@ pub use semel_store::error::Undone;
 pub use tokio_util::sync::CancellationToken;
 pub use worker::{
     Attempt, CONCURRENCY_DEFAULT, CONCURRENCY_MAX, Failure, FromRun, Handler, IntoOutcome, Lease, Middleware,
-    Next, Outcome, Progress, Return, Run, State, Worker, Working,
+    Next, Outcome, Progress, Return, Run, State, Stop, Worker, Working,
 };
 pub use workflow::{Start, Step, StoredWorkflow, Workflow};

@@ -42,8 +42,8 @@ async fn main() -> Result<(), Failed> {
     // A worker that dies delays its jobs no longer than its lease.
     let lease = Duration::from_secs(5);
     let worker = Worker::new(&semel).lease(lease).state(Shop { pool, semel: semel.clone() }).handle(send);
-    // Until Ctrl-C; runs under way are finished first.
-    worker.run_until(async { drop(tokio::signal::ctrl_c().await) }).await?;
+    // Until Ctrl-C or SIGTERM; runs under way are finished first.
+    worker.run_until(semel::shutdown_signal()).await?;
     semel.close().await?;
     Ok(())
 }

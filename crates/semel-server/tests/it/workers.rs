@@ -23,7 +23,7 @@ async fn a_lease_fences_off_who_has_lost_it() {
         .await;
     assert_eq!(
         (&beat.body["jobs_extended"], &beat.body["jobs_lost"][0]["reason"]),
-        (&json!([]), &"stale_lease".into())
+        (&json!([]), &"cancelled".into())
     );
     let late =
         server.post("/ojs/v1/workers/ack", &json!({ "job_id": old["id"], "lease": old["lease"] })).await;

@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::link::{Beaten, Held, Link, Speaker};
 use super::rest::{News, chance, spread};
 use super::run::Delivery;
+use super::stop::{Cause, Stop};
 use crate::Error;
 
 /// A lease is extended this many times before it would end: two heartbeats may be lost.
@@ -77,6 +78,16 @@ pub(crate) struct Signals {
     pub(crate) ran_out: CancellationToken,
     /// Nothing runs any more that could be told: only the end is to be reported.
     pub(crate) ended: CancellationToken,
+    /// Why the run's token fires, told before it does.
+    pub(crate) cause: Cause,
+}
+
+impl Signals {
+    /// The lease is gone, for this.
+    fn lose(&self, why: Stop) {
+        self.cause.tell(why);
+        self.lost.cancel();
+    }
 }
 
 #[derive(Default)]
@@ -135,7 +146,7 @@ impl Beating {
 
     /// Whether somebody is there who would have to be told, and has not been.
     fn may_run_out(&self) -> bool {
-        let Signals { lost, ran_out, ended } = &self.signals;
+        let Signals { lost, ran_out, ended, .. } = &self.signals;
         !self.is_completed && ![lost, ran_out, ended].into_iter().any(CancellationToken::is_cancelled)
     }
 }
@@ -187,7 +198,7 @@ impl Beats {
             };
             if let Some(old) = jobs.by_id.insert(job.id, beating) {
                 // Granted again, so the run before it has lost its lease, whoever told of that.
-                old.signals.lost.cancel();
+                old.signals.lose(Stop::LeaseLost);
             }
             let due = next.min(until);
             let is_soonest = jobs.wakes.is_none_or(|wakes| due < wakes);
@@ -273,6 +284,7 @@ impl Beats {
         for beating in self.held().by_id.values() {
             if beating.until <= now && beating.may_run_out() {
                 tracing::warn!(job = %beating.held.id, "nothing was heard of the lease for so long that it must have run out; the run is told");
+                beating.signals.cause.tell(Stop::LeaseLost);
                 beating.signals.ran_out.cancel();
             }
             is_due |= beating.next <= now && beating.is_to_be_spoken_of();
@@ -344,7 +356,7 @@ impl Beats {
 
     /// A part of the answer to a heartbeat that was sent then.
     fn hear(&self, sent: Instant, part: Beaten) {
-        let Beaten { extended, completed, lost, busy, unheard, directive } = part;
+        let Beaten { extended, completed, lost, cancelled, busy, unheard, directive } = part;
         if !busy.is_empty() || !unheard.is_empty() {
             let (busy, unheard) = (busy.len(), unheard.len());
             tracing::debug!(busy, unheard, "leases that could not be extended are spoken of again");
@@ -361,10 +373,12 @@ impl Beats {
                 beating.is_completed = true;
             }
         }
-        for job in &lost {
-            if let Some(beating) = held.of(job).filter(|beating| !beating.is_completed) {
-                beating.under_way = None;
-                beating.signals.lost.cancel();
+        for (jobs, why) in [(&lost, Stop::LeaseLost), (&cancelled, Stop::Cancelled)] {
+            for job in jobs {
+                if let Some(beating) = held.of(job).filter(|beating| !beating.is_completed) {
+                    beating.under_way = None;
+                    beating.signals.lose(why);
+                }
             }
         }
         let now = Instant::now();

@@ -11,6 +11,7 @@ use semel_store::backend::BoxFuture;
 use tokio::task::coop::unconstrained;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 
 use super::beat::{Beats, Signals};
 use super::handler::Erased;
@@ -18,6 +19,7 @@ use super::link::{Link, Reported};
 use super::middleware::{Middleware, Next, no_handler};
 use super::rest::{News, Rest};
 use super::run::{Delivery, Run, States};
+use super::stop::Stop;
 use super::verdict::{Failure, Outcome};
 use crate::error::Again;
 
@@ -76,7 +78,7 @@ impl Shared {
         loss: impl Future<Output = ()>,
         signals: &Signals,
     ) -> Option<Outcome> {
-        let end = self.run(job, loss, signals.ran_out.child_token()).await;
+        let end = self.run(job, loss, signals).await;
         signals.ended.cancel();
         match end {
             End::Lost => {
@@ -84,27 +86,31 @@ impl Shared {
                 None
             }
             End::Outcome(outcome) => {
+                let outcome = outcome.within_bounds(job.id);
                 let counted = self.report(job, &outcome).await;
                 counted.then_some(outcome)
             }
         }
     }
 
-    async fn run(&self, job: &Delivery, loss: impl Future<Output = ()>, token: CancellationToken) -> End {
+    async fn run(&self, job: &Delivery, loss: impl Future<Output = ()>, signals: &Signals) -> End {
         // The store lets the next attempt begin so long after the grant, however long this one waited for its place.
         let until = job.attempt_ends();
         if until <= Instant::now() {
             return End::Outcome(Outcome::Retry(too_long(job.timeout)));
         }
+        let (token, cause) = (signals.ran_out.child_token(), signals.cause.clone());
         // Whatever drops this run tells what the handler has spawned.
         let fires = token.clone().drop_guard();
-        let run = Run::new(job.clone(), Arc::clone(&self.states), token.clone(), Arc::clone(&self.link));
+        let states = Arc::clone(&self.states);
+        let run = Run::new(job.clone(), states, token.clone(), cause.clone(), Arc::clone(&self.link));
         let mut handler = self.handler(run);
         let mut running = AssertUnwindSafe(&mut handler).catch_unwind();
         let end = tokio::select! {
             biased;
             ended = &mut running => End::Outcome(ended.unwrap_or_else(panicked)),
             // The others are heard without tokio's budget: a handler that is always ready has used it up.
+            // What for has been told by whoever found it.
             () = unconstrained(loss) => {
                 token.cancel();
                 // Past its timeout the next attempt may be under way.
@@ -115,10 +121,12 @@ impl Shared {
                 End::Lost
             }
             () = unconstrained(tokio::time::sleep_until(until)) => {
+                cause.tell(Stop::TimedOut);
                 token.cancel();
                 End::Outcome(Outcome::Retry(too_long(job.timeout)))
             }
             () = unconstrained(self.abort.cancelled()) => {
+                cause.tell(Stop::ShuttingDown);
                 token.cancel();
                 let left = until.saturating_duration_since(Instant::now());
                 let ended = tokio::time::timeout(self.grace.min(left), &mut running).await;
@@ -138,16 +146,17 @@ impl Shared {
         end
     }
 
-    /// Ends when the store or a heartbeat says that the lease is gone.
-    pub(crate) async fn hears_of_loss(&self, job: &Delivery, lost: &CancellationToken) {
+    /// Ends when the store or a heartbeat says that the lease is gone; what for is told by then.
+    pub(crate) async fn hears_of_loss(&self, job: &Delivery, signals: &Signals) {
         tokio::select! {
             biased;
-            () = self.link.lost(job) => {}
-            () = lost.cancelled() => {}
+            why = self.link.lost(job) => signals.cause.tell(why),
+            () = signals.lost.cancelled() => {}
         }
     }
 
-    /// The run in all its layers, those of a type without a handler included.
+    /// The run in all its layers, those of a type without a handler included, within a span that says whose words those are that
+    /// it says.
     fn handler(&self, run: Run) -> BoxFuture<'static, Outcome> {
         let handler = self.handlers.get(run.job_type()).cloned();
         if handler.is_none() && self.is_news(run.job_type()) {
@@ -160,11 +169,14 @@ impl Shared {
         // What a layer makes of other failures must not end a job that another worker knows.
         let unhandled = handler.is_none().then(|| no_handler(run.job_type()));
         let next = Next { layers: Arc::clone(&self.layers), at: 0, handler };
+        let span =
+            tracing::info_span!("job", id = %run.id(), "type" = run.job_type(), attempt = run.attempt());
         // Inside the future, so that what panics before its first await is caught too.
-        Box::pin(async move {
+        let running = async move {
             let outcome = next.run(run).await;
             unhandled.unwrap_or(outcome)
-        })
+        };
+        Box::pin(running.instrument(span))
     }
 
     /// Whether nobody has been told yet that this type is not handled.
@@ -204,7 +216,10 @@ impl Shared {
         let may_count = |then: Instant| self.may_count(job, begun, then);
         loop {
             let error = match self.link.settle(job, outcome).await {
-                Ok(Reported::Counted) => return true,
+                Ok(reported @ (Reported::Counted | Reported::Discarded)) => {
+                    tell_of_failure(job, outcome, reported == Reported::Discarded);
+                    return true;
+                }
                 Ok(Reported::Late) => {
                     tracing::info!(job = %job.id, attempt = job.attempt, "the run ended after it had lost its lease");
                     return false;
@@ -242,6 +257,18 @@ impl Shared {
             () = tokio::time::sleep(pause) => {}
             () = stops => {}
         }
+    }
+}
+
+/// Says in the log that an attempt has failed, and what it did to the job. Without its message: that may quote what is sensitive.
+fn tell_of_failure(job: &Delivery, outcome: &Outcome, is_discarded: bool) {
+    let (Outcome::Retry(failure) | Outcome::Discard(failure)) = outcome else { return };
+    let Delivery { id, job_type, queue, attempt, .. } = job;
+    let (job_type, queue, error) = (&**job_type, &**queue, failure.error_type());
+    if is_discarded {
+        tracing::error!(job = %id, job_type, queue, attempt, error, "an attempt has failed, and the job is discarded");
+    } else {
+        tracing::warn!(job = %id, job_type, queue, attempt, error, "an attempt has failed; the job is tried again");
     }
 }
 

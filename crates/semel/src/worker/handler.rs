@@ -7,12 +7,14 @@ use std::sync::Arc;
 use semel_store::backend::BoxFuture;
 
 use super::extract::{FromRun, Needs};
+use super::middleware::STRANGE_AGAIN_AFTER;
 use super::run::Run;
 use super::verdict::{Failure, IntoOutcome, Outcome};
 use crate::error::Error;
 use crate::job::Job;
 
-/// An async function that runs jobs of type `J`: its first argument is the job, the others [`FromRun`].
+/// An async function that runs jobs of type `J`: its first argument is the job, the others [`FromRun`]. A job whose args cannot be read as
+/// `J` fails its attempt (`payload`); the next, if there is one, is made a minute later, for a newer worker may be able to read them.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a handler of jobs",
     label = "not a handler",
@@ -42,8 +44,8 @@ macro_rules! handlers {
             async fn call(self, run: Run) -> Outcome {
                 let job: J = match run.payload() {
                     Ok(job) => job,
-                    // Trying again reads the same bytes.
-                    Err(error) => return Outcome::Discard(unreadable::<J>(&error)),
+                    // A newer worker may be able to; attempts bound how often one is waited for.
+                    Err(error) => return Outcome::Retry(unreadable::<J>(&error)),
                 };
                 $(
                     let $argument = match $argument::from_run(&run) {
@@ -81,7 +83,7 @@ fn unreadable<J: Job>(error: &Error) -> Failure {
     } else {
         format!("the args cannot be read as {}; some are sensitive, so the place is not told", J::TYPE)
     };
-    Failure::new("payload", message)
+    Failure::new("payload", message).after(STRANGE_AGAIN_AFTER)
 }
 
 /// A handler whose types are forgotten.

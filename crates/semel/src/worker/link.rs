@@ -20,6 +20,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::run::Delivery;
+use super::stop::Stop;
 use super::verdict::Outcome;
 use crate::error::Error;
 use crate::queue::Semel;
@@ -66,6 +67,8 @@ pub(crate) struct Beaten {
     pub(crate) completed: Vec<Held>,
     /// Jobs that are the worker's no more.
     pub(crate) lost: Vec<Held>,
+    /// Nor are these: they were cancelled, or replaced.
+    pub(crate) cancelled: Vec<Held>,
     /// Jobs that nobody can have taken, and which could not be extended: somebody's open transaction holds them, such as their handlers' own,
     /// or they cannot be read. To be spoken of again soon.
     pub(crate) busy: Vec<Held>,
@@ -83,6 +86,8 @@ pub(crate) type Hears<'a> = &'a (dyn Fn(Beaten) + Send + Sync);
 pub(crate) enum Reported {
     /// It counts.
     Counted,
+    /// It counts, and the job is discarded by it.
+    Discarded,
     /// The lease was lost before; it does not count.
     Late,
 }
@@ -124,8 +129,8 @@ pub(crate) trait Link: Send + Sync {
         hears: Hears<'a>,
     ) -> BoxFuture<'a, Result<(), Error>>;
 
-    /// Ends when the run is known to have lost its lease, whenever that was; may never end.
-    fn lost<'a>(&'a self, run: &'a Delivery) -> BoxFuture<'a, ()>;
+    /// Ends when the run is known to have lost its lease, whenever that was, and says what for; may never end.
+    fn lost<'a>(&'a self, run: &'a Delivery) -> BoxFuture<'a, Stop>;
 
     /// Tells how far a run has come: JSON text.
     fn progress<'a>(&'a self, run: &'a Delivery, value: Bytes) -> BoxFuture<'a, Result<(), Error>>;
@@ -195,6 +200,10 @@ async fn extend(
             Ok(Settled::Done(_) | Settled::Repeated(_)) => &mut beaten.extended,
             // By this very lease: its handler has said so itself, and goes on.
             Ok(Settled::Refused(Refusal::WrongState(State::Completed))) => &mut beaten.completed,
+            // Also one that another took the place of.
+            Ok(Settled::Refused(
+                Refusal::StaleLease(State::Cancelled) | Refusal::WrongState(State::Cancelled),
+            )) => &mut beaten.cancelled,
             Ok(Settled::Refused(_)) => &mut beaten.lost,
             Err(Undecided::Held) => &mut beaten.busy,
             Err(Undecided::Unheard) => &mut beaten.unheard,
@@ -289,6 +298,9 @@ impl Link for Local {
                 Outcome::GiveBack => engine.give_back(id, bearer).await?,
             };
             match settled {
+                Settled::Done(head) | Settled::Repeated(head) if head.state == State::Discarded => {
+                    Ok(Reported::Discarded)
+                }
                 Settled::Done(_) | Settled::Repeated(_) => Ok(Reported::Counted),
                 Settled::Refused(Refusal::Corrupt(corrupt)) => Err(corrupt.into()),
                 Settled::Refused(_) => Ok(Reported::Late),
@@ -317,9 +329,9 @@ impl Link for Local {
         })
     }
 
-    fn lost<'a>(&'a self, run: &'a Delivery) -> BoxFuture<'a, ()> {
+    fn lost<'a>(&'a self, run: &'a Delivery) -> BoxFuture<'a, Stop> {
         Box::pin(async move {
-            let Ok(engine) = self.engine() else { return };
+            let Ok(engine) = self.engine() else { return Stop::LeaseLost };
             let hints = Arc::clone(engine.store().hints());
             drop(engine);
             let watch = hints.watch(run.id);
@@ -328,18 +340,22 @@ impl Link for Local {
                 // Registered before looking, so that nothing that is written in between is slept through.
                 let mut news = std::pin::pin!(watch.news());
                 news.as_mut().enable();
-                let Ok(engine) = self.engine() else { return };
+                let Ok(engine) = self.engine() else { return Stop::LeaseLost };
                 let reads = Reads { heads: vec![run.id], ..Reads::default() };
                 // A store that cannot be read says nothing about the lease; the next heartbeat will.
                 if let Ok(snapshot) = engine.store().load(reads).await {
-                    match snapshot.peek(run.id).map(|(head, _)| (standing(head, &bearer(run)), head.ending)) {
-                        Some((Standing::Current, _)) => {}
+                    let now = snapshot
+                        .peek(run.id)
+                        .map(|(head, _)| (standing(head, &bearer(run)), head.ending, head.state));
+                    match now {
+                        Some((Standing::Current, ..)) => {}
                         // Its handler has said so itself, in a transaction of its own, and may have more to do: nobody else runs
                         // the job.
-                        Some((Standing::Settled, Some(Ending::Completed))) => {
+                        Some((Standing::Settled, Some(Ending::Completed), _)) => {
                             return std::future::pending().await;
                         }
-                        _ => return,
+                        Some((_, _, State::Cancelled)) => return Stop::Cancelled,
+                        _ => return Stop::LeaseLost,
                     }
                 }
                 drop(engine);
@@ -373,6 +389,6 @@ mod tests {
         let run = link.fetch(&ask, &CancellationToken::new()).await.unwrap().remove(0);
         job.job().unwrap().cancel().await.unwrap();
         let heard = tokio::time::timeout(2 * LOOK_AFTER, link.lost(&run)).await;
-        assert!(heard.is_ok(), "a heartbeat is {:?} away", run.lease / 3);
+        assert_eq!(heard, Ok(Stop::Cancelled), "a heartbeat is {:?} away", run.lease / 3);
     }
 }

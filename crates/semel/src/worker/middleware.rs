@@ -13,9 +13,9 @@ use super::handler::Erased;
 use super::run::Run;
 use super::verdict::{Failure, Outcome};
 
-/// A job that its worker does not handle waits so long for one that does: in a fleet that is being renewed they come soon, and
-/// attempts that follow each other in seconds would be used up by then.
-const NO_HANDLER_AGAIN_AFTER: Duration = Duration::from_secs(60);
+/// A job that its worker does not handle, or whose args it cannot read, waits so long for one that can: in a fleet that is being renewed
+/// they come soon, and attempts that follow each other in seconds would be used up by then.
+pub(super) const STRANGE_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
 /// What happens around every run of a worker: an async function of the run and of what comes [next](Next). A handler that panics
 /// is a failed attempt there as well, and so is a type without a handler, of which a layer only hears: whatever it makes of that, the job
@@ -81,7 +81,7 @@ impl Next {
 
 pub(super) fn no_handler(job_type: &str) -> Outcome {
     let failure = Failure::new("no_handler", format!("this worker has no handler for {job_type}"));
-    Outcome::Retry(failure.after(NO_HANDLER_AGAIN_AFTER))
+    Outcome::Retry(failure.after(STRANGE_AGAIN_AFTER))
 }
 
 impl std::fmt::Debug for Next {

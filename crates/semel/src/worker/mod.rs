@@ -13,6 +13,7 @@ mod rest;
 mod run;
 #[cfg(test)]
 mod sim;
+mod stop;
 mod verdict;
 mod working;
 
@@ -42,6 +43,7 @@ pub use self::extract::{Attempt, FromRun, Lease, Needs, Progress, State};
 pub use self::handler::Handler;
 pub use self::middleware::{Middleware, Next};
 pub use self::run::Run;
+pub use self::stop::Stop;
 pub use self::verdict::{Failure, IntoOutcome, Outcome, Return};
 pub use self::working::Working;
 
@@ -49,8 +51,9 @@ pub use self::working::Working;
 pub const CONCURRENCY_DEFAULT: u32 = 16;
 /// The most.
 pub const CONCURRENCY_MAX: u32 = 100_000;
-/// How long runs may go on after the shutdown began, unless said.
-const DRAIN_DEFAULT: Duration = Duration::from_secs(30);
+/// How long runs may go on after the shutdown began, unless said. With the grace time, and the 5 s for reports that nobody hears, it is well
+/// within the 30 s after which Kubernetes kills unless told otherwise: what is killed gives nothing back, and has spent its attempts.
+const DRAIN_DEFAULT: Duration = Duration::from_secs(15);
 /// How long a run may go on after its token has fired, unless said.
 const GRACE_DEFAULT: Duration = Duration::from_secs(5);
 
@@ -218,7 +221,8 @@ impl Worker {
         self
     }
 
-    /// A value for handlers that ask for [`State`] of its type.
+    /// A value for handlers that ask for [`State`] of its type. One for each type: a second one is refused at the start, so give it a
+    /// type of its own (a newtype).
     pub fn state<T: Clone + Send + Sync + 'static>(mut self, value: T) -> Self {
         self.states.put(value);
         self
@@ -243,14 +247,17 @@ impl Worker {
         self
     }
 
-    /// How long runs may go on after the shutdown began, before their tokens fire. 30 s unless said.
+    /// How long runs may go on after the shutdown began, before their tokens fire. 15 s unless said. A shutdown takes at most this, the
+    /// [grace time](Self::grace) and 5 s for what nobody answers, one after the other: 25 s unless said. Whoever kills what does not end is
+    /// to wait for longer (`terminationGracePeriodSeconds` of Kubernetes, 30 s unless said; `TimeoutStopSec` of systemd): what is
+    /// killed gives nothing back.
     pub fn drain(mut self, wait: Duration) -> Self {
         self.drain = wait;
         self
     }
 
-    /// How long a run may go on after its token has fired, before it is dropped. 5 s unless said. None for a run that
-    /// has lasted too long: its next attempt may begin.
+    /// How long a run may go on after its token has fired, before it is dropped. 5 s unless said; in a shutdown it comes after the
+    /// [drain time](Self::drain). None for a run that has lasted too long: its next attempt may begin.
     pub fn grace(mut self, wait: Duration) -> Self {
         self.grace = wait;
         self
@@ -267,6 +274,11 @@ impl Worker {
             && !(1..=TIMEOUT_MS_MAX).contains(&crate::codec::millis(lease))
         {
             return Err(Error::Worker(format!("its lease of {lease:?} is not 1 ms to 30 days")));
+        }
+        if let Some(ambiguous) = self.states.ambiguous() {
+            return Err(Error::Worker(format!(
+                "it was given State<{ambiguous}> twice, and a handler would have the later one alone; use a newtype for one of them"
+            )));
         }
         let needs = Needs(&self.states);
         for (job_type, handler) in &self.handlers {
@@ -304,7 +316,7 @@ impl Worker {
     pub(crate) async fn run_one(&self, job: semel_engine::Job) -> Result<Option<Outcome>, Error> {
         let shared = self.shared()?;
         let (job, signals) = (delivery(job, Instant::now()), Signals::default());
-        let loss = shared.hears_of_loss(&job, &signals.lost);
+        let loss = shared.hears_of_loss(&job, &signals);
         Ok(shared.execute(&job, loss, &signals).await)
     }
 
@@ -364,13 +376,15 @@ impl Worker {
     /// Starts taking jobs, on the tokio runtime that it is called in.
     ///
     /// # Errors
-    /// [`Error::Worker`] when a handler asks for a state that is not there, a name is not one, there is nothing to do, or no runtime
-    /// to do it on.
+    /// [`Error::Worker`] when a handler asks for a state that is not there, there are two of one type, a name is not one, there is nothing
+    /// to do, or no runtime to do it on.
     pub fn start(self) -> Result<Working, Error> {
         Working::start(&self)
     }
 
-    /// Works until `shutdown` is done, an operator tells it to end or its store is gone for good, then stops as [`Working::stop`].
+    /// Works until `shutdown` is done, such as [`shutdown_signal`](crate::shutdown_signal), an operator tells it to end or its store is gone
+    /// for good, then stops as [`Working::stop`]. Let this come to its end: where its future is dropped before, as by a `select!`
+    /// whose other branch was sooner, that is as if a [`Working`] were dropped. Whoever has more to do beside it joins both (`join!`).
     ///
     /// # Errors
     /// As [`start`](Self::start); [`Error::Closed`] when the queue was closed, and [`Error::Store`] when the store has failed so
@@ -421,6 +435,22 @@ mod tests {
         assert_eq!(worker().queue("default", 1).unserved(), [("a.mail", "mail".to_owned())]);
         assert_eq!(worker().queue("mail", 1).unserved(), [("a.plain", "default".to_owned())]);
         assert_eq!(worker().queue("mail", 1).queue("default", 1).unserved(), []);
+    }
+
+    /// Kubernetes kills after 30 s unless told otherwise, and a process needs some of them for other things.
+    #[test]
+    fn a_shutdown_is_over_before_anybody_kills() {
+        let longest = DRAIN_DEFAULT + GRACE_DEFAULT + execute::OVERDUE_AFTER;
+        assert!(longest <= Duration::from_secs(25), "{longest:?}");
+    }
+
+    #[tokio::test]
+    async fn a_second_value_of_one_type_is_refused_at_the_start() {
+        let semel = Semel::open("memory:").await.unwrap();
+        let worker = || Worker::new(&semel).handle_type("a.b", async |_: Run| {}).state(1_u8).state(1_u16);
+        worker().shared().map(drop).unwrap();
+        let refused = worker().state(2_u8).start().unwrap_err().to_string();
+        assert!(refused.contains("State<u8>") && refused.contains("newtype"), "{refused}");
     }
 
     #[test]

@@ -147,7 +147,7 @@ impl Pool {
         let signals = Signals::default();
         let holding = shared.beats.hold(&job, signals.clone());
         tokio::spawn(async move {
-            let mut loss = std::pin::pin!(shared.hears_of_loss(&job, &signals.lost));
+            let mut loss = std::pin::pin!(shared.hears_of_loss(&job, &signals));
             // Its time runs while it waits. With half of what it came with gone it goes back, for a run that had little left would fail for no fault
             // of its own.
             let place = if shared.stop.is_cancelled() {
@@ -198,6 +198,7 @@ mod tests {
     use tokio_util::sync::CancellationToken;
 
     use super::super::link::{Hears, Held, Link, Reported, Speaker};
+    use super::super::stop::Stop;
     use super::*;
     use crate::{Error, Semel, Worker};
 
@@ -239,7 +240,7 @@ mod tests {
             Box::pin(std::future::pending())
         }
 
-        fn lost<'a>(&'a self, _: &'a Delivery) -> BoxFuture<'a, ()> {
+        fn lost<'a>(&'a self, _: &'a Delivery) -> BoxFuture<'a, Stop> {
             Box::pin(std::future::pending())
         }
 

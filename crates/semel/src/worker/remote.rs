@@ -21,10 +21,11 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use self::answers::{Heard, beaten, heard, is_refusal};
-use self::said::{ACK, Ack, NACK, Nack, Nacked, Said, put_off};
+use self::answers::{Heard, beaten, heard, is_discarded, is_refusal};
+use self::said::{ACK, Ack, NACK, Nack, Nacked, Said};
 use super::link::{Ask, Hears, Held, Link, Reported, Speaker, millis};
 use super::run::Delivery;
+use super::stop::Stop;
 use super::verdict::{Failure, Outcome};
 use crate::error::Error;
 
@@ -145,7 +146,7 @@ impl Remote {
         self.client.read(response).map_or_else(Error::from, |_| nothing)
     }
 
-    /// Reports an end. Of what a success answers it is read that it is one.
+    /// Reports an end. Of what a success answers it is read that it is one, and of a failure whether the job is discarded by it.
     async fn tell(
         &self,
         (method, path): (http::Method, &str),
@@ -155,6 +156,7 @@ impl Remote {
         let headers = http::HeaderMap::new();
         let response = self.client.request(method, path, Some(text.into()), headers).await?;
         match heard(response.status, &response.body) {
+            Heard::Counted if path == NACK.1 && is_discarded(&response.body) => Ok(Reported::Discarded),
             Heard::Counted => Ok(Reported::Counted),
             Heard::Late => Ok(Reported::Late),
             Heard::Unfit => {
@@ -274,7 +276,7 @@ impl Link for Remote {
                     self.tell(NACK, &nack(Nacked::failed(failure, Some(false)))).await
                 }
                 Outcome::Snooze(wait) => {
-                    let back = Nacked::Back { requeue: true, delay_ms: Some(put_off(*wait)) };
+                    let back = Nacked::Back { requeue: true, delay_ms: Some(millis(*wait)) };
                     self.tell(NACK, &nack(back)).await
                 }
                 Outcome::GiveBack => {
@@ -323,7 +325,7 @@ impl Link for Remote {
     }
 
     /// A server tells at the next heartbeat.
-    fn lost<'a>(&'a self, _: &'a Delivery) -> BoxFuture<'a, ()> {
+    fn lost<'a>(&'a self, _: &'a Delivery) -> BoxFuture<'a, Stop> {
         Box::pin(std::future::pending())
     }
 

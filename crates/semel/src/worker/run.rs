@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::link::Link;
+use super::stop::{Cause, Stop};
 use crate::error::Error;
 use crate::stored::payload;
 
@@ -64,20 +65,31 @@ impl Delivery {
 
 /// Values that handlers share, by their types.
 #[derive(Clone, Default)]
-pub(crate) struct States(HashMap<TypeId, Arc<dyn Any + Send + Sync>>);
+pub(crate) struct States {
+    by_type: HashMap<TypeId, Arc<dyn Any + Send + Sync>>,
+    /// The first type of which there was more than one.
+    ambiguous: Option<&'static str>,
+}
 
 impl States {
     pub(crate) fn put<T: Send + Sync + 'static>(&mut self, value: T) {
-        self.0.insert(TypeId::of::<T>(), Arc::new(value));
+        if self.by_type.insert(TypeId::of::<T>(), Arc::new(value)).is_some() {
+            self.ambiguous.get_or_insert(type_name::<T>());
+        }
     }
 
     pub(crate) fn get<T: Clone + Send + Sync + 'static>(&self) -> Option<T> {
-        self.0.get(&TypeId::of::<T>()).and_then(|value| value.downcast_ref::<T>()).cloned()
+        self.by_type.get(&TypeId::of::<T>()).and_then(|value| value.downcast_ref::<T>()).cloned()
     }
 
     /// Says what is missing.
     pub(crate) fn require<T: Send + Sync + 'static>(&self) -> Result<(), &'static str> {
-        if self.0.contains_key(&TypeId::of::<T>()) { Ok(()) } else { Err(type_name::<T>()) }
+        if self.by_type.contains_key(&TypeId::of::<T>()) { Ok(()) } else { Err(type_name::<T>()) }
+    }
+
+    /// A type of which more than one value was given: handlers that ask for it cannot say which.
+    pub(crate) const fn ambiguous(&self) -> Option<&'static str> {
+        self.ambiguous
     }
 }
 
@@ -89,6 +101,7 @@ struct Inner {
     delivery: Delivery,
     states: Arc<States>,
     token: CancellationToken,
+    cause: Cause,
     link: Arc<dyn Link>,
 }
 
@@ -97,9 +110,10 @@ impl Run {
         delivery: Delivery,
         states: Arc<States>,
         token: CancellationToken,
+        cause: Cause,
         link: Arc<dyn Link>,
     ) -> Self {
-        Self(Arc::new(Inner { delivery, states, token, link }))
+        Self(Arc::new(Inner { delivery, states, token, cause, link }))
     }
 
     pub(crate) fn delivery(&self) -> &Delivery {
@@ -181,9 +195,17 @@ impl Run {
     }
 
     /// Fires when the run is to stop: the job was cancelled or replaced, the lease is lost, or has run out because neither
-    /// store nor server said anything of it for so long, the attempt has run too long, or the worker shuts down.
+    /// store nor server said anything of it for so long, the attempt has run too long, or the worker shuts down. Which of them it was
+    /// is told by [`stopping`](Self::stopping).
     pub fn token(&self) -> &CancellationToken {
         &self.0.token
+    }
+
+    /// Why its [token](Self::token) has fired; `None` as long as it has not. `None` too where it fired because the run is over, which
+    /// only what the handler has spawned can see. A remote worker hears of a cancellation by its heartbeat, and of an older server that the
+    /// lease is lost.
+    pub fn stopping(&self) -> Option<Stop> {
+        self.0.cause.told().filter(|_| self.0.token.is_cancelled())
     }
 
     /// Tells how far the run has come: anything serde writes.

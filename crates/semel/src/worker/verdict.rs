@@ -3,12 +3,17 @@
 use std::fmt;
 use std::time::Duration;
 
+use semel_core::ident::JobId;
+use semel_core::limits::TIMEOUT_MS_MAX;
 use semel_core::settle::Report;
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 
+/// The longest that the end of a run puts its job off: a server takes no longer wait, and here it is no longer either. 30 days.
+const PUT_OFF_MAX: Duration = Duration::from_millis(TIMEOUT_MS_MAX);
+
 /// How a run ends. Handlers return it, or anything that [becomes one](IntoOutcome).
-#[derive(Debug)]
+#[non_exhaustive]
 pub enum Outcome {
     /// The work is done.
     Done,
@@ -16,8 +21,8 @@ pub enum Outcome {
     Returned(Box<RawValue>),
     /// The attempt failed; whether there is another is the retry policy's to say.
     Retry(Failure),
-    /// The job is put off by so long; the attempt does not count. A remote worker puts it off by 30 days at most: then the
-    /// handler is asked again.
+    /// The job is put off by so long; the attempt does not count. By 30 days at most, with a warning in the log: then the handler is asked
+    /// again.
     Snooze(Duration),
     /// The work is not wanted any more.
     Cancel,
@@ -31,6 +36,35 @@ impl Outcome {
     /// Whether the run did what it was for.
     pub const fn is_done(&self) -> bool {
         matches!(self, Self::Done | Self::Returned(_))
+    }
+
+    /// The same, with a wait that is no longer than one may be.
+    pub(crate) fn within_bounds(mut self, job: JobId) -> Self {
+        let wait = match &mut self {
+            Self::Snooze(wait) => Some(wait),
+            Self::Retry(failure) | Self::Discard(failure) => failure.0.retry_in.as_mut(),
+            Self::Done | Self::Returned(_) | Self::Cancel | Self::GiveBack => None,
+        };
+        if let Some(wait) = wait.filter(|wait| **wait > PUT_OFF_MAX) {
+            tracing::warn!(%job, ?wait, "a job is put off by no more than 30 days at a time, and by no more than that now");
+            *wait = PUT_OFF_MAX;
+        }
+        self
+    }
+}
+
+impl fmt::Debug for Outcome {
+    /// Without the result: it may be sensitive.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Done => f.write_str("Done"),
+            Self::Returned(_) => f.debug_tuple("Returned").finish_non_exhaustive(),
+            Self::Retry(failure) => f.debug_tuple("Retry").field(failure).finish(),
+            Self::Snooze(wait) => f.debug_tuple("Snooze").field(wait).finish(),
+            Self::Cancel => f.write_str("Cancel"),
+            Self::Discard(failure) => f.debug_tuple("Discard").field(failure).finish(),
+            Self::GiveBack => f.write_str("GiveBack"),
+        }
     }
 }
 
@@ -58,14 +92,16 @@ impl std::error::Error for Grounds {}
 
 impl Failure {
     /// A failure of this type, for `Retry::never` and for statistics, with a message for people. An error that is none has the name
-    /// of its Rust type: `Declined`, and of one that is called `Error` with its module's, `mail::Error`.
+    /// of its Rust type: `Declined`, and of one that is called `Error` with its module's, `mail::Error`. Many have one name then: those of
+    /// `std::io`, `serde_json` and sqlx are all `error::Error`, for each is defined in a module of that name. Make of such an error
+    /// a failure with a name of your own, where a retry policy names it.
     pub fn new(error_type: impl Into<String>, message: impl Into<String>) -> Self {
         let error_type = error_type.into();
         Self(Grounds { code: error_type.clone(), message: message.into(), error_type, retry_in: None })
     }
 
-    /// The next attempt, if there is one, waits so long instead of what the retry policy says; at most 30 days, where a remote
-    /// worker says so.
+    /// The next attempt, if there is one, waits so long instead of what the retry policy says; 30 days at most, with a warning in
+    /// the log.
     #[must_use]
     pub fn after(mut self, wait: Duration) -> Self {
         self.0.retry_in = Some(wait);
@@ -280,6 +316,31 @@ mod tests {
             let Outcome::Retry(failure) = outcome else { panic!("no failure") };
             assert_eq!(failure.error_type(), "handler_error");
         }
+    }
+
+    #[test]
+    fn a_job_is_put_off_by_no_more_than_it_may() {
+        let job = JobId::mint(semel_core::time::Timestamp::EPOCH, 1, 1);
+        let waits = |outcome: Outcome| match outcome.within_bounds(job) {
+            Outcome::Snooze(wait) => Some(wait),
+            Outcome::Retry(failure) => failure.0.retry_in,
+            other => panic!("{other:?}"),
+        };
+        let longer = PUT_OFF_MAX + Duration::from_millis(1);
+        for (asked, waited) in
+            [(longer, PUT_OFF_MAX), (Duration::MAX, PUT_OFF_MAX), (PUT_OFF_MAX, PUT_OFF_MAX)]
+        {
+            assert_eq!(waits(Outcome::Snooze(asked)), Some(waited));
+            assert_eq!(waits(Outcome::Retry(Failure::new("Busy", "later").after(asked))), Some(waited));
+        }
+        assert_eq!(waits(Outcome::Retry(Failure::new("Busy", "later"))), None);
+        assert_eq!(waits(Outcome::Snooze(Duration::ZERO)), Some(Duration::ZERO));
+    }
+
+    #[test]
+    fn a_result_is_in_no_message() {
+        let shown = format!("{:?}", Return("4242 4242").into_outcome());
+        assert!(shown.starts_with("Returned") && !shown.contains("4242"), "{shown}");
     }
 
     #[test]

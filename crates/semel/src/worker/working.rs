@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use semel_core::settings::Directive;
+use tokio::runtime::Handle;
 use tokio::task::{AbortHandle, JoinHandle};
 
 use super::Worker;
@@ -13,7 +14,9 @@ use super::pool::Pool;
 use crate::error::Error;
 use crate::open::NO_RUNTIME;
 
-/// A worker at work. Dropped, it stops at once: its runs' tokens fire, and unfinished jobs are given back.
+/// A worker at work. [Stop](Self::stop) it, and wait for that. Dropped, it takes no more jobs and its runs' tokens fire; what has not ended
+/// within the grace time is given back, by tasks of the runtime that it was started on. Nobody waits for those: where the process or
+/// that runtime ends right after, nothing is given back, and the jobs run again when their leases have ended, an attempt spent.
 #[must_use = "a worker stops when this is dropped"]
 pub struct Working {
     shared: Arc<Shared>,
@@ -22,6 +25,8 @@ pub struct Working {
     beating: Option<JoinHandle<()>>,
     beats_end: tokio_util::sync::CancellationToken,
     drain: Duration,
+    /// Where it was started: it may be dropped elsewhere, and on no runtime at all.
+    runtime: Handle,
 }
 
 impl Working {
@@ -38,9 +43,7 @@ impl Working {
                 "types are handled whose own queues are not served, for others were named; add .queue(name, places) for those, or name none"
             );
         }
-        if tokio::runtime::Handle::try_current().is_err() {
-            return Err(Error::Worker(NO_RUNTIME.to_owned()));
-        }
+        let runtime = Handle::try_current().map_err(|_| Error::Worker(NO_RUNTIME.to_owned()))?;
         let speaker = Speaker {
             worker: Arc::clone(&shared.worker),
             queues: queues.iter().map(|(queue, _)| queue.clone()).collect(),
@@ -60,7 +63,8 @@ impl Working {
         let beats_end = tokio_util::sync::CancellationToken::new();
         let beating =
             tokio::spawn(Arc::clone(&shared.beats).run(Arc::clone(&shared.link), speaker, beats_end.clone()));
-        Ok(Self { shared, pools, fetching, beating: Some(beating), beats_end, drain: worker.drain })
+        let (beating, drain) = (Some(beating), worker.drain);
+        Ok(Self { shared, pools, fetching, beating, beats_end, drain, runtime })
     }
 
     /// Ends when an operator tells the worker to [end](semel_core::settings::Directive::Terminate), by the admin API
@@ -143,15 +147,52 @@ impl Drop for Working {
             }
             end.cancel();
         };
-        match tokio::runtime::Handle::try_current() {
-            Ok(runtime) => drop(runtime.spawn(last)),
-            Err(_) => self.beats_end.cancel(),
-        }
+        drop(self.runtime.spawn(last));
     }
 }
 
 impl std::fmt::Debug for Working {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Working").field("worker", &self.shared.worker).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::runtime::Builder;
+    use tokio::sync::mpsc;
+
+    use crate::{Envelope, JobState, Run, Semel, Worker};
+
+    /// A program's own thread may have it, and the runtime goes on.
+    #[test]
+    fn dropped_outside_of_its_runtime_it_keeps_its_leases_until_all_is_given_back() {
+        let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        let (begun, mut has_begun) = mpsc::unbounded_channel::<()>();
+        let (working, job) = runtime.block_on(async {
+            let semel = Semel::open("memory:").await.unwrap();
+            let worker = Worker::new(&semel).handle_type("a.b", move |run: Run| {
+                let begun = begun.clone();
+                async move {
+                    begun.send(()).unwrap();
+                    run.token().cancelled().await;
+                    Err::<(), _>("told to stop".to_owned())
+                }
+            });
+            let working = worker.start().unwrap();
+            let job = semel.enqueue(Envelope::new("a.b")).await.unwrap().job().unwrap().clone();
+            has_begun.recv().await.unwrap();
+            (working, job)
+        });
+        let beats_end = working.beats_end.clone();
+        drop(working);
+        assert!(!beats_end.is_cancelled(), "its job is held");
+        runtime.block_on(async {
+            tokio::time::timeout(Duration::from_secs(60), beats_end.cancelled()).await.unwrap();
+            let stored = job.load().await.unwrap().unwrap();
+            assert_eq!((stored.state(), stored.attempt()), (JobState::Available, 0));
+        });
     }
 }

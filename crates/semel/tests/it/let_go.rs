@@ -27,11 +27,12 @@ use crate::harness::{Add, LONG, Welcome, add, soon};
 const TICK: Duration = Duration::from_millis(1);
 
 /// Not ours, or let go elsewhere.
-const OTHERS: [(&str, &str); 4] = [
+const OTHERS: [(&str, &str); 5] = [
     ("CancellationToken::run_until_cancelled", "of another crate"),
     ("CancellationToken::run_until_cancelled_owned", "of another crate"),
     ("Next::run", "it is the handler's own future, which a worker that stops drops as well"),
     ("Open::into_future", "see `a_queue_that_was_not_waited_for_can_be_opened`"),
+    ("shutdown_signal::shutdown_signal", "it waits for the system's signals, and has nothing of a queue"),
 ];
 
 type Call = Pin<Box<dyn Future<Output = ()>>>;

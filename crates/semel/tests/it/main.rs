@@ -19,6 +19,8 @@ mod harness;
 mod let_go;
 #[cfg(feature = "postgres")]
 mod let_go_inside;
+#[cfg(all(feature = "http", feature = "remote"))]
+mod logs;
 mod looking_after;
 #[cfg(feature = "postgres")]
 mod outbox;
@@ -37,6 +39,8 @@ mod retention;
 mod serving;
 mod shutdown;
 mod start;
+#[cfg(all(feature = "http", feature = "remote"))]
+mod stops;
 #[cfg(all(feature = "http", feature = "remote", feature = "templates"))]
 mod templates;
 mod testing;

@@ -21,6 +21,7 @@ use semel_diesel::Diesel;
 use semel_sqlx::Sqlx;
 use serde::{Deserialize, Serialize};
 use sqlx::PgPool;
+use tokio::net::TcpListener;
 use tokio_postgres::Client;
 
 const SOURCE: &str = include_str!("pages.rs");
@@ -246,6 +247,30 @@ async fn ship(job: Ship, run: Run, State(shop): State<Shop>) -> Result<(), ShopE
     effect.execute("UPDATE orders SET shipped = true WHERE id = $1", &[&job.order]).await?;
     shop.semel.in_transaction(&effect).complete(&run).await?;
     effect.commit().await?;
+    Ok(())
+}
+
+async fn told_to_stop(semel: Semel, mailer: Mailer, listener: TcpListener, app: axum::Router) -> Anything {
+    let stop = CancellationToken::new();
+    let told = stop.clone();
+    tokio::spawn(async move {
+        semel::shutdown_signal().await;
+        told.cancel();
+    });
+    let serve = async {
+        let until = stop.clone().cancelled_owned();
+        axum::serve(listener, app).with_graceful_shutdown(until).await
+    };
+    let work = async {
+        let worker = Worker::new(&semel).state(mailer).handle(welcome);
+        let ended = worker.run_until(stop.cancelled()).await;
+        stop.cancel();
+        ended
+    };
+    let (served, worked) = tokio::join!(serve, work);
+    semel.close().await?;
+    served?;
+    worked?;
     Ok(())
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use semel::testing::TestQueue;
 use semel::{
     Attempt, CancellationToken, Error, Failure, Job, JobId, JobState, Lease, Next, Outcome, Progress, Return,
     Run, Semel, State, Worker,
@@ -27,7 +28,7 @@ on_every_store! {
     middleware_goes_around_every_run,
     progress_is_seen_while_the_run_goes_on,
     a_job_nobody_handles_says_so,
-    args_of_another_shape_end_the_job,
+    args_of_another_shape_fail_the_attempt,
 }
 
 async fn a_result_reaches_whoever_waits(semel: Semel) {
@@ -305,12 +306,35 @@ async fn a_job_nobody_handles_says_so(semel: Semel) {
     working.stop().await;
 }
 
-async fn args_of_another_shape_end_the_job(semel: Semel) {
+async fn args_of_another_shape_fail_the_attempt(semel: Semel) {
     let working = Worker::new(&semel).handle(add).start().unwrap();
     let wrong = semel::Envelope::new("sum.add").arg(serde_json::json!({ "a": "one" }));
-    let ended = semel.enqueue(wrong).await.unwrap().wait().await.unwrap();
+    let kept = semel::Retry::new().dead_letter();
+    let job = semel.enqueue(wrong).max_attempts(1).retry(kept).await.unwrap();
+    let ended = job.wait().await.unwrap();
     assert_eq!((ended.state(), ended.job.attempt()), (JobState::Discarded, 1));
+    // As its retry policy says of any failure.
+    let dead_letters = semel.jobs().dead_letters().await.unwrap().jobs;
+    assert_eq!(dead_letters.iter().map(|job| Some(job.id())).collect::<Vec<_>>(), [job.id()]);
     working.stop().await;
+}
+
+/// In a fleet that is being renewed an older worker may come first.
+#[tokio::test]
+async fn args_of_another_shape_wait_for_a_worker_that_can_read_them() {
+    let queue = TestQueue::new();
+    let older = Worker::new(&queue).handle(add);
+    let newer = Worker::new(&queue).handle_type("sum.add", async |_: Run| {});
+    let terms = semel::Envelope::new("sum.add").arg(serde_json::json!({ "terms": [1, 2] }));
+    queue.enqueue(terms).await.unwrap();
+    let ran = queue.drain(&older).await;
+    let Some(Outcome::Retry(failure)) = &ran[0].outcome else { panic!("{ran:?}") };
+    assert_eq!((failure.error_type(), ran.len()), ("payload", 1));
+    queue.advance(Duration::from_secs(59)).await;
+    assert!(queue.drain(&newer).await.is_empty());
+    queue.advance(Duration::from_secs(1)).await;
+    let ran = queue.drain(&newer).await;
+    assert!(ran[0].attempt == 2 && matches!(ran[0].outcome, Some(Outcome::Done)), "{ran:?}");
 }
 
 #[tokio::test]

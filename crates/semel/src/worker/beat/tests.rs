@@ -58,7 +58,7 @@ impl<H: Heart> Link for H {
         Box::pin(std::future::pending())
     }
 
-    fn lost<'a>(&'a self, _: &'a Delivery) -> BoxFuture<'a, ()> {
+    fn lost<'a>(&'a self, _: &'a Delivery) -> BoxFuture<'a, Stop> {
         Box::pin(std::future::pending())
     }
 
@@ -138,6 +138,7 @@ async fn a_lease_has_run_out_when_nothing_was_answered_for_so_long() {
     tokio::time::sleep(Duration::from_secs(600)).await;
     assert!(!answered.ran_out.is_cancelled() && !answered.lost.is_cancelled());
     assert!(!unanswered.lost.is_cancelled(), "its end may still count");
+    assert_eq!((unanswered.cause.told(), answered.cause.told()), (Some(Stop::LeaseLost), None));
     stop.cancel();
     running.await.unwrap();
 }
@@ -304,6 +305,7 @@ async fn a_job_that_is_granted_again_has_lost_the_lease_before() {
     let before = beats.hold(&granted(1), first.clone());
     let now = beats.hold(&granted(2), second.clone());
     assert!(first.lost.is_cancelled() && !second.lost.is_cancelled());
+    assert_eq!((first.cause.told(), second.cause.told()), (Some(Stop::LeaseLost), None));
     drop(before);
     assert_eq!(beats.held().by_id.len(), 1, "the newer one is held");
     drop(now);

@@ -75,7 +75,7 @@ impl Link for Deaf {
         })
     }
 
-    fn lost<'a>(&'a self, _: &'a Delivery) -> BoxFuture<'a, ()> {
+    fn lost<'a>(&'a self, _: &'a Delivery) -> BoxFuture<'a, Stop> {
         Box::pin(std::future::pending())
     }
 

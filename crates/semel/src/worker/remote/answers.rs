@@ -6,6 +6,7 @@ use http::StatusCode;
 use semel_core::ident::JobId;
 use semel_core::settings::Directive;
 use semel_core::state::State;
+use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
@@ -34,6 +35,7 @@ pub(super) fn beaten(jobs: Vec<Held>, answer: &Value) -> Option<Beaten> {
         let such = match lost.get(&held.id) {
             // Ended by this very lease: its handler has said so itself, and goes on.
             Some(reason) if **reason == State::Completed.name() => &mut beaten.completed,
+            Some(reason) if **reason == State::Cancelled.name() => &mut beaten.cancelled,
             Some(_) => &mut beaten.lost,
             None if extended.as_ref().is_none_or(|ids| ids.contains(&held.id)) => &mut beaten.extended,
             None if busy.as_ref().is_none_or(|ids| ids.contains(&held.id)) => &mut beaten.busy,
@@ -74,6 +76,15 @@ pub(super) fn is_refusal(body: &[u8]) -> bool {
     serde_json::from_slice::<Value>(body).is_ok_and(|answer| answer["error"]["code"].is_string())
 }
 
+/// Whether the answer to a failure says that the job is discarded by it. Whatever else is in it.
+pub(super) fn is_discarded(body: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Now {
+        state: String,
+    }
+    serde_json::from_slice::<Now>(body).is_ok_and(|now| now.state == State::Discarded.name())
+}
+
 /// Whether an answer says that the end of a run is known, as Open Job Spec's servers say it. Whatever numbers are in it that no [`Value`] holds.
 fn is_acceptance(body: &[u8]) -> bool {
     const ANY: [&str; 5] = ["acknowledged", "job", "id", "job_id", "state"];
@@ -95,7 +106,7 @@ mod tests {
     /// One that nobody can have taken is not one of which nothing is known.
     #[test]
     fn an_answer_to_a_heartbeat_says_what_is_known_of_each_job() {
-        let ids: Vec<JobId> = (1..=5).map(|number| JobId::mint(Timestamp::EPOCH, number, 1)).collect();
+        let ids: Vec<JobId> = (1..=6).map(|number| JobId::mint(Timestamp::EPOCH, number, 1)).collect();
         let jobs = || ids.iter().map(|id| Held { id: *id, fence: 1, has_own_lease: false }).collect();
         let ids_of = |jobs: &[Held]| jobs.iter().map(|held| held.id).collect::<Vec<_>>();
         let mut answer = json!({
@@ -105,18 +116,20 @@ mod tests {
             "jobs_lost": [
                 { "job_id": ids[2].to_string(), "reason": "lease_lost" },
                 { "job_id": ids[3].to_string(), "reason": "completed" },
+                { "job_id": ids[4].to_string(), "reason": "cancelled" },
             ],
         });
         let heard = beaten(jobs(), &answer).unwrap();
         assert_eq!(heard.directive, Some(Directive::Quiet));
-        let told = [&heard.extended, &heard.busy, &heard.lost, &heard.completed, &heard.unheard];
-        assert_eq!(told.map(|jobs| ids_of(jobs)), [0, 1, 2, 3, 4].map(|place| vec![ids[place]]));
+        let Beaten { extended, busy, lost, completed, cancelled, unheard, .. } = &heard;
+        let told = [extended, busy, lost, completed, cancelled, unheard];
+        assert_eq!(told.map(|jobs| ids_of(jobs)), [0, 1, 2, 3, 4, 5].map(|place| vec![ids[place]]));
         // Of a server that says less, what it does not say is held, or extended.
         answer.as_object_mut().unwrap().remove("jobs_held");
-        assert_eq!(ids_of(&beaten(jobs(), &answer).unwrap().busy), [ids[1], ids[4]]);
+        assert_eq!(ids_of(&beaten(jobs(), &answer).unwrap().busy), [ids[1], ids[5]]);
         answer.as_object_mut().unwrap().remove("jobs_extended");
         let heard = beaten(jobs(), &answer).unwrap();
-        assert_eq!(ids_of(&heard.extended), [ids[0], ids[1], ids[4]]);
+        assert_eq!(ids_of(&heard.extended), [ids[0], ids[1], ids[5]]);
         assert!(heard.busy.is_empty() && heard.unheard.is_empty());
         // A proxy says 200 for its page, and so does one that answers nothing.
         for answer in [json!({ "status": "maintenance" }), Value::Null] {
@@ -147,6 +160,18 @@ mod tests {
         ] {
             let status = StatusCode::from_u16(status).unwrap();
             assert_eq!(heard(status, body.as_bytes()), means, "{status} {body}");
+        }
+    }
+
+    #[test]
+    fn an_answer_to_a_failure_says_whether_it_was_the_last() {
+        for (body, is_last) in [
+            (r#"{"state":"discarded","job":{"meta":{"n":1e400}}}"#, true),
+            (r#"{"state":"retryable"}"#, false),
+            (r#"{"acknowledged":true}"#, false),
+            ("", false),
+        ] {
+            assert_eq!(is_discarded(body.as_bytes()), is_last, "{body}");
         }
     }
 }

@@ -1,8 +1,6 @@
 //! What is told of a run's end, as a server reads it.
 
-use std::time::Duration;
-
-use semel_core::limits::{FAILURE_MESSAGE_BYTES_MAX, FAILURE_NAME_BYTES_MAX, TIMEOUT_MS_MAX};
+use semel_core::limits::{FAILURE_MESSAGE_BYTES_MAX, FAILURE_NAME_BYTES_MAX};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -63,19 +61,6 @@ pub(super) struct ErrorBody<'a> {
     retry_after_ms: Option<u32>,
 }
 
-/// A wait as the server reads it. A longer one it would refuse, and with it the end of the run.
-pub(super) fn put_off(wait: Duration) -> u32 {
-    let most = u32::try_from(TIMEOUT_MS_MAX).unwrap_or(u32::MAX);
-    let asked = millis(wait);
-    if asked > most {
-        tracing::warn!(
-            ?wait,
-            "a job is put off by no more than 30 days at a time, and by no more than that now"
-        );
-    }
-    asked.min(most)
-}
-
 /// A text as a store keeps it. A longer one a server would refuse, and with it the failure that it is of.
 fn cut(text: &str, most: usize) -> &str {
     text.split_at(text.floor_char_boundary(most)).0
@@ -84,7 +69,7 @@ fn cut(text: &str, most: usize) -> &str {
 impl<'a> Nacked<'a> {
     pub(super) fn failed(failure: &'a Failure, retryable: Option<bool>) -> Self {
         let Grounds { code, message, error_type, retry_in } = &failure.0;
-        let retry_after_ms = retry_in.map(put_off);
+        let retry_after_ms = retry_in.map(millis);
         let [code, error_type] = [code, error_type].map(|name| cut(name, FAILURE_NAME_BYTES_MAX));
         let message = cut(message, FAILURE_MESSAGE_BYTES_MAX);
         Self::Failed { error: ErrorBody { code, error_type, message, retryable, retry_after_ms } }

@@ -1,0 +1,69 @@
+//! The signals by which somebody tells the program to stop.
+
+/// Ends when somebody tells the program to stop: by Ctrl-C or, on Unix, SIGTERM, which is what Kubernetes, systemd and `docker stop` send.
+/// For [`Worker::run_until`](crate::Worker::run_until), and for whatever is stopped beside it.
+///
+/// Each call hears of each signal, from when it is first polled on. From then on these signals end the program no longer by themselves:
+/// it is to end. Where the system tells of no signals this never ends, an error is logged, and the signal ends the program at once, as
+/// it would without this.
+///
+/// # Panics
+/// Outside of a tokio runtime, or in one without I/O (`enable_all`).
+pub async fn shutdown_signal() {
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::SignalKind;
+
+        tokio::select! {
+            () = next(SignalKind::terminate()) => {}
+            () = next(SignalKind::interrupt()) => {}
+        }
+    }
+    #[cfg(not(unix))]
+    {
+        if let Err(error) = tokio::signal::ctrl_c().await {
+            never(&error).await;
+        }
+    }
+}
+
+#[cfg(unix)]
+async fn next(kind: tokio::signal::unix::SignalKind) {
+    match tokio::signal::unix::signal(kind) {
+        Ok(mut signal) => {
+            let _told = signal.recv().await;
+        }
+        Err(error) => never(&error).await,
+    }
+}
+
+/// A program that took this for the signal would end at once, each time that it is started.
+async fn never(error: &std::io::Error) {
+    tracing::error!(%error, "the system tells of no signals, so nobody will be told of one");
+    std::future::pending().await
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::pin::pin;
+    use std::process::Command;
+    use std::time::Duration;
+
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn whoever_waits_is_told_of_each_signal() {
+        for name in ["TERM", "INT"] {
+            let mut one = pin!(shutdown_signal());
+            let mut other = pin!(shutdown_signal());
+            // From here on it does not end the program.
+            assert!(one.as_mut().now_or_never().is_none() && other.as_mut().now_or_never().is_none());
+            let own = std::process::id().to_string();
+            assert!(Command::new("kill").args(["-s", name, &own]).status().unwrap().success());
+            let both = async { tokio::join!(one, other) };
+            tokio::time::timeout(Duration::from_secs(60), both).await.unwrap();
+        }
+    }
+}
