@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use semel_client::{Bytes, Client, HeaderMap, HeaderValue, Method};
-use semel_ojs::trace::shown;
+use semel_core::hex;
 use semel_server::trace::{Span, Spans};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -87,9 +87,9 @@ fn message(spans: &[Span]) -> Value {
                 let began = i128::from(span.began.as_micros()) * 1_000;
                 let ended = began + i128::try_from(span.took.as_nanos()).unwrap_or_default();
                 json!({
-                    "traceId": shown(&span.trace.trace),
-                    "spanId": shown(&span.trace.span),
-                    "parentSpanId": span.parent.map(|id| shown(&id)).unwrap_or_default(),
+                    "traceId": hex::text(&span.trace.trace),
+                    "spanId": hex::text(&span.trace.span),
+                    "parentSpanId": span.parent.map(|id| hex::text(&id)).unwrap_or_default(),
                     "traceState": span.trace.state.as_deref().unwrap_or_default(),
                     "name": format!("{} {}", span.method, span.route),
                     "kind": 2, // server

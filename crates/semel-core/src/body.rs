@@ -8,6 +8,7 @@ use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
 
+use crate::hex;
 use crate::ident::JobId;
 use crate::lineage::Lineage;
 use crate::retry::{Backoff, OnExhaustion, RetryPolicy, RetrySpec};
@@ -286,7 +287,7 @@ impl Body {
             tags: &self.tags,
             sensitive: &self.sensitive,
             extra: if &*self.extra == "{}" { None } else { Some(raw(&self.extra)?) },
-            request_digest: self.request_digest.as_ref().map(hex),
+            request_digest: self.request_digest.map(|digest| hex::text(&digest)),
             replaces: Ids(&self.lineage.replaces),
             follow_up_of: Ids(&self.lineage.follow_up_of),
         };
@@ -348,27 +349,8 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn hex(digest: &[u8; 32]) -> String {
-    let mut text = String::with_capacity(64);
-    for byte in digest {
-        for nibble in [byte >> 4, byte & 0xf] {
-            text.push(char::from_digit(u32::from(nibble), 16).unwrap_or('0'));
-        }
-    }
-    text
-}
-
 fn unhex(text: &str) -> Result<[u8; 32], Corrupt> {
-    let wrong = || Corrupt("a digest is not 64 hexadecimal digits".to_owned());
-    let mut digest = [0; 32];
-    if text.len() != 64 {
-        return Err(wrong());
-    }
-    for (byte, pair) in digest.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
-        let pair = str::from_utf8(pair).map_err(|_| wrong())?;
-        *byte = u8::from_str_radix(pair, 16).map_err(|_| wrong())?;
-    }
-    Ok(digest)
+    hex::parse(text).ok_or_else(|| Corrupt("a digest is not 64 hexadecimal digits".to_owned()))
 }
 
 /// A retry policy written out in full, as a spec that builds the same policy again.

@@ -10,6 +10,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::Invalid;
+use crate::hex;
 use crate::limits::{CRON_NAME_BYTES_MAX, JOB_TYPE_BYTES_MAX, QUEUE_NAME_BYTES_MAX};
 use crate::tenant::{SEPARATOR, Tenant};
 use crate::time::Timestamp;
@@ -37,14 +38,15 @@ impl JobId {
         Self::from_u128(millis << 80 | 0x7 << 76 | part << 64 | 0b10 << 62 | row << 22 | rest)
     }
 
-    /// The same in a store of several partitions: of `entropy`, eight bits say in which of them the id's own one is.
+    /// The same in a store of several partitions: of `entropy`, eight bits say in which of them the id's own one is. They tell no
+    /// more than [`PARTITIONS_MAX`](crate::partition::PARTITIONS_MAX) apart.
     pub const fn mint_in(at: Timestamp, row: u64, entropy: u32, partition: u16, partitions: u16) -> Self {
         if partitions < 2 {
             return Self::mint(at, row, entropy);
         }
         // As many bytes lead to it, give or take one, as to any other.
         let (partition, partitions) = (partition as u32 % partitions as u32, partitions as u32);
-        let ways = (255 - partition) / partitions + 1;
+        let ways = 255_u32.saturating_sub(partition) / partitions + 1;
         let last = partition + partitions * ((entropy >> 8) % ways);
         Self::mint(at, row, (entropy & !0xff) | last)
     }
@@ -107,12 +109,7 @@ impl JobId {
                 }
                 continue;
             }
-            let digit = match byte {
-                b'0'..=b'9' => byte - b'0',
-                b'a'..=b'f' => byte - b'a' + 10,
-                _ => return None,
-            };
-            value = value << 4 | u128::from(digit);
+            value = value << 4 | u128::from(hex::value(*byte)?);
         }
         let id = Self::from_u128(value);
         id.is_v7().then_some(id)
@@ -156,13 +153,11 @@ text_of_id! { JobId WorkflowId }
 
 impl fmt::Display for JobId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const HEX: &[u8; 16] = b"0123456789abcdef";
         /// Where the digits of each byte are.
         const PLACES: [usize; 16] = [0, 2, 4, 6, 9, 11, 14, 16, 19, 21, 24, 26, 28, 30, 32, 34];
         let mut text = [b'-'; 36];
         for (place, byte) in PLACES.into_iter().zip(self.as_u128().to_be_bytes()) {
-            text[place] = HEX[usize::from(byte >> 4)];
-            text[place + 1] = HEX[usize::from(byte & 0xf)];
+            [text[place], text[place + 1]] = hex::digits(byte);
         }
         f.pad(str::from_utf8(&text).unwrap_or_default())
     }

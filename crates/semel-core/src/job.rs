@@ -8,7 +8,7 @@ use crate::planted::{Bug, is_planted};
 use crate::retention::purge_at;
 use crate::state::State;
 use crate::time::Timestamp;
-use crate::unique::{Hold, UniqueKey};
+use crate::unique::{Hold, UniqueKey, must_remember};
 
 /// The hot part of a stored job: what admission, claim and settling look at. The immutable rest is the
 /// [`Body`](crate::body::Body), what grows later are its [notes](NoteKind).
@@ -112,6 +112,17 @@ impl Head {
     /// When the job's body may be deleted; only a finished job has such a time.
     pub fn purge_at(&self) -> Option<Timestamp> {
         self.finished_at.and_then(|at| purge_at(self.state, at, self.kept_until()))
+    }
+
+    /// Until when the head must be kept for its key's sake, by what it says now, whether or not that is over; nothing where it blocks
+    /// nobody with its own policy, and [`Timestamp::MAX`] where there is no end to it.
+    pub fn remembered_until(&self) -> Option<Timestamp> {
+        must_remember(self, Timestamp::EPOCH).until()
+    }
+
+    /// When the job is tried again; only one that failed and waits for that has such a time.
+    pub fn next_attempt(&self) -> Option<Timestamp> {
+        (self.state == State::Retryable).then_some(self.available_at)
     }
 
     /// Whether the job ends at `now` without another run: a waiting job past its `expires_at` (SEMANTICS 3).

@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use crate::draft::next_version;
 use crate::error::Invalid;
+use crate::event::EventKind;
 use crate::job::{Head, Lease, Role};
 use crate::limits::{EXECUTION_DEFAULT_MS, VISIBILITY_DEFAULT_MS, WORKER_ID_BYTES_MAX};
 use crate::planted::{Bug, is_planted};
+use crate::slot::Slot;
 use crate::state::{Event, State, next};
 use crate::time::Timestamp;
 
@@ -102,6 +104,15 @@ pub struct Grant {
 }
 
 impl Grant {
+    /// The state of a job that was granted.
+    pub const STATE: State = State::Active;
+    /// Where it is filed.
+    pub const SLOT: Slot = Slot::Lease;
+    /// What the log tells of it.
+    pub const EVENT: EventKind = EventKind::Started;
+    /// How long one attempt may run of a job that does not say, in milliseconds.
+    pub const TIMEOUT_MS: u32 = EXECUTION_DEFAULT_MS;
+
     /// A grant for `worker`, whose leases last `visibility_ms` for jobs that do not say. Control characters of its id are
     /// replaced: who checks ids [refuses](is_worker_id) them, and whoever does not must not fail the claims of others.
     pub fn new(worker: Arc<str>, visibility_ms: Option<u32>) -> Self {
@@ -111,21 +122,53 @@ impl Grant {
         };
         Self { worker, visibility_ms: visibility_ms.unwrap_or(VISIBILITY_DEFAULT_MS) }
     }
+
+    /// Whether two grants differ in nothing but whom they are for.
+    pub fn differs_in_worker_alone(&self, other: &Self) -> bool {
+        // Taken apart, so that what is added to a grant is thought of here.
+        let Self { worker: _, visibility_ms } = self;
+        *visibility_ms == other.visibility_ms
+    }
 }
 
-/// Why a ready job is not granted; the engine settles it at once.
+/// What a job says of itself in milliseconds, or `default` where it does not say: where that is 0.
+pub(crate) const fn own_or(own: u32, default: u32) -> u32 {
+    if own == 0 { default } else { own }
+}
+
+/// Why a ready job is not granted; the engine settles it at once. The scripts and statements by which stores grant tell it by
+/// number; frozen with those.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
 pub enum Unclaimable {
     /// Its `expires_at` has passed.
-    Expired,
+    Expired = 0,
     /// It has no attempt left.
-    Exhausted,
+    Exhausted = 1,
     /// It is a follow-up, and another run of its key is under way.
-    Overlaps,
-    /// It is not filed as ready.
-    NotReady,
+    Overlaps = 2,
     /// It is under a limit, which is not the store's to look at.
-    Limited,
+    Limited = 3,
+    /// It is not filed as ready. No template meets one.
+    NotReady = 4,
+}
+
+impl Unclaimable {
+    /// The reason of that number, as a template tells it.
+    pub const fn from_code(code: u8) -> Option<Self> {
+        match code {
+            0 => Some(Self::Expired),
+            1 => Some(Self::Exhausted),
+            2 => Some(Self::Overlaps),
+            3 => Some(Self::Limited),
+            _ => None,
+        }
+    }
+
+    /// The reason's number.
+    pub const fn code(self) -> u8 {
+        self as u8
+    }
 }
 
 /// Grants a lease on a ready job that is under no limit. `runs_of_key` says whether another holder of its key has a
@@ -164,7 +207,8 @@ pub fn grant_limited(
     if head.role == Role::FollowUp && runs_of_key && !is_planted(Bug::FollowUpOverlaps) {
         return Err(Unclaimable::Overlaps);
     }
-    let ms = |own: u32, default: u32| Duration::from_millis(u64::from(if own == 0 { default } else { own }));
+    let until =
+        |own: u32, default: u32| now.saturating_add(Duration::from_millis(u64::from(own_or(own, default))));
     Ok(Head {
         state,
         attempt: head.attempt + u32::from(!is_planted(Bug::AttemptNotCounted)),
@@ -174,8 +218,8 @@ pub fn grant_limited(
         started_at: Some(now),
         lease: Some(Box::new(Lease {
             worker: grant.worker.clone(),
-            visible_until: now.saturating_add(ms(head.visibility_ms, grant.visibility_ms)),
-            run_until: now.saturating_add(ms(head.timeout_ms, EXECUTION_DEFAULT_MS)),
+            visible_until: until(head.visibility_ms, grant.visibility_ms),
+            run_until: until(head.timeout_ms, Grant::TIMEOUT_MS),
         })),
         ..head.clone()
     })

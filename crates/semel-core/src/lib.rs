@@ -2,7 +2,7 @@
 //! ends. Everything here is a pure function of its arguments. There is no I/O, no clock, no async, no wire format.
 //!
 //! # Layout
-//! - [`ident`], [`time`], [`limits`], [`error`]: names, points in time, bounds, refusals.
+//! - [`ident`], [`time`], [`limits`], [`error`], [`hex`]: names, points in time, bounds, refusals, bytes as digits.
 //! - [`state`], [`slot`]: the eight states, the only table of moves, and where a row is filed.
 //! - [`job`], [`body`], [`trail`], [`event`]: a stored job, its parts, and what the log tells of it.
 //! - [`canon`], [`unique`]: identity, hold and conflict: the heart.
@@ -29,6 +29,7 @@ pub mod error;
 pub mod event;
 pub mod explain;
 pub mod follow_up;
+pub mod hex;
 pub mod ident;
 pub mod job;
 pub mod lease;

@@ -194,7 +194,7 @@ pub fn purge(draft: &mut Draft, id: JobId) -> Result<bool, Missing> {
 }
 
 fn forget(draft: &mut Draft, head: &Head) {
-    let remember = must_remember(&head.hold, head, draft.now()).until();
+    let remember = must_remember(head, draft.now()).until();
     draft.forget(head, remember.filter(|_| head.key.is_some() && !is_planted(Bug::PurgeForgetsKey)));
 }
 

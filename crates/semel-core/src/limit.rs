@@ -13,7 +13,6 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::draft::{Draft, Full, KeyRead, Missing, QueueRow, each};
-use crate::event::EventKind;
 use crate::ident::{JobId, QueueName};
 use crate::job::{Head, Role};
 use crate::lease::{Grant, Unclaimable, grant_limited};
@@ -50,6 +49,11 @@ impl Lane {
     /// The record of the limit.
     pub fn row(self) -> QueueName {
         QueueName::of_row("limit", &format!("{:016x}", self.0))
+    }
+
+    /// Whether a job takes one of the limit's places: it is under it and runs.
+    pub fn is_run_by(self, head: &Head) -> bool {
+        head.lane == Some(self) && (head.state == State::Active || is_planted(Bug::EndedKeepsPlace))
     }
 }
 
@@ -274,7 +278,7 @@ fn lease_to_nobody(draft: &mut Draft, mut granted: Head) -> Result<Turn, Missing
         }
     }
     draft.update(&mut granted);
-    draft.tell(EventKind::Started, &granted, 0);
+    draft.tell(Grant::EVENT, &granted, 0);
     Ok(Turn::SetAside(Box::new(granted)))
 }
 
@@ -301,7 +305,7 @@ fn claim_one(draft: &mut Draft, id: JobId, grant: &Grant, started: &mut usize) -
         draft.set_queue(row);
     }
     draft.update(&mut granted);
-    draft.tell(EventKind::Started, &granted, 0);
+    draft.tell(Grant::EVENT, &granted, 0);
     full.map(|full| Turn::Granted(Box::new((granted, full))))
 }
 
@@ -345,7 +349,7 @@ fn gate(draft: &mut Draft, usage: &mut Usage, lane: Lane) -> Result<Gate, Missin
     {
         let (mut running, mut soonest) = (Vec::new(), None::<Timestamp>);
         for head in each(&usage.running, |id| draft.head(JobId::from_bytes(*id)))?.into_iter().flatten() {
-            if head.lane == Some(lane) && (head.state == State::Active || is_planted(Bug::EndedKeepsPlace)) {
+            if lane.is_run_by(&head) {
                 running.push(head.id.to_bytes());
                 let ends = head.lease.as_deref().map(crate::job::Lease::ends_at);
                 soonest = [soonest, ends].into_iter().flatten().min();

@@ -74,6 +74,7 @@ mod tests {
             JobId::mint(at, 7, 0xabcd),
             "one partition changes nothing"
         );
+        assert_eq!(JobId::mint_in(at, 7, 0, 999, 1_000).row(), 7, "more than there may be");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::event::EventKind;
 use crate::follow_up;
 use crate::ident::JobId;
 use crate::job::{Ending, Head, NoteKind};
-use crate::lease::{Bearer, Standing, standing};
+use crate::lease::{Bearer, Standing, own_or, standing};
 use crate::limits::VISIBILITY_DEFAULT_MS;
 use crate::planted::{Bug, is_planted};
 use crate::retry::OnExhaustion;
@@ -305,7 +305,7 @@ pub fn extend(
         other => return Ok(Settled::Refused(refusal(other, &head))),
     }
     let now = draft.now();
-    let own = if head.visibility_ms == 0 { VISIBILITY_DEFAULT_MS } else { head.visibility_ms };
+    let own = own_or(head.visibility_ms, VISIBILITY_DEFAULT_MS);
     let wanted = Duration::from_millis(u64::from(visibility_ms.unwrap_or(own)));
     if let Some(lease) = &mut head.lease {
         let until = now.saturating_add(wanted);
@@ -376,9 +376,4 @@ fn refusal(standing: Standing, head: &Head) -> Refusal {
         Standing::OtherWorker => Refusal::OtherWorker,
         Standing::Current | Standing::Settled | Standing::NotActive => Refusal::WrongState(head.state),
     }
-}
-
-/// When the job may be tried again, and how long that is from the failure; only for a retryable job.
-pub fn next_attempt(head: &Head) -> Option<Timestamp> {
-    (head.state == State::Retryable).then_some(head.available_at)
 }

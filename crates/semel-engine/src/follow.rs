@@ -8,6 +8,7 @@ use semel_core::sight::Queues;
 use semel_core::tenant::Namespace;
 use semel_store::{Recorded, StoreError};
 
+use crate::deadline;
 use crate::engine::Engine;
 
 /// Events read from the store at once.
@@ -164,13 +165,13 @@ impl Follow {
         self.cursor
     }
 
-    /// The next wanted events, at most `limit`; without any when there was none for as long as `patience`, or when the
-    /// log is not what the reader left ([`Reading::place`]).
+    /// The next wanted events, at most `limit`; without any when there was none for as long as `patience` ([`Duration::MAX`] is as
+    /// good as for ever), or when the log is not what the reader left ([`Reading::place`]).
     ///
     /// # Errors
     /// When the store cannot be read. The reader may try again.
     pub async fn next(&mut self, limit: usize, patience: Duration) -> Result<Reading, StoreError> {
-        let deadline = tokio::time::Instant::now() + patience;
+        let deadline = deadline::after(patience);
         let engine = self.engine.clone();
         let _waiting = engine.store().hints().wait();
         loop {

@@ -14,11 +14,13 @@
 //! - [`samples`]: what policies do with the jobs that come, if somebody asks for it.
 //! - `once`: requests that were sent before.
 //! - `apart`: what is decided together until one of it stands in the way of the others.
+//! - `deadline`: until when somebody waits.
 //! - `untold`: jobs that were leased and of which nobody has been told.
 
 mod apart;
 pub mod counters;
 pub mod crons;
+mod deadline;
 pub mod duplicates;
 pub mod duty;
 pub mod engine;

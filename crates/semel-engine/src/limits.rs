@@ -2,7 +2,6 @@
 
 use semel_core::draft::Reads;
 use semel_core::limit::{Lane, Usage};
-use semel_core::state::State;
 use semel_core::time::Timestamp;
 use semel_store::{Store, StoreError};
 
@@ -25,11 +24,8 @@ impl LimitSeen {
         let text = snapshot.peek_queue(&name).and_then(|(row, _)| row.settings.as_deref());
         let Some(usage) = Usage::decode(text) else { return Ok(None) };
         let heads = store.load(Reads { heads: usage.running().collect(), ..Reads::default() }).await?;
-        let running = usage
-            .running()
-            .filter_map(|id| heads.peek(id))
-            .filter(|(head, _)| head.state == State::Active && head.lane == Some(lane))
-            .count();
+        let running =
+            usage.running().filter_map(|id| heads.peek(id)).filter(|(head, _)| lane.is_run_by(head)).count();
         Ok(Some(Self { usage, running, now: heads.now }))
     }
 }

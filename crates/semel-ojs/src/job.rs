@@ -186,9 +186,7 @@ impl<'a> JobView<'a> {
     /// When a failed job is tried again, and how long the wait before its present or next attempt is; nothing for any
     /// other.
     pub fn put_next_attempt(&self, object: &mut Object<'_>) {
-        if self.head.state == State::Retryable {
-            object.plain("next_attempt_at", self.head.available_at);
-        }
+        object.time("next_attempt_at", self.head.next_attempt());
         if self.head.state.is_live()
             && let Some(delay) = self.failures.last().and_then(|failure| failure.retry_delay_ms)
         {

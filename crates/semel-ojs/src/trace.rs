@@ -1,6 +1,7 @@
 //! W3C trace context: from a request's headers into a job's meta, where workers find it.
 
 use semel_core::error::Invalid;
+use semel_core::hex;
 
 use crate::enqueue::Enqueue;
 use crate::members::Members;
@@ -31,12 +32,13 @@ impl Trace {
     pub fn read(parent: &str, state: Option<&str>) -> Option<Self> {
         let mut parts = parent.split('-');
         let (version, trace, span, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
-        let [version] = hex::<1>(version)?;
+        let [version] = hex::parse::<1>(version)?;
         // Later versions may say more.
         if version == 0xff || (version == 0 && parts.next().is_some()) {
             return None;
         }
-        let (trace, span, [flags]) = (hex::<16>(trace)?, hex::<8>(span)?, hex::<1>(flags)?);
+        let (trace, span, [flags]) =
+            (hex::parse::<16>(trace)?, hex::parse::<8>(span)?, hex::parse::<1>(flags)?);
         let state = state.filter(|state| !state.is_empty() && state.len() <= STATE_BYTES_MAX);
         let is_valid = trace != [0; 16] && span != [0; 8];
         is_valid.then(|| Self { trace, span, flags, state: state.map(str::to_owned) })
@@ -44,25 +46,8 @@ impl Trace {
 
     /// As the header `traceparent`.
     pub fn parent(&self) -> String {
-        format!("00-{}-{}-{:02x}", shown(&self.trace), shown(&self.span), self.flags)
+        format!("00-{}-{}-{}", hex::text(&self.trace), hex::text(&self.span), hex::text(&[self.flags]))
     }
-}
-
-/// Lower-case hexadecimal digits.
-pub fn shown(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn hex<const N: usize>(text: &str) -> Option<[u8; N]> {
-    let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-    if text.len() != 2 * N || !text.bytes().all(is_hex) {
-        return None;
-    }
-    let mut bytes = [0; N];
-    for (at, byte) in bytes.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(text.get(2 * at..2 * at + 2)?, 16).ok()?;
-    }
-    Some(bytes)
 }
 
 impl Enqueue {

@@ -7,7 +7,7 @@ use semel_core::draft::{DocumentKey, Expect, Group, Record, Write};
 use semel_core::ident::JobId;
 use semel_core::job::Head;
 use semel_core::time::Timestamp;
-use semel_core::unique::{UniqueKey, must_remember};
+use semel_core::unique::UniqueKey;
 
 use crate::rows::{push_heads, version};
 use crate::values::Params;
@@ -372,5 +372,5 @@ fn guard_of_document(key: &DocumentKey) -> i32 {
 
 /// Until when a head that is kept for its key alone is kept, by what it says now: nothing when it is not.
 fn remembered_until(head: &Head) -> Option<i64> {
-    must_remember(&head.hold, head, Timestamp::EPOCH).until().map(Timestamp::as_micros)
+    head.remembered_until().map(Timestamp::as_micros)
 }

@@ -4,13 +4,9 @@ use std::collections::{HashMap, HashSet};
 
 use bytes::Bytes;
 use semel_core::draft::Full;
-use semel_core::event::EventKind;
 use semel_core::ident::{JobId, QueueName};
 use semel_core::job::{Head, NoteKind};
 use semel_core::lease::{Grant, Unclaimable, grant};
-use semel_core::limits::EXECUTION_DEFAULT_MS;
-use semel_core::slot::Slot;
-use semel_core::state::State;
 use semel_core::time::Timestamp;
 use semel_store::backend::{Claim, Claimed};
 use semel_store::bounds::{CLAIM_LOOKS_EXTRA, LANE_LOOKS};
@@ -60,12 +56,8 @@ impl<'a> Together<'a> {
 
     fn takes(&self, claim: &Claim) -> bool {
         let limits = self.claims.iter().map(|claim| claim.limit).fold(claim.limit, u32::saturating_add);
-        self.claims.first().is_some_and(|first| {
-            first.queues == claim.queues
-                && first.queues.len() == 1
-                && first.grant.visibility_ms == claim.grant.visibility_ms
-                && first.closed == claim.closed
-        }) && limits <= TOGETHER_MAX
+        let is_alike = |first: &&Claim| first.queues.len() == 1 && first.differs_in_taker_alone(claim);
+        self.claims.first().is_some_and(is_alike) && limits <= TOGETHER_MAX
     }
 
     /// The parameters of `take`.
@@ -80,10 +72,10 @@ impl<'a> Together<'a> {
         );
         params.push(i32::from(CLAIM_LOOKS_EXTRA), Type::INT4);
         params.number(first.map_or(0, |claim| i64::from(claim.grant.visibility_ms)));
-        params.number(i64::from(EXECUTION_DEFAULT_MS));
-        params.push(i16::from(State::Active.code()), Type::INT2);
-        params.push(Slot::Lease as i16, Type::INT2);
-        params.push(i16::from(EventKind::Started.code()), Type::INT2);
+        params.number(i64::from(Grant::TIMEOUT_MS));
+        params.push(i16::from(Grant::STATE.code()), Type::INT2);
+        params.push(Grant::SLOT as i16, Type::INT2);
+        params.push(i16::from(Grant::EVENT.code()), Type::INT2);
         params.numbers(
             first.iter().flat_map(|claim| &claim.closed).map(|lane| rows::lane_number(*lane)).collect(),
         );
@@ -129,13 +121,9 @@ impl<'a> Together<'a> {
                     }
                 }
                 3 => {
-                    let reason = match row.try_get::<_, i64>(1)? {
-                        0 => Unclaimable::Expired,
-                        1 => Unclaimable::Exhausted,
-                        2 => Unclaimable::Overlaps,
-                        3 => Unclaimable::Limited,
-                        _ => return Err(PostgresError::Answer("take")),
-                    };
+                    let reason =
+                        u8::try_from(row.try_get::<_, i64>(1)?).ok().and_then(Unclaimable::from_code);
+                    let reason = reason.ok_or(PostgresError::Answer("take"))?;
                     all[whose(row)?].unclaimable.push((rows::id(row, HEAD)?, reason));
                 }
                 _ => return Err(PostgresError::Answer("take")),

@@ -132,10 +132,7 @@ impl Shared {
 
     /// What to ask the database for.
     pub(crate) fn question<'a>(&self, reads: &'a Reads) -> Question<'a> {
-        let mut ended: HashMap<&'a UniqueKey, bool> = HashMap::new();
-        for read in &reads.keys {
-            *ended.entry(&read.key).or_default() |= read.states.intersects(StateSet::FINISHED);
-        }
+        let ended = reads.keys_once();
         let mut params = Params::sparse();
         self.push_time(&mut params);
         params.ids(reads.heads.clone());

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
 use deadpool_postgres::Object;
+use semel_core::hex;
 use semel_core::ident::JobId;
 use semel_store::{News, Untold, random};
 use tokio_postgres::Row;
@@ -37,7 +38,7 @@ pub struct Teller {
 impl Teller {
     /// One with nothing to tell.
     pub fn new() -> Self {
-        let name = random::secret().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        let name = hex::text(&random::secret()[..8]);
         Self { name, untold: Untold::new(JOBS_MAX), listens_by: AtomicI32::new(0) }
     }
 

@@ -4,10 +4,7 @@
 use bytes::Bytes;
 use redis::{Cmd, Value};
 use semel_core::draft::Full;
-use semel_core::event::EventKind;
-use semel_core::lease::Unclaimable;
-use semel_core::limits::EXECUTION_DEFAULT_MS;
-use semel_core::state::State;
+use semel_core::lease::{Grant, Unclaimable};
 use semel_store::backend::{Claim, Claimed};
 use semel_store::bounds::{CLAIM_LOOKS_EXTRA, LANE_LOOKS};
 
@@ -17,15 +14,15 @@ use crate::store::Shared;
 use crate::values::{Values, bytes, id, list, number};
 
 impl Shared {
-    /// Adds claims that [go together](is_alike) to a call of their script.
+    /// Adds claims that [go together](Claim::differs_in_taker_alone) to a call of their script.
     pub(crate) fn push_claims(&self, command: &mut Cmd, claims: &[Claim]) {
         let Some(first) = claims.first() else { return };
         command
             .arg(CLAIM_LOOKS_EXTRA)
             .arg(first.grant.visibility_ms)
-            .arg(EXECUTION_DEFAULT_MS)
-            .arg(State::Active.code())
-            .arg(EventKind::Started.code())
+            .arg(Grant::TIMEOUT_MS)
+            .arg(Grant::STATE.code())
+            .arg(Grant::EVENT.code())
             .arg(LANE_LOOKS)
             .arg(claims.len());
         for claim in claims {
@@ -46,13 +43,6 @@ impl Shared {
         self.saw(answer.time()?);
         (0..claims).map(|_| claimed(answer.take()?)).collect()
     }
-}
-
-/// Whether two claims differ in nothing but who takes how many. One script then deals out what it finds, in their order.
-pub fn is_alike(one: &Claim, other: &Claim) -> bool {
-    one.queues == other.queues
-        && one.closed == other.closed
-        && one.grant.visibility_ms == other.grant.visibility_ms
 }
 
 /// What a claim took.
@@ -81,14 +71,8 @@ fn claimed(value: Value) -> Result<Claimed, RedisError> {
     for refused in list(answer.take()?)? {
         let mut parts = Values::of(refused)?;
         let id = id(parts.take()?)?;
-        let reason = match number::<i64>(parts.take()?)? {
-            0 => Unclaimable::Expired,
-            1 => Unclaimable::Exhausted,
-            2 => Unclaimable::Overlaps,
-            3 => Unclaimable::Limited,
-            _ => return Err(RedisError::Answer("claim")),
-        };
-        claimed.unclaimable.push((id, reason));
+        let reason = Unclaimable::from_code(number(parts.take()?)?);
+        claimed.unclaimable.push((id, reason.ok_or(RedisError::Answer("claim"))?));
     }
     Ok(claimed)
 }

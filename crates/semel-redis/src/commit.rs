@@ -9,7 +9,6 @@ use semel_store::News;
 use semel_store::backend::{Applied, Batch, Claim, Claimed, Verdict};
 use tokio::time::Instant;
 
-use crate::claim::is_alike;
 use crate::error::RedisError;
 use crate::link::Link;
 use crate::request;
@@ -67,8 +66,8 @@ impl Shared {
             request::push(&mut command, link.base(), &batch.groups, None);
             commands.push(command);
         }
-        let claims: Vec<&[Claim]> =
-            batch.claims.chunk_by(is_alike).flat_map(|alike| alike.chunk_by(together())).collect();
+        let alike = batch.claims.chunk_by(Claim::differs_in_taker_alone);
+        let claims: Vec<&[Claim]> = alike.flat_map(|alike| alike.chunk_by(together())).collect();
         for (place, claims) in claims.iter().enumerate() {
             let mut command = link.call(Script::Claim);
             command.arg(turn.claim(place)).arg(turn.number);

@@ -11,7 +11,6 @@ use semel_core::partition;
 use semel_store::backend::{Batch, Claim, Claimed};
 use semel_store::bounds::{CLAIM_LOOKS_EXTRA, LANE_LOOKS};
 
-use crate::claim::is_alike;
 use crate::commit::together;
 use crate::error::RedisError;
 use crate::head::Reader;
@@ -24,6 +23,8 @@ const FEW: u32 = 16;
 /// How much more than its share a partition is asked for, and how much more when that was too little.
 const MORE: u32 = 2;
 const MUCH_MORE: u32 = 8;
+/// What a candidate has in the place of a reason when it would be granted.
+const GRANTED: u8 = 255;
 
 /// A job that a partition would look at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,7 +34,7 @@ struct Candidate {
     /// Priority, time and id, in the order of their bytes.
     place: [u8; 25],
     partition: u16,
-    /// Why it is not granted; 255 when it is.
+    /// The [number](Unclaimable::code) of why it is not granted, or [`GRANTED`].
     why: u8,
     /// The limit that it is under, if it is under one.
     lane: [u8; 8],
@@ -42,12 +43,12 @@ struct Candidate {
 impl Candidate {
     /// Whether it is one of those that are wanted: granted, or not for its limit alone.
     const fn is_counted(&self) -> bool {
-        matches!(self.why, 3 | 255)
+        self.why == GRANTED || self.is_limited()
     }
 
     /// Whether its limit alone keeps it from being granted.
     const fn is_limited(&self) -> bool {
-        self.why == 3
+        self.why == Unclaimable::Limited.code()
     }
 }
 
@@ -140,13 +141,7 @@ fn deal(mut all: Vec<Candidate>, limits: &[u32]) -> Result<Vec<Hand>, RedisError
                 *hand.from.entry(candidate.partition).or_default() += 1;
                 (taken, left) = (taken + 1, left.saturating_sub(1));
             }
-            hand.unclaimable.extend(match candidate.why {
-                0 => Some((id, Unclaimable::Expired)),
-                1 => Some((id, Unclaimable::Exhausted)),
-                2 => Some((id, Unclaimable::Overlaps)),
-                3 => Some((id, Unclaimable::Limited)),
-                _ => None,
-            });
+            hand.unclaimable.extend(Unclaimable::from_code(candidate.why).map(|why| (id, why)));
         }
     }
     Ok(hands)
@@ -156,7 +151,8 @@ impl Partitions {
     /// Serves claims, in their order.
     pub async fn claim(&self, claims: &[Claim]) -> Result<Vec<Claimed>, RedisError> {
         let mut all = Vec::with_capacity(claims.len());
-        for alike in claims.chunk_by(is_alike).flat_map(|alike| alike.chunk_by(together())) {
+        let alike = claims.chunk_by(Claim::differs_in_taker_alone);
+        for alike in alike.flat_map(|alike| alike.chunk_by(together())) {
             match self.claim_alike(alike).await {
                 Ok(claimed) => all.extend(claimed),
                 // What others were given is theirs.
@@ -290,14 +286,15 @@ impl Partitions {
 
 #[cfg(test)]
 mod tests {
-    use super::{Candidate, Shown, short};
+    use super::{Candidate, GRANTED, Shown, Unclaimable, short};
 
     /// Those of one partition, at these places; a negative one is not counted.
     fn shown(partition: u16, asked: u32, at: &[i16]) -> Shown {
         let candidates = at.iter().map(|at| {
             let mut place = [0; 25];
             place[..2].copy_from_slice(&at.unsigned_abs().to_be_bytes());
-            Candidate { queue: 0, place, partition, why: if *at < 0 { 0 } else { 255 }, lane: [0; 8] }
+            let why = if *at < 0 { Unclaimable::Expired.code() } else { GRANTED };
+            Candidate { queue: 0, place, partition, why, lane: [0; 8] }
         });
         Shown { partition, candidates: candidates.collect(), asked }
     }

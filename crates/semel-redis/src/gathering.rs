@@ -12,7 +12,6 @@ use semel_core::ident::{JobId, QueueName};
 use semel_core::job::Head;
 use semel_core::partition;
 use semel_core::settings::waiting;
-use semel_core::state::StateSet;
 use semel_core::time::Timestamp;
 use semel_core::unique::UniqueKey;
 use tokio::time::{Instant, timeout_at};
@@ -225,12 +224,8 @@ impl Partitions {
                 if is_full { reads.fulls.push(id) } else { reads.heads.push(id) }
             }
         }
-        let mut ended: Map<UniqueKey, bool> = Map::default();
-        for read in &reads.keys {
-            *ended.entry(read.key).or_default() |= read.states.intersects(StateSet::FINISHED);
-        }
-        for (key, ended) in ended {
-            asked[usize::from(partition::of_key(&key, count))].keys.push((key, ended));
+        for (key, ended) in reads.keys_once() {
+            asked[usize::from(partition::of_key(key, count))].keys.push((*key, ended));
         }
         // Once each, however many ask for it: the shares are added up.
         let names: BTreeSet<&QueueName> = reads.queues.iter().collect();

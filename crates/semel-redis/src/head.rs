@@ -9,7 +9,7 @@ use semel_core::limit::Lane;
 use semel_core::slot::{Filing, Slot};
 use semel_core::state::State;
 use semel_core::time::Timestamp;
-use semel_core::unique::{Hold, UniqueKey, must_remember};
+use semel_core::unique::{Hold, UniqueKey};
 
 /// The slot of a head that is kept for its key alone.
 const KEPT: u8 = 255;
@@ -58,7 +58,7 @@ pub fn maybe_time(bytes: [u8; 8]) -> Option<Timestamp> {
 
 /// Until when a head that is kept for its key alone is kept, by what it says now, as a place.
 pub fn remembered_until(head: &Head) -> [u8; 8] {
-    maybe_place(must_remember(&head.hold, head, Timestamp::EPOCH).until())
+    maybe_place(head.remembered_until())
 }
 
 /// A priority as a byte: the highest has the lowest.

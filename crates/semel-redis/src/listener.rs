@@ -20,8 +20,8 @@ use crate::teller::read;
 
 /// How often the log's end is looked at where messages do not arrive.
 const LOOK: Duration = Duration::from_millis(100);
-/// How long after a failure it is listened again.
-const LISTEN_AGAIN: u32 = 50;
+/// So many looks after a failure it is tried again to listen.
+const LOOKS: u32 = 50;
 /// How long a connection to listen on may take.
 const LISTEN: Duration = Duration::from_secs(20);
 /// How often it is looked whether anybody is still there.
@@ -100,7 +100,7 @@ async fn listen(
 /// Looks at the log's end for a while. Says whether anybody is still there.
 async fn look(store: &Weak<Shared>, hints: &Weak<Hints>) -> bool {
     let mut tip = None;
-    for _ in 0..LISTEN_AGAIN {
+    for _ in 0..LOOKS {
         let Some((shared, waiting)) = store.upgrade().zip(hints.upgrade()) else { return false };
         if waiting.is_awaited() {
             match shared.events(u64::MAX >> 1, 0).await {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use redis::Value;
-use semel_core::draft::{Document, Full, KeyRead, KeyView, Map, QueueRow, Reads, Snapshot, Spent};
+use semel_core::draft::{Document, Full, KeyRead, KeyView, QueueRow, Reads, Snapshot, Spent};
 use semel_core::ident::{JobId, QueueName};
 use semel_core::job::{Head, NoteKind};
 use semel_core::settings::waiting;
@@ -37,11 +37,8 @@ pub struct Counters {
 impl Shared {
     /// Everything `reads` names.
     pub(crate) async fn load(&self, reads: &Reads) -> Result<Snapshot, RedisError> {
-        let mut ended: Map<UniqueKey, bool> = Map::default();
-        for read in &reads.keys {
-            *ended.entry(read.key).or_default() |= read.states.intersects(StateSet::FINISHED);
-        }
-        let keys: Vec<(UniqueKey, bool)> = ended.into_iter().collect();
+        let keys: Vec<(UniqueKey, bool)> =
+            reads.keys_once().into_iter().map(|(key, ended)| (*key, ended)).collect();
         let Loaded { now, heads, found, mut answer } = self.ask_for(reads, &keys, &[]).await?;
         let mut snapshot = Snapshot::with_room_for(now, reads);
         for (id, value) in reads.heads.iter().zip(heads) {

@@ -334,7 +334,7 @@ mod tests {
         assert_eq!(load.0.body_bytes.load(Ordering::Relaxed), 0);
     }
 
-    /// One token's large bodies once made the server refuse everybody's heartbeats.
+    /// One token's large bodies must not make the server refuse everybody's heartbeats.
     #[test]
     fn the_bytes_of_a_token_are_bounded_and_small_bodies_are_free_of_it() {
         let load = Arc::new(Load::default());

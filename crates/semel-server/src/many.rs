@@ -127,7 +127,7 @@ mod tests {
         assert!(has_more(0, 5, 0, true) && !has_more(5, 5, 0, true));
     }
 
-    /// A type that nobody uses once had the whole store looked through by one request.
+    /// A type that nobody uses does not have the whole store looked through by one request.
     #[tokio::test]
     async fn a_look_ends_after_so_many_listings_and_the_next_goes_on() {
         let engine = Engine::start(Arc::new(Memory::default())).unwrap();

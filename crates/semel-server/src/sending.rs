@@ -79,7 +79,7 @@ mod tests {
     use super::*;
     use crate::load::{Bounds, Load};
 
-    /// The place was once free when the answer had been made, however large it was and however slowly it was read.
+    /// Were the place free once the answer is made, any number of large ones could be read slowly at once.
     #[tokio::test]
     async fn an_answer_keeps_its_place_until_its_last_piece() {
         let load = Arc::new(Load::default());

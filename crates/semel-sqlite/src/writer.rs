@@ -254,7 +254,7 @@ impl<'a> Writer<'a> {
             return self.release_left_out(key);
         }
         // A window that was renewed is to be remembered for longer.
-        let forget_at = must_remember(&head.hold, head, self.now).until().unwrap_or(self.now);
+        let forget_at = must_remember(head, self.now).until().unwrap_or(self.now);
         if let Some(known) = self.remembered(&key, seq)? {
             let head = Head { version: head.version, renewed_at: head.renewed_at, ..known };
             self.remember(key, seq, head.id, Some(Remembered { head, forget_at: Some(forget_at) }));

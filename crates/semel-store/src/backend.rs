@@ -273,6 +273,15 @@ pub struct Claim {
     pub closed: Vec<Lane>,
 }
 
+impl Claim {
+    /// Whether two claims differ in nothing but who takes how many: then one look may serve both, one after the other.
+    pub fn differs_in_taker_alone(&self, other: &Self) -> bool {
+        // Taken apart, so that what is added to a claim is thought of here.
+        let Self { queues, limit: _, grant, closed } = self;
+        *queues == other.queues && *closed == other.closed && grant.differs_in_worker_alone(&other.grant)
+    }
+}
+
 /// What a claim took.
 #[derive(Clone, Debug, Default)]
 pub struct Claimed {
@@ -416,4 +425,29 @@ pub struct Facts {
     pub blocks: bool,
     /// How many commits one batcher may have in flight at once.
     pub commits_in_flight: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn claims_go_together_whoever_takes_how_many() {
+        let grant = |worker: &str, ms| Grant::new(worker.into(), ms);
+        let one = Claim {
+            queues: vec![QueueName::default()],
+            limit: 1,
+            grant: grant("a", None),
+            closed: Vec::new(),
+        };
+        let other = Claim { limit: 9, grant: grant("b", None), ..one.clone() };
+        assert!(one.differs_in_taker_alone(&other));
+        for apart in [
+            Claim { queues: Vec::new(), ..other.clone() },
+            Claim { grant: grant("b", Some(1)), ..other.clone() },
+            Claim { closed: vec![Lane::of("k")], ..other },
+        ] {
+            assert!(!one.differs_in_taker_alone(&apart), "{apart:?}");
+        }
+    }
 }

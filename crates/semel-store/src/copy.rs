@@ -15,6 +15,7 @@ use semel_core::draft::{
     Document, DocumentKey, DocumentKind, Expect, Group, Reads, Record, Write, next_version,
 };
 use semel_core::event::Place;
+use semel_core::hex;
 use semel_core::ident::JobId;
 use semel_core::state::State;
 use semel_core::webhook;
@@ -161,7 +162,7 @@ async fn look_beside(outbox: Option<&dyn Outbox>) -> Result<(), CopyError> {
 
 /// Marks the target, or finds it marked: by which version, and whether it was.
 async fn begin(from: &dyn Backend, to: &dyn Backend, read_to: u64) -> Result<(Document, bool), CopyError> {
-    let secret: String = from.secret().iter().map(|byte| format!("{byte:02x}")).collect();
+    let secret = hex::text(&from.secret());
     if let Some(mark) = marked(to).await.map_err(CopyError::Target)? {
         let text = String::from_utf8_lossy(&mark.text).into_owned();
         let (of, place) = text.split_once(' ').unwrap_or_default();

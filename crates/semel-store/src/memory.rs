@@ -8,9 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use semel_core::draft::{Full, Map, QueueRow, Reads, Snapshot, Spent, Write};
-use semel_core::event::{Event, EventKind};
+use semel_core::event::Event;
 use semel_core::ident::JobId;
 use semel_core::job::{Head, NoteKind};
+use semel_core::lease::Grant;
 use semel_core::slot::Due;
 use semel_core::time::Timestamp;
 
@@ -359,7 +360,7 @@ impl Backend for Memory {
 /// What the log tells of a grant.
 pub fn started(head: &Head) -> Event {
     Event {
-        kind: EventKind::Started,
+        kind: Grant::EVENT,
         job: head.id,
         job_type: head.job_type.clone(),
         queue: head.queue.clone(),

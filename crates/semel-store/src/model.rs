@@ -16,7 +16,7 @@ use semel_core::planted::{Bug, is_planted};
 use semel_core::settings::waiting;
 use semel_core::slot::{Due, Filing, Slot};
 use semel_core::time::Timestamp;
-use semel_core::unique::{is_kept, must_remember};
+use semel_core::unique::is_kept;
 
 pub use self::keys::{bounded, deciding};
 pub use self::queues::QueueTotals;
@@ -270,7 +270,7 @@ impl Model {
     /// New values for a head that is only kept for its key's sake: its window was renewed, or its key released.
     fn put_remembered(&mut self, head: Head) {
         let (id, version) = (head.id, head.version);
-        let remember = must_remember(&head.hold, &head, Timestamp::EPOCH).until();
+        let remember = head.remembered_until();
         let (Some(key), Some(place)) = (head.key, self.heads.place(id)) else { return self.forget(id, None) };
         self.heads.replace(place, head);
         self.keys.touch(&self.heads, &key, version);
@@ -307,11 +307,6 @@ impl Model {
             index.iter().take_while(|(at, _)| *at <= now).take(limit).map(|(_, id)| *id).collect();
         let next = index.iter().nth(ids.len()).map(|(at, _)| *at);
         (ids, next)
-    }
-
-    /// When the next job of that kind falls due.
-    pub fn next_due(&self, due: Due) -> Option<Timestamp> {
-        self.index(due).first().map(|(at, _)| *at)
     }
 
     fn index(&self, due: Due) -> &BTreeSet<(Timestamp, JobId)> {

@@ -2,6 +2,8 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
+use semel_core::hex;
+
 /// A number.
 pub fn number() -> u64 {
     RandomState::new().build_hasher().finish()
@@ -9,7 +11,7 @@ pub fn number() -> u64 {
 
 /// 128 bits that nobody guesses, as 32 hexadecimal digits.
 pub fn text() -> String {
-    secret().iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::text(&secret())
 }
 
 /// A number that is kept secret.

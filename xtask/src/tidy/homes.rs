@@ -9,8 +9,16 @@ const CORE: &str = "semel-core";
 /// The crates that move data and know no rule.
 pub const BACKENDS: &[&str] = &["semel-sqlite", "semel-postgres", "semel-redis"];
 /// Names of rules.
-const POLICY_WORDS: &[&str] =
-    &["OnConflict", "UniquePolicy", "RetryPolicy", "Backoff", "on_conflict", "non_retryable", "admit("];
+const POLICY_WORDS: &[&str] = &[
+    "OnConflict",
+    "UniquePolicy",
+    "RetryPolicy",
+    "Backoff",
+    "EXECUTION_DEFAULT_MS",
+    "on_conflict",
+    "non_retryable",
+    "admit(",
+];
 /// The test kit makes rows by hand, to see whether a store brings them back.
 const MAKES_ROWS: &str = "semel-testkit";
 /// Modules of the standard library that the core has no use for.

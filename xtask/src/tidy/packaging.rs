@@ -174,7 +174,7 @@ mod tests {
         );
     }
 
-    /// The unit once had the store as a flag: a host whose SEMEL_STORE named a database served a file of its own.
+    /// With the store as a flag of the unit, a host whose SEMEL_STORE names a database would serve a file of its own.
     #[test]
     fn no_flag_beats_a_variable() {
         let said = found("packaging/a", "ExecStart=/usr/bin/semel serve --drain 20 --listen 127.0.0.1:8080");

@@ -233,7 +233,7 @@ fn dead_letters_are_listed_sent_back_and_deleted() {
     drop(server);
 }
 
-/// Typed as it was shown, the next page once was of all jobs.
+/// Typed as it is shown, the next page is of the same jobs, not of all.
 #[test]
 fn the_next_page_is_named_with_the_words_that_were_given() {
     let folder = Folder::new();

@@ -46,6 +46,15 @@ impl Reads {
         self.heads.is_empty() && self.fulls.is_empty() && self.queues.is_empty() && self.documents.is_empty()
     }
 
+    /// Each key that is asked for, once, and whether finished holders of it may be wanted.
+    pub fn keys_once(&self) -> Map<&UniqueKey, bool> {
+        let mut once: Map<&UniqueKey, bool> = Map::default();
+        for read in &self.keys {
+            *once.entry(&read.key).or_default() |= read.states.intersects(StateSet::FINISHED);
+        }
+        once
+    }
+
     /// Empties the lists, keeping their memory.
     pub fn clear(&mut self) {
         self.heads.clear();
@@ -465,6 +474,16 @@ mod tests {
         assert_eq!(part.peek_queue(&queue("a")).map(|(_, waiting)| waiting), Some(7));
         assert!(part.peek_queue(&queue("b")).is_none());
         assert!(part.peek_document(&document("a")).is_some() && part.peek_document(&document("b")).is_none());
+    }
+
+    #[test]
+    fn a_key_is_looked_for_once_for_all_who_ask() {
+        let key = |number: u8| UniqueKey::from_bytes([number; 32]);
+        let read = |number, states| KeyRead { key: key(number), states, all: false };
+        let keys = vec![read(1, StateSet::LIVE), read(2, StateSet::LIVE), read(1, StateSet::FINISHED)];
+        let reads = Reads { keys, ..Reads::default() };
+        let (first, second) = (key(1), key(2));
+        assert_eq!(reads.keys_once(), Map::from_iter([(&first, true), (&second, false)]));
     }
 
     #[test]

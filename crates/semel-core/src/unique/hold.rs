@@ -160,7 +160,8 @@ impl Remember {
 
 /// Whether a job may still block somebody by its own policy, so that purging its head would free its key early
 /// (SEMANTICS 3). An unfinished job is never forgotten.
-pub fn must_remember(hold: &Hold, head: &Head, now: Timestamp) -> Remember {
+pub fn must_remember(head: &Head, now: Timestamp) -> Remember {
+    let hold = &head.hold;
     if head.state.is_live() {
         return Remember::Forever;
     }

@@ -7,6 +7,7 @@ use super::choice::Dimension;
 use super::policy::{MetaPart, UniquePolicy};
 use crate::canon::{Hashed, Json, Rule, Sink, nfc, push_token, put_exact, put_json, put_members, put_text};
 use crate::error::Invalid;
+use crate::hex;
 use crate::limits::POLICY_NAMES_MAX;
 use crate::planted::{Bug, is_planted};
 
@@ -56,32 +57,16 @@ impl UniqueKey {
     }
 
     fn from_text(text: &str) -> Option<Self> {
-        let digits = text.as_bytes();
-        if digits.len() != 64 {
-            return None;
-        }
-        let mut key = [0; 32];
-        for (byte, pair) in key.iter_mut().zip(digits.chunks_exact(2)) {
-            for digit in pair {
-                let value = match digit {
-                    b'0'..=b'9' => digit - b'0',
-                    b'a'..=b'f' => digit - b'a' + 10,
-                    _ => return None,
-                };
-                *byte = *byte << 4 | value;
-            }
-        }
-        Some(Self(key))
+        hex::parse(text).map(Self)
     }
 }
 
 impl fmt::Display for UniqueKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const HEX: &[u8; 16] = b"0123456789abcdef";
         // In one piece: every answer about a unique job has a key.
         let mut text = [0; 64];
         for (pair, byte) in text.chunks_exact_mut(2).zip(self.0) {
-            pair.copy_from_slice(&[HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 0xf)]]);
+            pair.copy_from_slice(&hex::digits(byte));
         }
         f.write_str(str::from_utf8(&text).unwrap_or_default())
     }

@@ -37,7 +37,7 @@ pub fn outlives(later: &Head, earlier: &Head) -> bool {
 
 /// Whether duplicates have `later` remembered for as long as they would have `earlier`.
 fn renews_as_long(later: &Head, earlier: &Head) -> bool {
-    let own = |head: &Head| must_remember(&head.hold, head, Timestamp::EPOCH);
+    let own = |head: &Head| must_remember(head, Timestamp::EPOCH);
     let slides =
         |head: &Head| head.hold.from == PeriodFrom::LastDuplicate && matches!(own(head), Remember::Until(_));
     !slides(earlier)
@@ -65,5 +65,5 @@ pub fn leave_out_outlived(holders: &mut Vec<Head>) {
 /// The end of a finished head's memory by its own policy, or of its retention, whichever is later.
 fn remembered_until(head: &Head) -> Timestamp {
     let kept = head.purge_at().unwrap_or(Timestamp::EPOCH);
-    must_remember(&head.hold, head, Timestamp::EPOCH).until().map_or(kept, |until| until.max(kept))
+    head.remembered_until().map_or(kept, |until| until.max(kept))
 }

@@ -4,6 +4,7 @@
 use std::fmt;
 
 use super::spec::PolicySpec;
+use crate::lease::own_or;
 use crate::limits::VISIBILITY_DEFAULT_MS;
 use crate::state::State;
 
@@ -86,10 +87,7 @@ impl Preset {
             Self::Content => Some(PolicySpec {
                 keys: Some(texts(&["type", "queue", "args", "meta"])),
                 meta_except: Some(Vec::new()),
-                period_ms: Some(u64::from(match given.visibility_ms {
-                    0 => VISIBILITY_DEFAULT_MS,
-                    own => own,
-                })),
+                period_ms: Some(u64::from(own_or(given.visibility_ms, VISIBILITY_DEFAULT_MS))),
                 while_active: Some(true),
                 on_conflict: Some("ignore".to_owned()),
                 ..PolicySpec::default()

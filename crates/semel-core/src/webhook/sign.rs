@@ -2,17 +2,15 @@
 
 use sha2::{Digest, Sha256};
 
+use crate::hex;
+
 /// How many bytes a block of SHA-256 has: what HMAC pads a secret to.
 const BLOCK: usize = 64;
 
 /// The text of the signature header of a delivery: `sha256=` and the HMAC-SHA256 of `timestamp.body`, in hexadecimal.
 pub fn signature(secret: &str, timestamp: i64, body: &[u8]) -> String {
-    let mut text = "sha256=".to_owned();
-    for byte in hmac(secret.as_bytes(), &[timestamp.to_string().as_bytes(), b".", body]) {
-        text.push(char::from(b"0123456789abcdef"[usize::from(byte >> 4)]));
-        text.push(char::from(b"0123456789abcdef"[usize::from(byte & 0xf)]));
-    }
-    text
+    let code = hmac(secret.as_bytes(), &[timestamp.to_string().as_bytes(), b".", body]);
+    format!("sha256={}", hex::text(&code))
 }
 
 /// HMAC-SHA256 (RFC 2104) of the parts, one after the other.
@@ -37,23 +35,19 @@ fn hmac(secret: &[u8], parts: &[&[u8]]) -> [u8; 32] {
 mod tests {
     use super::*;
 
-    fn hex(bytes: &[u8]) -> String {
-        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-    }
-
     /// RFC 4231, cases 1, 2 and 6.
     #[test]
     fn the_code_is_that_of_the_rfc() {
         assert_eq!(
-            hex(&hmac(&[0x0b; 20], &[b"Hi There"])),
+            hex::text(&hmac(&[0x0b; 20], &[b"Hi There"])),
             "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7"
         );
         assert_eq!(
-            hex(&hmac(b"Jefe", &[b"what do ya want ", b"for nothing?"])),
+            hex::text(&hmac(b"Jefe", &[b"what do ya want ", b"for nothing?"])),
             "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843"
         );
         assert_eq!(
-            hex(&hmac(&[0xaa; 131], &[b"Test Using Larger Than Block-Size Key - Hash Key First"])),
+            hex::text(&hmac(&[0xaa; 131], &[b"Test Using Larger Than Block-Size Key - Hash Key First"])),
             "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54"
         );
         assert_ne!(signature("s", 1, b"x"), signature("s", 11, b""), "the parts cannot run together");
@@ -62,7 +56,7 @@ mod tests {
     /// As others compute it: the code of `timestamp.body`.
     #[test]
     fn what_is_signed_is_the_time_a_dot_and_the_body() {
-        let whole: String = hex(&hmac(b"s3cret", &[b"1700000000.{}"]));
+        let whole = hex::text(&hmac(b"s3cret", &[b"1700000000.{}"]));
         assert_eq!(signature("s3cret", 1_700_000_000, b"{}"), format!("sha256={whole}"));
     }
 }

@@ -420,7 +420,8 @@ proptest! {
         let later = ago(-later);
         let own = policy.hold();
         prop_assert_eq!(Hold::from_bytes(&own.to_bytes()), Ok(own));
-        match must_remember(&own, &holder, NOW) {
+        holder.hold = own;
+        match must_remember(&holder, NOW) {
             Remember::Forget => {
                 prop_assert!(!blocks(&policy, &holder, NOW).is_blocking());
                 prop_assert!(!blocks(&policy, &holder, later).is_blocking());
@@ -454,6 +455,6 @@ fn a_month_s_end_does_not_let_an_older_holder_outlive_a_newer_one() {
 
 #[test]
 fn a_live_job_is_never_forgotten() {
-    assert_eq!(must_remember(&Hold::NONE, &head(0, State::Active, PERIOD_DAYS_MAX), NOW), Remember::Forever);
-    assert_eq!(must_remember(&Hold::NONE, &head(0, State::Completed, 1), NOW), Remember::Forget);
+    assert_eq!(must_remember(&head(0, State::Active, PERIOD_DAYS_MAX), NOW), Remember::Forever);
+    assert_eq!(must_remember(&head(0, State::Completed, 1), NOW), Remember::Forget);
 }

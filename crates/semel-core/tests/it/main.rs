@@ -5,6 +5,7 @@ mod admission;
 mod canon;
 mod explanation;
 mod golden;
+mod grants;
 mod page;
 mod policy;
 mod retention;

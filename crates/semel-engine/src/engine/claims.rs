@@ -17,6 +17,7 @@ use tokio::time::Instant;
 
 use super::Engine;
 use crate::apart::{Apart, PATIENCE, apart};
+use crate::deadline;
 use crate::job::Job;
 use crate::latency::What;
 use crate::limits::LimitSeen;
@@ -187,7 +188,8 @@ impl Engine {
         Ok(seen)
     }
 
-    /// As [`claim`](Self::claim), but when there is nothing waits up to `patience` for something.
+    /// As [`claim`](Self::claim), but when there is nothing waits up to `patience` for something; as good as for ever with
+    /// [`Duration::MAX`].
     ///
     /// # Errors
     /// When the store cannot commit.
@@ -206,7 +208,7 @@ impl Engine {
         stop: impl Future<Output = ()>,
     ) -> Result<Vec<Job>, StoreError> {
         let mut stop = std::pin::pin!(stop);
-        let deadline = Instant::now() + patience;
+        let deadline = deadline::after(patience);
         let hints = self.shared.store.hints();
         let _waiting = hints.wait();
         let mut rest = Duration::ZERO;

@@ -61,8 +61,8 @@ async fn a_worker_of_other_queues_is_not_spoken_for() {
     server.stop().await;
 }
 
-/// Before a server has heard of a worker, anybody's word once was taken for its own: it got no job, so nobody got to know which
-/// queues are its own.
+/// Also before a server has heard of a worker, nobody's word is taken for its own: it would get no job, and so nobody would get to
+/// know which queues are its own.
 #[tokio::test]
 async fn a_worker_that_nobody_knows_yet_is_not_spoken_for_either() {
     let server = server().await;

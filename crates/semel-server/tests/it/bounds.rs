@@ -47,7 +47,7 @@ async fn pages(server: &Server, path: &str, list: &str, name: &str) -> (BTreeSet
     }
 }
 
-/// Each duplicate was once answered with the whole of its job, however many there were: a request of a megabyte, with an answer of gigabytes.
+/// Were each duplicate answered with the whole of its job, however many there are, a request of a megabyte would have an answer of gigabytes.
 #[tokio::test]
 async fn a_bulk_tells_a_whole_job_as_often_as_there_is_room() {
     let server = Server::start().await;

@@ -133,7 +133,7 @@ async fn a_page_of_crons_says_no_total_that_it_does_not_know() {
     server.stop().await;
 }
 
-/// A name is taken whoever has it; the answer once was that there is no such cron.
+/// A name is taken whoever has it, also by a cron that the caller is told there is none of.
 #[tokio::test]
 async fn anothers_name_is_taken() {
     let server = server().await;
@@ -190,7 +190,7 @@ async fn a_disabled_cron_that_is_registered_again_stays_disabled() {
     server.stop().await;
 }
 
-/// Taken for a promise that is not kept, the header once made two jobs of one request.
+/// It would be a promise that is not kept: the request, sent again, is another tick.
 #[tokio::test]
 async fn a_tick_by_hand_takes_no_idempotency_key() {
     let server = Server::start().await;

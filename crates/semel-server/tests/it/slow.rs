@@ -45,7 +45,7 @@ async fn half_a_header_is_not_waited_for() {
     server.stop().await;
 }
 
-/// Whoever sends one request after another and reads no answer once had all of them answered, into memory.
+/// Whoever sends one request after another and reads no answer does not have all of them answered, into memory.
 #[tokio::test]
 async fn who_reads_nothing_is_held_back() {
     const SENT: usize = 300;
