@@ -207,9 +207,7 @@ pub fn heartbeat(beat: &Beat<'_>) -> String {
                 object.plain("reason", reason);
             });
         });
-        if let Some(now) = beat.now {
-            object.plain("server_time", now);
-        }
+        object.time("server_time", beat.now);
     });
     out
 }

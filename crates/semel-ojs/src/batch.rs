@@ -18,7 +18,7 @@ impl<'a> Batch<'a> {
     /// # Errors
     /// What is wrong, where, and what to send instead.
     pub fn parse(text: &'a str) -> Result<Self, Invalid> {
-        let members = Members::read(text, "")?;
+        let members = Members::request(text, r#"{"jobs": [{"type": "email.send", "args": []}]}"#)?;
         let jobs = members.raw("jobs").filter(|jobs| jobs.get() != "null");
         let Some(jobs) = jobs else {
             return Err(Invalid::request("/jobs", "is missing; send an array of jobs"));

@@ -28,13 +28,14 @@ pub struct Bulk {
 }
 
 impl Bulk {
-    /// Reads `{filter: {state, queue, type}, confirm, limit, cursor}`.
+    /// Reads `{filter: {state, queue, type}, confirm, limit, cursor}`. What a filter says may stand beside the rest instead, as
+    /// OJS's document has it.
     ///
     /// # Errors
     /// What is wrong, where, and what to send instead.
     pub fn parse(text: &str) -> Result<Self, Invalid> {
-        let members = Members::read(text, "")?;
-        only(&members, &["filter", "confirm", "limit", "cursor"])?;
+        let members = Members::request(text, r#"{"filter": {"queue": "mail"}, "confirm": true}"#)?;
+        only(&members, &["filter", "confirm", "limit", "cursor", "state", "states", "queue", "type"])?;
         let is_confirmed = match members.get("", "confirm") {
             Some(value) => value.flag()?,
             None => false,
@@ -51,32 +52,42 @@ impl Bulk {
             limit: usize::try_from(limit).unwrap_or(0),
             before: cursor(&members)?,
         };
-        let Some(filter) = members.get("", "filter") else { return Ok(bulk) };
-        let mut has_states = false;
-        for (name, value) in filter.members()?.iter("/filter") {
-            if value.is_null() {
-                continue;
+        let is_beside = |name: &str| !["filter", "confirm", "limit", "cursor"].contains(&name);
+        let mut beside = members.iter("").filter(|(name, value)| is_beside(name) && !value.is_null());
+        match (members.get("", "filter"), beside.next()) {
+            (Some(_), Some((_, value))) => {
+                return Err(value.refuse("stands beside filter; say all in filter, or leave filter out"));
             }
+            (Some(filter), None) => bulk.narrow(filter.members()?.iter("/filter"))?,
+            (None, first) => bulk.narrow(first.into_iter().chain(beside))?,
+        }
+        Ok(bulk)
+    }
+
+    /// Takes over what a filter says.
+    fn narrow<'m>(&mut self, said: impl Iterator<Item = (&'m str, Value<'m>)>) -> Result<(), Invalid> {
+        let mut has_states = false;
+        for (name, value) in said.filter(|(_, value)| !value.is_null()) {
             match name {
                 // Two lists, or one of none, must not mean more than either says.
                 "state" | "states" if has_states => {
                     return Err(value.refuse("is said twice, as state and as states; send one of them"));
                 }
                 "state" | "states" => {
-                    (bulk.states, has_states) = (states(value)?, true);
-                    if bulk.states.is_empty() {
+                    (self.states, has_states) = (states(value)?, true);
+                    if self.states.is_empty() {
                         return Err(
                             value.refuse("names no state; name at least one, or leave it out for all")
                         );
                     }
                 }
-                "queue" => bulk.queue = Some(QueueName::parse(&value.string()?, &value.pointer())?),
-                "type" => bulk.job_type = Some(JobType::parse(&value.string()?, &value.pointer())?),
+                "queue" => self.queue = Some(QueueName::parse(&value.string()?, &value.pointer())?),
+                "type" => self.job_type = Some(JobType::parse(&value.string()?, &value.pointer())?),
                 // As with `only`.
                 _ => return Err(value.refuse("is not a member of a filter; use state, queue and type")),
             }
         }
-        Ok(bulk)
+        Ok(())
     }
 }
 
@@ -114,33 +125,38 @@ pub(crate) fn states(value: Value<'_>) -> Result<StateSet, Invalid> {
 /// Which jobs of a queue a purge is to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Purge {
+    /// Whether it is said that it is meant, which not every endpoint asks for.
+    pub is_confirmed: bool,
     /// In these states.
     pub states: StateSet,
     /// Only those before this one, where an earlier answer ended.
     pub before: Option<JobId>,
 }
 
-/// Reads `{states, cursor}`: each state is one in which jobs wait; the available ones unless said.
+/// Reads `{states, cursor, confirm}`: each state is one in which jobs wait; the available ones unless said.
 ///
 /// # Errors
 /// What is wrong, where, and what to send instead.
 pub fn purge(text: &str) -> Result<Purge, Invalid> {
     let default = StateSet::EMPTY.with(State::Available);
     if text.trim().is_empty() {
-        return Ok(Purge { states: default, before: None });
+        return Ok(Purge { is_confirmed: false, states: default, before: None });
     }
     let members = Members::read(text, "")?;
     only(&members, &["states", "cursor", "confirm"])?;
     let before = cursor(&members)?;
-    if let Some(value) = members.get("", "confirm")
-        && !value.flag()?
-    {
-        return Err(value.refuse("is false, and nothing is done; send true, or leave it out"));
-    }
-    let Some(value) = members.get("", "states") else { return Ok(Purge { states: default, before }) };
+    let is_confirmed = match members.get("", "confirm") {
+        Some(value) if !value.flag()? => {
+            return Err(value.refuse("is false, and nothing is done; send true when it is meant"));
+        }
+        sent => sent.is_some(),
+    };
+    let Some(value) = members.get("", "states") else {
+        return Ok(Purge { is_confirmed, states: default, before });
+    };
     let states = states(value)?;
     if states.is_empty() || states.contains(State::Active) || states.intersects(StateSet::FINISHED) {
         return Err(value.refuse("may name available, scheduled, pending and retryable: jobs that wait"));
     }
-    Ok(Purge { states, before })
+    Ok(Purge { is_confirmed, states, before })
 }

@@ -41,7 +41,8 @@ impl Register {
     /// # Errors
     /// What is wrong, where, and what to send instead.
     pub fn parse<'t>(text: &str, terms: impl Into<Terms<'t>>) -> Result<Self, Invalid> {
-        let members = Members::read(text, "")?;
+        let example = r#"{"name": "nightly", "expression": "0 3 * * *", "type": "report.make", "args": []}"#;
+        let members = Members::request(text, example)?;
         for (name, value) in members.iter("").filter(|(name, _)| !MEMBERS.contains(name) && !is_of_job(name))
         {
             refuse_slip(name, value, &MEMBERS)?;
@@ -64,6 +65,13 @@ impl Register {
                 let template = template.members()?;
                 refuse_beside(&members, &template)?;
                 (job_text(&template, |name| name != "id"), "/job_template")
+            }
+            // Who calls the schedule `cron` sends the job's members beside it.
+            None if !says_cron && !members.iter("").any(|(name, _)| is_of_job(name)) => {
+                return Err(Invalid::request(
+                    "/job_template",
+                    "is missing; send the job of each tick, such as {\"type\": \"report.make\", \"args\": []}",
+                ));
             }
             None => (job_text(&members, is_of_job), ""),
         };
@@ -113,7 +121,7 @@ fn refuse_hidden(offer: &Offer) -> Result<(), Invalid> {
 /// # Errors
 /// What is wrong, where, and what to send instead.
 pub fn change(text: &str, before: &Cron) -> Result<Change, Invalid> {
-    let members = Members::read(text, "")?;
+    let members = Members::request(text, r#"{"enabled": false}"#)?;
     // Answered with success, it would be taken for done.
     if let Some(value) = members.besides("", &["enabled", "expression", "cron", "timezone", "overlap_policy"])
     {
@@ -255,8 +263,8 @@ fn put_schedule(name: &CronName, cron: &Cron, object: &mut Object<'_>) {
     object.time("last_run_at", cron.last_run_at.map(time));
     object.number("run_count", cron.run_count);
     object.number("skip_count", cron.skip_count);
-    object.plain("created_at", time(cron.created_at));
-    object.plain("updated_at", time(cron.updated_at));
+    object.time("created_at", time(cron.created_at));
+    object.time("updated_at", time(cron.updated_at));
 }
 
 /// The job of its ticks, both in a wrapper and beside it.
@@ -393,8 +401,8 @@ fn put_tick(out: &mut String, tick: &Tick) {
 }
 
 fn put_decision(tick: &Tick, object: &mut Object<'_>) {
-    object.plain("scheduled_at", Timestamp::from_micros(tick.tick));
-    object.plain("decided_at", Timestamp::from_micros(tick.at));
+    object.time("scheduled_at", Timestamp::from_micros(tick.tick));
+    object.time("decided_at", Timestamp::from_micros(tick.at));
     object.plain("outcome", tick.decision.name());
     object.flag("by_hand", tick.by_hand);
 }

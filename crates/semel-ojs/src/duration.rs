@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use semel_core::enqueue::When;
 use semel_core::error::Invalid;
-use semel_core::limits::PERIOD_DAYS_MAX;
+use semel_core::limits::{PERIOD_DAYS_MAX, TIMEOUT_MS_MAX};
 use semel_core::time::{Timestamp, has_form_of_timestamp};
 use semel_core::unique::Period;
+
+use crate::members::Value;
 
 /// The longest, in either spelling: a time so long from now can still be shown as it is stored.
 const LENGTH_MAX: Duration = Duration::from_secs(PERIOD_DAYS_MAX.unsigned_abs() * 24 * 3600);
@@ -43,6 +45,22 @@ pub fn parse(text: &str, pointer: &str) -> Result<Duration, Invalid> {
 /// The same in whole milliseconds, rounded up: what was asked for is never cut short to nothing.
 pub(crate) fn millis(length: Duration) -> u64 {
     u64::try_from(length.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+/// A member `visibility_timeout`, a duration, in milliseconds. `millis` is what `visibility_timeout_ms` beside it says, 0 where that
+/// says nothing.
+pub(crate) fn visibility(value: Value<'_>, millis: u32) -> Result<u32, Invalid> {
+    let length = parse(&value.string()?, &value.pointer())?;
+    // Less than a millisecond is no default.
+    let own = u32::try_from(self::millis(length)).ok();
+    let own = own.filter(|own| u64::from(*own) <= TIMEOUT_MS_MAX);
+    let own = own.ok_or_else(|| {
+        value.refuse(format!("is longer than {} days; send a shorter one", TIMEOUT_MS_MAX / 86_400_000))
+    })?;
+    if millis != 0 && own != 0 && own != millis {
+        return Err(value.refuse("differs from visibility_timeout_ms; send one of them"));
+    }
+    Ok(millis.max(own))
 }
 
 /// A well-formed ISO 8601 duration of nothing.

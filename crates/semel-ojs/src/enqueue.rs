@@ -146,7 +146,7 @@ impl Enqueue {
         identified: Identified<'_>,
         work: &mut Work,
     ) -> Result<Self, Unread> {
-        let members = Members::read(text, "")?;
+        let members = Members::request(text, r#"{"type": "email.send", "args": []}"#)?;
         let options = match members.get("", "options") {
             Some(value) => Some(value.members()?),
             None => None,

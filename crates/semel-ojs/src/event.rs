@@ -107,7 +107,7 @@ pub fn write(cursor: u64, at: Timestamp, event: &Event, out: &mut String) {
         outer.plain("id", id(cursor));
         outer.plain("type", name(event.kind));
         outer.plain("source", SOURCE);
-        outer.plain("time", at);
+        outer.time("time", at);
         match event.cron() {
             Some(cron) => outer.plain("subject", cron),
             None => outer.plain("subject", event.job),

@@ -275,11 +275,11 @@ pub fn answer(request: &Enqueue, account: &Account, duplicates: Option<&Duplicat
             object.text("type", &holding.job_type);
             object.text("queue", &holding.queue);
             object.plain("state", holding.state);
-            object.plain("created_at", holding.created_at);
+            object.time("created_at", holding.created_at);
             object.flag("blocks", holding.blocking.is_blocking());
             object.plain("reason", holding.blocking.reason());
             match holding.blocking.until() {
-                Some(until) => object.plain("until", until),
+                Some(until) => object.time("until", until),
                 None => object.raw("until", "null"),
             }
         });
@@ -296,7 +296,7 @@ pub fn answer(request: &Enqueue, account: &Account, duplicates: Option<&Duplicat
         Some(duplicates) => put_duplicates(duplicates, outer.member("duplicates")),
         None => outer.raw("duplicates", "null"),
     }
-    outer.plain("evaluated_at", account.at);
+    outer.time("evaluated_at", account.at);
     outer.close();
     out
 }

@@ -168,10 +168,10 @@ impl<'a> JobView<'a> {
         let ended_by_run =
             matches!(head.ending, Some(Ending::Completed | Ending::Failed | Ending::DeadLetter));
         let ended_in = |state| if head.state == state { head.finished_at } else { None };
-        object.plain("created_at", head.created_at);
+        object.time("created_at", head.created_at);
         object.time("enqueued_at", Some(head.created_at).filter(|_| head.state != State::Pending));
-        object.time("scheduled_at", Some(head.available_at).filter(|_| head.state == State::Scheduled));
-        object.time("expires_at", head.expires_at);
+        object.said_time("scheduled_at", Some(head.available_at).filter(|_| head.state == State::Scheduled));
+        object.said_time("expires_at", head.expires_at);
         object.time("started_at", head.started_at);
         object.time("completed_at", head.finished_at.filter(|_| ended_by_run));
         object.time("discarded_at", ended_in(State::Discarded));
@@ -186,7 +186,9 @@ impl<'a> JobView<'a> {
     /// When a failed job is tried again, and how long the wait before its present or next attempt is; nothing for any
     /// other.
     pub fn put_next_attempt(&self, object: &mut Object<'_>) {
-        object.time("next_attempt_at", self.head.next_attempt());
+        if let Some(at) = self.head.next_attempt() {
+            object.time("next_attempt_at", at);
+        }
         if self.head.state.is_live()
             && let Some(delay) = self.failures.last().and_then(|failure| failure.retry_delay_ms)
         {
@@ -241,7 +243,7 @@ impl<'a> JobView<'a> {
             }
             if self.with_lease {
                 object.plain("lease", LeaseToken(head.fence));
-                object.plain("lease_expires_at", lease.ends_at());
+                object.time("lease_expires_at", lease.ends_at());
             }
         }
         self.put_lineage(object);
@@ -297,7 +299,7 @@ fn put_failure(failure: &Failure, out: &mut String) {
         object.text("code", &failure.code);
         object.text("message", &failure.message);
         object.number("attempt", failure.attempt);
-        object.plain("occurred_at", Timestamp::from_micros(failure.at));
+        object.time("occurred_at", Timestamp::from_micros(failure.at));
         if let Some(delay) = failure.retry_delay_ms {
             object.number("retry_delay_ms", delay);
         }
@@ -312,12 +314,12 @@ pub fn put_duplicates(duplicates: &Duplicates, out: &mut String) {
     object(out, |object| {
         object.number("count", duplicates.count);
         if duplicates.count > 0 {
-            object.plain("first_at", Timestamp::from_micros(duplicates.first_at));
-            object.plain("last_at", Timestamp::from_micros(duplicates.last_at));
+            object.time("first_at", Timestamp::from_micros(duplicates.first_at));
+            object.time("last_at", Timestamp::from_micros(duplicates.last_at));
         }
         list(object.member("recent"), &duplicates.recent, |out, duplicate| {
             crate::write::object(out, |object| {
-                object.plain("at", Timestamp::from_micros(duplicate.at));
+                object.time("at", Timestamp::from_micros(duplicate.at));
                 if !duplicate.source.is_empty() {
                     object.text("source", &duplicate.source);
                 }

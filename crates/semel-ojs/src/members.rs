@@ -26,16 +26,23 @@ pub(crate) struct Value<'a> {
 }
 
 impl<'a> Members<'a> {
+    /// Reads the body of a request. An empty one is answered with `example`, a body that the endpoint takes.
+    pub(crate) fn request(text: &'a str, example: &str) -> Result<Self, Invalid> {
+        if text.trim().is_empty() {
+            return Err(Invalid::payload("", format!("is empty; send a JSON object, such as {example}")));
+        }
+        Self::read(text, "")
+    }
+
     /// Reads the text of an object that stands at `pointer`.
     pub(crate) fn read(text: &'a str, pointer: &str) -> Result<Self, Invalid> {
         let members: Self = serde_json::from_str(text).map_err(|error| match error.classify() {
             Category::Data => {
                 Invalid::request(pointer, "is not an object; send a JSON object with the documented members")
             }
-            _ if text.trim().is_empty() => Invalid::payload(
-                pointer,
-                "is empty; send a JSON object, such as {\"type\": \"email.send\", \"args\": []}",
-            ),
+            _ if text.trim().is_empty() => {
+                Invalid::payload(pointer, "is empty; send a JSON object with the documented members")
+            }
             _ => Invalid::payload(
                 pointer,
                 format!(

@@ -45,6 +45,44 @@ pub(crate) fn refuse_slips(members: &Members<'_>, base: &str, known: &[&str]) ->
     odd.try_for_each(|(name, value)| refuse_slip(name, value, known))
 }
 
+/// The members of an object that has no others than these to say: what is nearly one of them has been refused, and only they are
+/// read, so that no member can be added to what is read and stay without its guard.
+pub(crate) struct Guarded<'a> {
+    members: Members<'a>,
+    base: &'static str,
+    known: &'static [&'static str],
+}
+
+impl<'a> Guarded<'a> {
+    /// Reads the body of a request, as [`Members::request`].
+    pub(crate) fn request(
+        text: &'a str,
+        example: &str,
+        known: &'static [&'static str],
+    ) -> Result<Self, Invalid> {
+        Self::of(Members::request(text, example)?, "", known)
+    }
+
+    /// Guards the members of an object that stands at `base`.
+    pub(crate) fn of(
+        members: Members<'a>,
+        base: &'static str,
+        known: &'static [&'static str],
+    ) -> Result<Self, Invalid> {
+        refuse_slips(&members, base, known)?;
+        Ok(Self { members, base, known })
+    }
+
+    /// The value of that name, unless it is null.
+    pub(crate) fn get<'m>(&'m self, name: &str) -> Option<Value<'m>> {
+        debug_assert!(
+            self.known.contains(&name),
+            "{name} is read and not listed: its slips would be passed over"
+        );
+        self.members.get(self.base, name)
+    }
+}
+
 /// However its words are joined.
 fn plain(name: &str) -> impl Iterator<Item = u8> {
     name.bytes().filter(|byte| !b"_-".contains(byte)).map(|byte| byte.to_ascii_lowercase())

@@ -22,6 +22,8 @@ pub struct Problem {
     code: Code,
     message: String,
     depth: Option<Depth>,
+    /// What to do next, where it is not what the catalogue says.
+    hint: Option<&'static str>,
     /// The text of an object.
     details: String,
 }
@@ -29,7 +31,7 @@ pub struct Problem {
 impl Problem {
     /// An error with what is wrong and what to do.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), depth: None, details: "{}".to_owned() }
+        Self { code, message: message.into(), depth: None, hint: None, details: "{}".to_owned() }
     }
 
     /// The same with particulars.
@@ -40,6 +42,13 @@ impl Problem {
             object.members_of(&before);
             write(object);
         });
+        self
+    }
+
+    /// The same with a hint of its own.
+    #[must_use]
+    pub fn with_hint(mut self, hint: &'static str) -> Self {
+        self.hint = Some(hint);
         self
     }
 
@@ -117,7 +126,7 @@ impl Problem {
             object.flag("retryable", entry.retryable);
             object.plain("type", entry.kind);
             object.raw("details", &self.details);
-            object.text("hint", entry.hint);
+            object.text("hint", self.hint.unwrap_or(entry.hint));
             object.plain("docs_url", format_args!("{DOCS_PATH}#{}", entry.wire));
             if let Some(id) = request_id {
                 object.text("request_id", id);
@@ -220,7 +229,13 @@ impl From<Invalid> for Problem {
             _ => Code::InvalidRequest,
         };
         let place = if invalid.pointer.is_empty() { "the request body" } else { &*invalid.pointer };
-        let problem = Self::new(code, format!("{place} {}", invalid.whole_message()))
+        let message = invalid.whole_message();
+        // What is wrong with a retry policy begins with the member's name, with which its place ends.
+        let member = place.rsplit('/').next().unwrap_or(place);
+        let is_of_retry = invalid.kind == InvalidKind::RetryPolicy;
+        let rest = message.strip_prefix(member).and_then(|rest| rest.strip_prefix(' '));
+        let message = rest.filter(|_| is_of_retry).unwrap_or(&message);
+        let problem = Self::new(code, format!("{place} {message}"))
             .with_details(|object| object.text("pointer", &invalid.pointer));
         if invalid.kind != InvalidKind::Schema {
             return problem;
@@ -296,6 +311,25 @@ mod tests {
         assert_eq!(error["message"], "/a is \"wrong\"; send b");
         for member in ["code", "type", "hint", "docs_url", "request_id"] {
             assert!(error[member].is_string(), "{member}");
+        }
+    }
+
+    /// Clients look for it in the message, and people read it.
+    #[test]
+    fn a_member_of_a_retry_policy_is_named_once() {
+        for (refused, said) in [
+            (
+                Invalid::retry("/retry/max_attempts", "max_attempts must be 0"),
+                "/retry/max_attempts must be 0",
+            ),
+            (
+                Invalid::retry("/retry/backoff", "backoff_strategy is odd"),
+                "/retry/backoff backoff_strategy is odd",
+            ),
+            (Invalid::retry("/retry", "is no object"), "/retry is no object"),
+            (Invalid::retry("", "max_attempts must be 0"), "the request body max_attempts must be 0"),
+        ] {
+            assert_eq!(Problem::from(refused).message(), said);
         }
     }
 }

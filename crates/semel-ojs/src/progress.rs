@@ -5,6 +5,7 @@ use semel_core::ident::JobId;
 use semel_core::lease::Bearer;
 
 use crate::members::{Members, Value};
+use crate::near::Guarded;
 use crate::surrogate;
 use crate::worker::{read_bearer, read_job};
 use crate::write::object;
@@ -19,13 +20,17 @@ pub struct Progress {
 }
 
 impl Progress {
+    /// The members of a report.
+    pub const MEMBERS: &'static [&'static str] =
+        &["job_id", "id", "lease", "worker_id", "progress", "percentage", "message", "data", "value"];
+
     /// Reads `{progress, message?, data?}`, with `progress` of 0 to 1; or `{value}`, any JSON, kept as it is.
     ///
     /// # Errors
     /// What is wrong, where, and what to send instead.
     pub fn parse(text: &str) -> Result<Self, Invalid> {
         let text = surrogate::whole(text);
-        Self::read(&Members::read(&text, "")?, 1.0)
+        Self::read(&Guarded::request(&text, r#"{"progress": 0.5}"#, Self::MEMBERS)?, 1.0)
     }
 
     /// Reads the same with a `job_id`, and `progress` of 0 to 100.
@@ -34,25 +39,25 @@ impl Progress {
     /// What is wrong, where, and what to send instead.
     pub fn parse_percent(text: &str) -> Result<(JobId, Self), Invalid> {
         let text = surrogate::whole(text);
-        let members = Members::read(&text, "")?;
+        let members = Guarded::request(&text, r#"{"job_id": "...", "progress": 50}"#, Self::MEMBERS)?;
         Ok((read_job(&members)?, Self::read(&members, 100.0)?))
     }
 
-    fn read(members: &Members<'_>, whole: f64) -> Result<Self, Invalid> {
+    fn read(members: &Guarded<'_>, whole: f64) -> Result<Self, Invalid> {
         let bearer = read_bearer(members)?;
-        if let Some(value) = members.get("", "value") {
+        if let Some(value) = members.get("value") {
             value.tree()?;
             return Ok(Self { bearer, value: value.text().to_owned() });
         }
-        let Some(progress) = members.get("", "progress").or_else(|| members.get("", "percentage")) else {
+        let Some(progress) = members.get("progress").or_else(|| members.get("percentage")) else {
             return Err(Invalid::request(
                 "/progress",
                 "is missing; send how far the run has come, such as 0.5",
             ));
         };
         let part = number(progress)? / whole;
-        let message = members.get("", "message").map(|value| value.string()).transpose()?;
-        let data = members.get("", "data");
+        let message = members.get("message").map(|value| value.string()).transpose()?;
+        let data = members.get("data");
         if let Some(data) = data {
             data.tree()?;
         }

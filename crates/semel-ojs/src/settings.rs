@@ -5,6 +5,7 @@ use semel_core::limits::INTEGER_MAX;
 use semel_core::settings::{Backpressure, Directive, QueueSettings};
 
 use crate::members::{Members, Value};
+use crate::near::Guarded;
 use crate::write::{Object, object};
 
 /// Reads a queue's settings: `{"backpressure": {"max_depth", "strategy", "warning_threshold"}}`, or `null` for none.
@@ -12,7 +13,7 @@ use crate::write::{Object, object};
 /// # Errors
 /// What is wrong, where, and what to send instead.
 pub fn queue(text: &str) -> Result<QueueSettings, Invalid> {
-    let members = Members::read(text, "")?;
+    let members = Members::request(text, r#"{"backpressure": {"max_depth": 1000}}"#)?;
     let mut settings = QueueSettings::default();
     for (name, value) in members.iter("") {
         match name {
@@ -65,13 +66,16 @@ pub fn put_queue(settings: &QueueSettings, outer: &mut Object<'_>) {
     }
 }
 
+/// The members of what an operator tells a worker.
+pub const DIRECTIVE_MEMBERS: &[&str] = &["directive", "state"];
+
 /// Reads what an operator tells a worker: `{"directive": "running" | "quiet" | "terminate"}`.
 ///
 /// # Errors
 /// What is wrong, where, and what to send instead.
 pub fn directive(text: &str) -> Result<Directive, Invalid> {
-    let members = Members::read(text, "")?;
-    let Some(value) = members.get("", "directive").or_else(|| members.get("", "state")) else {
+    let members = Guarded::request(text, r#"{"directive": "quiet"}"#, DIRECTIVE_MEMBERS)?;
+    let Some(value) = members.get("directive").or_else(|| members.get("state")) else {
         return Err(Invalid::request("/directive", "is missing; send running, quiet or terminate"));
     };
     Directive::from_name(&value.string()?)

@@ -81,7 +81,8 @@ impl Create {
         terms: impl Into<Terms<'t>>,
         templates: &'t Templates,
     ) -> Result<Self, Refused> {
-        let members = Members::read(text, "")?;
+        let example = r#"{"namespace": "payments", "name": "process", "context": {}}"#;
+        let members = Members::request(text, example)?;
         let word = |name: &str| match members.get("", name) {
             Some(value) => value.string(),
             None => Err(Invalid::request(
@@ -366,7 +367,7 @@ pub fn put(id: WorkflowId, workflow: &Workflow, job: Option<&JobView<'_>>, objec
     object.number("total_steps", workflow.steps.len());
     object.number("completed_steps", workflow.count(|step| step == StepStatus::Completed));
     object.number("failed_steps", workflow.count(StepStatus::is_bad));
-    object.plain("created_at", Timestamp::from_micros(workflow.created_at));
+    object.time("created_at", Timestamp::from_micros(workflow.created_at));
     object.time("completed_at", workflow.finished_at.map(Timestamp::from_micros));
 }
 

@@ -112,10 +112,13 @@ impl Target {
 /// # Errors
 /// What is wrong, where, and what to send instead.
 pub fn create(text: &str, secret: impl FnOnce() -> String) -> Result<Wish, Invalid> {
-    let members = Members::read(text, "")?;
-    for name in ["url", "events"] {
+    let members = Members::request(text, r#"{"url": "https://example.com/hook", "events": ["job.failed"]}"#)?;
+    for (name, missing) in [
+        ("url", "is missing; send where deliveries go, such as \"https://example.com/hook\""),
+        ("events", "is missing; send what is delivered, such as [\"job.failed\"], or [\"*\"] for all"),
+    ] {
         if members.get("", name).is_none() {
-            return Err(Invalid::request(format!("/{name}"), "is missing"));
+            return Err(Invalid::request(format!("/{name}"), missing));
         }
     }
     let mut wish = Wish { active: true, ..Wish::default() };
@@ -131,7 +134,7 @@ pub fn create(text: &str, secret: impl FnOnce() -> String) -> Result<Wish, Inval
 /// # Errors
 /// As [`create`].
 pub fn change(text: &str, wish: &mut Wish) -> Result<(), Invalid> {
-    put(&Members::read(text, "")?, wish)
+    put(&Members::request(text, r#"{"active": false}"#)?, wish)
 }
 
 fn put(members: &Members<'_>, wish: &mut Wish) -> Result<(), Invalid> {
@@ -241,7 +244,7 @@ fn put_subscription(subscription: &Subscription, with_secret: bool, object: &mut
     if !wish.metadata.is_empty() {
         object.raw("metadata", &wish.metadata);
     }
-    object.plain("created_at", Timestamp::from_micros(subscription.created_at));
+    object.time("created_at", Timestamp::from_micros(subscription.created_at));
     if with_secret {
         object.text("secret", &wish.secret.0);
     }
@@ -316,7 +319,7 @@ mod tests {
         write(&subscription, false, &mut shown);
         assert_eq!(
             shown,
-            r#"{"id":"1","url":"https://a/x","events":["job.completed","job.*","*"],"active":false,"metadata":{"team":"x"},"created_at":"1970-01-01T00:00:00Z"}"#
+            r#"{"id":"1","url":"https://a/x","events":["job.completed","job.*","*"],"active":false,"metadata":{"team":"x"},"created_at":"1970-01-01T00:00:00.000Z"}"#
         );
         let mut shown = String::new();
         write(&subscription, true, &mut shown);
@@ -339,6 +342,11 @@ mod tests {
             (r#"{"url":"https://a","events":["*"],"evnets":[]}"#, "/evnets"),
         ] {
             assert_eq!(create(text, String::new).unwrap_err().pointer, pointer, "{text}");
+        }
+        for (text, example) in [("{}", "https://"), (r#"{"url":"https://a"}"#, "job.failed"), ("", "events")]
+        {
+            let said = create(text, String::new).unwrap_err().message;
+            assert!(said.contains(example), "{text}: {said}");
         }
     }
 }

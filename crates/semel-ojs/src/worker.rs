@@ -15,8 +15,8 @@ use semel_core::settle::Report;
 use serde_json::value::RawValue;
 
 use crate::members::{Members, Value, below};
-use crate::near::refuse_slips;
-use crate::surrogate;
+use crate::near::Guarded;
+use crate::{duration, surrogate};
 
 /// The longest a fetch may wait for something to do.
 pub const WAIT_MS_MAX: i64 = 30_000;
@@ -77,14 +77,30 @@ pub struct Heartbeat {
     pub is_draining: Option<bool>,
 }
 
+/// What may be done to a job with a lease says no more than whose it is.
+pub const BEARER_MEMBERS: &[&str] = &["lease", "worker_id"];
+/// The members of a failure. Its details are the worker's own.
+pub const ERROR_MEMBERS: &[&str] = &["code", "message", "type", "retryable", "retry_after_ms", "details"];
+
 impl Fetch {
+    /// The members of a request.
+    pub const MEMBERS: &'static [&'static str] = &[
+        "queues",
+        "count",
+        "batch_size",
+        "worker_id",
+        "visibility_timeout_ms",
+        "visibility_timeout",
+        "wait_ms",
+    ];
+
     /// Reads a request.
     ///
     /// # Errors
     /// What is wrong, where, and what to send instead.
     pub fn parse(text: &str) -> Result<Self, Invalid> {
-        let members = Members::read(text, "")?;
-        let Some(value) = members.get("", "queues") else {
+        let members = Guarded::request(text, r#"{"queues": ["default"]}"#, Self::MEMBERS)?;
+        let Some(value) = members.get("queues") else {
             return Err(Invalid::request(
                 "/queues",
                 "is missing; send the queues to take from, such as [\"default\"]",
@@ -99,11 +115,11 @@ impl Fetch {
             queues.push(QueueName::parse(name, &format!("/queues/{at}"))?);
         }
         // The client for Ruby calls it so.
-        let count = match members.get("", "count").or_else(|| members.get("", "batch_size")) {
+        let count = match members.get("count").or_else(|| members.get("batch_size")) {
             Some(value) => value.within(1, i64::from(CLAIM_JOBS_MAX))?,
             None => 1,
         };
-        let wait = match members.get("", "wait_ms") {
+        let wait = match members.get("wait_ms") {
             Some(value) => value.within(0, WAIT_MS_MAX)?,
             None => 0,
         };
@@ -118,6 +134,9 @@ impl Fetch {
 }
 
 impl Ack {
+    /// The members of a request.
+    pub const MEMBERS: &'static [&'static str] = &["job_id", "id", "lease", "worker_id", "result"];
+
     /// Reads a request.
     ///
     /// # Errors
@@ -132,13 +151,17 @@ impl Ack {
     /// What is wrong, where, and what to send instead.
     pub fn parse_for(id: Option<JobId>, text: &str) -> Result<Self, Invalid> {
         let text = surrogate::whole(if text.trim().is_empty() && id.is_some() { "{}" } else { text });
-        let members = Members::read(&text, "")?;
-        let result = members.get("", "result").map(kept).transpose()?;
+        let members = Guarded::request(&text, r#"{"job_id": "..."}"#, Self::MEMBERS)?;
+        let result = members.get("result").map(kept).transpose()?;
         Ok(Self { id: named(id, &members)?, bearer: read_bearer(&members)?, result })
     }
 }
 
 impl Nack {
+    /// The members of a request.
+    pub const MEMBERS: &'static [&'static str] =
+        &["job_id", "id", "lease", "worker_id", "error", "requeue", "delay_ms"];
+
     /// Reads a request.
     ///
     /// # Errors
@@ -153,17 +176,18 @@ impl Nack {
     /// What is wrong, where, and what to send instead.
     pub fn parse_for(id: Option<JobId>, text: &str) -> Result<Self, Invalid> {
         let text = surrogate::whole(text);
-        let members = Members::read(&text, "")?;
+        let example = r#"{"job_id": "...", "error": {"code": "...", "message": "..."}}"#;
+        let members = Guarded::request(&text, example, Self::MEMBERS)?;
         let (id, bearer) = (named(id, &members)?, read_bearer(&members)?);
-        let is_given_back = match members.get("", "requeue") {
+        let is_given_back = match members.get("requeue") {
             Some(value) => value.flag()?,
             None => false,
         };
         if is_given_back {
-            let delay = members.get("", "delay_ms").map(read_delay).transpose()?;
+            let delay = members.get("delay_ms").map(read_delay).transpose()?;
             return Ok(Self { id, bearer, report: None, delay });
         }
-        let Some(error) = members.get("", "error") else {
+        let Some(error) = members.get("error") else {
             return Err(Invalid::request(
                 "/error",
                 "is missing; send {\"code\": ..., \"message\": ...}, or requeue: true to give the job back",
@@ -174,22 +198,40 @@ impl Nack {
 }
 
 impl Heartbeat {
-    /// Reads a request. The jobs stand in `active_jobs` or `active_job_ids`, a single one in `job_id`; clients also send
-    /// `active_jobs` as a number, which says nothing about which.
+    /// The members of a request. `stats` and `status` say nothing here: they are among them so that they are not taken for slips of
+    /// `state`.
+    pub const MEMBERS: &'static [&'static str] = &[
+        "worker_id",
+        "state",
+        "active_jobs",
+        "active_job_ids",
+        "active_job_count",
+        "job_id",
+        "job_ids",
+        "lease",
+        "leases",
+        "visibility_timeout_ms",
+        "visibility_timeout",
+        "stats",
+        "status",
+    ];
+
+    /// Reads a request. The jobs stand in `active_jobs`, `active_job_ids` or `job_ids`, a single one in `job_id`; clients also
+    /// send `active_jobs` as a number, which says nothing about which.
     ///
     /// # Errors
     /// What is wrong, where, and what to send instead.
     pub fn parse(text: &str) -> Result<Self, Invalid> {
-        let members = Members::read(text, "")?;
+        let members = Guarded::request(text, r#"{"worker_id": "...", "active_job_ids": []}"#, Self::MEMBERS)?;
         let worker = read_worker(&members)?;
-        let count = ["active_jobs", "active_job_count"].into_iter().filter_map(|name| members.get("", name));
+        let count = ["active_jobs", "active_job_count"].into_iter().filter_map(|name| members.get(name));
         let count = count
             .filter(Value::is_number)
             .map(|value| value.within(0, i64::from(u32::MAX)))
             .next()
             .transpose()?
             .map(i64::unsigned_abs);
-        let is_draining = match members.get("", "state") {
+        let is_draining = match members.get("state") {
             Some(value) => match &*value.string()? {
                 "drain" | "draining" | "shutting_down" | "terminate" | "terminating" => Some(true),
                 "running" | "active" | "idle" | "busy" | "starting" => Some(false),
@@ -197,15 +239,15 @@ impl Heartbeat {
             },
             None => None,
         };
-        let lists = ["active_jobs", "active_job_ids"]
+        let lists = ["active_jobs", "active_job_ids", "job_ids"]
             .into_iter()
-            .filter_map(|name| members.get("", name))
+            .filter_map(|name| members.get(name))
             .filter(|value| !value.is_number());
         let mut is_listed = false;
         let mut jobs: Vec<(JobId, Bearer)> = Vec::new();
         // One that is listed twice is spoken for once.
         let mut places = HashMap::new();
-        // Clients send both, and not always the same.
+        // Clients send several, and not always the same.
         for value in lists {
             is_listed = true;
             let base = value.pointer();
@@ -221,16 +263,16 @@ impl Heartbeat {
             }
             few_enough(jobs.len(), &base)?;
         }
-        let single = members.get("", "job_id");
+        let single = members.get("job_id");
         if single.is_some() {
-            let id = read_job(&members)?;
+            let id = read_id(single)?;
             if let Entry::Vacant(place) = places.entry(id) {
                 place.insert(jobs.len());
                 jobs.push((id, Bearer { lease: None, worker: worker.clone() }));
                 few_enough(jobs.len(), "/job_id")?;
             }
         }
-        if let Some(value) = members.get("", "lease") {
+        if let Some(value) = members.get("lease") {
             let lease = LeaseToken::parse(&value.string()?, "/lease")?;
             let [(_, bearer)] = &mut *jobs else {
                 return Err(
@@ -239,7 +281,7 @@ impl Heartbeat {
             };
             bearer.lease = Some(lease);
         }
-        if let Some(value) = members.get("", "leases") {
+        if let Some(value) = members.get("leases") {
             for (id, value) in value.members()?.iter("/leases") {
                 let lease = LeaseToken::parse(&value.string()?, &value.pointer())?;
                 let id = JobId::parse(id, &value.pointer())?;
@@ -281,7 +323,7 @@ pub fn bearer(text: &str) -> Result<Bearer, Invalid> {
     if text.trim().is_empty() {
         return Ok(Bearer::default());
     }
-    read_bearer(&Members::read(text, "")?)
+    read_bearer(&Guarded::of(Members::read(text, "")?, "", BEARER_MEMBERS)?)
 }
 
 /// Reads the `reason` of an operator's request that may have no body.
@@ -297,9 +339,9 @@ pub fn reason(text: &str) -> Result<Option<String>, Invalid> {
 }
 
 /// The job that the path names, else the body; both must not name two.
-fn named(path: Option<JobId>, members: &Members<'_>) -> Result<JobId, Invalid> {
+fn named(path: Option<JobId>, members: &Guarded<'_>) -> Result<JobId, Invalid> {
     let Some(id) = path else { return read_job(members) };
-    for value in ["job_id", "id"].into_iter().filter_map(|name| members.get("", name)) {
+    for value in ["job_id", "id"].into_iter().filter_map(|name| members.get(name)) {
         if *value.string()? != *id.to_string() {
             return Err(value.refuse("names another job than the path; send it once"));
         }
@@ -307,18 +349,21 @@ fn named(path: Option<JobId>, members: &Members<'_>) -> Result<JobId, Invalid> {
     Ok(id)
 }
 
-pub(crate) fn read_job(members: &Members<'_>) -> Result<JobId, Invalid> {
-    match members.get("", "job_id").or_else(|| members.get("", "id")) {
+pub(crate) fn read_job(members: &Guarded<'_>) -> Result<JobId, Invalid> {
+    read_id(members.get("job_id").or_else(|| members.get("id")))
+}
+
+fn read_id(sent: Option<Value<'_>>) -> Result<JobId, Invalid> {
+    match sent {
         Some(value) => JobId::parse(&value.string()?, &value.pointer())
             .map_err(|_| value.refuse("is not a job's id; send the id that fetch answered")),
         None => Err(Invalid::request("/job_id", "is missing; send the id of the job that fetch answered")),
     }
 }
 
-pub(crate) fn read_bearer(members: &Members<'_>) -> Result<Bearer, Invalid> {
-    // A report without its lease would count for whoever has the job now.
-    refuse_slips(members, "", &["lease", "worker_id", "requeue", "delay_ms"])?;
-    let lease = match members.get("", "lease") {
+/// Whose the report is. One without its lease would count for whoever has the job now, so a slip of it must not be passed over.
+pub(crate) fn read_bearer(members: &Guarded<'_>) -> Result<Bearer, Invalid> {
+    let lease = match members.get("lease") {
         Some(value) => Some(LeaseToken::parse(&value.string()?, "/lease")?),
         None => None,
     };
@@ -326,8 +371,8 @@ pub(crate) fn read_bearer(members: &Members<'_>) -> Result<Bearer, Invalid> {
 }
 
 /// The worker's id; an empty one is none.
-fn read_worker(members: &Members<'_>) -> Result<Option<Arc<str>>, Invalid> {
-    let Some(value) = members.get("", "worker_id") else { return Ok(None) };
+fn read_worker(members: &Guarded<'_>) -> Result<Option<Arc<str>>, Invalid> {
+    let Some(value) = members.get("worker_id") else { return Ok(None) };
     let id = value.string()?;
     if !is_worker_id(&id) {
         return Err(value.refuse(format!(
@@ -337,11 +382,17 @@ fn read_worker(members: &Members<'_>) -> Result<Option<Arc<str>>, Invalid> {
     Ok(if id.is_empty() { None } else { Some(Arc::from(&*id)) })
 }
 
-fn read_visibility(members: &Members<'_>) -> Result<Option<u32>, Invalid> {
-    let Some(value) = members.get("", "visibility_timeout_ms") else { return Ok(None) };
-    let millis = value.within(0, i64::try_from(TIMEOUT_MS_MAX).unwrap_or(i64::MAX))?;
+/// How long a lease is to last: in milliseconds, or as a duration, as a job says it.
+fn read_visibility(members: &Guarded<'_>) -> Result<Option<u32>, Invalid> {
+    let most = i64::try_from(TIMEOUT_MS_MAX).unwrap_or(i64::MAX);
+    let millis = members.get("visibility_timeout_ms").map(|value| value.within(0, most)).transpose()?;
+    let millis = millis.and_then(|millis| u32::try_from(millis).ok()).unwrap_or(0);
+    let millis = match members.get("visibility_timeout") {
+        Some(value) => duration::visibility(value, millis)?,
+        None => millis,
+    };
     // Clients whose language has no absent number send 0.
-    Ok(u32::try_from(millis).ok().filter(|millis| *millis > 0))
+    Ok(Some(millis).filter(|millis| *millis > 0))
 }
 
 fn read_delay(value: Value<'_>) -> Result<Duration, Invalid> {
@@ -361,9 +412,9 @@ fn read_report(error: Value<'_>) -> Result<Report, Invalid> {
         let message = error.string()?.into_owned();
         return Ok(Report { error_type: code.clone(), code, message, ..Report::default() });
     }
-    let members = error.members()?;
+    let members = Guarded::of(error.members()?, "/error", ERROR_MEMBERS)?;
     let text = |name: &str| -> Result<Option<String>, Invalid> {
-        members.get("/error", name).map(|value| value.string().map(std::borrow::Cow::into_owned)).transpose()
+        members.get(name).map(|value| value.string().map(std::borrow::Cow::into_owned)).transpose()
     };
     let name = |name: &str| -> Result<Option<String>, Invalid> {
         match text(name)? {
@@ -374,7 +425,7 @@ fn read_report(error: Value<'_>) -> Result<Report, Invalid> {
             other => Ok(other.filter(|text| !text.is_empty())),
         }
     };
-    let details = members.get("/error", "details");
+    let details = members.get("details");
     // OJS: the type is what the worker names, else the class of its exception, else the code.
     let class = match details {
         Some(value) if value.is_object() => {
@@ -393,8 +444,8 @@ fn read_report(error: Value<'_>) -> Result<Report, Invalid> {
         code: code.unwrap_or_else(|| error_type.clone()),
         message: text("message")?.unwrap_or_default(),
         error_type,
-        retryable: members.get("/error", "retryable").map(|value| value.flag()).transpose()?,
-        retry_in: members.get("/error", "retry_after_ms").map(read_delay).transpose()?,
+        retryable: members.get("retryable").map(|value| value.flag()).transpose()?,
+        retry_in: members.get("retry_after_ms").map(read_delay).transpose()?,
         details: match details {
             Some(value) => RawValue::from_string(kept(value)?).ok(),
             None => None,

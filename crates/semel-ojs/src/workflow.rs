@@ -36,7 +36,8 @@ const CALLBACKS: [(&str, &str, When); 3] = [
 /// # Errors
 /// What is wrong, where, and what to send instead.
 pub fn parse<'t>(text: &str, terms: impl Into<Terms<'t>>) -> Result<Plan, Invalid> {
-    let members = Members::read(text, "")?;
+    let example = r#"{"type": "chain", "steps": [{"type": "email.send", "args": []}]}"#;
+    let members = Members::request(text, example)?;
     let id = members.get("", "id").map(|value| WorkflowId::parse(&value.string()?, "/id")).transpose()?;
     let name = members.get("", "name").map(|value| value.string()).transpose()?;
     let kind = members.get("", "type").map(|value| value.string()).transpose()?;
@@ -382,10 +383,10 @@ fn put_whole(id: WorkflowId, workflow: &Workflow, object: &mut Object<'_>) {
     }
     let created_at = Timestamp::from_micros(workflow.created_at);
     let finished_at = workflow.finished_at.map(Timestamp::from_micros);
-    object.plain("created_at", created_at);
+    object.time("created_at", created_at);
     object.time("completed_at", finished_at);
     crate::write::object(object.member("metadata"), |metadata| {
-        metadata.plain("created_at", created_at);
+        metadata.time("created_at", created_at);
         metadata.time("completed_at", finished_at);
         metadata.number("job_count", total);
         metadata.number("completed_count", completed);

@@ -77,8 +77,16 @@ impl<'o> Object<'o> {
         self.member(name).push_str(json);
     }
 
-    /// A point in time; nothing at all when there is none.
-    pub fn time(&mut self, name: &str, at: Option<Timestamp>) {
+    /// A point in time; nothing at all when there is none. Always with three digits after the second, so that the order of such
+    /// texts is that of the times.
+    pub fn time(&mut self, name: &str, at: impl Into<Option<Timestamp>>) {
+        if let Some(at) = at.into() {
+            self.plain(name, format_args!("{at:.3}"));
+        }
+    }
+
+    /// The same of one that a caller said: a whole second stands as it was sent.
+    pub fn said_time(&mut self, name: &str, at: Option<Timestamp>) {
         if let Some(at) = at {
             self.plain(name, at);
         }
@@ -157,7 +165,8 @@ mod tests {
             object.text("a\"b", "x\n\u{1}\\ \u{e9}\"");
             object.number("n", 1);
             object.flag("f", true);
-            object.time("none", None);
+            object.time("none", None::<Timestamp>);
+            object.said_time("none", None);
             object.members_of("{}");
             object.members_of(" {\"c\": [1]} ");
             object.texts("t", ["1", "2"]);
@@ -166,5 +175,22 @@ mod tests {
         assert_eq!(value["a\"b"], "x\n\u{1}\\ \u{e9}\"");
         assert_eq!((value["c"][0].as_i64(), value["t"][1].as_str()), (Some(1), Some("2")));
         assert_eq!(value.as_object().unwrap().len(), 5);
+    }
+
+    /// `12:00:00Z` stands behind `12:00:00.5Z` in the order of texts.
+    #[test]
+    fn the_order_of_times_is_that_of_their_texts() {
+        let written = |millis| {
+            let mut out = String::new();
+            object(&mut out, |object| object.time("at", Timestamp::from_millis(millis)));
+            out
+        };
+        let times = [0, 1, 20, 500, 999, 1_000, 1_100].map(written);
+        assert_eq!(times[0], r#"{"at":"1970-01-01T00:00:00.000Z"}"#);
+        assert_eq!(times[3], r#"{"at":"1970-01-01T00:00:00.500Z"}"#);
+        assert!(times.is_sorted(), "{times:?}");
+        let mut said = String::new();
+        object(&mut said, |object| object.said_time("at", Some(Timestamp::EPOCH)));
+        assert_eq!(said, r#"{"at":"1970-01-01T00:00:00Z"}"#);
     }
 }

@@ -193,7 +193,7 @@ pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answere
     object(&mut out, |outer| {
         put_list(outer.member("entries"), own().take(limit), |out, entry| {
             object(out, |object| {
-                object.plain("at", entry.at);
+                object.time("at", entry.at);
                 object.text("by", &entry.by);
                 object.plain("action", entry.action);
                 object.plain("method", &entry.method);
@@ -210,7 +210,7 @@ pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answere
                 }
             });
         });
-        outer.plain("since", since);
+        outer.time("since", since);
         outer.flag("is_whole", entries.len() < KEPT_MAX && own().count() <= limit);
     });
     Ok(Answer::ok(out))

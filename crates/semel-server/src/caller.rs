@@ -54,6 +54,12 @@ impl Access {
             Self::Admin => &[Role::Admin],
         }
     }
+
+    /// Whether a caller's version of the specification must be one of the server's. Whoever asks what there is, or whether the
+    /// server is well, need not know which it speaks.
+    pub(crate) const fn is_versioned(self) -> bool {
+        !matches!(self, Self::Public | Self::Metrics)
+    }
 }
 
 /// Nobody that this server knows is asking.

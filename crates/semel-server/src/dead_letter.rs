@@ -9,6 +9,7 @@ use http::request::Parts;
 use semel_core::ident::JobId;
 use semel_core::job::Head;
 use semel_core::life::Revived;
+use semel_core::settle::{Refusal, Settled};
 use semel_core::unique::{Disclose, disclosed};
 use semel_ojs::write::object;
 use semel_ojs::{Code, Problem, answer};
@@ -118,10 +119,21 @@ pub(crate) async fn revived(app: &App, caller: &Caller, id: JobId, revived: Revi
             }
         })
         .into()),
-        Revived::Refused(semel_core::settle::Refusal::NotFound) => {
-            Err(Problem::not_found("dead letter").naming(id).into())
-        }
+        Revived::Refused(Refusal::NotFound) => Err(not_there(id)),
         Revived::Refused(refusal) => Err(refusal.into()),
+    }
+}
+
+/// There may be a job of this id, and it is none of these.
+fn not_there(id: JobId) -> Refused {
+    Problem::not_found("dead letter").naming(id).into()
+}
+
+/// Deletes one.
+pub(crate) async fn deleted(app: &App, id: JobId) -> Result<Box<Head>, Refused> {
+    match app.engine.delete_dead_letter(id).await? {
+        Settled::Refused(Refusal::NotFound) => Err(not_there(id)),
+        other => settled(id, other),
     }
 }
 
@@ -133,7 +145,7 @@ pub(crate) async fn remove(
 ) -> Answered {
     let id = extract::job_id(id)?;
     caller.check_job(&app, id).await?;
-    let head = settled(id, app.engine.delete_dead_letter(id).await?)?;
+    let head = deleted(&app, id).await?;
     let mut out = String::new();
     object(&mut out, |object| {
         object.flag("deleted", true);

@@ -200,7 +200,9 @@ fn admit(
     if let Some(access) = access {
         caller.check(access)?;
     }
-    check_version(request.headers())?;
+    if access.map_or(!is_public, Access::is_versioned) {
+        check_version(request.headers())?;
+    }
     // What only reads may be asked with parameters that others understand.
     if let Some(row) = row
         && !request.method().is_safe()

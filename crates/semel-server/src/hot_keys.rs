@@ -40,7 +40,7 @@ pub(crate) async fn list(app: &App, query: &Parameters, per_page: u64) -> Answer
             object.raw("next_cursor", "null");
         });
         object(outer.member("counted"), |object| {
-            object.plain("since", app.began(now));
+            object.time("since", app.began(now));
             object.number("may_lack", may_lack);
         });
     });

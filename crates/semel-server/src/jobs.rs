@@ -10,7 +10,6 @@ use semel_core::enqueue::Outcome;
 use semel_core::enqueue::once::Once;
 use semel_core::ident::{JobType, QueueName};
 use semel_core::job::Head;
-use semel_core::settle::Settled;
 use semel_core::state::{State as JobState, StateSet};
 use semel_core::unique::Disclose;
 use semel_ojs::answer::{self, Admitted};
@@ -241,10 +240,6 @@ pub(crate) async fn activate(
 ) -> Answered {
     let id = extract::job_id(id)?;
     caller.check_job(&app, id).await?;
-    match app.engine.activate(id).await? {
-        Settled::Done(head) | Settled::Repeated(head) => {
-            Ok(Answer::ok(caller.show(&app, &head, answer::activated).await))
-        }
-        Settled::Refused(refusal) => Err(refusal.into()),
-    }
+    let head = settled(id, app.engine.activate(id).await?)?;
+    Ok(Answer::ok(caller.show(&app, &head, answer::activated).await))
 }

@@ -7,6 +7,7 @@ use semel_core::ident::JobId;
 use semel_core::job::Head;
 use semel_engine::Engine;
 use semel_ojs::write::Object;
+use semel_ojs::{Code, Problem};
 use semel_store::StoreError;
 use semel_store::backend::Filter;
 
@@ -19,6 +20,18 @@ const CHUNK: u32 = 1_000;
 const LISTINGS_MAX: usize = 64;
 /// Decisions asked for side by side, so that they share commits.
 const SIDE_BY_SIDE: usize = 64;
+
+/// Refuses a request about many jobs that does not say that it is meant.
+pub(crate) fn check_confirmed(is_confirmed: bool) -> Result<(), Problem> {
+    if is_confirmed {
+        return Ok(());
+    }
+    Err(Problem::new(
+        Code::InvalidRequest,
+        "/confirm is not true: this changes many jobs at once; look at them with GET /ojs/v1/jobs first, then send confirm: true",
+    )
+    .with_details(|object| object.text("pointer", "/confirm")))
+}
 
 /// Jobs that a filter admits.
 #[derive(Debug, Default)]

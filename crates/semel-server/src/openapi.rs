@@ -135,7 +135,9 @@ fn put_responses(endpoint: &Endpoint, operation: &mut Object<'_>) {
     }
     let with_token: &[Code] = if endpoint.access == Access::Public { &[] } else { &WITH_TOKEN };
     let with_body: &[Code] = if matches!(endpoint.body, Body::None) { &[] } else { &WITH_BODY };
-    for code in endpoint.refuses.iter().chain(&ALWAYS).chain(with_token).chain(with_body) {
+    let is_versioned = endpoint.access.is_versioned();
+    let always = ALWAYS.iter().filter(|code| is_versioned || **code != Code::UnsupportedVersion);
+    for code in endpoint.refuses.iter().chain(always).chain(with_token).chain(with_body) {
         let entry = code.entry();
         let (_, codes) = responses.entry(entry.status).or_default();
         if !codes.contains(&entry.wire) {

@@ -6,16 +6,16 @@ use semel_core::ident::QueueName;
 use semel_core::lease::Bearer;
 use semel_core::settle::Settled;
 use semel_engine::latency::{Latency, MINUTES, Spread};
-use semel_ojs::bulk;
 use semel_ojs::queue::{LatencyView, QueueView, SpreadView};
 use semel_ojs::write::{list as put_list, object};
+use semel_ojs::{Problem, bulk};
 use semel_store::backend::{Filter, QueueStats};
 
 use crate::App;
 use crate::audit::Many;
 use crate::caller::Caller;
 use crate::extract;
-use crate::many::{each, found};
+use crate::many::{check_confirmed, each, found};
 use crate::respond::{Answer, Answered, Refused};
 use crate::tenancy::Scope;
 
@@ -74,13 +74,31 @@ const PURGED_MAX: usize = 10_000;
 
 /// `POST /queues/{name}/purge`: cancels the jobs that wait in the given `states`, available ones unless said. They end
 /// as any other cancelled job, so their keys are free at once and they can be read until their retention is over.
-pub(crate) async fn purge(Scope(app): Scope, caller: Caller, name: Name, request: Request) -> Answered {
+pub(crate) async fn purge(scope: Scope, caller: Caller, name: Name, request: Request) -> Answered {
+    purged(scope, caller, name, request, |_| Ok(())).await
+}
+
+/// `POST /admin/queues/{name}/purge` and `DELETE /admin/queues/{name}/jobs`: the same where it is confirmed, as OJS asks of whatever
+/// is below `/admin` and destroys.
+pub(crate) async fn purge_confirmed(scope: Scope, caller: Caller, name: Name, request: Request) -> Answered {
+    purged(scope, caller, name, request, |wish| check_confirmed(wish.is_confirmed)).await
+}
+
+async fn purged(
+    Scope(app): Scope,
+    caller: Caller,
+    name: Name,
+    request: Request,
+    check: impl FnOnce(&bulk::Purge) -> Result<(), Problem>,
+) -> Answered {
     let name = queue_name(name)?;
     caller.check_queue(name.as_str())?;
     let (parts, text) = extract::text(request, app.config.body_bytes_max).await?;
     let why = "purges; leave it out, and before you send the request again look with GET /ojs/v1/jobs what waits in the queue";
     extract::no_idempotency(&parts, &app, &caller, why)?;
-    let bulk::Purge { states, before } = bulk::purge(&text)?;
+    let wish = bulk::purge(&text)?;
+    check(&wish)?;
+    let bulk::Purge { states, before, .. } = wish;
     let filter = Filter { states, queue: Some(name.clone()), before, ..Filter::default() };
     let found = found(&app, filter, PURGED_MAX).await?;
     // A worker may have taken one meanwhile.

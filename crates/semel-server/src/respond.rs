@@ -178,7 +178,8 @@ impl From<StoreError> for Refused {
             StoreError::CursorGone => Problem::new(
                 Code::CursorGone,
                 "the job that this cursor names is gone, and nothing else says where the page before ended; read from the beginning, without a cursor",
-            ),
+            )
+            .with_hint("Read the list from the beginning, without a cursor."),
             _ => Problem::internal(),
         };
         // A cursor is the caller's affair, not a failure.
@@ -343,6 +344,16 @@ mod tests {
             assert!(self.store.is_away.swap(false, Ordering::SeqCst), "it was done: {}", told.1);
             told
         }
+    }
+
+    /// The catalogue's names a detail that only the log of events has.
+    #[test]
+    fn a_page_that_cannot_go_on_has_a_hint_of_its_own() {
+        let mut out = String::new();
+        Refused::from(StoreError::CursorGone).problem.write("r", &mut out);
+        let told: Value = serde_json::from_str(&out).unwrap();
+        assert_eq!((&told["error"]["code"], &told["error"]["details"]), (&json!("cursor_gone"), &json!({})));
+        assert!(!told["error"]["hint"].as_str().unwrap().contains("details"), "{told}");
     }
 
     /// Told that it failed, the caller would send all of it again, and all but the duplicate would be there twice.

@@ -16,13 +16,13 @@ use crate::App;
 use crate::respond::{Answer, Answered};
 use crate::tenancy::Scope;
 
-/// Extensions of Open Job Spec that this server has. Tests hold the list to what its suites say.
-const EXTENSIONS: [&str; 10] = [
+/// Extensions of Open Job Spec that this server has. Tests hold the list to what its suites say. Clients go by it, so what has only the
+/// members of one and not what they are for is not among them.
+const EXTENSIONS: [&str; 9] = [
     "admin-api",
     "backpressure",
     "dead-letter",
     "graceful-shutdown",
-    "job-versioning",
     "multi-tenancy",
     "observability",
     "progress",
@@ -30,14 +30,14 @@ const EXTENSIONS: [&str; 10] = [
     "webhooks",
 ];
 /// Extensions that it does not have.
-const NOT_SUPPORTED: [&str; 5] =
-    ["durable-execution", "encryption", "fair-scheduling", "middleware", "schema-registry"];
+const NOT_SUPPORTED: [&str; 6] =
+    ["durable-execution", "encryption", "fair-scheduling", "job-versioning", "middleware", "schema-registry"];
 
 /// The highest of Open Job Spec's levels that this server has, with all below it. Tests hold it to the suites.
 const CONFORMANCE_LEVEL: u32 = 4;
 
-/// What clients may ask whether it is there.
-const CAPABILITIES: [(&str, bool); 18] = [
+/// What clients may ask whether it is there. Pausing has two names: clients ask by either.
+const CAPABILITIES: [(&str, bool); 20] = [
     ("batch_enqueue", true),
     ("dead_letter", true),
     ("delayed_jobs", true),
@@ -48,6 +48,7 @@ const CAPABILITIES: [(&str, bool); 18] = [
     ("multi_tenancy", true),
     ("progress", true),
     ("queue_pause", true),
+    ("pause_resume", true),
     ("rate_limiting", true),
     ("unique_jobs", true),
     ("unique_explain", true),
@@ -56,6 +57,8 @@ const CAPABILITIES: [(&str, bool); 18] = [
     ("workflows", true),
     ("checkpoints", false),
     ("schema_registry", false),
+    // Args are held to the schemas of templates.
+    ("schema_validation", true),
 ];
 
 /// How long the store may take to say that it is well.

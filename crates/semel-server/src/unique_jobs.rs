@@ -175,7 +175,7 @@ impl Holders {
         object.plain("queue", &head.queue);
         object.plain("state", head.state);
         match self.until(head) {
-            Some(until) => object.plain("locked_until", until),
+            Some(until) => object.time("locked_until", until),
             None => object.raw("locked_until", "null"),
         }
     }
@@ -213,7 +213,7 @@ pub(crate) async fn show(
             object(out, |object| {
                 holders.put(head, object);
                 object.flag("holds", holders.holds(head));
-                object.plain("created_at", head.created_at);
+                object.time("created_at", head.created_at);
                 object.time("finished_at", head.finished_at);
                 if let Some(read) = holders.read.get(&head.id) {
                     put_duplicates(&read.duplicates, object.member("duplicates"));

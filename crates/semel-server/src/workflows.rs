@@ -57,10 +57,14 @@ pub(crate) async fn create(Scope(app): Scope, caller: Caller, request: Request) 
             };
             Ok(Answer::status(StatusCode::CREATED, text).replayed())
         }
-        Created::IdTaken(_) => Err(Problem::new(
+        Created::IdTaken(id) => Err(Problem::new(
             Code::Duplicate,
             "another request has used the workflow's id; send one of its own, or none",
         )
+        .with_details(|object| {
+            object.plain("existing_workflow_id", id);
+            object.plain("pointer", "/id");
+        })
         .into()),
         Created::QueueFull(depth) => {
             let full = Outcome::QueueFull(depth);

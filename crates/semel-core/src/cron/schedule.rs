@@ -10,6 +10,7 @@ use std::fmt;
 use std::time::Duration;
 
 use croner::Cron as Expression;
+use croner::errors::CronError;
 use croner::parser::{CronParser, Year};
 use jiff::civil;
 use jiff::tz::{AmbiguousOffset, TimeZone, TimeZoneDatabase};
@@ -24,6 +25,16 @@ const EVERY_MS_MIN: u64 = 1_000;
 const EVERY_MS_MAX: u64 = 10 * 366 * 24 * 3_600 * 1_000;
 /// Wall-clock times that are looked at for one that comes: all that one change of the clocks can skip, second by second.
 const LOOKS_MAX: usize = 100_000;
+
+/// The fields of an expression, the seconds left out where there are five, and what each may have.
+const FIELDS: [(&str, &str); 6] = [
+    ("second", "0-59"),
+    ("minute", "0-59"),
+    ("hour", "0-23"),
+    ("day of month", "1-31 or L"),
+    ("month", "1-12 or JAN-DEC"),
+    ("day of week", "0-7 or SUN-SAT"),
+];
 
 /// When a cron ticks.
 #[derive(Clone)]
@@ -84,9 +95,11 @@ impl Schedule {
                 "has {fields} fields; write minute, hour, day of month, month, day of week, with seconds before them if you like"
             )));
         }
-        let parsed = CronParser::builder().year(Year::Disallowed).build().parse(long);
-        let expression =
-            Box::new(parsed.map_err(|error| refuse(format!("is not a cron expression ({error})")))?);
+        let parsed = parse_fields(long);
+        let parsed = parsed.map_err(|error| {
+            refuse(odd_fields(long).unwrap_or_else(|| format!("is not a cron expression ({error})")))
+        });
+        let expression = Box::new(parsed?);
         // However the hours are spelt.
         let is_hourly = (0..24).all(|hour| expression.pattern.hour_match(hour).unwrap_or(false));
         let schedule = Self { kind: Kind::Calendar { expression, is_hourly }, zone };
@@ -156,6 +169,27 @@ impl Schedule {
     }
 }
 
+fn parse_fields(text: &str) -> Result<Expression, CronError> {
+    CronParser::builder().year(Year::Disallowed).build().parse(text)
+}
+
+/// Of an expression that is none, the fields that are wrong by themselves, and what each may have; none where each is well alone.
+fn odd_fields(text: &str) -> Option<String> {
+    let fields: Vec<&str> = text.split_ascii_whitespace().collect();
+    let first = FIELDS.len().checked_sub(fields.len())?;
+    let is_odd = |at: usize, field: &str| {
+        let mut alone = vec!["*"; fields.len()];
+        alone[at] = field;
+        parse_fields(&alone.join(" ")).is_err()
+    };
+    let odd = fields.iter().zip(&FIELDS[first..]).enumerate().filter(|(at, (field, _))| is_odd(*at, field));
+    let odd: Vec<String> =
+        odd.map(|(at, (_, (name, may)))| format!("field {} ({name}) may have {may}", at + 1)).collect();
+    (!odd.is_empty()).then(|| {
+        format!("is not a cron expression: {}; or *, and lists, ranges and steps of these", odd.join("; "))
+    })
+}
+
 /// Names that stand for others (OJS cron 4).
 fn alias(text: &str) -> Result<&str, Invalid> {
     if !text.starts_with('@') {
@@ -222,4 +256,21 @@ fn next_of(interval: Duration, after: Timestamp, anchor: Timestamp) -> Timestamp
     let passed = u64::try_from(after.since(anchor).as_micros()).unwrap_or(u64::MAX);
     let ticks = passed / micros + 1;
     anchor.saturating_add(Duration::from_micros(micros.saturating_mul(ticks)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_with_an_expression_is_said_by_its_fields() {
+        let said = |expression| Schedule::parse(expression, "UTC").unwrap_err().message;
+        let all = said("99 25 32 13 8");
+        for (at, (name, may)) in FIELDS[1..].iter().enumerate() {
+            assert!(all.contains(&format!("field {} ({name}) may have {may}", at + 1)), "{all}");
+        }
+        let hour = said("0 0 24 * * *");
+        assert!(hour.contains("field 3 (hour) may have 0-23") && !hour.contains("minute"), "{hour}");
+        assert!(said("*/0 * * * *").contains("field 1 (minute)"));
+    }
 }

@@ -181,18 +181,10 @@ impl<'m> Slots<'m> {
     /// `visibility_timeout_ms`, or OJS's `visibility_timeout`, a duration.
     pub(super) fn visibility(&self) -> Result<u32, Invalid> {
         let millis = self.millis(Attribute::VisibilityMs)?;
-        let Some(value) = self.get(Attribute::Visibility) else { return Ok(millis) };
-        let length = duration::parse(&value.string()?, &value.pointer())?;
-        // Less than a millisecond is no default.
-        let own = u32::try_from(duration::millis(length)).ok();
-        let own = own.filter(|own| u64::from(*own) <= TIMEOUT_MS_MAX);
-        let own = own.ok_or_else(|| {
-            value.refuse(format!("is longer than {} days; send a shorter one", TIMEOUT_MS_MAX / 86_400_000))
-        })?;
-        if millis != 0 && own != 0 && own != millis {
-            return Err(value.refuse("differs from visibility_timeout_ms; send one of them"));
+        match self.get(Attribute::Visibility) {
+            Some(value) => duration::visibility(value, millis),
+            None => Ok(millis),
         }
-        Ok(millis.max(own))
     }
 }
 

@@ -18,11 +18,33 @@ fn no_state_is_not_every_state() {
     assert_eq!(parse(r#"{"state":"discarded"}"#).unwrap().states, StateSet::EMPTY.with(State::Discarded));
 }
 
+/// OJS's document has what a filter says beside the rest.
+#[test]
+fn a_filter_may_stand_flat_and_not_twice() {
+    let flat = Bulk::parse(r#"{"state":"discarded","queue":"q","type":"a.b","confirm":true}"#).unwrap();
+    let nested = r#"{"filter":{"state":"discarded","queue":"q","type":"a.b"},"confirm":true}"#;
+    assert_eq!(flat, Bulk::parse(nested).unwrap());
+    assert_eq!(flat.queue.map(|queue| queue.to_string()).as_deref(), Some("q"));
+    for (text, pointer) in [
+        (r#"{"queue":"q","filter":{}}"#, "/queue"),
+        (r#"{"state":[]}"#, "/state"),
+        (r#"{"state":"available","states":["scheduled"]}"#, "/states"),
+        (r#"{"type":"A"}"#, "/type"),
+        (r#"{"queues":["q"]}"#, "/queues"),
+    ] {
+        assert_eq!(Bulk::parse(text).unwrap_err().pointer, pointer, "{text}");
+    }
+}
+
 #[test]
 fn a_purge_that_is_not_meant_is_none() {
     assert_eq!(bulk::purge(r#"{"confirm":false}"#).unwrap_err().pointer, "/confirm");
     assert_eq!(bulk::purge(r#"{"states":[]}"#).unwrap_err().pointer, "/states");
-    for meant in [r#"{"confirm":true}"#, r#"{"confirm":null}"#, "{}", ""] {
-        assert_eq!(bulk::purge(meant).unwrap().states, StateSet::EMPTY.with(State::Available), "{meant}");
+    for (meant, is_confirmed) in
+        [(r#"{"confirm":true}"#, true), (r#"{"confirm":null}"#, false), ("{}", false), ("", false)]
+    {
+        let purge = bulk::purge(meant).unwrap();
+        assert_eq!(purge.states, StateSet::EMPTY.with(State::Available), "{meant}");
+        assert_eq!(purge.is_confirmed, is_confirmed, "{meant}");
     }
 }

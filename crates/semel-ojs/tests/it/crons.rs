@@ -203,6 +203,9 @@ fn a_schedule_is_read_in_its_zone() {
         (r#"{"name":"A","expression":"@daily","type":"a.b"}"#, "/name"),
         (r#"{"name":"c","type":"a.b"}"#, "/expression"),
         (r#"{"name":"c","expression":"x","type":"a.b"}"#, "/expression"),
+        (r#"{"name":"c","expression":"@daily"}"#, "/job_template"),
+        (r#"{"name":"c","expression":"@daily","args":[]}"#, "/type"),
+        (r#"{"name":"c","cron":"@daily"}"#, "/type"),
         (r#"{"name":"c","expression":"@daily","timezone":"EST","type":"a.b"}"#, "/timezone"),
         (r#"{"name":"c","expression":"@daily","overlap_policy":"x","type":"a.b"}"#, "/overlap_policy"),
     ] {

@@ -239,6 +239,45 @@ fn names_of(answers: &[String]) -> BTreeSet<String> {
     names
 }
 
+/// The members that say a time, each with its value.
+fn gather_times(value: &Value, times: &mut Vec<(String, String)>) {
+    match value {
+        Value::Object(members) => {
+            for (name, value) in members {
+                match value {
+                    Value::String(text) if name.ends_with("_at") || name == "at" => {
+                        times.push((name.clone(), text.clone()));
+                    }
+                    _ => gather_times(value, times),
+                }
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| gather_times(item, times)),
+        _ => {}
+    }
+}
+
+/// So that they are in the order of time as texts; but what a caller said is echoed as it was sent.
+#[test]
+fn times_have_three_digits_of_a_second() {
+    let mut worn = Worn::new();
+    let body = worn.body.clone();
+    let mut times = Vec::new();
+    for text in worn.answers(&body) {
+        gather_times(&serde_json::from_str(&text).unwrap(), &mut times);
+    }
+    for name in ["created_at", "started_at", "occurred_at", "at", "lease_expires_at"] {
+        assert!(times.iter().any(|(its, _)| its == name), "{name} is in no answer");
+    }
+    for (name, text) in times {
+        match &*name {
+            "expires_at" => assert_eq!(text, "2099-12-31T23:59:59Z"),
+            "scheduled_at" => assert!(text.ends_with('Z')),
+            _ => assert!(text.len() == 24 && text.ends_with(".000Z"), "{name}: {text}"),
+        }
+    }
+}
+
 /// Every name that stands in an answer is sent as a member of a request; the answers about that job have it once.
 #[test]
 fn nothing_that_is_sent_stands_beside_the_servers_own_word() {

@@ -1,10 +1,13 @@
-use semel_core::error::InvalidKind;
+use semel_core::error::{Invalid, InvalidKind};
 use semel_core::ident::JobId;
 use semel_core::lease::LeaseToken;
 use semel_core::limits::JSON_DEPTH_MAX;
 use semel_ojs::batch::Batch;
 use semel_ojs::progress::Progress;
-use semel_ojs::worker::{Ack, Fetch, HEARTBEAT_JOBS_MAX, Heartbeat, Nack};
+use semel_ojs::settings::{DIRECTIVE_MEMBERS, directive};
+use semel_ojs::worker::{
+    Ack, BEARER_MEMBERS, ERROR_MEMBERS, Fetch, HEARTBEAT_JOBS_MAX, Heartbeat, Nack, bearer,
+};
 
 const ID: &str = "019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f";
 
@@ -26,6 +29,71 @@ fn a_fetch_names_its_queues_in_order() {
         (r#"{"queues":["a"],"worker_id":"a\nb"}"#, "/worker_id"),
     ] {
         assert_eq!(Fetch::parse(text).unwrap_err().pointer, pointer, "{text}");
+    }
+}
+
+/// Passed over, one would end a lease early, or have a failure tried again that never is to be.
+#[test]
+fn a_slip_of_any_member_that_workers_send_is_refused() {
+    type Read<'r> = &'r dyn Fn(&str) -> Option<Invalid>;
+    let nested = |error: &str| Nack::parse(&format!(r#"{{"job_id":"{ID}","error":{error}}}"#)).err();
+    let requests: [(&[&str], &str, Read<'_>); 8] = [
+        (Fetch::MEMBERS, "", &|text| Fetch::parse(text).err()),
+        (Ack::MEMBERS, "", &|text| Ack::parse(text).err()),
+        (Nack::MEMBERS, "", &|text| Nack::parse(text).err()),
+        (Heartbeat::MEMBERS, "", &|text| Heartbeat::parse(text).err()),
+        (Progress::MEMBERS, "", &|text| Progress::parse(text).err()),
+        (BEARER_MEMBERS, "", &|text| bearer(text).err()),
+        (DIRECTIVE_MEMBERS, "", &|text| directive(text).err()),
+        (ERROR_MEMBERS, "/error", &nested),
+    ];
+    for (members, base, read) in requests {
+        for name in members.iter().filter(|name| name.len() >= 5) {
+            let slip = format!("{name}{}", &name[name.len() - 1..]);
+            let refused = read(&format!(r#"{{"{slip}":1}}"#)).unwrap();
+            assert_eq!(refused.pointer, format!("{base}/{slip}"));
+            assert!(refused.message.contains("is no member"), "{refused}");
+        }
+    }
+    // What clients say of themselves besides is nobody's slip.
+    let beat = r#"{"worker_id":"w","state":"running","active_jobs":1,"active_job_ids":["ID"],"hostname":"h","pid":1,"queues":["q"],"concurrency":10,"labels":[],"started_at":"x","stats":{},"status":"x","shutdown":true}"#;
+    assert_eq!(Heartbeat::parse(&beat.replace("ID", ID)).unwrap().jobs.len(), 1);
+}
+
+#[test]
+fn the_length_of_a_lease_is_said_as_a_job_says_it() {
+    let fetch =
+        |said: &str| Fetch::parse(&format!(r#"{{"queues":["a"],{said}}}"#)).map(|fetch| fetch.visibility_ms);
+    let beat = |said: &str| Heartbeat::parse(&format!("{{{said}}}")).map(|beat| beat.visibility_ms);
+    for (said, millis) in [
+        (r#""visibility_timeout":"PT30S""#, Some(30_000)),
+        (r#""visibility_timeout":"PT30S","visibility_timeout_ms":30000"#, Some(30_000)),
+        (r#""visibility_timeout_ms":7"#, Some(7)),
+        (r#""visibility_timeout_ms":0"#, None),
+    ] {
+        assert_eq!((fetch(said).unwrap(), beat(said).unwrap()), (millis, millis), "{said}");
+    }
+    for said in [r#""visibility_timeout":30"#, r#""visibility_timeout":"PT30S","visibility_timeout_ms":7"#] {
+        let pointers = [fetch(said).unwrap_err().pointer, beat(said).unwrap_err().pointer];
+        assert_eq!(pointers, ["/visibility_timeout"; 2], "{said}");
+    }
+}
+
+/// And not with a job.
+#[test]
+fn an_empty_request_is_answered_with_what_it_needs() {
+    for (refused, needs) in [
+        (Fetch::parse("").unwrap_err(), "queues"),
+        (Ack::parse(" ").unwrap_err(), "job_id"),
+        (Nack::parse("").unwrap_err(), "error"),
+        (Heartbeat::parse("").unwrap_err(), "active_job_ids"),
+        (Progress::parse("").unwrap_err(), "progress"),
+        (directive("").unwrap_err(), "directive"),
+        (Batch::parse("").unwrap_err(), "jobs"),
+    ] {
+        assert_eq!((refused.kind, refused.pointer.as_str()), (InvalidKind::Payload, ""), "{refused}");
+        assert!(refused.message.starts_with("is empty; send"), "{refused}");
+        assert!(refused.message.contains(&format!("\"{needs}\"")), "{refused}");
     }
 }
 
@@ -99,6 +167,7 @@ fn heartbeats_name_their_jobs_in_any_shape() {
     let beat = |text: &str| Heartbeat::parse(&text.replace("ID", ID)).unwrap();
     assert_eq!(beat(r#"{"worker_id":"w","active_jobs":["ID"]}"#).jobs.len(), 1);
     assert_eq!(beat(r#"{"worker_id":"w","active_jobs":1,"active_job_ids":["ID"]}"#).jobs.len(), 1);
+    assert_eq!(beat(r#"{"worker_id":"w","job_ids":["ID"]}"#).jobs.len(), 1);
     assert_eq!(beat(r#"{"active_jobs":3}"#).jobs.len(), 0);
     assert_eq!(beat(r#"{"active_jobs":["ID"],"lease":"l1-1"}"#).jobs[0].1.lease, Some(LeaseToken(1)));
     assert_eq!(beat(r#"{"leases":{"ID":"l1-2"}}"#).jobs[0].1.lease, Some(LeaseToken(2)));

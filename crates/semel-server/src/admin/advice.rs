@@ -15,7 +15,7 @@ pub(crate) async fn show(Scope(app): Scope, caller: Caller) -> Answered {
     let mut out = String::with_capacity(512 * types.len() + 128);
     object(&mut out, |outer| {
         outer.flag("sampling", app.engine.samples_policies());
-        outer.plain("since", app.began(now));
+        outer.time("since", app.began(now));
         put_list(outer.member("types"), &types, |out, of_type| {
             object(out, |object| {
                 object.plain("type", &of_type.job_type);

@@ -7,9 +7,9 @@ use semel_ojs::write::object;
 
 use super::Page;
 use crate::caller::Caller;
-use crate::dead_letter::all;
+use crate::dead_letter::{all, deleted};
 use crate::extract::{self, Parameters};
-use crate::respond::{Answer, Answered, settled};
+use crate::respond::{Answer, Answered};
 use crate::search::Listed;
 use crate::tenancy::Scope;
 
@@ -36,6 +36,6 @@ pub(crate) async fn remove(
 ) -> Answered {
     let id = extract::job_id(id)?;
     caller.check_job(&app, id).await?;
-    settled(id, app.engine.delete_dead_letter(id).await?)?;
+    deleted(&app, id).await?;
     Ok(Answer::status(StatusCode::NO_CONTENT, String::new()))
 }

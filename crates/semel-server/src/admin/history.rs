@@ -43,8 +43,8 @@ pub(crate) async fn show(Scope(app): Scope, caller: Caller, uri: Uri) -> Answere
     top.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
     let mut out = String::with_capacity(128 * slots.len() + 512);
     object(&mut out, |outer| {
-        outer.plain("since", since);
-        outer.plain("now", now);
+        outer.time("since", since);
+        outer.time("now", now);
         outer.number("step_s", step.seconds());
         outer.number("slots_max", slots_max);
         put_list(outer.member("slots"), &slots, |out, slot| {
@@ -53,7 +53,7 @@ pub(crate) async fn show(Scope(app): Scope, caller: Caller, uri: Uri) -> Answere
                 *outcomes.entry(outcome).or_default() += count;
             }
             object(out, |object_of_slot| {
-                object_of_slot.plain("at", since.saturating_add(slot.began));
+                object_of_slot.time("at", since.saturating_add(slot.began));
                 object(object_of_slot.member("outcomes"), |object| {
                     outcomes.iter().for_each(|(outcome, count)| object.number(outcome, count));
                 });

@@ -8,7 +8,7 @@ use semel_core::ident::{JobId, WorkflowId};
 use semel_core::lease::Bearer;
 use semel_core::life::Revived;
 use semel_core::settle::{Refusal, Settled};
-use semel_core::state::StateSet;
+use semel_core::state::{State, StateSet};
 use semel_ojs::bulk::Bulk;
 use semel_ojs::write::{Object, list as put_list, object};
 use semel_ojs::{Code, Problem, answer};
@@ -20,7 +20,7 @@ use crate::audit::Many;
 use crate::caller::Caller;
 use crate::dead_letter;
 use crate::extract::{self, Parameters};
-use crate::many::{Found, answers, each, found};
+use crate::many::{Found, answers, check_confirmed, each, found};
 use crate::respond::{Answer, Answered, Refused, settled, show as show_job, view_for};
 use crate::search::Listed;
 use crate::tenancy::Scope;
@@ -86,12 +86,28 @@ pub(crate) async fn retry(
     let revived = match app.engine.revive(id, &source).await? {
         Revived::Refused(Refusal::NotFound) => {
             let found = app.engine.heads(vec![id]).await?;
-            let refusal = found.first().map_or(Refusal::NotFound, |head| Refusal::WrongState(head.state));
-            return Err(Refused::from(refusal).naming(id));
+            return Err(match found.first().map(|head| head.state) {
+                None => Refused::from(Refusal::NotFound).naming(id),
+                Some(State::Discarded) => no_dead_letter().into(),
+                Some(state) => Refusal::WrongState(state).into(),
+            });
         }
         revived => revived,
     };
     dead_letter::revived(&app, &caller, id, revived).await
+}
+
+/// A job that was discarded and not kept to be sent back: its state alone would not say why it is not.
+fn no_dead_letter() -> Problem {
+    Problem::new(
+        Code::Conflict,
+        "the job is discarded and is no dead letter: only those are sent back whose retry policy says on_exhaustion: dead_letter; \
+         enqueue its work anew",
+    )
+    .with_details(|object| {
+        object.plain("reason", "no_dead_letter");
+        object.plain("current_state", State::Discarded);
+    })
 }
 
 /// `POST /admin/jobs/bulk/cancel`: live jobs that the filter admits.
@@ -160,14 +176,7 @@ async fn read(app: &App, caller: &Caller, request: Request) -> Result<(Parts, Bu
     extract::no_idempotency(&parts, app, caller, why)?;
     let bulk = Bulk::parse(&text)?;
     caller.check_listed(bulk.queue.as_ref().map(semel_core::ident::QueueName::as_str))?;
-    if !bulk.is_confirmed {
-        return Err(Problem::new(
-            Code::InvalidRequest,
-            "/confirm is not true: this changes many jobs at once; look at them with GET /ojs/v1/jobs first, then send confirm: true",
-        )
-        .with_details(|object| object.text("pointer", "/confirm"))
-        .into());
-    }
+    check_confirmed(bulk.is_confirmed)?;
     Many::meant(&parts.extensions, &bulk);
     Ok((parts, bulk))
 }
@@ -178,7 +187,7 @@ async fn wanted(app: &App, bulk: &Bulk, possible: Filter) -> Result<Found, Refus
     if !bulk.states.is_empty() {
         let both = bulk.states.iter().filter(|state| {
             (filter.states.is_empty() || filter.states.contains(*state))
-                && (!filter.dead_letters || *state == semel_core::state::State::Discarded)
+                && (!filter.dead_letters || *state == State::Discarded)
         });
         filter.states = both.collect();
         if filter.states.is_empty() {

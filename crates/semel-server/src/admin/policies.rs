@@ -21,7 +21,7 @@ pub(crate) async fn show(Scope(app): Scope, caller: Caller) -> Answered {
     let now = app.engine.now().await?;
     let mut out = String::with_capacity(700 * policies.len() + 128);
     object(&mut out, |outer| {
-        outer.plain("since", app.began(now));
+        outer.time("since", app.began(now));
         outer.number("policies_max", POLICIES_MAX);
         outer.number("uncounted", others);
         put_list(outer.member("items"), &policies, |out, each| {

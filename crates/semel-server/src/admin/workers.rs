@@ -51,8 +51,8 @@ fn put(worker: &WorkerSeen, directive: Directive, object: &mut Object<'_>) {
     object.plain("directive", directive.name());
     object.texts("queues", worker.queues.iter().map(semel_core::ident::QueueName::as_str));
     object.number("active_jobs", worker.active_jobs);
-    object.plain("first_seen_at", worker.first_seen);
-    object.plain("last_heartbeat_at", worker.last_seen);
+    object.time("first_seen_at", worker.first_seen);
+    object.time("last_heartbeat_at", worker.last_seen);
 }
 
 /// What a worker is at, in one word.

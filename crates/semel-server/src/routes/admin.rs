@@ -121,9 +121,9 @@ pub(super) fn rows() -> Vec<Endpoint> {
             .named("adminResumeQueue", "Lets workers take jobs from it again.")
             .answers(200, "QueuePaused")
             .refuses(&[InvalidRequest, NotFound]),
-        post("/ojs/v1/admin/queues/{name}/purge", Admin, queues::purge)
-            .named("adminPurgeQueue", "Cancels jobs that wait in a queue.")
-            .may_take("Purge")
+        post("/ojs/v1/admin/queues/{name}/purge", Admin, queues::purge_confirmed)
+            .named("adminPurgeQueue", "Cancels jobs that wait in a queue, where that is confirmed.")
+            .takes("ConfirmedPurge")
             .answers(200, "Purged")
             .refuses(&[InvalidRequest, NotFound, CursorGone]),
         get("/ojs/v1/admin/workers", Admin, admin::workers::list)
@@ -132,9 +132,9 @@ pub(super) fn rows() -> Vec<Endpoint> {
             .answers(200, "Workers")
             .refuses(&[InvalidRequest]),
         // What Open Job Spec's own pages for operators ask for by other names.
-        delete("/ojs/v1/admin/queues/{name}/jobs", Admin, queues::purge)
+        delete("/ojs/v1/admin/queues/{name}/jobs", Admin, queues::purge_confirmed)
             .named("emptyQueue", "The same as adminPurgeQueue.")
-            .may_take("Purge")
+            .takes("ConfirmedPurge")
             .answers(200, "Purged")
             .refuses(&[InvalidRequest, NotFound, CursorGone]),
         post("/ojs/v1/admin/dead-letter/retry", Admin, admin::jobs::bulk_retry)

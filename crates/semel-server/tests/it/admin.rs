@@ -315,6 +315,25 @@ async fn a_purge_ends_what_waits_and_nothing_else() {
     server.stop().await;
 }
 
+/// As OJS has it of whatever is below `/admin` and destroys.
+#[tokio::test]
+async fn an_operators_purge_is_confirmed() {
+    let server = Server::in_memory().await;
+    for (method, path) in
+        [(Method::POST, "/ojs/v1/admin/queues/q/purge"), (Method::DELETE, "/ojs/v1/admin/queues/q/jobs")]
+    {
+        let id = server.create(&job(&json!({}), &json!({ "queue": "q" }))).await.job_id().to_owned();
+        for unsaid in [None, Some("{}"), Some(r#"{"states":["available"]}"#), Some(r#"{"confirm":false}"#)] {
+            let told = server.ask(method.clone(), path, unsaid, HeaderMap::new()).await;
+            assert_eq!((told.status, told.pointer()), (400, "/confirm"), "{path} {unsaid:?}: {}", told.body);
+        }
+        assert_eq!(server.get(&format!("/ojs/v1/jobs/{id}")).await.body["state"], "available", "{path}");
+        let told = server.ask(method, path, Some(r#"{"confirm":true}"#), HeaderMap::new()).await;
+        assert_eq!((told.status, &told.body["purged"]), (200, &json!(1)), "{path}: {}", told.body);
+    }
+    server.stop().await;
+}
+
 #[tokio::test]
 async fn policies_in_use_say_how_often_they_matched() {
     let server = Server::start().await;
@@ -403,6 +422,22 @@ async fn a_job_that_is_no_dead_letter_is_in_no_state_to_be_retried() {
     let dead = dead_letter(&server, "broken", None).await;
     let told = retry(&dead).await;
     assert_eq!((told.status, &told.body["job"]["state"]), (200, &json!("available")), "{}", told.body);
+    // One that was discarded and not kept for people: by its state alone it might be sent back.
+    let once = json!({ "queue": "once", "retry": { "max_attempts": 1 } });
+    let id = server.create(&job(&json!({}), &once)).await.job_id().to_owned();
+    server.take("once", "w").await;
+    let failure = json!({ "job_id": id, "error": { "code": "x", "message": "x" } });
+    assert_eq!(server.post("/ojs/v1/workers/nack", &failure).await.body["state"], "discarded");
+    let told = retry(&id).await;
+    let details = &told.body["error"]["details"];
+    let said = (&details["reason"], &details["current_state"]);
+    assert_eq!((told.status, said), (409, (&json!("no_dead_letter"), &json!("discarded"))), "{}", told.body);
+    assert!(told.body["error"]["message"].as_str().unwrap().contains("on_exhaustion"), "{}", told.body);
+    for path in ["dead-letter", "admin/dead-letter"] {
+        let told = server.delete(&format!("/ojs/v1/{path}/{id}")).await;
+        let kind = &told.body["error"]["details"]["resource_type"];
+        assert_eq!((told.status, kind), (404, &json!("dead_letter")), "{path}: {}", told.body);
+    }
     server.stop().await;
 }
 

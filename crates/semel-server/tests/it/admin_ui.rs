@@ -108,9 +108,9 @@ async fn what_it_presses_does_what_it_says() {
         let told = ask(&server, Method::DELETE, path, Some(some)).await;
         assert_eq!((told.status, told.pointer()), (400, odd), "more than was asked for must not go");
     }
-    let higher = json!({ "confirm": true, "queue": "elsewhere" });
+    let higher = json!({ "confirm": true, "queue_name": "elsewhere" });
     let told = post("/ojs/v1/admin/jobs/bulk/cancel", higher).await;
-    assert_eq!((told.status, told.pointer()), (400, "/queue"), "{}", told.body);
+    assert_eq!((told.status, told.pointer()), (400, "/queue_name"), "{}", told.body);
     let all = json!({ "states": ["available"], "confirm": true });
     let told = ask(&server, Method::DELETE, path, Some(all)).await;
     assert_eq!((told.status, &told.body["purged_count"]), (200, &1.into()), "{}", told.body);

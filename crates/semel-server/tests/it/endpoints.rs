@@ -125,7 +125,8 @@ impl Things {
             "enqueueBatch" | "enqueueBulk" => {
                 json!({ "jobs": [offered, { "type": "c.d", "args": [], "options": { "queue": queue, "scheduled_at": "+PT1H" } }] })
             }
-            "cancelJob" | "cancelJobByPost" | "purgeQueue" | "adminPurgeQueue" | "emptyQueue" => json!({}),
+            "cancelJob" | "cancelJobByPost" | "purgeQueue" => json!({}),
+            "adminPurgeQueue" | "emptyQueue" => json!({ "confirm": true }),
             "ackJob" => json!({ "lease": lease }),
             "nackJob" => json!({ "lease": lease, "error": error }),
             "reportProgress" => json!({ "lease": lease, "progress": 0.5 }),

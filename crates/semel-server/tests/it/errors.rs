@@ -84,6 +84,14 @@ async fn a_member_that_is_misspelt_is_refused_and_one_of_the_senders_own_is_kept
         ("cron", cron("queues", json!("mail")), "/queues", "queue"),
         ("workflows", json!({ "steps": [first, step] }), "/steps/1/dependson", "depends_on"),
         ("workers/nack", json!({ "job_id": UNKNOWN[13..], "error": {}, "leas": "1" }), "/leas", "lease"),
+        (
+            "workers/nack",
+            json!({ "job_id": UNKNOWN[13..], "error": { "retriable": false } }),
+            "/error/retriable",
+            "retryable",
+        ),
+        ("workers/fetch", json!({ "queues": ["q"], "workerId": "w" }), "/workerId", "worker_id"),
+        ("workers/heartbeat", json!({ "active_job": [] }), "/active_job", "active_jobs"),
     ] {
         let told = server.post(&format!("/ojs/v1/{path}"), &body).await;
         if meant.is_empty() {
@@ -148,11 +156,17 @@ async fn other_media_types_and_versions_are_refused() {
         assert_eq!(told.status, status, "{kind}");
     }
     for (version, status) in [("1", 200), ("1.0", 200), ("1.0.0-rc.1", 200), ("2.0", 422), ("0.9", 422)] {
-        let told = server.ask(Method::GET, "/ojs/v1/health", None, header("ojs-version", version)).await;
+        let told = server.ask(Method::GET, "/ojs/v1/jobs", None, header("ojs-version", version)).await;
         assert_eq!(told.status, status, "{version}");
         if status == 422 {
             assert_problem(&told, 422, "unsupported");
         }
+    }
+    // Here a client finds out which versions there are, and whoever watches the server asks no more than whether it is well.
+    for path in ["/ojs/manifest", "/ojs/v1/health", "/health", "/ready", "/live", "/metrics"] {
+        let told =
+            server.client.request(Method::GET, path, None, header("ojs-version", "2.0")).await.unwrap();
+        assert_eq!(told.status.as_u16(), 200, "{path}");
     }
     server.stop().await;
 }

@@ -104,6 +104,11 @@ async fn a_workflow_is_sent_again_by_its_own_id() {
         let told = post(&server, "/ojs/v1/workflows", &named, "r-1").await;
         assert_eq!((told.status, is_replay(&told)), (201, replayed), "{}", told.body);
     }
+    named["name"] = json!("another");
+    let told = server.post("/ojs/v1/workflows", &named).await;
+    let details = &told.body["error"]["details"];
+    assert_eq!((told.status, told.code(), told.pointer()), (409, "duplicate", "/id"), "{}", told.body);
+    assert_eq!(details["existing_workflow_id"], named["id"], "{}", told.body);
     server.stop().await;
 }
 

@@ -259,6 +259,7 @@ async fn what_is_not_there_is_named() {
         (Method::GET, format!("/ojs/v1/jobs/{id}"), None, "job", id),
         (Method::GET, "/ojs/v1/jobs/7".to_owned(), None, "job", "7"),
         (Method::DELETE, format!("/ojs/v1/jobs/{id}"), None, "job", id),
+        (Method::POST, format!("/ojs/v1/jobs/{id}/activate"), None, "job", id),
         (Method::POST, "/ojs/v1/workers/ack".to_owned(), Some(json!({ "job_id": id })), "job", id),
         (Method::POST, format!("/ojs/v1/dead-letter/{id}/retry"), Some(json!({})), "dead_letter", id),
         (Method::GET, "/ojs/v1/cron/daily".to_owned(), None, "cron", "daily"),

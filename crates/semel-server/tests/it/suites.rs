@@ -101,6 +101,10 @@ async fn the_manifest_says_what_the_suites_say() {
     };
     let levels = (0..=4).take_while(|level| !lacks(level)).count() as u64;
     assert_eq!(claimed + 1, levels, "the level that the suites say");
+    // By either name, as clients ask for it.
+    for name in ["queue_pause", "pause_resume", "schema_validation"] {
+        assert_eq!(manifest["capabilities"][name], true, "{name}");
+    }
     assert_eq!(manifest["unique_job_strength"], "strong");
     for member in ["unique_job_mechanism", "durability"] {
         assert!(manifest[member].as_str().is_some_and(|text| !text.is_empty()), "{member}");
