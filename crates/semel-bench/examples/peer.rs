@@ -49,7 +49,10 @@ impl Queue for Library {
 
     async fn bulk(&self, jobs: Vec<Args>) -> Result<(), Failure> {
         let many = self.semel.enqueue_many(jobs.into_iter().map(|job| self.job(job))).await?;
-        many.outcomes.into_iter().try_for_each(|outcome| Ok(drop(outcome?)))
+        for outcome in many.outcomes {
+            outcome?;
+        }
+        Ok(())
     }
 
     async fn waiting(&self) -> Result<u64, Failure> {

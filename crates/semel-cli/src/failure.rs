@@ -14,7 +14,7 @@ pub enum Exit {
     Usage = 2,
     /// The job was not admitted, or cannot be changed: a duplicate, a mismatch, a conflict of states.
     Duplicate = 3,
-    /// There is no such job, key or queue.
+    /// What was named is not there: a job, a key, a cron. A queue need not have had a job, so none is missing.
     NotFound = 4,
     /// No server or database can be reached, or the store is in somebody else's hands.
     Unreachable = 5,
@@ -29,7 +29,7 @@ Exit codes:
   1  it failed: refused by the server, or the store cannot be used
   2  the command line or the configuration is wrong
   3  not admitted or not allowed now: a duplicate, a mismatch, a conflict
-  4  there is no such job, key or queue
+  4  there is no such job, key, cron or the like
   5  no server or database can be reached, or another process owns the store
   6  the demo's own check found a difference";
 
@@ -86,6 +86,14 @@ impl Failure {
     #[must_use]
     pub fn next(mut self, next: impl Into<String>) -> Self {
         self.next = Some(next.into());
+        self
+    }
+
+    /// The same, told of the store where it is told of a server inside this process: nobody else reaches that, and it is gone with the verb.
+    #[must_use]
+    pub fn of_store(mut self, url: &str, store: &str) -> Self {
+        self.what = self.what.replace(url, store);
+        self.next = self.next.map(|next| next.replace(url, store));
         self
     }
 }
@@ -157,5 +165,21 @@ pub trait Context<T> {
 impl<T, E: std::fmt::Display> Context<T> for Result<T, E> {
     fn context(self, what: &str) -> Result<T, Failure> {
         self.map_err(|error| Failure::failed(format!("{what}: {error}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Its address was told, at which nobody is any more.
+    #[test]
+    fn what_a_server_inside_did_not_answer_is_told_of_its_store() {
+        let url = "http://127.0.0.1:35335";
+        let failure = Failure::new(Exit::Unreachable, format!("no answer from {url}: nothing within 65s"))
+            .next(format!("look at {url}"));
+        let told = failure.of_store(url, "redis://redis.example:6379/0?prefix=semel");
+        assert_eq!(told.what, "no answer from redis://redis.example:6379/0?prefix=semel: nothing within 65s");
+        assert_eq!(told.next.unwrap(), "look at redis://redis.example:6379/0?prefix=semel");
     }
 }

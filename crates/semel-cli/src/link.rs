@@ -28,6 +28,9 @@ const OWNER_PATIENCE: Duration = Duration::from_secs(5);
 const OWNER_POLL: Duration = Duration::from_millis(50);
 /// How long between two looks whether another server than the owner's still has the address that is beside the store.
 const STRANGER_POLL: Duration = Duration::from_millis(500);
+/// How long an answer is waited for: longer than the minute after which a server ends any request itself, so that its own word comes first,
+/// which says what became of the request.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(65);
 
 /// A way to a server.
 pub struct Link {
@@ -229,13 +232,16 @@ impl Link {
         let said = match &link.host {
             None => talk(&link.client).await,
             // What this process's own server cannot do any more does not pass, however long somebody would ask again.
-            Some(host) => tokio::select! {
-                biased;
-                said = talk(&link.client) => said,
-                why = host.broken() => Err(Failure::failed(why).next(
-                    "look at the disk, then try again; if the file is damaged, restore a backup: semel restore",
-                )),
-            },
+            Some(host) => {
+                let said = tokio::select! {
+                    biased;
+                    said = talk(&link.client) => said,
+                    why = host.broken() => Err(Failure::failed(why).next(
+                        "look at the disk, then try again; if the file is damaged, restore a backup: semel restore",
+                    )),
+                };
+                said.map_err(|failure| failure.of_store(&host.url(), &settings.store.to_string()))
+            }
         };
         let closed = link.close().await;
         said.and_then(|value| closed.map(|()| value))
@@ -292,7 +298,7 @@ fn no_store(address: impl Display, error: impl Display, is_silent: bool) -> Fail
 }
 
 fn client(url: &str, token: Option<&str>, ca: Option<&[u8]>) -> Result<Client, Failure> {
-    let client = Client::new(url)?;
+    let client = Client::new(url)?.with_timeout(ANSWER_PATIENCE);
     let client = match ca {
         Some(certificates) => client.with_ca(certificates)?,
         None => client,

@@ -175,6 +175,14 @@ impl TokenFile {
         change: impl FnOnce(&mut Self) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         let what = format!("cannot write the tokens in {}", path.display());
+        if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty())
+            && !folder.is_dir()
+        {
+            let folder = folder.display();
+            return Err(Failure::failed(format!("{what}: there is no folder {folder}")).next(format!(
+                "make it, as root where it is the system's: mkdir -p {folder}; or name another file"
+            )));
+        }
         let path = real(path).context(&what)?;
         let path = path.as_path();
         let lock = private().create(true).truncate(false).open(beside(path, "lock")).context(&what)?;

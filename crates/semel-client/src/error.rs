@@ -83,6 +83,8 @@ fn not_believed(reason: &str) -> Option<String> {
         "ask it by a name that its certificate has, or have that name put into the certificate"
     } else if says("UnknownIssuer") {
         "nobody who is trusted has signed its certificate: name the file of the authority that did (--ca)"
+    } else if says("BadSignature") {
+        "its certificate names an authority that is trusted, and was signed by another one of that name: name the file of the one that did (--ca)"
     } else if ["certificate expired", "Expired", "not valid yet", "NotValidYet"].into_iter().any(says) {
         "have its certificate renewed, or this machine's clock set right"
     } else if says("InvalidContentType") {
@@ -288,7 +290,8 @@ mod tests {
     #[test]
     fn a_server_that_is_not_believed_is_not_asked_whether_it_runs() {
         use rustls::CertificateError::{
-            Expired, ExpiredContext, NotValidForName, NotValidYet, NotValidYetContext, UnknownIssuer,
+            BadSignature, Expired, ExpiredContext, NotValidForName, NotValidYet, NotValidYetContext,
+            UnknownIssuer,
         };
         use rustls::pki_types::UnixTime;
         let (time, other) = (UnixTime::since_unix_epoch(std::time::Duration::from_secs(9)), UnixTime::now());
@@ -296,6 +299,7 @@ mod tests {
         let early = NotValidYetContext { time, not_before: other };
         for (why, advice) in [
             (rustls::Error::from(UnknownIssuer), "--ca"),
+            (BadSignature.into(), "another one of that name"),
             (NotValidForName.into(), "by a name"),
             (Expired.into(), "renewed"),
             (late.into(), "renewed"),

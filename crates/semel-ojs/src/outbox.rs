@@ -20,7 +20,8 @@ pub fn read(id: JobId, text: &str) -> Result<Offer, String> {
 /// What is wrong, and where.
 pub fn read_with(id: JobId, text: &str, templates: Option<&Templates>) -> Result<Offer, String> {
     let wrong = |pointer: &str, message: &str| {
-        if pointer.is_empty() { message.to_owned() } else { format!("{message} (at {pointer})") }
+        // Messages say what is wrong with the place that stands before them, as in the answer to a request.
+        format!("{} {message}", if pointer.is_empty() { "the envelope" } else { pointer })
     };
     if !id.is_v7() {
         return Err(
@@ -51,6 +52,10 @@ mod tests {
         let own = r#"{"type": "a.b", "args": [], "id": "019a0000-0000-7000-8000-000000000002"}"#;
         assert!(read(id, own).unwrap_err().contains("/id"));
         assert!(read(id, r#"{"args": []}"#).unwrap_err().contains("/type"));
+        let reason = read(id, r#"{"type": "a.b"}"#).unwrap_err();
+        assert!(reason.starts_with("/args is missing; send"), "{reason}");
+        let reason = read(id, "[]").unwrap_err();
+        assert!(reason.starts_with("the envelope "), "{reason}");
     }
 
     #[test]

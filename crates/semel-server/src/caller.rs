@@ -226,7 +226,7 @@ impl Caller {
             Some(queue) => self.check_queue(queue),
             None => Err(Problem::new(
                 Code::Forbidden,
-                "the token is for some queues only; name one of them in the query, as in ?queue=mail",
+                "the token is for some queues only; name one of them: queue=mail in the query, --queue mail of semel",
             )),
         }
     }

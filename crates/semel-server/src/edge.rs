@@ -245,7 +245,8 @@ fn check_browser(request: &Request) -> Result<(), Problem> {
     if !request.method().is_safe() && is_foreign {
         return Err(Problem::new(
             Code::Forbidden,
-            "a page of another site asks for this, and a server without tokens takes changes from its own pages and from programs only",
+            "a page of another site asks for this, and a server without tokens takes changes from its own pages and from programs only, \
+             whatever token is sent: ask from there, or give the server tokens",
         ));
     }
     // A page whose name was made to point at this machine is its own site to the browser, which then sends no mark of

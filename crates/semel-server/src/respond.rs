@@ -22,6 +22,9 @@ pub(crate) type Answered = Result<Answer, Refused>;
 
 /// Says that the answer repeats that of an earlier request.
 const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
+/// How a store that waits for replicas begins to say that nothing was begun, and that it is stored: a test holds it to that.
+const FEW_ARE_THERE: &str = "too few replicas are there";
+const FEW_HAVE_IT: &str = "too few replicas have confirmed it";
 
 /// JSON text with its status.
 pub(crate) struct Answer {
@@ -152,14 +155,24 @@ impl From<StoreError> for Refused {
                 Code::Contended,
                 "the job's key is in too much demand right now; try again shortly",
             ),
+            // A store that waits for replicas says itself whether it has stored what they did not confirm, and the caller goes by that.
+            StoreError::Unavailable(told) if told.starts_with(FEW_ARE_THERE) => Problem::new(
+                Code::Unavailable,
+                "too few of the store's replicas are there to confirm a write: it was not begun, and stored nothing; try again when they \
+                 are back",
+            ),
+            StoreError::Unknown(told) if told.starts_with(FEW_HAVE_IT) => Problem::new(
+                Code::Unavailable,
+                "too few of the store's replicas have it yet: it is stored, and one of them that takes over may not have it; repeat it \
+                 with the same job id, and it is answered as the first time once they have it",
+            ),
             StoreError::Unavailable(_) | StoreError::Stalled => Problem::new(
                 Code::Unavailable,
                 "the store cannot be reached or cannot write now; try again shortly",
             ),
             StoreError::Unknown(_) => Problem::new(
                 Code::Unavailable,
-                "the store was lost before it said whether the request was carried out, or too few of its replicas have it: that is \
-                 unknown; repeat it with the same job id",
+                "the store was lost before it said whether the request was carried out: that is unknown; repeat it with the same job id",
             ),
             // Told to those whose write failed with the store, and to those who came after it.
             StoreError::Poisoned(_) => Problem::new(
@@ -252,6 +265,7 @@ mod tests {
     use http::{Method, Request};
     use http_body_util::BodyExt as _;
     use semel_core::draft::{Reads, Snapshot};
+    use semel_redis::RedisError;
     use semel_store::Backend;
     use semel_store::backend::{Applied, Batch, BoxFuture};
     use semel_store::layer::Layer;
@@ -354,6 +368,21 @@ mod tests {
         let told: Value = serde_json::from_str(&out).unwrap();
         assert_eq!((&told["error"]["code"], &told["error"]["details"]), (&json!("cursor_gone"), &json!({})));
         assert!(!told["error"]["hint"].as_str().unwrap().contains("details"), "{told}");
+    }
+
+    /// Who sends it again under another id has it twice where it is stored.
+    #[test]
+    fn of_a_write_without_replicas_it_is_told_whether_it_is_stored() {
+        let told = |error: RedisError| {
+            let problem = Refused::from(StoreError::from(error)).problem;
+            assert_eq!(problem.code(), Code::Unavailable);
+            problem.message().to_owned()
+        };
+        let (lagging, behind, unknown) =
+            (told(RedisError::Lagging), told(RedisError::Behind), told(RedisError::Unknown));
+        assert!(lagging.contains("it is stored") && !lagging.contains("unknown"), "{lagging}");
+        assert!(behind.contains("stored nothing"), "{behind}");
+        assert!(unknown.contains("is unknown") && !unknown.contains("replicas"), "{unknown}");
     }
 
     /// Told that it failed, the caller would send all of it again, and all but the duplicate would be there twice.

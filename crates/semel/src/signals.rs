@@ -40,7 +40,7 @@ async fn next(kind: tokio::signal::unix::SignalKind) {
 /// A program that took this for the signal would end at once, each time that it is started.
 async fn never(error: &std::io::Error) {
     tracing::error!(%error, "the system tells of no signals, so nobody will be told of one");
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 #[cfg(all(test, unix))]

@@ -179,7 +179,12 @@ impl Demo {
                 Exit::Differs,
                 format!("the accounts differ: {}", differing.join("; ")),
             )
-            .next(format!("play it again: semel demo --seed {} --events {}", self.seed, self.events)));
+            .next(format!(
+                "play it again: semel demo --seed {} --events {}{}",
+                self.seed,
+                self.events,
+                if self.without_policy { " --without-policy" } else { "" },
+            )));
         }
         if !printer.is_json() {
             next(printer);

@@ -11,8 +11,10 @@ use crate::print::Printer;
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
+  mkdir -p ~/.local/share/bash-completion/completions
   semel completions bash > ~/.local/share/bash-completion/completions/semel
   semel completions zsh > \"${fpath[1]}/_semel\"
+  mkdir -p ~/.config/fish/completions
   semel completions fish > ~/.config/fish/completions/semel.fish")]
 pub struct Completions {
     /// The shell

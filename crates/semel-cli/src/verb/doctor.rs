@@ -25,9 +25,10 @@ const RELAYED_WITHIN: Duration = Duration::from_secs(60);
 What a server or a store promises is what its manifest says: whether uniqueness is strong, by what means, and what an answer
 survives. Then it is asked whether it is well, its store too, and no token is needed for either. Of a Redis that is named by
 --store, each setting by which something acknowledged may be lost is named, with what to set instead. Ends with 1 when there is
-such a setting or it is not well, with 5 when nobody answers. Of a PostgreSQL that is named so, it is said when an entry of the
-outbox has waited for a minute, as it does where nobody relays; and of any store, when its time is ten seconds or more from its
-server's clock. That is advice, and ends with 0.
+such a setting or it is not well, with 5 when nobody answers. What PostgreSQL's own settings make of the promise is said as
+`uniqueness` and `durability`, and ends with 0: a script reads unique_job_strength of --json. Of a PostgreSQL that is named by
+--store, it is said when an entry of the outbox has waited for a minute, as it does where nobody relays; and of any store, when
+its time is ten seconds or more from its server's clock. That is advice, and ends with 0.
 
 A server that was started with --sample-policies is asked, with a token for admins, what is odd about the unique policies of
 the jobs that came to it: one that never matches because a member always differs, one that turns away jobs whose args differ,

@@ -102,6 +102,13 @@ fn refused(mut failure: Failure) -> Failure {
         let state = text(details, "/existing_job_state");
         failure.what.push_str(&format!("\n  job: {id} ({state})"));
     }
+    // Its policy may forbid that, or the token: then explain names nobody either.
+    if error["code"] == "duplicate" && !details["existing_job_id"].is_string() {
+        return failure.next(
+            "the job that holds the key may not be shown: semel explain, with the same words, says which key it is; an operator finds the \
+             job by semel jobs --type TYPE, and takes the key from it by semel release KEY",
+        );
+    }
     if matches!(error["code"].as_str(), Some("duplicate" | "payload_mismatch")) {
         return failure.next("semel explain, with the same words, says who holds the key and until when");
     }

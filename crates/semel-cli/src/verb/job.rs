@@ -101,8 +101,10 @@ fn show(job: &Value, printer: &Printer) {
             facts.push((name, moment(job, pointer)));
         }
     }
+    let failures = items(job, "/errors");
     for (name, pointer) in [
         ("worker", "/worker_id"),
+        ("progress", "/progress"),
         ("result", "/result"),
         ("error", "/error/message"),
         ("ended as", "/ended_as"),
@@ -111,7 +113,9 @@ fn show(job: &Value, printer: &Printer) {
         ("unique key", "/unique_key"),
         ("unique policy", "/unique/on_conflict"),
     ] {
-        if job.pointer(pointer).is_some_and(|value| !value.is_null()) {
+        // The last failure stands among all of them.
+        let is_listed = name == "error" && !failures.is_empty();
+        if job.pointer(pointer).is_some_and(|value| !value.is_null()) && !is_listed {
             facts.push((name, text(job, pointer)));
         }
     }
@@ -121,14 +125,28 @@ fn show(job: &Value, printer: &Printer) {
             facts.push((name, ids.join(" ")));
         }
     }
-    if number(job, "/unique/duplicates/count") > 0 {
+    let has_duplicates = number(job, "/unique/duplicates/count") > 0;
+    if has_duplicates {
         facts.push(("duplicates", text(job, "/unique/duplicates/count")));
-        printer.facts(facts);
+    }
+    printer.facts(facts);
+    if !failures.is_empty() {
+        printer.line("");
+        failed(failures, printer);
+    }
+    if has_duplicates {
         printer.line("");
         duplicates(&job["unique"]["duplicates"], printer);
-    } else {
-        printer.facts(facts);
     }
+}
+
+/// What each run of a job failed with, as far as it is kept, the newest last.
+fn failed(failures: &[Value], printer: &Printer) {
+    let rows = failures.iter().map(|failure| {
+        let when = moment(failure, "/occurred_at");
+        vec![when, text(failure, "/attempt"), text(failure, "/type"), text(failure, "/message")]
+    });
+    printer.table(&["FAILED", ">ATTEMPT", "ERROR", "MESSAGE"], rows);
 }
 
 /// The last duplicates a job has absorbed.

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::config::{Globals, Settings};
 use crate::failure::Failure;
-use crate::link::{Link, Purpose, ask, encode, get, send};
+use crate::link::{Link, Purpose, encode, get, send};
 use crate::print::{Printer, Style, items, number, text};
 
 /// List queues; pause, resume, bound or purge one
@@ -73,15 +73,18 @@ struct Bound {
 impl Bound {
     async fn run(self, settings: &Settings, printer: &Printer) -> Result<(), Failure> {
         let path = format!("/ojs/v1/admin/queues/{}/config", encode(&self.name));
-        let answer = match self.max_depth {
-            None if !self.none => get(settings, &path).await?,
-            None => ask(settings, Method::PUT, &path, &json!({ "backpressure": null })).await?,
+        let (answer, is_unused) = match self.max_depth {
+            None if !self.none => (get(settings, &path).await?, false),
+            None => {
+                let bound = json!({ "backpressure": null });
+                set(settings, Method::PUT, &path, &bound, &self.name).await?
+            }
             Some(depth) => {
                 let mut bound = json!({ "max_depth": depth });
                 if let Some(part) = self.warn_at {
                     bound["warning_threshold"] = json!(part);
                 }
-                ask(settings, Method::PUT, &path, &json!({ "backpressure": bound })).await?
+                set(settings, Method::PUT, &path, &json!({ "backpressure": bound }), &self.name).await?
             }
         };
         let bound = &answer["config"]["backpressure"];
@@ -96,8 +99,34 @@ impl Bound {
         } else {
             printer.line(format_args!("any number of jobs may wait in {}", self.name));
         }
+        if is_unused {
+            say_unused(printer, &self.name);
+        }
         Ok(())
     }
+}
+
+/// Sets something of a queue. Says beside the answer whether no job has ever been in it: what is set then is for jobs to come, or its name
+/// is misspelt.
+async fn set(
+    settings: &Settings,
+    method: Method,
+    path: &str,
+    body: &Value,
+    name: &str,
+) -> Result<(Value, bool), Failure> {
+    Link::with(settings, Purpose::Change, async |client| {
+        let answer = send(client, method.clone(), path, body).await?;
+        // It is set whatever is known of the queue.
+        let known = client.get_json(&format!("/ojs/v1/queues/{}", encode(name))).await;
+        let created = known.ok().and_then(|known| known.pointer("/queue/created").and_then(Value::as_u64));
+        Ok((answer, created == Some(0)))
+    })
+    .await
+}
+
+fn say_unused(printer: &Printer, name: &str) {
+    printer.remark(format_args!("note: no job has been in {name} so far"));
 }
 
 async fn purge(settings: &Settings, printer: &Printer, name: &str, yes: bool) -> Result<(), Failure> {
@@ -147,11 +176,14 @@ impl Queues {
             Action::Purge { name, yes } => return purge(&settings, printer, &name, yes).await,
         };
         let path = format!("/ojs/v1/queues/{}/{verb}", encode(&name));
-        let answer = ask(&settings, Method::POST, &path, &json!({})).await?;
+        let (answer, is_unused) = set(&settings, Method::POST, &path, &json!({}), &name).await?;
         if printer.is_json() {
             printer.value(&answer["queue"]);
         } else {
             printer.line(format_args!("{name} is {}", text(&answer, "/queue/status")));
+        }
+        if is_unused {
+            say_unused(printer, &name);
         }
         Ok(())
     }

@@ -2,13 +2,13 @@
 
 use clap::builder::NonEmptyStringValueParser as Named;
 use clap::{Args, Subcommand};
-use semel_client::Method;
+use semel_client::{ClientError, Method, StatusCode};
 use serde_json::{Value, json};
 
 use crate::again::Again;
 use crate::config::{Globals, Settings, Target};
 use crate::failure::Failure;
-use crate::link::{ask, encode, get, query};
+use crate::link::{Link, Purpose, encode, get, query, send};
 use crate::place::Place;
 use crate::print::{Printer, Style, items, moment, number, text};
 
@@ -64,18 +64,36 @@ impl Workers {
             Action::Resume(one) => (one, "running"),
         };
         let path = format!("/ojs/v1/admin/workers/{}/directive", encode(&one.id));
-        let answer = ask(&settings, Method::PUT, &path, &json!({ "directive": directive })).await?;
+        let health = format!("/ojs/v1/workers/{}/health", encode(&one.id));
+        let (answer, health) = Link::with(&settings, Purpose::Change, async |client| {
+            let answer = send(client, Method::PUT, &path, &json!({ "directive": directive })).await?;
+            Ok((answer, client.get_json(&health).await))
+        })
+        .await?;
         if printer.is_json() {
             printer.value(&answer);
         } else {
             printer.line(format_args!("{} is told {directive} at its next heartbeat", one.id));
         }
+        // A worker that drains or is silent is not well, and known.
+        let is_unknown = matches!(health, Err(ClientError::Status { status: StatusCode::NOT_FOUND, .. }));
+        if is_unknown && !knows_no_workers(&settings) {
+            printer.remark(format_args!(
+                "note: no worker {} is known here; semel workers lists those that are",
+                one.id
+            ));
+        }
         Ok(())
     }
 }
 
+/// Whether a store is opened whose workers are known to its servers alone, and not to this process.
+const fn knows_no_workers(settings: &Settings) -> bool {
+    matches!(&settings.target, Target::Store(Place::Postgres(_) | Place::Redis(_)))
+}
+
 async fn list(globals: &Globals, settings: &Settings, printer: &Printer, page: u32) -> Result<(), Failure> {
-    if let Target::Store(Place::Postgres(_) | Place::Redis(_)) = &settings.target {
+    if knows_no_workers(settings) {
         return Err(Failure::usage("each server on a database knows its own workers")
             .next("name one with --server URL"));
     }

@@ -59,6 +59,8 @@ fn without_uniqueness_it_fails_and_says_why() {
     assert!(report["executed_twice"].as_u64().unwrap() > 0);
     let error: Value = serde_json::from_str(&ran.err).unwrap();
     assert!(error["error"]["message"].as_str().unwrap().contains("the accounts differ"));
+    let next = error["error"]["hint"].as_str().unwrap();
+    assert!(next.ends_with("--events 200 --without-policy"), "else it would not be the same: {next}");
 }
 
 #[test]

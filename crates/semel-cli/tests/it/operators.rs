@@ -156,6 +156,63 @@ fn workers_are_told_and_limits_and_bounds_are_shown() {
     drop(server);
 }
 
+/// Misspelt, it is done as well: a queue or a worker need not be known yet.
+#[test]
+fn what_is_set_of_what_nobody_knows_is_done_and_said() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, &["--store", "memory:"]);
+    let run = |words: &[&str]| {
+        let ran = folder.run(&[words, &["--server", &server.url]].concat());
+        assert_eq!(ran.code, 0, "{words:?}: {}", ran.err);
+        ran
+    };
+    server.post("/ojs/v1/jobs", &json!({ "type": "a.b", "args": [], "options": { "queue": "mail" } }));
+    server.post("/ojs/v1/workers/fetch", &json!({ "queues": ["none"], "worker_id": "w-1" }));
+    for verb in [&["pause"][..], &["resume"], &["bound", "--max-depth", "9"], &["bound", "--none"]] {
+        let of = |queue: &'static str| run(&[&["queues", verb[0], queue], &verb[1..]].concat());
+        assert_eq!(of("mial").err, "note: no job has been in mial so far\n", "{verb:?}");
+        assert_eq!(of("mail").err, "", "{verb:?}");
+    }
+    assert_eq!(run(&["queues", "bound", "mial"]).err, "", "it was only looked at");
+    for verb in ["quiet", "terminate", "resume"] {
+        let told = run(&["workers", verb, "nobody"]).err;
+        assert!(told.starts_with("note: no worker nobody is known here"), "{told}");
+        assert_eq!(run(&["workers", verb, "w-1"]).err, "", "{verb}");
+    }
+    // Programs get what they asked for alone.
+    for words in [&["queues", "pause", "mial", "--json"][..], &["workers", "quiet", "nobody", "--json"]] {
+        assert_eq!(run(words).err, "", "{words:?}");
+    }
+}
+
+/// The last failure alone does not say why the others were.
+#[test]
+fn a_job_is_shown_with_what_each_run_failed_with_and_how_far_it_came() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, &["--store", "memory:"]);
+    let retry = json!({ "max_attempts": 2, "initial_interval_ms": 1, "jitter": false });
+    let made =
+        server.post("/ojs/v1/jobs", &json!({ "type": "a.b", "args": [], "options": { "retry": retry } }));
+    let id = made["job"]["id"].as_str().unwrap();
+    for (code, message) in [("timeout", "the first"), ("no_luck", "the second")] {
+        let wish = json!({ "queues": ["default"], "wait_ms": 10_000 });
+        assert_eq!(server.post("/ojs/v1/workers/fetch", &wish)["jobs"][0]["id"], id);
+        let come = json!({ "job_id": id, "percentage": 40, "message": "half of it" });
+        server.post("/ojs/v1/workers/progress", &come);
+        let failure = json!({ "job_id": id, "error": { "code": code, "message": message } });
+        server.post("/ojs/v1/workers/nack", &failure);
+    }
+    let shown = folder.run(&["job", id, "--server", &server.url]).out;
+    let at = |words: &[&str]| {
+        let has_all = |line: &str| words.iter().all(|word| line.contains(word));
+        shown.lines().position(has_all).unwrap_or_else(|| panic!("{words:?} are in no line of\n{shown}"))
+    };
+    at(&["progress", "0.4", "half of it"]);
+    let heads = at(&["FAILED", "ATTEMPT", "ERROR", "MESSAGE"]);
+    assert_eq!(at(&["1", "timeout", "the first"]), heads + 1, "{shown}");
+    assert_eq!(at(&["2", "no_luck", "the second"]), heads + 2, "{shown}");
+}
+
 /// A script takes 0 for a job that is there.
 #[test]
 fn a_tick_by_hand_that_admits_nothing_is_told_from_one_that_does() {

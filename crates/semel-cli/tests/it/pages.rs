@@ -44,6 +44,7 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
     ("docs/guide/benchmarks.md", "perf script", "by hand: it needs perf and inferno"),
     ("docs/guide/events.md", "semel events --follow", "verbs.rs, with an end: it has none"),
     ("docs/guide/events.md", "semel webhooks test", "operators.rs: example.com is not ours to ask"),
+    ("docs/guide/http.md", "```sh\n", "start.rs, all of them in one shell"),
     (
         "docs/guide/install.md",
         "cargo xtask package",

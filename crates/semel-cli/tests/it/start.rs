@@ -1,4 +1,4 @@
-//! The quick start of the guide over HTTP: each command of the page, and what it says is printed then.
+//! The quick start of the guide over HTTP: each command of the page, and what it says is printed then; and the page of workers over HTTP.
 
 use std::process::Command;
 
@@ -30,6 +30,22 @@ fn is_like(text: &str, page: &str) -> bool {
     rest.ends_with(last)
 }
 
+/// Runs commands as a reader would, in the folder of the server.
+fn shell(folder: &Folder, commands: &str) -> Ran {
+    let programs = std::path::Path::new(env!("CARGO_BIN_EXE_semel")).parent().unwrap().to_owned();
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = std::env::join_paths([programs].into_iter().chain(std::env::split_paths(&path))).unwrap();
+    let mut shell = Command::new("sh");
+    shell
+        .current_dir(folder.path())
+        .env("PATH", &path)
+        // Of curl, where a proxy is set.
+        .env("no_proxy", "127.0.0.1")
+        .args(["-ec", commands]);
+    without_settings(&mut shell);
+    Ran::of(&mut shell)
+}
+
 #[test]
 fn start_over_http() {
     let folder = Folder::new();
@@ -38,21 +54,38 @@ fn start_over_http() {
     assert_eq!((serve, ready), ("semel serve\n", &*format!("listening on {ADDRESS}\n")));
     let server = Server::start(&folder, &[]);
     assert_eq!(steps.len(), 4);
-    let programs = std::path::Path::new(env!("CARGO_BIN_EXE_semel")).parent().unwrap().to_owned();
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let path = std::env::join_paths([programs].into_iter().chain(std::env::split_paths(&path))).unwrap();
     for (commands, printed) in steps {
-        let mut shell = Command::new("sh");
-        shell
-            .current_dir(folder.path())
-            .env("PATH", &path)
-            // Of curl, where a proxy is set.
-            .env("no_proxy", "127.0.0.1")
-            .args(["-ec", &commands.replace(ADDRESS, &server.url)]);
-        without_settings(&mut shell);
-        let ran = Ran::of(&mut shell);
+        let ran = shell(&folder, &commands.replace(ADDRESS, &server.url));
         assert_eq!(ran.code, 0, "{commands}{}", ran.err);
         assert!(is_like(&ran.out, printed), "{commands}printed:\n{}the page says:\n{printed}", ran.out);
+    }
+}
+
+/// Each request is answered as one that is right, and with what the page says becomes of the job.
+#[test]
+fn workers_over_http() {
+    const PAGE: &str = include_str!("../../../../docs/guide/http.md");
+    let blocks: Vec<&str> =
+        PAGE.split("```sh\n").skip(1).map(|rest| rest.split_once("```").unwrap().0).collect();
+    assert_eq!(blocks.len(), 8);
+    let folder = Folder::new();
+    let server = Server::start(&folder, &["--store", "memory:"]);
+    let curl = "curl() { command curl --fail-with-body \"$@\"; }\n";
+    let ran = shell(&folder, &format!("{curl}{}", blocks.concat().replace(ADDRESS, &server.url)));
+    assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
+    let mut rest = ran.out.as_str();
+    for told in [
+        "\"outcome\":\"created\"",
+        "\"jobs_extended\":[\"",
+        "\"progress\":0.4",
+        "\"state\":\"retryable\"",
+        "\"state\":\"available\"",
+        "\"state\":\"scheduled\"",
+        "\"acknowledged\":true",
+        "\"state\":\"available\"",
+    ] {
+        let at = rest.find(told).unwrap_or_else(|| panic!("{told} does not come next in {rest}"));
+        rest = &rest[at + told.len()..];
     }
 }
 

@@ -317,6 +317,17 @@ fn a_tenants_token_reads_if_it_may() {
     assert_eq!(folder.run(&both).code, 2);
 }
 
+/// In words for who types, and not of a query alone.
+#[test]
+fn a_token_for_some_queues_is_told_to_name_one() {
+    let folder = Folder::new();
+    let (_, some) = create(&folder, &["--role", "worker", "--queue", "mail"]);
+    let _server = Server::start(&folder, &["--tokens", "tokens.toml"]);
+    let refused = ask(&folder, &some, &["jobs"]);
+    assert!(refused.code == 1 && refused.err.contains("--queue mail"), "{}", refused.err);
+    assert_eq!(ask(&folder, &some, &["jobs", "--queue", "mail"]).code, 0);
+}
+
 #[test]
 fn what_makes_no_sense_is_refused() {
     let folder = Folder::new();
@@ -330,6 +341,7 @@ fn what_makes_no_sense_is_refused() {
     refused(&["create", "--tokens", "t.toml", "--role", "root"], 2, "producer");
     refused(&["create", "--tokens", "t.toml", "--role", "worker", "--queue", "a b"], 2, "no queue");
     refused(&["create", "--tokens", "t.toml", "--role", "worker", "--expires", "soon"], 2, "PT1H");
+    refused(&["create", "--tokens", "etc/semel/t.toml", "--role", "admin"], 1, "mkdir -p etc/semel;");
     assert!(!folder.path().join("t.toml").exists(), "nothing was written");
     folder.json(&["token", "create", "--tokens", "t.toml", "--role", "admin"]);
     refused(&["revoke", "tok_0", "--tokens", "t.toml"], 4, "semel token list");

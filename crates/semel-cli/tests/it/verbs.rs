@@ -153,6 +153,19 @@ fn a_refusal_sends_to_explain_only_where_it_is_about_a_key() {
     assert!(taken.err.contains("leave --id out") && !taken.err.contains("semel explain"), "{}", taken.err);
 }
 
+/// Explain does not name it either.
+#[test]
+fn a_refusal_by_a_job_that_may_not_be_shown_says_who_finds_it() {
+    let folder = Folder::new();
+    let words = ["enqueue", "a.b", "1", "--unique", "{\"keys\": [\"args\"], \"disclose\": \"never\"}"];
+    assert_eq!(folder.run(&words).code, 0);
+    let refused = folder.run(&words);
+    assert_eq!(refused.code, 3, "{}", refused.err);
+    for needle in ["may not be shown", "semel jobs --type TYPE", "semel release KEY"] {
+        assert!(refused.err.contains(needle), "{needle:?} is not in {}", refused.err);
+    }
+}
+
 /// A file of tokens that is passed over would be taken for one that was used.
 #[test]
 fn the_file_of_digests_is_for_those_who_let_in() {

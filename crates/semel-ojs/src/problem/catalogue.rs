@@ -153,7 +153,7 @@ pub const CATALOGUE: [Entry; 24] = [
         403,
         false,
         "authorization_error",
-        "Use a token with the role and queues that this needs; semel token list shows what there is.",
+        "Use a token with the role and queues that this needs (semel token list shows what there is); where the server has no tokens, ask as the message says.",
     ),
     entry(
         Code::NotFound,
