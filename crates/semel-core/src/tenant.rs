@@ -98,7 +98,7 @@ impl Tenant {
     }
 
     /// Whose a stored name is, and what its owner calls it.
-    pub(crate) fn of_own(stored: &str) -> (&str, &str) {
+    pub fn of_own(stored: &str) -> (&str, &str) {
         let owned = stored.strip_prefix(OWN).filter(|rest| !rest.starts_with(OWN));
         owned.and_then(|rest| rest.split_once(SEPARATOR)).unwrap_or(("", stored))
     }

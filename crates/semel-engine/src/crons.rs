@@ -1,6 +1,8 @@
 //! Crons, as people register, read and change them. What makes them tick is the duty
 //! [`Tend`](crate::duty::Tend).
 
+use std::sync::Arc;
+
 use semel_core::cron::{self, Change, Cron, Registered, Registration, Tick};
 use semel_core::draft::{DocumentKind, Reads};
 use semel_core::ident::CronName;
@@ -9,12 +11,56 @@ use semel_store::StoreError;
 use semel_store::backend::Seek;
 
 use crate::Engine;
+use crate::room::Room;
+
+/// Crons of one tenant, those of the default one aside, who need not share a store with anybody they do not know. Where several
+/// are registered at one moment there may be as many more.
+pub const CRONS_PER_TENANT_MAX: usize = 1_000;
+/// And bytes of them: they are counted by reading them.
+pub const CRONS_BYTES_PER_TENANT_MAX: usize = 64 << 20;
 
 /// A cron and its name.
 pub type Named = (CronName, Cron);
 
 impl Engine {
-    /// Registers a cron, or makes the one of that name what is asked for.
+    /// Whether the tenant may register a cron of this name: it has one, or [not as many](CRONS_PER_TENANT_MAX) as it may have.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn has_room_for_cron(&self, name: &CronName) -> Result<bool, StoreError> {
+        if self.tenant().is_default() {
+            return Ok(true);
+        }
+        let name = name.within(self.tenant());
+        let snapshot = self.store().load(reads(&name)).await?;
+        if snapshot.peek_document(&cron::key(&name)).is_some() {
+            return Ok(true);
+        }
+        let (first, beyond) = self.tenant().own_names();
+        let mut from: Arc<str> = first.into();
+        let (mut room, mut count, mut bytes) = (Room::default(), 0, 0);
+        while count < CRONS_PER_TENANT_MAX && bytes < CRONS_BYTES_PER_TENANT_MAX {
+            let piece = room.next();
+            let limit = u32::try_from(piece).unwrap_or(u32::MAX);
+            let seek =
+                Seek::Kind { kind: DocumentKind::Cron, from: Some(from.clone()), descending: false, limit };
+            let found = self.store().documents(seek).await?.documents;
+            let own = found.iter().take_while(|(key, _)| *key.name < *beyond);
+            let sizes: Vec<usize> = own.map(|(_, document)| document.text.len()).collect();
+            let size = sizes.iter().sum::<usize>();
+            count += sizes.len();
+            bytes += size;
+            room.had(sizes.len(), size);
+            match found.last() {
+                Some((last, _)) if sizes.len() == piece => from = last.name.clone(),
+                _ => return Ok(true),
+            }
+        }
+        Ok(false)
+    }
+
+    /// Registers a cron, or makes the one of that name what is asked for. Whether [there is room](Self::has_room_for_cron) is asked
+    /// before, by who takes registrations from tenants.
     ///
     /// # Errors
     /// When the store cannot commit.

@@ -1,7 +1,7 @@
 //! What runs by the clock. Each duty is a struct with `run_once`, bounded; the loop is written once, in
 //! [`engine`](crate::engine).
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -13,6 +13,7 @@ use semel_core::ident::{CronName, JobId, JobType, QueueName};
 use semel_core::limits::BATCH_JOBS_MAX;
 use semel_core::settle::Settled;
 use semel_core::slot::Due;
+use semel_core::tenant::Tenant;
 use semel_core::time::Timestamp;
 use semel_core::{life, settle, workflow};
 use semel_store::backend::Seek;
@@ -233,7 +234,7 @@ impl Tend {
                 }
             }
             let (number, before) = (over.len() + others.len(), tending.passed);
-            tending.decide(store, &others).await;
+            tending.decide(store, &in_turns(others)).await;
             tending.forget(store, over).await;
             // What cannot be decided is still the first that is due: others are behind it.
             let is_in_the_way = number > 0 && 2 * (tending.passed - before) >= number;
@@ -246,6 +247,21 @@ impl Tend {
             _ => Ok(tending.ran),
         }
     }
+}
+
+/// These documents in turns: the first of each tenant and kind, then the second of each, and so on, those of one in the order
+/// in which they are due. Else who has very many that are due has all others wait. A workflow's name does not tell its tenant.
+fn in_turns<T>(due: Vec<(DocumentKey, T)>) -> Vec<(DocumentKey, T)> {
+    let mut before: HashMap<(DocumentKind, String), usize> = HashMap::new();
+    let mut turns = Vec::with_capacity(due.len());
+    for (key, what) in due {
+        let (owner, _) = Tenant::of_own(&key.name);
+        let turn = before.entry((key.kind, owner.to_owned())).or_default();
+        turns.push((*turn, (key, what)));
+        *turn += 1;
+    }
+    turns.sort_by_key(|(turn, _)| *turn);
+    turns.into_iter().map(|(_, document)| document).collect()
 }
 
 /// Whether nothing is left to be done with what is due but to forget it.
@@ -417,6 +433,23 @@ mod tests {
         let refused = Some(Settled::Refused(Refusal::Corrupt(Corrupt("no text".to_owned()))));
         let did = [refused.about(JobId::from_bytes([1; 16])), true.about(JobId::from_bytes([2; 16]))];
         assert_eq!(Done::from_iter(did).moved, 1);
+    }
+
+    /// One tenant's crons, of which very many were due each second, once had everybody's tick late.
+    #[test]
+    fn tenants_take_turns_with_what_is_due() {
+        let cron = |tenant: &str, number: usize| {
+            let name = CronName::from_stored(&format!("tick-{number}"));
+            let name = name.within(&Tenant::from_stored(tenant));
+            (cron::key(&name), ())
+        };
+        let many = (0..300).map(|number| cron("acme", number));
+        let due: Vec<_> = many.chain([cron("", 1), cron("", 2), cron("globex", 1)]).collect();
+        let turns = in_turns(due);
+        assert_eq!(turns.len(), 303);
+        let first = [cron("acme", 0), cron("", 1), cron("globex", 1), cron("acme", 1), cron("", 2)];
+        assert_eq!(turns[..5], first);
+        assert_eq!(turns[5..], (2..300).map(|number| cron("acme", number)).collect::<Vec<_>>());
     }
 
     /// Callers wait for each of them.

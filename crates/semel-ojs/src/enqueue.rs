@@ -181,11 +181,15 @@ impl Enqueue {
         let args_value = parts.args.ok_or_else(|| {
             Invalid::request("/args", "is missing; send an array, [] when the job needs none")
         })?;
-        let sensitive = parts.get(Attribute::Sensitive).map(sensitive::read).transpose()?.unwrap_or_default();
+        let marked = parts.get(Attribute::Sensitive);
+        let sensitive = marked.map(sensitive::read).transpose()?.unwrap_or_default();
         let told = |refused: Invalid| sensitive::told(refused, &sensitive);
         let args = read_args(args_value).map_err(told)?;
         let meta_text = parts.meta_text().map_err(told)?;
         let mut meta = read_meta(&meta_text).map_err(told)?;
+        if let Some(marked) = marked {
+            sensitive::check(marked, &sensitive, &args, &meta)?;
+        }
         // Of what the key is made of alone: it is kept as it was sent, and shown with the server's word in its place.
         let says_tenant = take_own(&mut meta, terms.tenant);
         if let Some(template) = template {

@@ -6,7 +6,6 @@ use std::fmt::{self, Display};
 
 use semel_core::enqueue::{Holder, Outcome};
 use semel_core::error::{Invalid, InvalidKind};
-use semel_core::settings::Depth;
 use semel_core::settle::Refusal;
 
 use crate::write::{Object, object};
@@ -21,7 +20,9 @@ pub const DOCS_PATH: &str = "/docs/errors";
 pub struct Problem {
     code: Code,
     message: String,
-    depth: Option<Depth>,
+    /// Of a queue that was too full: how many jobs wait, unless the caller is not told, and how many may.
+    depth: Option<u64>,
+    bound: Option<u64>,
     /// What to do next, where it is not what the catalogue says.
     hint: Option<&'static str>,
     /// The text of an object.
@@ -31,7 +32,8 @@ pub struct Problem {
 impl Problem {
     /// An error with what is wrong and what to do.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), depth: None, hint: None, details: "{}".to_owned() }
+        let details = "{}".to_owned();
+        Self { code, message: message.into(), depth: None, bound: None, hint: None, details }
     }
 
     /// The same with particulars.
@@ -58,9 +60,24 @@ impl Problem {
         self.with_details(|object| object.number("index", index))
     }
 
-    /// How full the queue is that was too full.
-    pub const fn depth(&self) -> Option<Depth> {
+    /// How many jobs wait in the queue that was too full.
+    pub const fn depth(&self) -> Option<u64> {
         self.depth
+    }
+
+    /// How many may wait in it.
+    pub const fn bound(&self) -> Option<u64> {
+        self.bound
+    }
+
+    /// The same without how many jobs wait, which are others' too: for who is told nothing of these.
+    #[must_use]
+    pub fn without_depth(self) -> Self {
+        match self.bound {
+            Some(bound) => Self { depth: None, details: "{}".to_owned(), ..self }
+                .with_details(|object| object.number("queue_bound", bound)),
+            None => self,
+        }
     }
 
     /// Which error.
@@ -180,7 +197,8 @@ impl Problem {
                 "more jobs hold this unique key, or wait for the end of those that do, than one request may replace or follow; nothing was changed",
             ),
             Outcome::QueueFull(depth) => Self {
-                depth: Some(*depth),
+                depth: Some(depth.waiting),
+                bound: Some(depth.bound),
                 ..Self::new(
                     Code::QueueFull,
                     "as many jobs wait in the queue as an operator lets wait; nothing was stored",

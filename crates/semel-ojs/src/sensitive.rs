@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 use semel_core::body::Body;
+use semel_core::canon::Json;
 use semel_core::error::{Flaw, Invalid};
 use semel_core::sensitive::{member, name, tellable};
 use semel_core::unique::UniquePolicy;
@@ -30,6 +31,41 @@ pub(crate) fn read(value: Value<'_>) -> Result<Vec<String>, Invalid> {
         }
     }
     Ok(pointers)
+}
+
+/// Refuses pointers that name an element of an array by what is no number: they hide nothing there, and what they were meant
+/// for would be shown. A member or an element that is not there is no mistake: types name what some of their jobs lack.
+pub(crate) fn check(
+    value: Value<'_>,
+    pointers: &[String],
+    args: &Json<'_>,
+    meta: &Json<'_>,
+) -> Result<(), Invalid> {
+    for (root, tree) in [("/args", args), ("/meta", meta)] {
+        let paths: Vec<&str> = pointers.iter().filter_map(|pointer| pointer.strip_prefix(root)).collect();
+        if !paths.is_empty() && !can_name(tree, &paths) {
+            return Err(value.refuse(
+                "has an item that names an element of an array by something else than its number; count from 0, and write it like /args/0/card_number",
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Whether each of these paths names an element by its number wherever it comes upon an array. As in [`put`], each value on
+/// their way is looked at once.
+fn can_name(value: &Json<'_>, paths: &[&str]) -> bool {
+    let Some(marks) = marks(paths) else { return true };
+    match value {
+        Json::Object(members) => members
+            .iter()
+            .all(|(its_name, value)| marks.get(&member(its_name)).is_none_or(|paths| can_name(value, paths))),
+        Json::Array(items) => marks.iter().all(|(name, paths)| {
+            let item = index(name).and_then(|at| items.get(at));
+            is_index(name) && item.is_none_or(|item| can_name(item, paths))
+        }),
+        _ => true,
+    }
 }
 
 /// The places of what is wrong, without what lies inside of sensitive values.
@@ -183,11 +219,15 @@ fn marks<'p>(paths: &[&'p str]) -> Option<Marks<'p>> {
     Some(marks)
 }
 
-/// The element that a name stands for (RFC 6901): a number as it is written, without zeros before it.
+/// Whether a name can stand for an element (RFC 6901): a number as it is written, without zeros before it.
+fn is_index(name: &str) -> bool {
+    let is_number = !name.is_empty() && name.bytes().all(|digit| digit.is_ascii_digit());
+    is_number && (name == "0" || !name.starts_with('0'))
+}
+
+/// The element that a name stands for.
 fn index(name: &str) -> Option<usize> {
-    let is_number = name.bytes().all(|digit| digit.is_ascii_digit());
-    let is_plain = is_number && (name == "0" || !name.starts_with('0'));
-    if is_plain { name.parse().ok() } else { None }
+    if is_index(name) { name.parse().ok() } else { None }
 }
 
 fn put_one(text: &str, paths: Option<&Vec<&str>>, out: &mut String) {

@@ -109,6 +109,8 @@ pub(crate) enum Admitted {
     Open,
     /// It is this one.
     As(Arc<Token>),
+    /// There are two, and whoever stands in front of the server may have gone by the other one.
+    Twice,
     /// It is missing, unknown or over.
     Refused,
 }
@@ -169,9 +171,12 @@ impl Tokens {
     pub(crate) fn admit(&self, headers: &HeaderMap, now: impl FnOnce() -> Timestamp) -> Admitted {
         let tokens = self.0.tokens.read().unwrap_or_else(PoisonError::into_inner);
         let Some(tokens) = &*tokens else { return Admitted::Open };
-        let Some(text) = headers.get(AUTHORIZATION).and_then(|value| bearer(value.as_bytes())) else {
-            return Admitted::Refused;
-        };
+        let mut sent = headers.get_all(AUTHORIZATION).iter();
+        let text = sent.next().and_then(|value| bearer(value.as_bytes()));
+        if sent.next().is_some() {
+            return Admitted::Twice;
+        }
+        let Some(text) = text else { return Admitted::Refused };
         let digest: [u8; 32] = Sha256::digest(text).into();
         // Every token is looked at, so that the time says nothing about which.
         let mut found = u32::MAX;
@@ -214,7 +219,7 @@ mod tests {
         match tokens.admit(&headers, || Timestamp::from_micros(now)) {
             Admitted::Open => Some("open".to_owned()),
             Admitted::As(token) => Some(token.id.clone()),
-            Admitted::Refused => None,
+            Admitted::Twice | Admitted::Refused => None,
         }
     }
 
@@ -240,6 +245,17 @@ mod tests {
         assert_eq!((ask(&clone, "Bearer two", 0), ask(&clone, "Bearer three", 0).is_some()), (None, true));
     }
 
+    #[test]
+    fn two_headers_say_nothing() {
+        let mut headers = HeaderMap::new();
+        for text in ["Bearer one", "Bearer two"] {
+            headers.append(AUTHORIZATION, HeaderValue::from_static(text));
+        }
+        let admitted = Tokens::new(["one"]).admit(&headers, || Timestamp::from_micros(0));
+        assert!(matches!(admitted, Admitted::Twice));
+        assert!(matches!(Tokens::default().admit(&headers, || Timestamp::from_micros(0)), Admitted::Open));
+    }
+
     /// Its streams stay open, and there may be no more of them for that the file was read again.
     #[test]
     fn what_a_token_has_under_way_counts_on_when_tokens_are_read_again() {
@@ -248,7 +264,7 @@ mod tests {
             match tokens.admit(&HeaderMap::from_iter([(AUTHORIZATION, value)]), || Timestamp::from_micros(0))
             {
                 Admitted::As(token) => token,
-                Admitted::Open | Admitted::Refused => panic!("{text} is not there"),
+                Admitted::Open | Admitted::Twice | Admitted::Refused => panic!("{text} is not there"),
             }
         };
         let bounds = Bounds { requests_per_token: 1, ..Bounds::default() };

@@ -133,7 +133,7 @@ pub(crate) async fn all_or_nothing(Scope(app): Scope, caller: Caller, request: R
         bodies.push(body);
         outcomes.push(known.or_else(|| decided.next()).ok_or_else(Refused::out_of_step)?);
     }
-    let mut stored = Stored::read(&app, &caller, &outcomes).await;
+    let mut stored = Stored::read(&app, &caller, &parts, &outcomes).await;
     let mut out = String::with_capacity(ITEM_BYTES * outcomes.len() + 64);
     let mut outer = Object::open(&mut out);
     let jobs = outer.member("jobs");
@@ -203,7 +203,7 @@ pub(crate) async fn each(Scope(app): Scope, caller: Caller, request: Request) ->
         });
     }
     let items = read;
-    let mut stored = Stored::read(&app, &caller, &outcomes).await;
+    let mut stored = Stored::read(&app, &caller, &parts, &outcomes).await;
     let mut counts = Counts::of(&outcomes);
     let mut decided = outcomes.iter();
     let mut out = String::with_capacity(ITEM_BYTES * items.len() + 128);
@@ -279,19 +279,26 @@ struct Stored {
 }
 
 impl Stored {
-    async fn read(app: &App, caller: &Caller, outcomes: &[Outcome]) -> Self {
+    async fn read(app: &App, caller: &Caller, parts: &Parts, outcomes: &[Outcome]) -> Self {
         let are_hidden = !caller.inspect();
         if are_hidden {
             return Self { jobs: Map::default(), are_hidden, shown: 0 };
         }
         let mut seen = HashSet::new();
-        let ids = outcomes.iter().filter_map(|outcome| match outcome {
+        let others = outcomes.iter().filter_map(|outcome| match outcome {
             Outcome::Repeated(head) | Outcome::Amended(head) | Outcome::Existing(head) => Some(head.id),
             _ => None,
         });
-        let ids: Vec<JobId> = ids.filter(|id| seen.insert(*id)).collect();
+        let ids: Vec<JobId> = others.clone().filter(|id| seen.insert(*id)).collect();
         let (jobs, _) = if_read(app.engine.whole(&ids).await);
-        Self { jobs: jobs.into_iter().map(|job| (job.head.id, job)).collect(), are_hidden, shown: 0 }
+        let mut jobs: Map<JobId, Job> = jobs.into_iter().map(|job| (job.head.id, job)).collect();
+        // Each is shown as often as it answers an item.
+        let bytes: usize = others.filter_map(|id| jobs.get(&id)).map(weight).sum();
+        // What was done is told in any case; without room for whole jobs, by their heads.
+        if extract::answered(parts, bytes.min(ANSWER_BYTES_MAX)).is_err() {
+            jobs.clear();
+        }
+        Self { jobs, are_hidden, shown: 0 }
     }
 
     /// Shows an item's job: what was created by it as it was asked for; another one whole, by its head alone where there is no room

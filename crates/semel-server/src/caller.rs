@@ -70,6 +70,14 @@ pub(crate) fn unknown() -> Problem {
     )
 }
 
+/// Somebody is asking who says twice who that is.
+pub(crate) fn twice() -> Problem {
+    Problem::new(
+        Code::InvalidRequest,
+        "the header Authorization was sent twice; a request is one caller's, so send one token",
+    )
+}
+
 /// Who is asking. Without a token the server is open to everybody who reaches it, which only its own machine can.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Caller(Option<Arc<Token>>);
@@ -140,6 +148,11 @@ impl Caller {
     /// Whether it may know of whatever jobs there are: everybody's, in all queues.
     pub(crate) fn knows_others(&self) -> bool {
         self.inspect() && !self.is_limited()
+    }
+
+    /// A refusal as the caller may hear it: not how many jobs of others wait, where it may not look.
+    pub(crate) fn may_hear(&self, refusal: Problem) -> Problem {
+        if self.inspect() { refusal } else { refusal.without_depth() }
     }
 
     /// What decisions go by that are taken for the caller.

@@ -5,6 +5,7 @@ use axum::extract::{Path, Request};
 use http::{StatusCode, Uri};
 use semel_core::cron::{Change, Cron, Decision, Tick};
 use semel_core::ident::{CronName, JobId};
+use semel_engine::crons::{CRONS_BYTES_PER_TENANT_MAX, CRONS_PER_TENANT_MAX};
 use semel_engine::room::Room;
 use semel_ojs::cron::{
     self as ojs, Register, TIMES_LISTED, answer_list, change, history as show_history, listed,
@@ -72,6 +73,9 @@ pub(crate) async fn register(Scope(app): Scope, caller: Caller, request: Request
     let Register { name, registration, says_cron } =
         Register::parse(&text, caller.terms(&app, &app.templates()))?;
     caller.check_queue(registration.offer.queue.as_str())?;
+    if !app.engine.has_room_for_cron(&name).await? {
+        return Err(as_many_as_may_be().into());
+    }
     let registered = app.engine.register_cron(name.clone(), registration).await?;
     if registered.is_anothers {
         // Names are the tenant's: that one is taken cannot be kept from who asks for it. Whose it is, is.
@@ -91,6 +95,15 @@ pub(crate) async fn register(Scope(app): Scope, caller: Caller, request: Request
     } else {
         Answer::ok(text)
     })
+}
+
+fn as_many_as_may_be() -> Problem {
+    let (limit, mebibytes) = (CRONS_PER_TENANT_MAX, CRONS_BYTES_PER_TENANT_MAX >> 20);
+    Problem::new(
+        Code::Conflict,
+        format!("the tenant has {limit} crons, or {mebibytes} MiB of them, as many as it may have; delete one that is not needed"),
+    )
+    .with_details(|object| object.number("limit", limit))
 }
 
 /// `GET /cron`, by name.

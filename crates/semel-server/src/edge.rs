@@ -23,7 +23,7 @@ use semel_store::clock::{Clock as _, SystemClock};
 use crate::App;
 use crate::audit::{Account, Act};
 use crate::auth::Admitted;
-use crate::caller::{Access, Caller, unknown};
+use crate::caller::{Access, Caller, twice, unknown};
 use crate::extract::{self, Peer, REQUEST_ID};
 use crate::jobs::{QUEUE_BOUND, QUEUE_DEPTH};
 use crate::leftover::Leftover;
@@ -84,7 +84,8 @@ pub(crate) async fn edge(State(app): State<Arc<App>>, mut request: Request, next
                 .into_response(),
             };
             held = place;
-            response
+            let only_reads = row.is_none_or(|row| row.method.is_safe());
+            sending::counted(response, held.as_deref(), only_reads)
         }
     };
     finish(&mut response, id, app.config.tells_causes);
@@ -228,6 +229,7 @@ fn identify(app: &App, request: &Request) -> Result<Caller, Problem> {
     match app.config.tokens.admit(request.headers(), || SystemClock.now()) {
         Admitted::Open => check_browser(request).map(|()| Caller::default()),
         Admitted::As(token) => Ok(Caller::with(token)),
+        Admitted::Twice => Err(twice()),
         Admitted::Refused => Err(unknown()),
     }
 }
@@ -312,9 +314,9 @@ fn finish(response: &mut Response, id: HeaderValue, tells_causes: bool) {
             }
             Code::QueueFull => {
                 headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
-                if let Some(depth) = refused.problem.depth() {
-                    headers.insert(QUEUE_DEPTH, HeaderValue::from(depth.waiting));
-                    headers.insert(QUEUE_BOUND, HeaderValue::from(depth.bound));
+                let told = [(QUEUE_DEPTH, refused.problem.depth()), (QUEUE_BOUND, refused.problem.bound())];
+                for (name, number) in told {
+                    headers.extend(number.map(|number| (name, HeaderValue::from(number))));
                 }
             }
             Code::Contended | Code::Unavailable | Code::TooManyRequests => {

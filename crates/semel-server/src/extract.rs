@@ -67,6 +67,11 @@ pub(crate) fn park(parts: &Parts) -> bool {
     parts.extensions.get::<Arc<Place>>().is_none_or(|place| place.park())
 }
 
+/// Room for so many bytes of the request's answer, before it is given.
+pub(crate) fn answered(parts: &Parts, bytes: usize) -> Result<(), Problem> {
+    parts.extensions.get::<Arc<Place>>().map_or(Ok(()), |place| place.answer(bytes))
+}
+
 async fn read(
     headers: &HeaderMap,
     body: &mut Body,

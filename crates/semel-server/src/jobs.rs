@@ -70,12 +70,14 @@ pub(crate) async fn create(Scope(app): Scope, caller: Caller, request: Request) 
     let outcome = app.engine.enqueue(offer, &source).await?;
     let mut answer = admitted(&app, &caller, &outcome, Some(&body)).await?;
     // What is stored is told: a header that cannot be had is left out.
-    if let Some(key) = limit
+    // What others use of it is told to nobody who could not ask for it.
+    if let Some(key) = limit.filter(|_| caller.knows_others())
         && let Ok(Some(seen)) = Box::pin(app.engine.limit(&key)).await
     {
         answer = with_limit(&seen, answer);
     }
     if outcome.is_inserted()
+        && caller.inspect()
         && let Ok(Some((bound, waiting))) = app.engine.pressure(&queue).await
         && bound.warns(waiting)
     {
@@ -154,7 +156,7 @@ pub(crate) fn told<'o>(caller: &Caller, outcome: &'o Outcome) -> Result<(&'o Hea
             let cause =
                 if let Outcome::Corrupt(corrupt) = refused { Some(corrupt.to_string()) } else { None };
             let problem = Problem::of_outcome(refused).unwrap_or_else(Problem::internal);
-            Err(Refused { problem, cause })
+            Err(Refused { problem: caller.may_hear(problem), cause })
         }
     }
 }

@@ -1,5 +1,5 @@
-//! How much is under way: requests, long polls, bytes of bodies. What goes beyond the bounds is refused at once, so
-//! that the server stays quick for those it has let in.
+//! How much is under way: requests, long polls, bytes of bodies and of answers. What goes beyond the bounds is refused at
+//! once, so that the server stays quick for those it has let in.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -29,6 +29,13 @@ pub struct Bounds {
     /// The first bytes of each body, which do not count: so many requests as there may be are let in with small ones, such as
     /// heartbeats, whoever has all the others.
     pub body_bytes_free: usize,
+    /// Bytes of answers that are not sent yet; beyond them what only reads, and a fetch, is answered 503.
+    pub answer_bytes: usize,
+    /// Of those, bytes of one token's; beyond them it is answered 429. An answer that tells what was done goes all the same, and
+    /// while it is beyond this the token is let do nothing more.
+    pub answer_bytes_per_token: usize,
+    /// The first bytes of each answer, which do not count: small ones are told, whoever leaves large ones unread.
+    pub answer_bytes_free: usize,
     /// How long a client may take to send a request's body; longer is answered 408.
     pub body_time: Duration,
 }
@@ -44,6 +51,9 @@ impl Default for Bounds {
             body_bytes: 256 * 1024 * 1024,
             body_bytes_per_token: 192 * 1024 * 1024,
             body_bytes_free: 64 * 1024,
+            answer_bytes: 256 * 1024 * 1024,
+            answer_bytes_per_token: 192 * 1024 * 1024,
+            answer_bytes_free: 64 * 1024,
             body_time: Duration::from_secs(30),
         }
     }
@@ -60,6 +70,7 @@ pub struct Share {
     polls: AtomicUsize,
     streams: AtomicUsize,
     body_bytes: AtomicUsize,
+    answer_bytes: AtomicUsize,
 }
 
 impl Load {
@@ -83,6 +94,7 @@ fn take(count: &AtomicUsize, more: usize, most: usize) -> bool {
 }
 
 /// Whose bound is reached.
+#[derive(Clone, Copy)]
 enum Full {
     All,
     Token,
@@ -111,14 +123,44 @@ impl<'a> Both<'a> {
         Ok(())
     }
 
+    /// Takes so many more of both, whatever there may be.
+    fn take_beyond(&self, more: usize) {
+        self.all.fetch_add(more, Ordering::Relaxed);
+        self.token.map(|own| own.fetch_add(more, Ordering::Relaxed));
+    }
+
+    /// Fails where there is more than may be: of the token alone if there is one, for it cannot help what others have.
+    fn check(&self, most: usize, most_of_token: usize) -> Result<(), Full> {
+        let (count, most, full) = match self.token {
+            Some(own) => (own, most_of_token, Full::Token),
+            None => (self.all, most, Full::All),
+        };
+        if count.load(Ordering::Relaxed) > most { Err(full) } else { Ok(()) }
+    }
+
     fn give_back(&self, count: usize) {
         self.all.fetch_sub(count, Ordering::Relaxed);
         self.token.map(|own| own.fetch_sub(count, Ordering::Relaxed));
     }
 }
 
-/// One request's place among those under way, with the bytes of its body; gives both back when it is dropped, which is
-/// when its answer is sent.
+/// Why there is no room for an answer, nor for a request that would have one.
+fn unread(full: Full, bounds: &Bounds) -> Problem {
+    match full {
+        Full::Token => Problem::new(
+            Code::TooManyRequests,
+            "too much of what this token was answered is not read yet; read it, and do not ask for so much at once",
+        )
+        .with_details(|object| object.number("limit_bytes", bounds.answer_bytes_per_token)),
+        Full::All => Problem::new(
+            Code::Unavailable,
+            "the server has as many answers on their way as it takes; nothing was done, so try again shortly",
+        ),
+    }
+}
+
+/// One request's place among those under way, with the bytes of its body and of its answer; gives them back when it is
+/// dropped, which is when its answer is sent.
 #[derive(Debug)]
 pub(crate) struct Place {
     load: Arc<Load>,
@@ -128,6 +170,8 @@ pub(crate) struct Place {
     received: AtomicUsize,
     /// Bytes of those that count.
     counted: AtomicUsize,
+    /// Bytes of its answer that count.
+    answered: AtomicUsize,
 }
 
 impl Place {
@@ -137,6 +181,10 @@ impl Place {
         bounds: Bounds,
         token: Option<&Arc<Token>>,
     ) -> Result<Arc<Self>, Problem> {
+        // What tells of something that was done goes beyond the bounds, so nothing more is done until that is read.
+        let answers = Both::of(load, token, |share| &share.answer_bytes);
+        let answers = answers.check(bounds.answer_bytes, bounds.answer_bytes_per_token);
+        answers.map_err(|full| unread(full, &bounds))?;
         let requests = Both::of(load, token, |share| &share.requests);
         requests.take(1, bounds.requests, bounds.requests_per_token).map_err(|full| match full {
             Full::Token => Problem::new(
@@ -150,9 +198,9 @@ impl Place {
             ),
         })?;
         let (load, token) = (Arc::clone(load), token.cloned());
-        let (is_parked, received, counted) =
-            (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0));
-        Ok(Arc::new(Self { load, bounds, token, is_parked, received, counted }))
+        let (is_parked, received, counted, answered) =
+            (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
+        Ok(Arc::new(Self { load, bounds, token, is_parked, received, counted, answered }))
     }
 
     /// From now on the request only waits; it gives room to others. Whether there was room among those that wait. One
@@ -199,6 +247,32 @@ impl Place {
         Ok(())
     }
 
+    /// Of an answer of so many bytes, those that count and were not counted before.
+    fn uncounted(&self, bytes: usize) -> usize {
+        let counts = bytes.saturating_sub(self.bounds.answer_bytes_free);
+        counts.saturating_sub(self.answered.load(Ordering::Relaxed))
+    }
+
+    /// Room for an answer of so many bytes, until it is sent. Asked again it is had once.
+    pub(crate) fn answer(&self, bytes: usize) -> Result<(), Problem> {
+        let more = self.uncounted(bytes);
+        // Small ones are told though others are beyond the bounds.
+        if more > 0 {
+            let (most, most_of_token) = (self.bounds.answer_bytes, self.bounds.answer_bytes_per_token);
+            let answers = self.both(|share| &share.answer_bytes);
+            answers.take(more, most, most_of_token).map_err(|full| unread(full, &self.bounds))?;
+            self.answered.fetch_add(more, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// The same for an answer that must be told, whether there is room for it or not.
+    pub(crate) fn must_answer(&self, bytes: usize) {
+        let more = self.uncounted(bytes);
+        self.both(|share| &share.answer_bytes).take_beyond(more);
+        self.answered.fetch_add(more, Ordering::Relaxed);
+    }
+
     /// How long the body may take.
     pub(crate) const fn body_time(&self) -> Duration {
         self.bounds.body_time
@@ -210,6 +284,7 @@ impl Drop for Place {
         let is_parked = self.is_parked.load(Ordering::Relaxed);
         self.both(if is_parked { |share| &share.polls } else { |share| &share.requests }).give_back(1);
         self.both(|share| &share.body_bytes).give_back(self.counted.load(Ordering::Relaxed));
+        self.both(|share| &share.answer_bytes).give_back(self.answered.load(Ordering::Relaxed));
     }
 }
 
@@ -355,5 +430,37 @@ mod tests {
         drop((first, second, third));
         place(&one).receive(10).unwrap();
         assert_eq!(load.0.body_bytes.load(Ordering::Relaxed), 0);
+    }
+
+    /// A client who read none of its answers once had the server keep all of them.
+    #[test]
+    fn the_bytes_of_unread_answers_are_bounded() {
+        let load = Arc::new(Load::default());
+        let (one, other) = (Arc::new(Token::all("a", "x")), Arc::new(Token::all("b", "y")));
+        let bounds =
+            Bounds { answer_bytes: 10, answer_bytes_per_token: 8, answer_bytes_free: 2, ..Bounds::default() };
+        let place = |token| Place::take(&load, bounds, token);
+        let first = place(Some(&one)).unwrap();
+        first.answer(10).unwrap();
+        first.answer(10).unwrap();
+        first.must_answer(10);
+        let second = place(Some(&one)).unwrap();
+        second.answer(2).unwrap();
+        assert_eq!(second.answer(3).unwrap_err().code(), Code::TooManyRequests);
+        let third = place(Some(&other)).unwrap();
+        third.answer(4).unwrap();
+        assert_eq!(third.answer(5).unwrap_err().code(), Code::Unavailable, "all of them are taken");
+        // What was done is told, and then the token waits; the other one does not wait for it.
+        second.must_answer(3);
+        assert_eq!(place(Some(&one)).unwrap_err().code(), Code::TooManyRequests);
+        assert_eq!(
+            place(None).unwrap_err().code(),
+            Code::Unavailable,
+            "nobody is told apart from the others"
+        );
+        place(Some(&other)).unwrap().answer(2).unwrap();
+        drop((first, second, third));
+        place(Some(&one)).unwrap().answer(10).unwrap();
+        assert_eq!(load.0.answer_bytes.load(Ordering::Relaxed), 0);
     }
 }

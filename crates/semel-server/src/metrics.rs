@@ -1,5 +1,6 @@
 //! `/metrics`: what is stored, what became of requests, and how long they took, in Prometheus's text form.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,6 +9,7 @@ use std::time::Duration;
 use axum::response::{IntoResponse as _, Response};
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, StatusCode};
+use semel_core::draft::QueueRow;
 use semel_core::ident::{JobType, QueueName};
 use semel_core::state::State as JobState;
 use semel_core::time::Timestamp;
@@ -21,6 +23,10 @@ use crate::respond::Refused;
 use crate::routes::Row;
 use crate::tenancy::Scope;
 
+/// Queues that are named, at most: who may enqueue may make as many as there are names.
+const QUEUES_MAX: usize = 1_000;
+/// What stands for the others, and is no queue's name.
+const OTHERS: &str = "~other";
 /// Keys that are named, at most.
 const HOTTEST_MAX: usize = 20;
 /// Digits of a key that are shown: enough to find it, and nothing to compute it from.
@@ -85,7 +91,11 @@ pub(crate) async fn show(Scope(app): Scope, caller: Caller) -> Result<Response, 
     caller.check_all_queues()?;
     let (queues, now) = (app.engine.queues_of_all().await?, app.engine.now().await?);
     let mut page = Page(String::with_capacity(16 * 1024));
-    page.put_queues(&queues, now);
+    let (named, others) = by_name(queues);
+    page.put_queues(&named, together(&others).as_ref(), now);
+    let help = "Queues beyond the 1,000 that are named, which are those with the most jobs; in gauges of jobs they stand together as ~other.";
+    page.family("semel_queues_unnamed", "gauge", help);
+    page.sample("semel_queues_unnamed", &[], others.len());
     page.family(
         "semel_outcomes_total",
         "counter",
@@ -132,16 +142,18 @@ impl Page {
         };
     }
 
-    fn put_queues(&mut self, queues: &[QueueStats], now: Timestamp) {
+    /// What the others would be together in a counter goes down as well as up, and whether they are paused is no one thing.
+    fn put_queues(&mut self, named: &[QueueStats], others: Option<&QueueStats>, now: Timestamp) {
+        let all = || named.iter().chain(others);
         self.family("semel_jobs", "gauge", "Jobs now stored, by queue and state.");
-        for stats in queues {
+        for stats in all() {
             for state in JobState::ALL {
                 let labels = labels(&stats.row.name, &[("state", state.name())]);
                 self.sample("semel_jobs", &labels, stats.count(state));
             }
         }
         self.family("semel_jobs_created_total", "counter", "Jobs ever admitted, by queue.");
-        for stats in queues {
+        for stats in named {
             self.sample("semel_jobs_created_total", &labels(&stats.row.name, &[]), stats.created);
         }
         self.family(
@@ -149,18 +161,18 @@ impl Page {
             "gauge",
             "Jobs that are available, those that a limit holds back too, by queue.",
         );
-        for stats in queues {
+        for stats in all() {
             let depth = stats.count(JobState::Available);
             self.sample("semel_queue_depth", &labels(&stats.row.name, &[]), depth);
         }
         let help = "How long the available job has waited that has waited longest, under a limit too; 0 when none waits.";
         self.family("semel_queue_oldest_seconds", "gauge", help);
-        for stats in queues {
+        for stats in all() {
             let age = stats.oldest_ready.map_or(Duration::ZERO, |oldest| now.since(oldest)).as_secs_f64();
             self.sample("semel_queue_oldest_seconds", &labels(&stats.row.name, &[]), age);
         }
         self.family("semel_queue_paused", "gauge", "Whether a queue is paused.");
-        for stats in queues {
+        for stats in named {
             let paused = u8::from(stats.row.paused);
             self.sample("semel_queue_paused", &labels(&stats.row.name, &[]), paused);
         }
@@ -225,6 +237,40 @@ impl Page {
     }
 }
 
+/// The queues that are named, in order of their names, and the others: those with the fewest jobs, of jobs that have not ended first.
+fn by_name(mut queues: Vec<QueueStats>) -> (Vec<QueueStats>, Vec<QueueStats>) {
+    if queues.len() <= QUEUES_MAX {
+        return (queues, Vec::new());
+    }
+    let live = |stats: &QueueStats| {
+        let states = JobState::ALL.into_iter().filter(|state| state.is_live());
+        states.map(|state| stats.count(state)).sum::<u64>()
+    };
+    queues.sort_by_cached_key(|stats| Reverse((live(stats), stats.counts.iter().sum::<u64>())));
+    let others = queues.split_off(QUEUES_MAX);
+    queues.sort_by(|one, other| one.row.name.cmp(&other.row.name));
+    (queues, others)
+}
+
+/// Queues as one. The jobs of one that is paused wait for somebody to resume it and not for a worker, so none of them is the oldest.
+fn together(others: &[QueueStats]) -> Option<QueueStats> {
+    if others.is_empty() {
+        return None;
+    }
+    let mut counts = [0; JobState::ALL.len()];
+    for stats in others {
+        counts.iter_mut().zip(stats.counts).for_each(|(sum, count)| *sum += count);
+    }
+    let at_work = others.iter().filter(|stats| !stats.row.paused);
+    Some(QueueStats {
+        row: QueueRow::fresh(QueueName::from_stored(OTHERS)),
+        counts,
+        created: 0,
+        purged: 0,
+        oldest_ready: at_work.filter_map(|stats| stats.oldest_ready).min(),
+    })
+}
+
 /// The labels of a queue, and of its tenant when it has one, and more.
 fn labels<'a>(queue: &'a QueueName, more: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
     let mut labels = vec![("queue", queue.name())];
@@ -256,6 +302,50 @@ mod tests {
         let guide = include_str!("../../../docs/guide/alerts.md");
         let names = SUPPRESSED.map(|name| format!("`{name}`")).join(", ");
         assert!(guide.replace('\n', " ").contains(&format!("{names} are suppressed")), "{names}");
+    }
+
+    /// One line for each of as many queues as somebody cared to name once made a page of hundreds of megabytes.
+    #[test]
+    fn the_queues_with_most_jobs_are_named_and_the_others_stand_together() {
+        let now = Timestamp::from_micros(10_000_000);
+        let queue = |number: usize, available: u64| {
+            let mut counts = [0; JobState::ALL.len()];
+            counts[usize::from(JobState::Available.code())] = available;
+            QueueStats {
+                row: QueueRow::fresh(QueueName::from_stored(&format!("q{number:04}"))),
+                counts,
+                created: available,
+                purged: 0,
+                oldest_ready: (available > 0).then(|| Timestamp::from_micros(9_000_000)),
+            }
+        };
+        let mut queues: Vec<_> = (0..QUEUES_MAX + 3).map(|number| queue(number, 2)).collect();
+        queues[0] = queue(0, 0);
+        queues[1] = queue(1, 1);
+        queues[2] = QueueStats { oldest_ready: Some(Timestamp::from_micros(1)), ..queue(2, 1) };
+        queues[2].row.paused = true;
+        let (named, others) = by_name(queues.clone());
+        let mut page = Page(String::new());
+        page.put_queues(&named, together(&others).as_ref(), now);
+        assert_eq!((named.len(), others.len()), (QUEUES_MAX, 3));
+        let lines = |text: &str| page.0.lines().filter(|line| line.starts_with(text)).count();
+        assert_eq!(lines("semel_queue_depth{"), QUEUES_MAX + 1);
+        assert_eq!(
+            (lines("semel_jobs_created_total{"), lines("semel_queue_paused{")),
+            (QUEUES_MAX, QUEUES_MAX)
+        );
+        for line in [
+            "semel_jobs{queue=\"~other\",state=\"available\"} 2\n",
+            "semel_queue_depth{queue=\"~other\"} 2\n",
+            "semel_queue_oldest_seconds{queue=\"~other\"} 1\n",
+            "semel_queue_depth{queue=\"q0003\"} 2\n",
+        ] {
+            assert!(page.0.contains(line), "{line}");
+        }
+        assert!(QueueName::parse(OTHERS, "").is_err(), "somebody's queue has the name");
+        queues.truncate(QUEUES_MAX);
+        let (named, others) = by_name(queues);
+        assert_eq!((named.len(), together(&others)), (QUEUES_MAX, None));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request};
+use http::Uri;
 use semel_core::ident::QueueName;
 use semel_core::lease::Bearer;
 use semel_core::settle::Settled;
@@ -14,17 +15,30 @@ use semel_store::backend::{Filter, QueueStats};
 use crate::App;
 use crate::audit::Many;
 use crate::caller::Caller;
-use crate::extract;
+use crate::extract::{self, Parameters};
 use crate::many::{check_confirmed, each, found};
 use crate::respond::{Answer, Answered, Refused};
 use crate::tenancy::Scope;
 
 type Name = Result<Path<String>, PathRejection>;
 
-/// `GET /queues`, by name.
-pub(crate) async fn list(Scope(app): Scope, caller: Caller) -> Answered {
+/// Queues on a page, unless the query says otherwise, and at most.
+const PAGE_DEFAULT: u64 = 1_000;
+const PAGE_MAX: u64 = 10_000;
+
+/// `GET /queues`, by name: `limit`, `cursor`.
+pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answered {
+    let query = Parameters::of(&uri)?;
+    let limit = query.number("limit", 1, PAGE_DEFAULT, PAGE_MAX)?;
+    let after = query.get("cursor").unwrap_or_default();
     let mut queues = app.engine.queues().await?;
     queues.retain(|stats| caller.sees(stats.row.name.name()));
+    let total = queues.len();
+    queues.retain(|stats| stats.row.name.name() > after);
+    queues.sort_by(|one, other| one.row.name.cmp(&other.row.name));
+    let most = usize::try_from(limit).unwrap_or(usize::MAX);
+    let has_more = queues.len() > most;
+    queues.truncate(most);
     let mut out = String::with_capacity(300 * queues.len() + 64);
     object(&mut out, |outer| {
         let latencies = app.engine.latencies();
@@ -33,8 +47,13 @@ pub(crate) async fn list(Scope(app): Scope, caller: Caller) -> Answered {
                 .write(out);
         });
         object(outer.member("pagination"), |page| {
-            page.number("total", queues.len());
-            page.flag("has_more", false);
+            page.number("total", total);
+            page.number("limit", limit);
+            page.flag("has_more", has_more);
+            match queues.last().filter(|_| has_more) {
+                Some(last) => page.plain("next_cursor", last.row.name.name()),
+                None => page.raw("next_cursor", "null"),
+            }
         });
     });
     Ok(Answer::ok(out))

@@ -1,20 +1,34 @@
-//! Answers on their way: one keeps its request's place until it is sent.
+//! Answers on their way: one keeps its request's place, and counts with its bytes, until it is sent.
 
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use axum::body::Body;
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 
 use crate::load::Place;
+use crate::respond::Refused;
 
 /// What is handed to the connection at once. The connection asks for more when it has written that, so the last of an
 /// answer's bytes are those that may be unsent when its place is free.
 const PIECE_BYTES: usize = 64 * 1024;
+
+/// The same answer, counted among those that are not sent yet; where there is no room for it, a refusal instead, if the request
+/// only reads. Any other tells of something that was done, and is told.
+pub(crate) fn counted(response: Response, place: Option<&Place>, only_reads: bool) -> Response {
+    let Some(place) = place else { return response };
+    let bytes = response.body().size_hint().exact().unwrap_or(0);
+    let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+    if only_reads && let Err(problem) = place.answer(bytes) {
+        return Refused::from(problem).into_response();
+    }
+    place.must_answer(bytes);
+    response
+}
 
 /// A body with the place of its request.
 struct Held {
@@ -104,5 +118,24 @@ mod tests {
         stream.headers_mut().insert(CONTENT_TYPE, http::HeaderValue::from_static("text/event-stream"));
         let _stream = held(stream, place());
         assert_eq!(load.requests(), 0);
+    }
+
+    #[test]
+    fn what_only_reads_is_refused_where_too_much_is_unread_and_what_was_done_is_told() {
+        let load = Arc::new(Load::default());
+        let bounds = Bounds { answer_bytes: 10, answer_bytes_free: 1, ..Bounds::default() };
+        let place = || Place::take(&load, bounds, None).unwrap();
+        let answer = |size: usize| Response::new(Body::from("x".repeat(size)));
+        let (one, two, three) = (place(), place(), place());
+        let first = held(counted(answer(11), Some(&one), true), one);
+        let status = |response: &Response| response.status().as_u16();
+        assert_eq!(status(&first), 200);
+        assert_eq!(status(&counted(answer(1), Some(&two), true)), 200, "a small one");
+        assert_eq!(status(&counted(answer(2), Some(&two), true)), 503);
+        let done = held(counted(answer(2), Some(&three), false), three);
+        assert_eq!(status(&done), 200);
+        assert!(Place::take(&load, bounds, None).is_err(), "too much is unread");
+        drop((first, done));
+        assert_eq!(status(&counted(answer(11), Some(&two), true)), 200);
     }
 }

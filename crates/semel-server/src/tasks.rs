@@ -106,7 +106,8 @@ async fn answer_created(app: &App, caller: &Caller, created: TaskOutcome, steps:
         }
         TaskOutcome::Decided(outcome) => {
             caller.check_named(&outcome)?;
-            answer_decided(app, outcome, steps).await
+            let heard = |refused: Refused| Refused { problem: caller.may_hear(refused.problem), ..refused };
+            answer_decided(app, outcome, steps).await.map_err(heard)
         }
         TaskOutcome::Unfit(why) => {
             Ok(bad_request(Problem::from(task::refused_unfit(why).under("/unique")).message()))

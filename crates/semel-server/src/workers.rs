@@ -64,9 +64,11 @@ pub(crate) async fn fetch(Scope(app): Scope, caller: Caller, request: Request) -
     let leased = Leased::claim(&app, &claim, waits.then_some(fetch.wait)).await?;
     // What was leased for a token that has been taken away meanwhile is given back.
     caller.check_still(&app)?;
-    let answer = Answer::ok(answer::fetched(leased.jobs().iter().map(view)));
+    let answer = answer::fetched(leased.jobs().iter().map(view));
+    // Where there is no room for them the jobs are given back.
+    extract::answered(&parts, answer.len())?;
     leased.told();
-    Ok(answer)
+    Ok(Answer::ok(answer))
 }
 
 /// Whether what the caller says of the worker of this id is taken for its word. A token for some queues speaks for no worker that

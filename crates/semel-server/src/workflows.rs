@@ -68,7 +68,7 @@ pub(crate) async fn create(Scope(app): Scope, caller: Caller, request: Request) 
         .into()),
         Created::QueueFull(depth) => {
             let full = Outcome::QueueFull(depth);
-            Err(Problem::of_outcome(&full).unwrap_or_else(Problem::internal).into())
+            Err(caller.may_hear(Problem::of_outcome(&full).unwrap_or_else(Problem::internal)).into())
         }
         Created::Corrupt(corrupt) => Err(StoreError::from(corrupt).into()),
     }

@@ -7,8 +7,13 @@ use serde_json::{Value, json};
 
 use crate::config::{Globals, Settings};
 use crate::failure::Failure;
-use crate::link::{Link, Purpose, encode, get, send};
-use crate::print::{Printer, Style, items, number, text};
+use crate::link::{Link, Pages, Purpose, encode, get, send};
+use crate::print::{Printer, Style, number, text};
+
+/// Where the list is.
+pub const LIST: &str = "/ojs/v1/queues";
+/// The most that one answer has of it.
+pub const PAGE_MAX: u64 = 10_000;
 
 /// List queues; pause, resume, bound or purge one
 #[derive(Args, Debug)]
@@ -192,12 +197,14 @@ impl Queues {
 async fn list(settings: &Settings, printer: &Printer) -> Result<(), Failure> {
     const STATES: [&str; 8] =
         ["scheduled", "available", "pending", "active", "retryable", "completed", "cancelled", "discarded"];
-    let page = get(settings, "/ojs/v1/queues").await?;
+    let all = Pages { path: LIST, filters: Vec::new(), member: "queues", page: PAGE_MAX };
+    let (queues, _) =
+        Link::with(settings, Purpose::Look, async |client| all.read(client, None, u64::MAX).await).await?;
     if printer.is_json() {
-        printer.value(&page);
+        let pagination = json!({ "total": queues.len(), "has_more": false });
+        printer.value(&json!({ "queues": queues, "pagination": pagination }));
         return Ok(());
     }
-    let queues = items(&page, "/queues");
     if queues.is_empty() {
         printer.remark("no queues");
         return Ok(());

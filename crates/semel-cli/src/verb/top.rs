@@ -11,6 +11,7 @@ use crate::failure::Failure;
 use crate::link::{Link, Purpose};
 use crate::patience::Patience;
 use crate::print::{Printer, Style, items, number, text};
+use crate::verb::queues::{LIST, PAGE_MAX};
 
 /// How often it looks.
 const INTERVAL: &str = "2";
@@ -96,7 +97,9 @@ impl Top {
 
 /// What the server says now. What the token may not see is `null`.
 async fn look(client: &Client) -> Result<Value, Failure> {
-    let queues = client.get_json("/ojs/v1/queues").await?;
+    // One page: it is looked at every few seconds.
+    let queues = client.get_json(&format!("{LIST}?limit={PAGE_MAX}")).await?;
+    let total = &queues["pagination"]["total"];
     let (mut history, mut hottest, mut workers) = (Value::Null, Value::Null, Value::Null);
     let who = client.get_json("/ojs/v1/whoami").await?;
     if items(&who, "/roles").iter().any(|role| role == "admin") && who["queues"].is_null() {
@@ -105,7 +108,13 @@ async fn look(client: &Client) -> Result<Value, Failure> {
         hottest = client.get_json(&path).await?;
         workers = client.get_json("/ojs/v1/admin/workers?per_page=1").await?["summary"].take();
     }
-    Ok(json!({ "queues": queues["queues"], "history": history, "hottest": hottest, "workers": workers }))
+    Ok(json!({
+        "queues": queues["queues"],
+        "queues_total": total,
+        "history": history,
+        "hottest": hottest,
+        "workers": workers,
+    }))
 }
 
 /// The lines for people.
@@ -139,6 +148,13 @@ fn draw(look: &Value, printer: &Printer) -> Vec<String> {
         ));
     }
     more(rows.len(), &mut lines);
+    let total = number(look, "/queues_total");
+    if total > rows.len() as u64 {
+        lines.push(format!(
+            "of the first {} queues by name; there are {total}: semel queues lists them",
+            rows.len()
+        ));
+    }
     let hottest = items(look, "/hottest/items");
     if !hottest.is_empty() {
         lines.push(String::new());

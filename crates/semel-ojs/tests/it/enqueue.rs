@@ -395,7 +395,7 @@ fn a_repetition_under_the_callers_id_has_the_same_digest() {
 fn names_outside_of_args_and_meta_have_a_bound() {
     let name = |bytes: usize| "n".repeat(bytes);
     let many = |number: usize, item: &str| vec![format!("\"{item}\""); number].join(",");
-    let pointer = |bytes: usize| format!("/args/{}", name(bytes - 6));
+    let pointer = |bytes: usize| format!("/args/0/{}", name(bytes - 8));
     let retry = |names: &str| format!(r#""retry":{{"non_retryable_errors":[{names}]}}"#);
     let sensitive = |names: &str| format!(r#""sensitive":[{names}]"#);
     let keys = |member: &'static str| {
@@ -435,6 +435,32 @@ fn names_outside_of_args_and_meta_have_a_bound() {
         assert_eq!(refused.pointer, format!("/options{place}"), "{refused}");
         assert!(refused.message.contains(bound) && refused.message.contains(';'), "{refused}");
     }
+}
+
+/// It hid nothing, and what it was meant for was shown to everybody.
+#[test]
+fn a_pointer_into_an_array_names_an_element_by_its_number() {
+    let text = |pointer: &str| {
+        format!(
+            r#"{{"type":"a.b","args":[{{"cards":["4242"],"00":1}},7],"meta":{{"list":[1],"*":2}},"options":{{"sensitive":["{pointer}"]}}}}"#
+        )
+    };
+    for odd in ["00", "+0", "-0", "*", "-", "", "card", "0x0", " 0", "~00"] {
+        for array in ["/args", "/args/0/cards", "/meta/list"] {
+            let refused = refused(&text(&format!("{array}/{odd}")));
+            assert_eq!(refused.pointer, "/options/sensitive", "{array}/{odd}");
+            assert!(refused.message.contains("its number"), "{refused}");
+        }
+        assert_eq!(refused(&text(&format!("/args/{odd}/card"))).pointer, "/options/sensitive", "{odd}");
+    }
+    // A type names what some of its jobs do not have, and members have whatever names they have.
+    for pointer in
+        ["/args/0/absent", "/args/9/card", "/args/1/card", "/args/0/00", "/meta/*", "/meta/absent/00"]
+    {
+        assert_eq!(read(&text(pointer)).body.sensitive, [pointer]);
+    }
+    // So is a number that no array reaches.
+    assert_eq!(read(&text("/args/0/cards/99999999999999999999999")).body.sensitive.len(), 1);
 }
 
 /// From before there was one.

@@ -18,7 +18,7 @@ pub(super) fn rows() -> Vec<Endpoint> {
             .takes("CronRegistration")
             .answers(201, "CronRegistered")
             .answers(200, "CronRegistered")
-            .refuses(&[InvalidRequest, InvalidRetryPolicy, NotFound, Duplicate, Contended]),
+            .refuses(&[InvalidRequest, InvalidRetryPolicy, NotFound, Duplicate, Conflict, Contended]),
         get("/ojs/v1/cron", Inspect, crons::list)
             .named("listCrons", "Crons, by name.")
             .query(CRONS)

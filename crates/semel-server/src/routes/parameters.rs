@@ -87,6 +87,14 @@ pub(super) const WEBHOOKS: &[Parameter] = &[
     ),
     parameter("cursor", TEXT, "`pagination.next_cursor` of the page before."),
 ];
+pub(super) const QUEUE_LIST: &[Parameter] = &[
+    parameter(
+        "limit",
+        r#"{"type":"integer","minimum":1,"maximum":10000,"default":1000}"#,
+        "Queues on a page.",
+    ),
+    parameter("cursor", TEXT, "`pagination.next_cursor` of the page before."),
+];
 pub(super) const UNIQUE_JOBS: &[Parameter] = &[
     parameter(
         "sort",

@@ -6,6 +6,7 @@ use crate::caller::Access;
 use crate::{limits, queues};
 
 use super::endpoint::{Endpoint, get, post};
+use super::parameters::QUEUE_LIST;
 
 /// The rows of this area.
 pub(super) fn rows() -> Vec<Endpoint> {
@@ -13,8 +14,10 @@ pub(super) fn rows() -> Vec<Endpoint> {
     use Code::{CursorGone, InvalidRequest, NotFound};
     vec![
         get("/ojs/v1/queues", Inspect, queues::list)
-            .named("listQueues", "Queues and how many jobs are in them.")
-            .answers(200, "Queues"),
+            .named("listQueues", "Queues and how many jobs are in them, by name.")
+            .query(QUEUE_LIST)
+            .answers(200, "Queues")
+            .refuses(&[InvalidRequest]),
         get("/ojs/v1/queues/{name}", Inspect, queues::show)
             .named("showQueue", "One queue.")
             .answers(200, "QueueAnswer")

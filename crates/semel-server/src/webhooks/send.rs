@@ -48,11 +48,25 @@ pub(super) struct Failed {
     pub(super) why: String,
     /// The subscriber wants the next attempt no earlier than after this.
     pub(super) retry_after: Option<Duration>,
+    /// Whether it was for what the host's name stands for in the server's own network.
+    is_of_name: bool,
 }
+
+/// What is told of every host without an address that is delivered to.
+const NO_PUBLIC_ADDRESS: &str = "the host has no public address that this server finds";
 
 impl Failed {
     pub(super) fn because(why: impl Into<String>) -> Self {
-        Self { why: why.into(), retry_after: None }
+        Self { why: why.into(), retry_after: None, is_of_name: false }
+    }
+
+    fn of_name(why: impl Into<String>) -> Self {
+        Self { is_of_name: true, ..Self::because(why) }
+    }
+
+    /// Why, for a tenant: which names there are in the server's own network, and where, is not theirs to find out.
+    pub(super) fn for_tenants(&self) -> &str {
+        if self.is_of_name { NO_PUBLIC_ADDRESS } else { &self.why }
     }
 }
 
@@ -119,15 +133,15 @@ impl Sender {
             Ok(address) => vec![SocketAddr::new(address, target.port)],
             Err(_) => tokio::net::lookup_host((target.host.as_str(), target.port))
                 .await
-                .map_err(|_| Failed::because("the host's name cannot be looked up"))?
+                .map_err(|_| Failed::of_name("the host's name cannot be looked up"))?
                 .collect(),
         };
         let refused = addresses.iter().find_map(|address| forbidden(address.ip()));
         match refused {
-            Some(why) if !self.rules.allow_private => Err(Failed::because(format!(
+            Some(why) if !self.rules.allow_private => Err(Failed::of_name(format!(
                 "the host's address is {why}, and this server delivers to public addresses only"
             ))),
-            _ if addresses.is_empty() => Err(Failed::because("the host has no address")),
+            _ if addresses.is_empty() => Err(Failed::of_name("the host has no address")),
             _ => Ok(addresses),
         }
     }
@@ -207,7 +221,7 @@ fn judge(head: &Parts) -> Result<(), Failed> {
         }
         status => format!("answered {}", status.as_u16()),
     };
-    Err(Failed { why, retry_after })
+    Err(Failed { retry_after, ..Failed::because(why) })
 }
 
 /// Sends a letter and waits for the answer's head.
@@ -318,6 +332,22 @@ mod tests {
         let sender = Sender { rules: Rules { allow_private: false }, tls: None };
         let failed = sender.send(&letter).await.unwrap_err();
         assert!(failed.why.contains("not https"), "{}", failed.why);
+    }
+
+    /// Else a tenant's tries tell which names there are behind the server, and in which networks.
+    #[tokio::test]
+    async fn a_tenant_is_told_the_same_of_every_host_without_a_public_address() {
+        let sender = Sender { rules: Rules { allow_private: false }, tls: None };
+        let mut told = vec![Failed::of_name("the host has no address").for_tenants().to_owned()];
+        for host in ["127.0.0.1", "10.0.0.1", "localhost"] {
+            let target = Target::parse(&format!("https://{host}/hook")).unwrap();
+            let failed = sender.send(&Letter { target, ..letter() }).await.unwrap_err();
+            assert_ne!(failed.for_tenants(), failed.why, "{host}");
+            told.push(failed.for_tenants().to_owned());
+        }
+        told.dedup();
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert_eq!(Failed::because("answered 500").for_tenants(), "answered 500");
     }
 
     #[test]

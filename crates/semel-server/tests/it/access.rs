@@ -1,11 +1,11 @@
 //! Tokens: every endpoint asks for the role its row names, and queues bound what a token sees.
 
-use semel_client::{HeaderMap, Method};
+use semel_client::{HeaderMap, HeaderValue, Method};
 use semel_server::Config;
 use semel_server::auth::{Queues, Role, Token, Tokens, digest};
 use serde_json::{Value, json};
 
-use crate::harness::{Server, Told, header};
+use crate::harness::{Server, Told, header, job};
 use crate::tasks;
 
 fn token(text: &str, roles: &[Role]) -> Token {
@@ -424,6 +424,54 @@ async fn who_may_not_inspect_is_answered_again_with_what_it_sent() {
         assert!(!again.body.to_string().contains(secret), "{}", again.body);
         let whole = ask(&server, "producer", Method::POST, "/ojs/v1/workflows", Some(&flow)).await;
         assert!(whole.body.to_string().contains(secret), "{}", whole.body);
+    }
+    server.stop().await;
+}
+
+/// Whoever stands in front of the server may have looked at the other one.
+#[tokio::test]
+async fn a_request_carries_one_token() {
+    let server = server().await;
+    let mut headers = header("authorization", "Bearer admin");
+    headers.append("authorization", HeaderValue::from_static("Bearer metrics"));
+    let told = server.ask(Method::GET, "/ojs/v1/jobs", None, headers).await;
+    assert_eq!((told.status, told.code()), (400, "invalid_request"), "{}", told.body);
+    server.stop().await;
+}
+
+/// How much others have of a limit or a queue is not told with what one enqueues oneself.
+#[tokio::test]
+async fn who_may_not_ask_how_full_it_is_is_not_told() {
+    let server = server().await;
+    let config =
+        json!({ "backpressure": { "max_depth": 3, "strategy": "reject", "warning_threshold": 0.1 } });
+    let path = "/ojs/v1/admin/queues/mail/config";
+    assert_eq!(ask(&server, "admin", Method::PUT, path, Some(&config)).await.status, 200);
+    let options = json!({ "queue": "mail", "rate_limit": { "key": "k", "concurrency": 2 } });
+    let limited = job(&json!(1), &options);
+    for (token, limit, depth) in [("producer", true, true), ("mail", false, true), ("blind", false, false)] {
+        let told = ask(&server, token, Method::POST, "/ojs/v1/jobs", Some(&limited)).await;
+        assert_eq!(told.status, 201, "{token}: {}", told.body);
+        for (name, is_told) in [
+            ("x-ratelimit-limit", limit),
+            ("x-ratelimit-remaining", limit),
+            ("x-ojs-queue-depth", depth),
+            ("x-ojs-queue-pressure", depth),
+        ] {
+            assert_eq!(told.headers.contains_key(name), is_told, "{token} {name}");
+        }
+    }
+    let batch = json!({ "jobs": [limited] });
+    for (token, depth) in [("mail", true), ("blind", false)] {
+        let told = ask(&server, token, Method::POST, "/ojs/v1/jobs", Some(&limited)).await;
+        assert_eq!((told.status, told.code()), (429, "QUEUE_FULL"), "{token}");
+        assert_eq!(told.headers["retry-after"], "1");
+        assert_eq!(told.headers["x-ojs-queue-bound"], "3");
+        assert_eq!(told.headers.contains_key("x-ojs-queue-depth"), depth, "{token}");
+        let bulk = ask(&server, token, Method::POST, "/ojs/v1/jobs/bulk", Some(&batch)).await.body;
+        for details in [&told.body["error"]["details"], &bulk["results"][0]["error"]["details"]] {
+            assert_eq!((&details["queue_bound"], details.get("queue_depth").is_some()), (&json!(3), depth));
+        }
     }
     server.stop().await;
 }

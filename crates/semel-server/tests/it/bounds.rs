@@ -286,7 +286,7 @@ fn grouped(number: usize) -> String {
 }
 
 /// The beginnings of rows of the page's table, and the limits that stand there.
-fn limits_of_the_page() -> [(&'static str, String); 13] {
+fn limits_of_the_page() -> [(&'static str, String); 15] {
     let (limits, bounds, config) = (Limits::default(), Bounds::default(), Config::default());
     let both = |all: String, own: String| format!("{all}; {own}");
     [
@@ -303,6 +303,8 @@ fn limits_of_the_page() -> [(&'static str, String); 13] {
         ("a body; of a batch", both(mebibytes(config.body_bytes_max), mebibytes(config.batch_bytes_max))),
         ("bytes of bodies", mebibytes(bounds.body_bytes)),
         ("of those, one token's", mebibytes(bounds.body_bytes_per_token)),
+        ("bytes of answers", mebibytes(bounds.answer_bytes)),
+        ("of those answers, one token's", mebibytes(bounds.answer_bytes_per_token)),
     ]
 }
 
@@ -316,8 +318,11 @@ fn the_page_says_what_the_limits_are() {
         let said = row.split(" | ").nth(1).unwrap().split(" (").next().unwrap();
         assert_eq!(said, limit, "{row}");
     }
-    let free = format!("the first {} KiB of each", Bounds::default().body_bytes_free >> 10);
-    assert!(page.contains(&free), "{free}");
+    let bounds = Bounds::default();
+    for (of, free) in [("answered yet", bounds.body_bytes_free), ("sent yet", bounds.answer_bytes_free)] {
+        let free = format!("{of}, but for the first {} KiB of each", free >> 10);
+        assert!(page.contains(&free), "{free}");
+    }
     let drain = format!("`--drain` seconds ({})", Limits::default().drain.as_secs());
     assert!(page.contains(&drain), "{drain}");
     let events = include_str!("../../../../docs/guide/events.md");

@@ -208,6 +208,33 @@ async fn a_queue_is_shown_paused_and_resumed() {
 }
 
 #[tokio::test]
+async fn queues_are_listed_in_pages() {
+    let server = Server::start().await;
+    for queue in ["c", "a", "b-1", "b"] {
+        server.create(&job(&json!(1), &json!({ "queue": queue }))).await;
+    }
+    let (mut names, mut cursor, mut pages) = (Vec::new(), String::new(), 0);
+    loop {
+        let told = server.get(&format!("/ojs/v1/queues?limit=3{cursor}")).await.body;
+        let queues = told["queues"].as_array().unwrap();
+        names.extend(queues.iter().map(|queue| queue["name"].as_str().unwrap().to_owned()));
+        pages += 1;
+        assert_eq!(told["pagination"]["total"], 4);
+        assert_eq!(told["pagination"]["has_more"], told["pagination"]["next_cursor"].is_string());
+        let Some(next) = told["pagination"]["next_cursor"].as_str() else { break };
+        cursor = format!("&cursor={next}");
+    }
+    assert_eq!((names, pages), (["a", "b", "b-1", "c"].map(str::to_owned).to_vec(), 2));
+    let whole = server.get("/ojs/v1/queues").await.body;
+    assert_eq!(
+        (whole["queues"].as_array().unwrap().len(), &whole["pagination"]["has_more"]),
+        (4, &json!(false))
+    );
+    assert_eq!(server.get("/ojs/v1/queues?limit=10001").await.status, 400);
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn the_log_is_read_from_a_cursor() {
     let server = Server::start().await;
     for queue in ["a", "b", "a"] {

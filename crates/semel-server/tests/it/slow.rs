@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use semel_client::Method;
+use semel_core::ident::JobId;
+use semel_core::state::State;
 use semel_server::auth::{Role, Token, Tokens, digest};
 use semel_server::{Bounds, Config, Limits};
 use semel_store::Backend;
@@ -13,7 +15,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use crate::harness::{Server, header};
+use crate::harness::{Server, header, job};
 
 const SHORT: Duration = Duration::from_millis(100);
 
@@ -122,6 +124,48 @@ async fn too_much_at_once_is_refused_at_once() {
         server.ask(Method::POST, "/ojs/v1/workers/fetch", body, header("authorization", "Bearer w")).await;
     assert_eq!((told.status, told.code()), (429, "rate_limited"), "{}", told.body);
     assert_eq!(told.headers["retry-after"], "1");
+    server.stop().await;
+}
+
+/// A client who read none of its answers once had the server keep all of them.
+#[tokio::test]
+async fn an_answer_that_finds_no_room_is_refused_unless_it_tells_what_was_done() {
+    let bounds = Bounds { answer_bytes: 10, answer_bytes_free: 1_024, ..Bounds::default() };
+    let server = Server::with(bounded(bounds)).await;
+    let made = server.create(&job(&json!("x".repeat(4_096)), &json!({}))).await;
+    let id = JobId::parse(made.job_id(), "").unwrap();
+    let told = server.get("/ojs/v1/jobs").await;
+    assert_eq!((told.status, told.code()), (503, "unavailable"), "{}", told.body);
+    assert_eq!(told.headers["retry-after"], "1");
+    assert_eq!(server.get("/ojs/v1/jobs?state=completed").await.status, 200, "a small one");
+    let told = server.post("/ojs/v1/workers/fetch", &json!({ "queues": ["default"] })).await;
+    assert_eq!((told.status, told.code()), (503, "unavailable"), "{}", told.body);
+    // What nobody was told of is given back, and costs no attempt.
+    let head = loop {
+        let head = server.engine.heads(vec![id]).await.unwrap().remove(0);
+        if head.state == State::Available {
+            break head;
+        }
+        tokio::task::yield_now().await;
+    };
+    assert_eq!(head.attempt, 0);
+    let bulk = json!({ "jobs": [{ "type": "a.b", "args": [], "options": { "unique": { "key": "k" } } }] });
+    assert_eq!(server.post("/ojs/v1/jobs/bulk", &bulk).await.status, 200);
+    server.stop().await;
+}
+
+/// What a batch did is told, of jobs that were there before by their heads where there is no room for them.
+#[tokio::test]
+async fn a_bulk_that_finds_no_room_tells_heads() {
+    let bounds = Bounds { answer_bytes: 1_024, answer_bytes_free: 1_024, ..Bounds::default() };
+    let server = Server::with(bounded(bounds)).await;
+    let unique = json!({ "unique": { "key": "k", "on_conflict": "ignore" } });
+    let first = job(&json!("x".repeat(8_192)), &unique);
+    let id = server.create(&first).await.job_id().to_owned();
+    let bulk = json!({ "jobs": [job(&json!(1), &unique)] });
+    let told = server.post("/ojs/v1/jobs/bulk", &bulk).await;
+    let item = &told.body["results"][0]["job"];
+    assert_eq!((told.status, &item["id"], item.get("args")), (200, &json!(id), None), "{}", told.body);
     server.stop().await;
 }
 

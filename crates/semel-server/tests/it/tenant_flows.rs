@@ -1,6 +1,11 @@
 //! Crons and workflows are their tenant's, as jobs are.
 
 use semel_client::{HeaderMap, HeaderValue, Method};
+use semel_core::cron::Overlap;
+use semel_core::tenant::Tenant;
+use semel_engine::crons::CRONS_PER_TENANT_MAX;
+use semel_testkit::flows::{cron_name, registration};
+use semel_testkit::make;
 use serde_json::{Value, json};
 
 use crate::harness::{Server, Told};
@@ -325,5 +330,50 @@ async fn nobody_elses_crons_and_workflows_can_be_told_from_nothing() {
     // And nothing of what was tried has had an effect.
     assert_eq!(acme.get("/ojs/v1/cron/theirs").await.body["enabled"], true);
     assert_eq!(acme.get(&format!("/ojs/v1/workflows/{id}")).await.body["state"], "running");
+    server.stop().await;
+}
+
+/// Tens of thousands of one tenant, each due every second, once had everybody's tick late.
+#[tokio::test]
+async fn a_tenant_has_so_many_crons() {
+    let server = Server::in_memory().await;
+    let acme = server.engine.within(&Tenant::parse("acme", "").unwrap());
+    let yearly = registration("0 3 1 1 *", Overlap::Allow, make::job().offer());
+    for number in 0..CRONS_PER_TENANT_MAX {
+        acme.register_cron(cron_name(&format!("c{number}")), yearly.clone()).await.unwrap();
+    }
+    let cron = |name: &str| {
+        let template = json!({ "type": "a.b", "args": [] });
+        json!({ "name": name, "expression": "0 4 1 1 *", "job_template": template })
+    };
+    let asker = Asker(&server, Some("acme"));
+    let told = asker.post("/ojs/v1/cron", cron("more")).await;
+    assert_eq!((told.status, told.code()), (409, "conflict"), "{}", told.body);
+    assert_eq!(told.body["error"]["details"]["limit"], CRONS_PER_TENANT_MAX);
+    // One that is there may become another one, and others have room of their own.
+    assert_eq!(asker.post("/ojs/v1/cron", cron("c0")).await.status, 200);
+    for other in [None, Some("globex")] {
+        assert_eq!(Asker(&server, other).post("/ojs/v1/cron", cron("more")).await.status, 201, "{other:?}");
+    }
+    assert_eq!(asker.ask(Method::DELETE, "/ojs/v1/cron/c1", None).await.status, 200);
+    assert_eq!(asker.post("/ojs/v1/cron", cron("more")).await.status, 201);
+    server.stop().await;
+}
+
+/// As many bytes of them as are read to count them.
+#[tokio::test]
+async fn a_tenant_has_so_many_bytes_of_crons() {
+    let server = Server::in_memory().await;
+    let acme = server.engine.within(&Tenant::parse("acme", "").unwrap());
+    let large = format!("[\"{}\"]", "x".repeat(900 * 1024));
+    let yearly = registration("0 3 1 1 *", Overlap::Allow, make::job().args(&large).offer());
+    let mut number = 0;
+    while acme.has_room_for_cron(&cron_name("more")).await.unwrap() {
+        acme.register_cron(cron_name(&format!("c{number}")), yearly.clone()).await.unwrap();
+        number += 1;
+        assert!(number < 100, "there is no bound");
+    }
+    assert!(number > 40, "{number}");
+    assert!(acme.has_room_for_cron(&cron_name("c0")).await.unwrap(), "it is there");
     server.stop().await;
 }

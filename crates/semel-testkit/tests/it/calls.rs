@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// They write nothing: whoever drops one has read nothing.
-const READERS: [&str; 20] = [
+const READERS: [&str; 21] = [
     "answered",
     "cron",
     "crons",
     "directive",
+    "has_room_for_cron",
     "heads",
     "held_keys",
     "hottest_holders",

@@ -123,7 +123,7 @@ async function look(view, signal) {
   put(view.tiles, STATES.map((state) => h("li", { class: state },
     h("a", { href: link("jobs", { state }) }, h("strong", {}, count(all[state])), h("span", {}, state)))));
   // A button that has the focus or is at work is not taken away under a hand.
-  if (!view.queues.contains(document.activeElement)) put(view.queues, queueTable(stored.queues, () => look(view, signal)));
+  if (!view.queues.contains(document.activeElement)) put(view.queues, queueTable(stored.queues, () => look(view, signal), stored.pagination));
 }
 
 /** The median and the 99th percentile of late. */
@@ -133,7 +133,7 @@ function took(spread) {
   return h("span", { title: `Half at most ${words[0]}, 99 of 100 at most ${words[1]}: of ${count(spread.count)} in ten minutes, as this server saw them` }, words.join(" / "));
 }
 
-function queueTable(queues, again) {
+function queueTable(queues, again, { has_more: hasMore, total }) {
   const top = Math.max(1, ...queues.map((queue) => LIVE.reduce((sum, state) => sum + queue[state], 0)));
   const depth = (queue) => {
     const live = LIVE.reduce((sum, state) => sum + queue[state], 0);
@@ -158,5 +158,5 @@ function queueTable(queues, again) {
     { label: "Ran", kind: "num", cell: (queue) => took(queue.latency?.run) },
     { label: "Oldest since", cell: (queue) => when(queue.oldest_available_at) ?? "–" },
     { label: "", cell: (queue) => forAdmins(() => change(queue)) },
-  ], queues, { caption: "Queues and the jobs in them", empty: "No queue has had a job yet." });
+  ], queues, { caption: hasMore ? `The first ${count(queues.length)} of ${count(total)} queues by name, which the numbers above are of` : "Queues and the jobs in them", empty: "No queue has had a job yet." });
 }
