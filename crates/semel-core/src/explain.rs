@@ -1,12 +1,13 @@
 //! What would happen to a job if it were offered now, and why. The very decision of an admission, taken and dropped.
 
+use std::sync::Arc;
+
 use crate::draft::{Draft, KeyRead, Missing};
-use crate::enqueue::{Offer, Outcome, enqueue};
+use crate::enqueue::{Identity, Offer, Outcome, enqueue};
 use crate::job::Head;
 use crate::state::StateSet;
 use crate::time::Timestamp;
-use crate::unique::explain::what_each_strategy_would_do;
-use crate::unique::{Admission, Disclose, OnConflict, admit};
+use crate::unique::{Disclose, OnConflict, admit};
 
 /// What would happen, and what that rests on.
 #[derive(Clone, Debug)]
@@ -19,8 +20,8 @@ pub struct Explanation {
     pub holders: Vec<Head>,
     /// Whether there are more holders than one commit may touch.
     pub too_many: bool,
-    /// What would happen under each strategy that the rest of the policy can be combined with.
-    pub strategies: Vec<(OnConflict, Admission)>,
+    /// What would become of it under each strategy that the rest of the policy can be combined with; the jobs in it were not created.
+    pub strategies: Vec<(OnConflict, Outcome)>,
     /// Whether the holders may be shown: the strictest of the policy, every blocking holder's own and the caller's
     /// scope (SEMANTICS 4).
     pub disclose: Disclose,
@@ -42,11 +43,32 @@ pub fn explain(draft: &mut Draft, offer: &Offer) -> Result<Explanation, Missing>
         too_many = view.too_many;
         disclose = disclose.max(policy.disclose());
         disclose = disclose.max(admit(policy, &holders, now, sight).disclose());
-        strategies = what_each_strategy_would_do(policy, &holders, now, sight);
+        strategies = under_each_strategy(draft, offer, identity)?;
         holders.retain(|holder| sight.sees(&holder.queue));
         holders.sort_by_key(|holder| std::cmp::Reverse((holder.created_at, holder.id)));
     }
     let outcome = enqueue(draft, offer)?;
     draft.roll_back();
     Ok(Explanation { now, outcome, holders, too_many, strategies, disclose })
+}
+
+/// Decides as `enqueue` would under each strategy, and leaves no trace.
+fn under_each_strategy(
+    draft: &mut Draft,
+    offer: &Offer,
+    identity: &Identity,
+) -> Result<Vec<(OnConflict, Outcome)>, Missing> {
+    let (mut outcomes, mut is_missing) = (Vec::new(), false);
+    for &strategy in OnConflict::ALL {
+        let Some(policy) = identity.policy.with_on_conflict(strategy) else { continue };
+        let identity = Identity { policy: Arc::new(policy), key: identity.key };
+        let offer = Offer { unique: Some(identity), ..offer.clone() };
+        match enqueue(draft, &offer) {
+            Ok(outcome) => outcomes.push((strategy, outcome)),
+            // What all of them lack is loaded at once.
+            Err(Missing) => is_missing = true,
+        }
+        draft.roll_back();
+    }
+    if is_missing { Err(Missing) } else { Ok(outcomes) }
 }

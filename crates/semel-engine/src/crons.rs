@@ -39,7 +39,7 @@ impl Engine {
         let (first, beyond) = self.tenant().own_names();
         let mut from: Arc<str> = first.into();
         let (mut room, mut count, mut bytes) = (Room::default(), 0, 0);
-        while count < CRONS_PER_TENANT_MAX && bytes < CRONS_BYTES_PER_TENANT_MAX {
+        loop {
             let piece = room.next();
             let limit = u32::try_from(piece).unwrap_or(u32::MAX);
             let seek =
@@ -50,13 +50,15 @@ impl Engine {
             let size = sizes.iter().sum::<usize>();
             count += sizes.len();
             bytes += size;
+            if count >= CRONS_PER_TENANT_MAX || bytes >= CRONS_BYTES_PER_TENANT_MAX {
+                return Ok(false);
+            }
             room.had(sizes.len(), size);
             match found.last() {
                 Some((last, _)) if sizes.len() == piece => from = last.name.clone(),
                 _ => return Ok(true),
             }
         }
-        Ok(false)
     }
 
     /// Registers a cron, or makes the one of that name what is asked for. Whether [there is room](Self::has_room_for_cron) is asked

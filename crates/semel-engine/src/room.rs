@@ -173,7 +173,7 @@ mod tests {
         for options in [
             format!(r#""tags":["{name}"]"#),
             format!(r#""retry":{{"non_retryable_errors":["{name}"]}}"#),
-            format!(r#""sensitive":["/args/{}"]"#, "n".repeat(249)),
+            format!(r#""sensitive":["/args/0/{}"]"#, "n".repeat(247)),
             format!(r#""unique":{{"keys":["meta"],"meta_keys":["{name}"]}}"#),
             format!(r#""unique":{{"keys":["meta"],"meta_except":["{name}"]}}"#),
             format!(r#""unique":{{"key":"{name}"}}"#),

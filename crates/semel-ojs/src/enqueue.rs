@@ -163,6 +163,10 @@ impl Enqueue {
         let template = find_template(terms, &job_type, version.as_deref(), identified)?;
         let defaults = template.map(Template::defaults).transpose()?;
         if let (Some(template), Some(defaults)) = (template, &defaults) {
+            // Passed over it would make the job another version's, with another key.
+            if let Some(misplaced) = parts.misplaced_version {
+                return Err(misplaced.refuse("names no version here; send it beside the job's type").into());
+            }
             parts.fill_in(defaults);
             if version.is_none() {
                 if let Some(odd) = parts.version {

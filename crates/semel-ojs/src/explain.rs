@@ -9,9 +9,7 @@ use semel_core::state::State;
 use semel_core::time::Timestamp;
 use semel_core::trail::Duplicates;
 use semel_core::unique::explain::{blocking_sentence, policy_sentence};
-use semel_core::unique::{
-    Admission, Blocking, Disclose, OnConflict, PROFILE, UniqueKey, UniquePolicy, blocks,
-};
+use semel_core::unique::{Blocking, Disclose, OnConflict, PROFILE, UniqueKey, UniquePolicy, blocks};
 
 use crate::enqueue::Enqueue;
 use crate::job::put_duplicates;
@@ -108,17 +106,6 @@ impl Would {
             Outcome::TooManyHolders => Self::TooManyHolders,
             Outcome::QueueFull(_) => Self::QueueFull,
             Outcome::Corrupt(_) => Self::Error,
-        }
-    }
-
-    const fn of_admission(admission: &Admission) -> Self {
-        match admission {
-            Admission::Create => Self::Create,
-            Admission::Existing { .. } => Self::Existing,
-            Admission::Reject { .. } => Self::Reject,
-            Admission::Replace { .. } => Self::Replace,
-            Admission::AmendFollowUp { .. } | Admission::AmendWaiting { .. } => Self::Amend,
-            Admission::CreateFollowUp { .. } => Self::FollowUp,
         }
     }
 
@@ -219,7 +206,7 @@ impl Account {
         if is_disclosed {
             let strategies = explained.strategies.iter();
             account.strategies =
-                strategies.map(|(strategy, admission)| (*strategy, Would::of_admission(admission))).collect();
+                strategies.map(|(strategy, outcome)| (*strategy, Would::of(outcome))).collect();
         }
         Ok(account)
     }

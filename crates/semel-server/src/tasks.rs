@@ -22,7 +22,7 @@ use crate::replay;
 use crate::respond::{Answer, Answered, Refused, status_of, view};
 use crate::search::Told;
 use crate::tenancy::Scope;
-use crate::workflows::states_of_running;
+use crate::workflows::as_it_goes_on;
 
 /// Where tasks are.
 pub(crate) const PATH: &str = "/v1/tasks";
@@ -210,7 +210,7 @@ pub(crate) async fn show(Scope(app): Scope, caller: Caller, id: Id) -> Answered 
     caller.check_all_queues()?;
     let Some(id) = task_id(id) else { return Ok(not_found()) };
     let Some(Task { workflow, job, .. }) = app.engine.task(id).await? else { return Ok(not_found()) };
-    let state_of = states_of_running(&app, &workflow).await?;
+    let (workflow, state_of) = as_it_goes_on(&app, workflow).await?;
     Ok(Answer::ok(task::answer(id, &workflow, job.as_ref().map(view).as_ref(), &state_of)))
 }
 

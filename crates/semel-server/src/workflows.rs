@@ -24,6 +24,9 @@ use crate::tenancy::Scope;
 const PAGE_DEFAULT: u64 = 50;
 const PAGE_MAX: u64 = 200;
 
+/// Jobs that took one another's place, looked at on the way to the one that goes on.
+const SUCCESSORS_MAX: usize = 64;
+
 type Id = Result<Path<String>, PathRejection>;
 
 /// A workflow's id in the path. What is no id is the id of none.
@@ -51,7 +54,7 @@ pub(crate) async fn create(Scope(app): Scope, caller: Caller, request: Request) 
         Created::Repeated(id, workflow) => {
             // Others' jobs may have taken the place of its own since, and workers have told of them.
             let text = if caller.knows_others() {
-                show_one(&app, id, &workflow).await?
+                show_one(&app, id, *workflow).await?
             } else {
                 answer_curt(id, &workflow)
             };
@@ -123,7 +126,7 @@ pub(crate) async fn show(Scope(app): Scope, caller: Caller, id: Id) -> Answered 
     caller.check_all_queues()?;
     let id = workflow_id(id)?;
     match app.engine.workflow(id).await? {
-        Some(workflow) => Ok(Answer::ok(show_one(&app, id, &workflow).await?)),
+        Some(workflow) => Ok(Answer::ok(show_one(&app, id, workflow).await?)),
         None => Err(Problem::not_found("workflow").naming(id).into()),
     }
 }
@@ -147,13 +150,48 @@ pub(crate) async fn cancel(Scope(app): Scope, caller: Caller, id: Id) -> Answere
 }
 
 /// Shows a workflow with the states that its jobs have now.
-async fn show_one(app: &App, id: WorkflowId, workflow: &Workflow) -> Result<String, Refused> {
-    let state_of = states_of_running(app, workflow).await?;
-    Ok(answer(id, workflow, &state_of))
+async fn show_one(app: &App, id: WorkflowId, workflow: Workflow) -> Result<String, Refused> {
+    let (workflow, state_of) = as_it_goes_on(app, workflow).await?;
+    Ok(answer(id, &workflow, &state_of))
+}
+
+/// A workflow whose steps name the jobs that took the place of theirs, where those may be shown, and the states of those.
+pub(crate) async fn as_it_goes_on(
+    app: &App,
+    mut workflow: Workflow,
+) -> Result<(Workflow, impl Fn(&Step) -> Option<&'static str> + use<>), StoreError> {
+    let running = workflow.steps.iter().filter(|step| step.status == StepStatus::Running);
+    let ids: Vec<JobId> = running.filter_map(Step::job).collect();
+    let heads = app.engine.heads(ids).await?;
+    let replaced = heads.iter().filter(|head| head.state == JobState::Cancelled);
+    let mut successors = Map::default();
+    for head in replaced {
+        successors.insert(head.id, successor(app, head.id).await?);
+    }
+    for step in workflow.steps.iter_mut().filter(|step| step.status == StepStatus::Running) {
+        if let Some(next) = step.job().and_then(|job| successors.get(&job)) {
+            step.job = Some(next.to_string());
+        }
+    }
+    let state_of = states_of_running(app, &workflow).await?;
+    Ok((workflow, state_of))
+}
+
+/// The last of the jobs that took the place of one, and of one another, as far as they may be shown.
+async fn successor(app: &App, id: JobId) -> Result<JobId, StoreError> {
+    let mut last = id;
+    for _ in 0..SUCCESSORS_MAX {
+        let Some(job) = app.engine.job(last).await? else { break };
+        match job.replaced_by.filter(|_| !job.is_replacement_hidden) {
+            Some(next) => last = next,
+            None => break,
+        }
+    }
+    Ok(last)
 }
 
 /// The states that the jobs of the steps that go on have now, in the specification's words.
-pub(crate) async fn states_of_running(
+async fn states_of_running(
     app: &App,
     workflow: &Workflow,
 ) -> Result<impl Fn(&Step) -> Option<&'static str> + use<>, StoreError> {

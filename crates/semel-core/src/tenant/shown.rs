@@ -209,7 +209,7 @@ impl Show for Explanation {
     fn show(&mut self, space: &Namespace) {
         self.outcome.show(space);
         self.holders.show(space);
-        self.strategies.iter_mut().for_each(|(_, admission)| admission.show(space));
+        self.strategies.iter_mut().for_each(|(_, outcome)| outcome.show(space));
     }
 }
 

@@ -1,11 +1,10 @@
 //! Why a job is, or would be, a duplicate: in sentences for people, without values that keys are made of.
 
-use super::admit::{Admission, Blocking, admit, blocks};
+use super::admit::{Blocking, blocks};
 use super::choice::{Dimension, Disclose, OnConflict, OnMismatch, PeriodFrom, Scope, WhenActive};
 use super::frees::{Frees, frees};
 use super::policy::{MetaPart, UniquePolicy, listed};
 use crate::job::Head;
-use crate::sight::Sight;
 use crate::state::{State, StateSet};
 use crate::time::Timestamp;
 
@@ -162,22 +161,4 @@ fn listed_or(states: StateSet) -> String {
         Some((last, rest)) => format!("{} or {last}", rest.join(", ")),
         None => "in no state".to_owned(),
     }
-}
-
-/// What would happen under each strategy that the rest of the policy can be combined with. `sight` as for
-/// [`admit`]; every holder of the key must be given.
-pub fn what_each_strategy_would_do<'q>(
-    policy: &UniquePolicy,
-    holders: &[Head],
-    now: Timestamp,
-    sight: impl Into<Sight<'q>>,
-) -> Vec<(OnConflict, Admission)> {
-    let sight = sight.into();
-    OnConflict::ALL
-        .iter()
-        .filter_map(|strategy| {
-            let policy = policy.with_on_conflict(*strategy)?;
-            Some((*strategy, admit(&policy, holders, now, sight)))
-        })
-        .collect()
 }

@@ -1,8 +1,8 @@
 //! What is said of policies and holders, to people.
 
 use semel_core::state::{State, StateSet};
-use semel_core::unique::explain::{blocking_sentence, policy_sentence, what_each_strategy_would_do};
-use semel_core::unique::{Admission, Advice, OnConflict, advice, blocks};
+use semel_core::unique::explain::{blocking_sentence, policy_sentence};
+use semel_core::unique::{Advice, advice, blocks};
 
 use crate::admission::{NOW, head};
 use crate::policy;
@@ -46,10 +46,6 @@ fn an_explanation_says_what_holds_and_what_frees() {
         let sentence = blocking_sentence(&policy(policy_text), &holder, NOW);
         assert!(sentence.ends_with(&format!(", whatever its window{rest}.")), "{sentence}");
     }
-    let strategies: Vec<_> = what_each_strategy_would_do(&policy("{}"), &[holder], NOW, true);
-    assert_eq!(strategies.len(), OnConflict::ALL.len());
-    assert!(matches!(strategies[4], (OnConflict::FollowUp, Admission::AmendWaiting { .. })));
-    assert_eq!(what_each_strategy_would_do(&secret, &[], NOW, true).len(), 3);
 }
 
 /// Whatever states a policy names, what it is said to leave open is what a job goes through without blocking its like.

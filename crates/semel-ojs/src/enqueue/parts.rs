@@ -26,6 +26,8 @@ pub(super) struct Parts<'m> {
     pub(super) meta: Option<Value<'m>>,
     pub(super) metadata: Option<Value<'m>>,
     pub(super) version: Option<Value<'m>>,
+    /// A version that is said where it names no template's.
+    pub(super) misplaced_version: Option<Value<'m>>,
     /// The short form of a policy: a key of the caller's own.
     pub(super) unique_key: Option<Value<'m>>,
     pub(super) slots: Slots<'m>,
@@ -41,6 +43,7 @@ impl<'m> Parts<'m> {
             meta: None,
             metadata: None,
             version: None,
+            misplaced_version: None,
             unique_key: None,
             slots: Slots::default(),
             extra: String::new(),
@@ -61,6 +64,9 @@ impl<'m> Parts<'m> {
                     parts.unique_key = Some(value).filter(|value| !value.is_null());
                 }
                 None => {
+                    if name == "version" {
+                        parts.misplaced_version = Some(value).filter(|value| !value.is_null());
+                    }
                     refuse_slip(name, value, &["unique_key", "metadata"])?;
                     refuse_slip(name, value, &Attribute::NAMES)?;
                     keep(&mut unknown_options, name, value)?;

@@ -156,6 +156,19 @@ fn a_templates_version_stands_once_in_what_is_kept() {
     }
 }
 
+/// Passed over, it would make the job one of the newest version, under that one's key.
+#[test]
+fn a_version_among_the_options_of_a_templates_job_is_refused() {
+    let templates = templates(&[json!({ "namespace": "email", "name": "send", "version": "1.0.0" })]);
+    let read = |job_type: &str, version: Value| {
+        let request = json!({ "type": job_type, "args": [], "options": { "version": version } }).to_string();
+        Enqueue::parse(&request, Terms { templates: Some(&templates), ..Terms::from(true) })
+    };
+    assert_eq!(read("email.send", json!("1.0.0")).unwrap_err().pointer, "/options/version");
+    // It says nothing, or stands among members that nobody knows.
+    assert!(read("email.send", Value::Null).is_ok() && read("email.other", json!("1.0.0")).is_ok());
+}
+
 /// In whichever spelling: both together would contradict each other.
 #[test]
 fn what_a_request_says_stands_before_what_its_template_says_of_the_same() {

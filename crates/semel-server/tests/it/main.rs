@@ -58,3 +58,4 @@ mod webhook_pace;
 mod webhook_retries;
 mod webhooks;
 mod workers;
+mod workflows;

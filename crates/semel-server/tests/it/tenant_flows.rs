@@ -333,7 +333,7 @@ async fn nobody_elses_crons_and_workflows_can_be_told_from_nothing() {
     server.stop().await;
 }
 
-/// Tens of thousands of one tenant, each due every second, once had everybody's tick late.
+/// Tens of thousands of one tenant, each due every second, would have everybody's tick late.
 #[tokio::test]
 async fn a_tenant_has_so_many_crons() {
     let server = Server::in_memory().await;

@@ -75,6 +75,37 @@ async fn what_is_imagined_is_what_is_then_done() {
     assert_eq!(semel.enqueue(taken).explain().await.unwrap().would, Would::IdTaken);
 }
 
+/// Also where what differs, or how many hold the key, has the last word.
+#[tokio::test]
+async fn each_strategy_does_what_it_is_said_to_do() {
+    let strategies = [
+        OnConflict::Reject,
+        OnConflict::Ignore,
+        OnConflict::Replace,
+        OnConflict::ReplaceExceptSchedule,
+        OnConflict::FollowUp,
+    ];
+    let same = || Unique::by_key("k");
+    let strict = || Unique::by_key("k").on_mismatch(OnMismatch::Reject);
+    let global = || Unique::by_key("k").global();
+    let policies: [(&dyn Fn() -> Unique, bool); 3] = [(&same, false), (&strict, true), (&global, false)];
+    for (policy, is_mismatch) in policies {
+        for strategy in strategies {
+            let semel = memory().await;
+            semel.enqueue(Add { a: 1, b: 1 }).unique(policy()).await.unwrap();
+            let other = || semel.enqueue(Welcome::of(7)).unique(policy().on_conflict(strategy));
+            let why = semel.enqueue(Welcome::of(7)).unique(policy()).explain().await.unwrap();
+            let said = why.strategies.iter().find(|(named, _)| *named == strategy).unwrap().1;
+            let done = as_imagined(&other().await.unwrap());
+            assert_eq!(done, said, "{strategy:?}");
+            assert!(
+                !is_mismatch || said == Would::Create || said == Would::Mismatch,
+                "{strategy:?}: {said:?}"
+            );
+        }
+    }
+}
+
 #[tokio::test]
 async fn it_names_who_holds_the_key_and_until_when() {
     let semel = memory().await;
