@@ -224,3 +224,15 @@ pub fn grant_limited(
         ..head.clone()
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_workers_id_has_a_bound_and_no_control_characters() {
+        let of = |bytes: usize| is_worker_id(&"w".repeat(bytes));
+        assert!(of(WORKER_ID_BYTES_MAX) && !of(WORKER_ID_BYTES_MAX + 1));
+        assert!(is_worker_id("") && !is_worker_id("a\0b"));
+    }
+}

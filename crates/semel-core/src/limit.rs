@@ -464,6 +464,28 @@ mod tests {
     }
 
     #[test]
+    fn a_rate_that_was_lowered_opens_when_enough_have_counted_out() {
+        let mut usage = usage(3, 1_000);
+        for ms in [0, 4, 600] {
+            usage.start(JobId::from_bytes([0; 16]), at(ms));
+        }
+        assert_eq!(usage.rate_gate(at(700)), Gate::Until(at(1_000)), "few are noted each by itself");
+        usage.limit.rate = Some(Rate { count: 2, period_us: 1_000_000 });
+        assert_eq!(usage.rate_gate(at(700)), Gate::Until(at(1_004)));
+        usage.limit.rate = Some(Rate { count: 1, period_us: 1_000_000 });
+        assert_eq!(usage.rate_gate(at(1_002)), Gate::Until(at(1_600)));
+    }
+
+    #[test]
+    fn starts_that_are_put_together_count_for_as_long_as_the_last() {
+        let mut usage = usage(100, 1_000);
+        for ms in (0..32).map(|part| part * 16).chain([500, 507]) {
+            usage.start(JobId::from_bytes([0; 16]), at(ms));
+        }
+        assert_eq!((usage.started.len(), usage.started_lately(at(1_506))), (33, 2));
+    }
+
+    #[test]
     fn a_record_comes_back_and_lanes_are_told_apart() {
         let mut usage = usage(2, 1_000);
         usage.limit.concurrency = Some(1);

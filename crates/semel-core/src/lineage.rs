@@ -46,3 +46,16 @@ impl Lineage {
 fn first(ids: impl Iterator<Item = JobId>) -> Vec<JobId> {
     ids.take(LINEAGE_MAX).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::Timestamp;
+
+    #[test]
+    fn so_many_jobs_are_remembered_the_first_ones() {
+        let ids: Vec<JobId> = (0..20).map(|row| JobId::mint(Timestamp::EPOCH, row, 0)).collect();
+        assert_eq!(Lineage::replacing(&ids).replaces, ids[..LINEAGE_MAX]);
+        assert_eq!(Lineage::following(ids.iter().copied()).follow_up_of, ids[..LINEAGE_MAX]);
+    }
+}

@@ -251,6 +251,15 @@ mod tests {
             assert!(refused.message.contains(member), "{refused}");
         }
         assert_eq!(RetryPolicy::build(&RetrySpec::default(), "").unwrap(), RetryPolicy::default());
+        let attempts = |most: u32| RetrySpec { max_attempts: Some(most.into()), ..RetrySpec::default() };
+        let growth = |growth| RetrySpec { coefficient: Some(growth), ..RetrySpec::default() };
+        for (most, beyond) in [
+            (attempts(ATTEMPTS_MAX), attempts(ATTEMPTS_MAX + 1)),
+            (growth(1_000.0), growth(1_000.1)),
+            (growth(1.0), growth(0.999)),
+        ] {
+            assert!(RetryPolicy::build(&most, "").is_ok() && RetryPolicy::build(&beyond, "").is_err());
+        }
     }
 
     #[test]

@@ -164,7 +164,8 @@ mod tests {
         let bound = Backpressure { max_depth: 4, warning_threshold: 0.5 };
         assert_eq!([0, 3, 4, 5].map(|waiting| bound.admits(waiting)), [true, true, false, false]);
         assert_eq!([1, 2, 4].map(|waiting| bound.warns(waiting)), [false, true, true]);
-        assert!(!Backpressure { max_depth: 0, warning_threshold: 0.0 }.admits(0));
+        let closed = Backpressure { max_depth: 0, warning_threshold: 0.0 };
+        assert!(!closed.admits(0) && !closed.warns(0));
         assert_eq!(waiting(&[1, 2, 4, 8, 16, 32, 64, 128]), 1 + 2 + 4 + 16);
     }
 

@@ -322,6 +322,25 @@ mod tests {
         assert_eq!(Duplicates::decode(&older.encode()).unwrap(), older);
     }
 
+    /// Two servers write what each gathered, in whatever order.
+    #[test]
+    fn records_are_merged_by_their_times() {
+        let of = |times: &[i64]| {
+            let mut duplicates = Duplicates::default();
+            times.iter().for_each(|at| duplicates.push(Timestamp::from_micros(*at), Sender::default()));
+            duplicates
+        };
+        let mut merged = of(&[20, 40, 30]);
+        assert_eq!((merged.first_at, merged.last_at), (20, 40));
+        merged.merge(of(&[10, 25]));
+        let recent: Vec<i64> = merged.recent.iter().map(|one| one.at).collect();
+        assert_eq!((merged.first_at, merged.last_at, merged.count), (10, 40, 5));
+        assert_eq!(recent, [10, 20, 25, 30, 40]);
+        let mut none = Duplicates::default();
+        none.merge(merged.clone());
+        assert_eq!(none, merged);
+    }
+
     #[test]
     fn of_meta_the_trace_is_kept_where_it_is_no_secret() {
         let of = |meta: &str, sensitive: &[&str]| {

@@ -273,7 +273,7 @@ fn keep(offer: &Offer) -> Result<Box<RawValue>, Corrupt> {
 
 #[cfg(test)]
 mod tests {
-    use super::{CRON_DEAD_LETTERS_MAX, CRON_JOBS_LIVE_MAX, Cron, JobId};
+    use super::{CRON_DEAD_LETTERS_MAX, CRON_HISTORY_MAX, CRON_JOBS_LIVE_MAX, Cron, Decision, JobId, Tick};
 
     fn ids(from: usize, count: usize) -> Vec<JobId> {
         let id = |number: usize| JobId::parse(&format!("00000000-0000-7000-8000-{number:012}"), "").unwrap();
@@ -292,6 +292,26 @@ mod tests {
         let (mut cron, live) = (cron(), ids(0, 3));
         cron.set_live(&[], [0, 2, 2, 1, 0, 2].map(|place: usize| live[place]).into_iter());
         assert_eq!(cron.live(), [live[0], live[2], live[1]]);
+    }
+
+    /// As a program stored it that knew of no other.
+    #[test]
+    fn the_last_job_alone_may_go_on_where_no_others_are_named() {
+        let (mut cron, ids) = (cron(), ids(0, 2));
+        cron.last_job = Some(ids[0].to_string());
+        assert_eq!(cron.live(), ids[..1]);
+        cron.set_live(&[], ids[1..].iter().copied());
+        assert_eq!(cron.live(), ids[1..]);
+    }
+
+    #[test]
+    fn so_many_ticks_are_remembered() {
+        let mut cron = cron();
+        for at in 0..60 {
+            cron.remember(Tick { tick: at, at, decision: Decision::Fired, by_hand: false, job: None });
+            assert!(cron.history.len() <= CRON_HISTORY_MAX);
+        }
+        assert_eq!((cron.history.len(), cron.history[0].at), (CRON_HISTORY_MAX, 10));
     }
 
     /// However many they are, no job that goes on is forgotten for their sake.

@@ -122,7 +122,9 @@ mod tests {
             }
         };
         check(beyond("PT1S", "created"), State::Active, Frees::At(Timestamp::from_millis(2_000)));
-        check(beyond("PT0.2S", "created"), State::Active, Frees::AtEnd);
+        for over in ["PT0.2S", "PT0.5S"] {
+            check(beyond(over, "created"), State::Active, Frees::AtEnd);
+        }
         check(beyond("PT1S", "finished"), State::Active, Frees::AfterEnd);
         let but_cancelled = |spec: &mut PolicySpec| {
             let states = StateSet::LIVE.with(State::Completed).iter();

@@ -375,3 +375,42 @@ fn load_offer(draft: &mut Draft, which: Which<'_>, at: usize) -> Result<Result<O
 pub(super) fn drop_offer(draft: &mut Draft, which: Which<'_>, at: usize) {
     draft.set_document(&which.part(DocumentKind::Step, at), None);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The turn of a step behind two that are where the letters say, as they are stored.
+    fn of(parents: [&str; 2], when: &str, is_callback: bool) -> Turn {
+        let [a, b] = parents.map(|at| format!(r#"{{"id":"{at}","type":"a.b","s":"{at}"}}"#));
+        let step = format!(
+            r#"{{"id":"x","type":"a.b","after":[0,1],"when":"{when}","is_callback":{is_callback},"s":"w"}}"#
+        );
+        let text =
+            format!(r#"{{"form":"graph","status":"running","created_at":0,"steps":[{a},{b},{step}]}}"#);
+        let workflow = Workflow::decode(text.as_bytes()).unwrap();
+        turn(&workflow, &workflow.steps[2])
+    }
+
+    /// A step is given up with the first that it needs; a callback, which counts all, when they have all ended.
+    #[test]
+    fn a_step_is_offered_or_given_up_by_how_those_before_it_ended() {
+        let (skipped, cancelled) = (Turn::GiveUp(StepStatus::Skipped), Turn::GiveUp(StepStatus::Cancelled));
+        for (parents, when, step, callback) in [
+            (["c", "r"], "success", Turn::Wait, Turn::Wait),
+            (["c", "c"], "success", Turn::Offer, Turn::Offer),
+            (["f", "r"], "success", cancelled, Turn::Wait),
+            (["x", "c"], "success", cancelled, skipped),
+            (["s", "c"], "success", Turn::Offer, Turn::Offer),
+            (["f", "r"], "failure", Turn::Wait, Turn::Wait),
+            (["c", "r"], "failure", Turn::Wait, Turn::Wait),
+            (["c", "c"], "failure", skipped, skipped),
+            (["c", "f"], "failure", Turn::Offer, Turn::Offer),
+            (["f", "r"], "always", Turn::Wait, Turn::Wait),
+            (["f", "x"], "always", Turn::Offer, Turn::Offer),
+        ] {
+            assert_eq!(of(parents, when, false), step, "{parents:?} {when}");
+            assert_eq!(of(parents, when, true), callback, "{parents:?} {when}, a callback");
+        }
+    }
+}

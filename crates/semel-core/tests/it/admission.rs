@@ -139,6 +139,31 @@ fn a_window_ends_when_it_says() {
         Blocking::WindowOver { since: ago(939) }
     );
     assert_eq!(blocks(&active, &head(0, State::Available, 1), NOW), Blocking::OtherState);
+    // One that has expired is as good as discarded, and that is past its window.
+    let failed = policy(r#"{"period":"PT1H","while_active":true,"states":["retryable","discarded"]}"#);
+    let expired = Head { expires_at: Some(NOW), ..head(0, State::Retryable, 999) };
+    assert_eq!(blocks(&failed, &expired, NOW), Blocking::WindowOver { since: ago(939) });
+}
+
+#[test]
+fn all_the_runs_that_are_replaced_are_waited_for() {
+    let runs = [(0, 2), (1, 9), (2, 4)].map(|(row, minutes)| {
+        let lease = Lease { worker: "w".into(), visible_until: ago(-minutes), run_until: ago(-30) };
+        Head { lease: Some(Box::new(lease)), ..head(row, State::Active, 5) }
+    });
+    let waits = policy(r#"{"on_conflict":"replace","when_active":"wait"}"#);
+    let told = admit(&waits, &runs, NOW, true);
+    assert!(matches!(told, Admission::Replace { wait_until: Some(at), .. } if at == ago(-9)), "{told:?}");
+}
+
+/// Whether or not a store still has it.
+#[test]
+fn a_holder_that_another_outlives_is_not_renewed() {
+    let sliding = policy(r#"{"period":"PT1H","period_from":"last_duplicate","states":["completed"]}"#);
+    let of = |row, age| Head { hold: sliding.hold(), ..head(row, State::Completed, age) };
+    let (older, newer) = (of(0, 9), of(1, 5));
+    let Admission::Reject { renew, .. } = admit(&sliding, [&older, &newer], NOW, true) else { panic!() };
+    assert_eq!(renew, [newer.id]);
 }
 
 #[test]

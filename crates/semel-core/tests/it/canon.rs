@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
-use semel_core::canon::{Json, differences, digest};
+use semel_core::canon::{Json, differences, digest, token_name};
 use semel_core::error::{Invalid, InvalidKind};
 use unicode_normalization::UnicodeNormalization;
 
@@ -340,4 +340,12 @@ proptest! {
             prop_assert!(serde_json::from_str::<serde_json::Value>(&text).is_err(), "{text}");
         }
     }
+}
+
+#[test]
+fn a_text_in_another_form_of_unicode_is_no_difference() {
+    let (composed, parts) = (r#"["caf\u00e9"]"#, r#"["cafe\u0301"]"#);
+    let json = |text| Json::parse(text, "").unwrap();
+    assert_eq!(differences(&json(composed), &json(parts), "", 9), Vec::<String>::new());
+    assert_eq!(token_name("~01~1"), "~1/");
 }

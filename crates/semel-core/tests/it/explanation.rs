@@ -1,8 +1,19 @@
 //! What is said of policies and holders, to people.
 
+use std::sync::Arc;
+
+use semel_core::body::Body;
+use semel_core::draft::{Draft, KeyRead, KeyView, Reads, Snapshot};
+use semel_core::enqueue::{Identity, Offer, Start};
+use semel_core::explain::explain;
+use semel_core::ident::{JobType, QueueName};
+use semel_core::job::Head;
+use semel_core::sight::Queues;
 use semel_core::state::{State, StateSet};
 use semel_core::unique::explain::{blocking_sentence, policy_sentence};
-use semel_core::unique::{Advice, advice, blocks};
+use semel_core::unique::{
+    Advice, Disclose, Hold, PeriodFrom, UniqueKey, UniquePolicy, advice, blocks,
+};
 
 use crate::admission::{NOW, head};
 use crate::policy;
@@ -46,6 +57,14 @@ fn an_explanation_says_what_holds_and_what_frees() {
         let sentence = blocking_sentence(&policy(policy_text), &holder, NOW);
         assert!(sentence.ends_with(&format!(", whatever its window{rest}.")), "{sentence}");
     }
+    let active = policy(r#"{"period":"PT1M","while_active":true,"states":["available"]}"#);
+    let sentence = blocking_sentence(&active, &holder, NOW);
+    assert!(sentence.ends_with("blocks until it is no longer available, whatever its window."), "{sentence}");
+    // Of a strategy that replaces nobody there is nothing to wait for.
+    for (strategy, is_said) in [("replace", true), ("reject", false)] {
+        let waits = policy(&format!(r#"{{"on_conflict":"{strategy}","when_active":"wait"}}"#));
+        assert_eq!(policy_sentence(&waits).contains("It waits for"), is_said, "{strategy}");
+    }
 }
 
 /// Whatever states a policy names, what it is said to leave open is what a job goes through without blocking its like.
@@ -65,4 +84,51 @@ fn advice_names_the_states_in_which_a_run_does_not_hold_its_key() {
             assert!(expected.trace().contains(state.name()));
         }
     }
+}
+
+fn offer(policy: UniquePolicy, key: UniqueKey) -> Offer {
+    Offer {
+        id: None,
+        job_type: JobType::from_stored("email.send"),
+        queue: QueueName::default(),
+        priority: 0,
+        start: Start::Now,
+        expires: None,
+        visibility_ms: 0,
+        timeout_ms: 0,
+        max_attempts: 3,
+        unique: Some(Identity { policy: Arc::new(policy), key }),
+        body: Body::default().encode().unwrap(),
+        inspect: true,
+        queues: Queues::Only(Arc::from(["default".to_owned()])),
+        limit: None,
+        bounded: false,
+        awaited: false,
+        once: None,
+    }
+}
+
+/// The holders that are there for the caller, newest first; whether they may be shown, by the strictest word.
+#[test]
+fn an_explanation_shows_what_its_caller_may_see_and_leaves_no_trace() {
+    let key = UniqueKey::from_bytes([7; 32]);
+    let of = |row, state, age| Head { key: Some(key), ..head(row, state, age) };
+    let hold = Hold::new(StateSet::LIVE, PeriodFrom::Created, None, Disclose::Never);
+    let (older, newer) = (of(0, State::Completed, 9), of(1, State::Completed, 5));
+    let foreign = Head { queue: QueueName::from_stored("billing"), ..of(2, State::Completed, 1) };
+    let hidden = Head { hold, ..of(3, State::Available, 7) };
+    let told = |policy: &str, holders: &[&Head]| {
+        let read = KeyRead { key, states: StateSet::ALL, all: true };
+        let mut snapshot = Snapshot::with_room_for(NOW, &Reads::default());
+        snapshot
+            .add_key(key, KeyView::new(1, holders.iter().map(|&head| head.clone()).collect(), &read, false));
+        let mut draft = Draft::new(snapshot, 7, Arc::default());
+        let told = explain(&mut draft, &offer(crate::policy(policy), key)).unwrap();
+        let writes = draft.finish().writes;
+        assert!(writes.is_empty(), "{writes:?}");
+        (told.holders.iter().map(|head| head.id).collect::<Vec<_>>(), told.disclose)
+    };
+    assert_eq!(told("{}", &[&older, &foreign, &newer]), (vec![newer.id, older.id], Disclose::Always));
+    assert_eq!(told(r#"{"disclose":"never"}"#, &[&older]), (vec![older.id], Disclose::Never));
+    assert_eq!(told("{}", &[&older, &hidden]), (vec![hidden.id, older.id], Disclose::Never));
 }

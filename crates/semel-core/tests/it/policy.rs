@@ -263,3 +263,23 @@ fn what_never_counts_is_refused_as_a_meta_key() {
         assert_eq!(refused.unwrap_err().pointer, "/unique/meta_keys/1", "{name}");
     }
 }
+
+#[test]
+fn two_policies_are_alike_whatever_the_text_of_the_key() {
+    let of = |member: &str| policy(&format!(r#"{{"key":"a","on_conflict":"replace"{member}}}"#));
+    assert!(of("").is_like(&policy(r#"{"key":"b","on_conflict":"replace"}"#)));
+    assert!(!of("").is_like(&policy(r#"{"on_conflict":"replace"}"#)));
+    for member in [
+        r#","scope":"global""#,
+        r#","with_version":true"#,
+        r#","period":"PT1H""#,
+        r#","period_from":"last_duplicate""#,
+        r#","states":["active"]"#,
+        r#","while_active":true"#,
+        r#","when_active":"wait""#,
+        r#","on_mismatch":"reject""#,
+        r#","disclose":"never""#,
+    ] {
+        assert!(!of("").is_like(&of(member)) && of(member).is_like(&of(member)), "{member}");
+    }
+}

@@ -10,9 +10,11 @@ use semel_core::lease::Bearer;
 use semel_core::life;
 use semel_core::retention::{Keep, Retention, keep_for};
 use semel_core::slot::{Filing, Slot};
-use semel_core::state::State;
+use semel_core::state::{State, StateSet};
 use semel_core::time::Timestamp;
-use semel_core::unique::{Hold, outlives};
+use semel_core::unique::{
+    Disclose, Held, Hold, Period, PeriodFrom, Remember, held, held_until, is_kept, must_remember, outlives,
+};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 const DAY: Duration = Duration::from_secs(24 * 3_600);
@@ -122,4 +124,63 @@ fn a_later_holder_that_is_kept_shorter_stands_for_no_other() {
     assert!(!outlives(&day(2), &until(1, DAY * 2)));
     assert!(outlives(&until(2, HOUR), &until(1, HOUR)));
     assert!(outlives(&until(2, DAY * 2), &day(1)));
+}
+
+/// Whatever else it says no less of.
+#[test]
+fn a_later_holder_that_says_less_of_one_thing_stands_for_no_other() {
+    type Change = fn(&mut Head);
+    let long = Some(at(DAY * 9));
+    let (earlier, later) = (ended(1, long), ended(2, long));
+    let changed = |head: &Head, change: Change| {
+        let mut head = head.clone();
+        change(&mut head);
+        head
+    };
+    let less: [(&str, Change, Change); 7] = [
+        ("another state", |_| {}, |later| later.state = State::Discarded),
+        ("expired", |earlier| earlier.ending = None, |later| later.ending = Some(Ending::Expired)),
+        ("ended before", |earlier| earlier.finished_at = Some(at(HOUR)), |_| {}),
+        ("renewed before", |earlier| earlier.renewed_at = Some(at(HOUR)), |_| {}),
+        ("a lower fence", |earlier| earlier.fence = 2, |_| {}),
+        ("shown", |earlier| earlier.hold.disclose = Disclose::Never, |_| {}),
+        ("a dead letter stays", |earlier| earlier.ending = Some(Ending::DeadLetter), |_| {}),
+    ];
+    assert!(outlives(&later, &earlier));
+    for (what, of_earlier, of_later) in less {
+        assert!(!outlives(&changed(&later, of_later), &changed(&earlier, of_earlier)), "{what}");
+    }
+    // Of two created at one time the one an answer would name.
+    let twin = Head { created_at: later.created_at, finished_at: later.finished_at, ..earlier };
+    assert!(outlives(&later, &twin) && !outlives(&twin, &later));
+}
+
+#[test]
+fn only_a_holder_whose_window_slides_as_far_stands_for_one_whose_window_slides() {
+    let within = |number: u64, from, time: Duration| {
+        let period = Period::from_duration(time, "").unwrap();
+        let hold = Hold::new(StateSet::ALL, from, Some(period), Disclose::Always);
+        Head { hold, ..ended(number, Some(at(DAY * 9))) }
+    };
+    let earlier = within(1, PeriodFrom::LastDuplicate, HOUR * 10);
+    assert!(outlives(&within(2, PeriodFrom::LastDuplicate, HOUR * 10), &earlier));
+    assert!(!outlives(&within(2, PeriodFrom::Created, HOUR * 10), &earlier), "it does not slide");
+    assert!(!outlives(&within(2, PeriodFrom::LastDuplicate, HOUR * 9), &earlier), "it slides less far");
+}
+
+#[test]
+fn what_expired_or_is_past_its_window_holds_no_key() {
+    let hour = Some(Period::from_duration(HOUR, "").unwrap());
+    let hold = |period| Hold::new(StateSet::ALL, PeriodFrom::Created, period, Disclose::Always);
+    let discarded = Head { state: State::Discarded, hold: hold(None), ..ended(0, None) };
+    let expired = Head { ending: Some(Ending::Expired), ..discarded.clone() };
+    assert_eq!(must_remember(&discarded, at(DAY)), Remember::Forever);
+    assert_eq!(must_remember(&expired, at(DAY)), Remember::Forget);
+    let (over, live) =
+        (Head { hold: hold(hour), ..discarded }, Head { hold: hold(hour), until: None, ..waiting(0) });
+    assert_eq!([held(&over, at(DAY)), held(&live, at(DAY))], [Held::No, Held::IfWhileActive]);
+    // Whether the one that goes on holds it for longer only its policy tells.
+    assert_eq!(held_until(None, &over, at(Duration::ZERO)), Some(at(HOUR)));
+    assert_eq!(held_until(None, &live, at(Duration::ZERO)), None);
+    assert!(is_kept(at(HOUR), at(Duration::ZERO)) && !is_kept(at(HOUR), at(HOUR)));
 }

@@ -161,3 +161,19 @@ fn the_next_tick_is_always_later_and_an_hourly_one_never_rests() {
         }
     }
 }
+
+#[test]
+fn the_shortest_and_the_longest_are_schedules_and_an_offset_is_no_zone() {
+    let is_read = |expression: &str, zone: &str| Schedule::parse(expression, zone).is_ok();
+    for (expression, expected) in [
+        ("@every 1s", true),
+        ("@every 999ms", false),
+        ("@every 87840h", true),
+        ("@every 87840h1ms", false),
+        (&*format!("{}0 * * * *", "0,".repeat(123)), true),
+        (&*format!("{}10 * * * *", "0,".repeat(123)), false),
+    ] {
+        assert_eq!(is_read(expression, "UTC"), expected, "{expression}");
+    }
+    assert!(!is_read("* * * * *", "Etc/GMT-3") && !is_read("* * * * *", "Etc/GMT+3"));
+}

@@ -6,7 +6,7 @@ use semel_core::ident::QueueName;
 use semel_core::job::Head;
 use semel_core::sight::{Queues, Sight};
 use semel_core::state::State;
-use semel_core::unique::{Admission, Disclose, RejectReason, admit};
+use semel_core::unique::{Admission, Disclose, RejectReason, admit, disclosed};
 
 use crate::admission::{NOW, a_follow_up, head};
 use crate::policy;
@@ -51,4 +51,10 @@ fn what_is_in_another_queue_is_neither_shown_nor_touched() {
     let told = admit(&replace, [&running, &waiting], NOW, sight);
     assert_eq!(told, refused(&running, RejectReason::Undisclosed));
     assert!(matches!(admit(&replace, [&running, &waiting], NOW, true), Admission::Replace { .. }));
+    // One that waits for no run is let go by no end of one.
+    let let_go = within("billing", a_follow_up(6, State::Scheduled, 1));
+    assert!(matches!(admit(&replace, [&running, &let_go], NOW, sight), Admission::Replace { .. }));
+    for (holder, shown) in [(&own, Disclose::Always), (&older, Disclose::Never)] {
+        assert_eq!(disclosed(Disclose::Always, sight, holder), shown);
+    }
 }

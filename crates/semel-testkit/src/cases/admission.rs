@@ -431,3 +431,33 @@ pub async fn a_replaced_job_names_the_job_that_took_its_place(f: &Fixture) {
     let lineage = Body::decode(&full.body).unwrap().lineage;
     assert_eq!(lineage, Lineage { replaces: vec![first.id], ..Lineage::default() });
 }
+
+/// Its type, or its args before another request put its own in their place.
+pub async fn what_is_sent_again_is_other_work_where_its_holder_is(f: &Fixture) {
+    let strict = |want: Want| want.policy(|spec| spec.on_mismatch = Some("reject".to_owned()));
+    let wish = |args: &str| keyed("a").args(args).on_conflict("follow_up");
+    f.create(&strict(keyed("b")).offer()).await;
+    let typed = f.enqueue(&strict(keyed("b")).of_type("other").offer()).await;
+    assert!(matches!(&typed, Outcome::Mismatch { pointers, .. } if pointers == &["/type"]), "{typed:?}");
+    f.create(&strict(wish("[1]")).offer()).await;
+    assert!(matches!(f.enqueue(&wish("[2]").offer()).await, Outcome::Amended(_)));
+    let again = f.enqueue(&strict(wish("[1]")).offer()).await;
+    assert!(matches!(&again, Outcome::Mismatch { pointers, .. } if pointers == &["/args/0"]), "{again:?}");
+}
+
+/// Once, whichever of the two says so, and of meta nothing.
+pub async fn a_mismatch_tells_of_a_sensitive_value_its_place(f: &Fixture) {
+    let want = |text: &str, args: &str, sensitive: &[&str]| {
+        let sensitive: Vec<String> = sensitive.iter().map(|&place| place.to_owned()).collect();
+        let want = keyed(text).args(args).body(|body| body.sensitive = sensitive);
+        want.policy(|spec| spec.on_mismatch = Some("reject".to_owned())).offer()
+    };
+    for (text, stored, offered) in
+        [("a", &["/args/0", "/meta/n"][..], &[][..]), ("b", &[][..], &["/args/0"][..])]
+    {
+        f.create(&want(text, r#"[{"a":1,"b":1}]"#, stored)).await;
+        let outcome = f.enqueue(&want(text, r#"[{"a":2,"b":2}]"#, offered)).await;
+        let Outcome::Mismatch { pointers, .. } = outcome else { panic!("{outcome:?}") };
+        assert_eq!(pointers, ["/args/0"], "{text}");
+    }
+}

@@ -65,6 +65,13 @@ pub async fn all_or_nothing_stores_nothing_when_one_is_refused(f: &Fixture) {
         panic!("{batch:?}")
     };
     assert_eq!(holder.named(), None);
+    let strict = keyed("d").policy(|spec| spec.on_mismatch = Some("reject".to_owned()));
+    let offers = [strict.clone().args("[1]").offer(), strict.args("[2]").offer()];
+    let batch = f.decide_on(&reads(&offers), |draft| enqueue_batch(draft, &offers, Mode::AllOrNothing)).await;
+    let Batch::Refused { index: 1, outcome: Outcome::Mismatch { holder, pointers } } = batch else {
+        panic!("{batch:?}")
+    };
+    assert_eq!((holder.named(), pointers), (None, Vec::new()));
     assert_eq!(f.queue("default").await.unwrap().created, 1);
     // Nor is one told to be what the batch would have made of it.
     let cancelled = keyed("b").states(StateSet::EMPTY.with(State::Cancelled));

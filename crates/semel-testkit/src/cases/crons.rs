@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use semel_core::body::Body;
-use semel_core::cron::{self, Change, Cron, Decision, Enabled, Looked, Overlap};
+use semel_core::cron::{self, Change, Cron, Decision, Enabled, Looked, Overlap, Registration, Schedule};
 use semel_core::draft::Reads;
 use semel_core::event::{EventKind, Skip};
 use semel_core::ident::JobId;
@@ -394,7 +394,15 @@ pub async fn a_cron_of_a_queue_that_one_does_not_see_is_not_acted_on(f: &Fixture
     assert!(!changed.enabled);
     let (_, tick) = f.decide(|draft| cron::trigger(draft, &name, &pay)).await.unwrap().unwrap();
     assert_eq!(tick.decision, Decision::Fired);
-    assert!(f.decide(|draft| cron::remove(draft, &name, &pay)).await.is_some());
+    // Of one that cannot be read nobody knows whose it is.
+    f.decide(|draft| {
+        draft.document(&cron::key(&name))?;
+        draft.set_document(&cron::key(&name), Some(("{".into(), None)));
+        Ok(())
+    })
+    .await;
+    assert!(f.decide(|draft| cron::remove(draft, &name, &pay)).await.is_none());
+    assert!(f.decide(|draft| cron::remove(draft, &name, &Queues::All)).await.is_some());
 }
 
 /// Also a disabled one, and by its overlap policy.
@@ -437,7 +445,30 @@ pub async fn a_tick_signs_its_job(f: &Fixture) {
     let (_, id) = next(f, "a.b").await;
     let (head, full) = f.full(id.unwrap()).await.unwrap();
     let tick = semel_core::time::Timestamp::from_micros(cron.next_tick.unwrap());
-    let meta = Body::decode(&full.body).unwrap().meta;
+    let body = Body::decode(&full.body).unwrap();
+    assert!(body.request_digest.is_some(), "the same tick again is known by it");
+    let meta = body.meta;
     assert_eq!(*meta, format!(r#"{{"cron_name":"a.b","cron_triggered_at":"{tick}","n":1.0}}"#));
     assert_eq!(head.key, offer.unique.map(|identity| identity.key));
+}
+
+/// However late a tick is decided.
+pub async fn an_interval_counts_from_the_tick_and_not_from_its_decision(f: &Fixture) {
+    let wanted = registration("@every 10m", Overlap::Allow, job().offer());
+    let first = register(f, "a", &wanted).await.cron.next_tick.unwrap();
+    f.advance(MINUTE * 13).await;
+    assert!(matches!(look(f, "a").await, Looked::Ticked(tick) if tick.tick == first));
+    assert_eq!(stored(f, "a").await.unwrap().next_tick, Some(first + 600_000_000));
+}
+
+/// Its description, or the zone alone.
+pub async fn registering_again_changes_whatever_it_says_anew(f: &Fixture) {
+    let wanted = registration("0 0 * * *", Overlap::Allow, job().offer());
+    register(f, "a", &wanted).await;
+    let described = Registration { description: Some("nightly".to_owned()), ..wanted };
+    assert!(!register(f, "a", &described).await.is_same);
+    let schedule = Schedule::parse("0 0 * * *", "Asia/Tokyo").unwrap();
+    let elsewhere = Registration { timezone: "Asia/Tokyo".to_owned(), schedule, ..described };
+    let told = register(f, "a", &elsewhere).await;
+    assert_eq!((told.is_same, told.cron.next_tick.unwrap() % DAY_MICROS), (false, 15 * 3_600_000_000));
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use semel_core::body::Body;
 use semel_core::draft::each;
-use semel_core::enqueue::Outcome;
+use semel_core::enqueue::{Counts, Outcome};
 use semel_core::follow_up::hold_again;
 use semel_core::ident::JobId;
 use semel_core::job::{Head, NoteKind, Role};
@@ -40,11 +40,14 @@ async fn followed(f: &Fixture, want: &Want) -> Head {
 /// It has not been started: its newer args are all that is wanted.
 pub async fn a_waiting_job_is_overwritten(f: &Fixture) {
     let first = f.create(&wish("[1]").offer()).await;
-    let outcome = f.enqueue(&wish("[2]").offer()).await;
+    let secret = vec!["/args/0".to_owned()];
+    let outcome = f.enqueue(&wish("[2]").body(|body| body.sensitive = secret.clone()).offer()).await;
     assert!(matches!(&outcome, Outcome::Amended(head) if head.id == first.id), "{outcome:?}");
+    assert_eq!(Counts::of([&outcome]), Counts { skipped: 1, ..Counts::default() });
     assert_eq!(args(f, &first).await, "[2]");
     let (_, full) = f.claim_one().await;
-    assert!(full.note(NoteKind::Payload).is_some());
+    let payload = Payload::decode(full.note(NoteKind::Payload).unwrap()).unwrap();
+    assert_eq!(payload.sensitive, Some(secret), "of the args that came with it");
     assert_eq!(f.queue("default").await.unwrap().created, 1);
 }
 
@@ -233,13 +236,17 @@ pub async fn a_request_absorbed_before_is_answered_without_writing(f: &Fixture) 
 /// 409.
 pub async fn a_follow_up_is_not_activated_by_hand(f: &Fixture) {
     f.create(&wish("[1]").offer()).await;
-    f.claim_one().await;
+    let (run, _) = f.claim_one().await;
     let next = followed(f, &wish("[2]")).await;
     let refused = f.decide(|draft| life::activate(draft, next.id)).await;
     assert_eq!(refused, Settled::Refused(Refusal::AwaitsRun));
     let plain = f.create(&keyed("b").pending().offer()).await;
     assert!(matches!(f.decide(|draft| life::activate(draft, plain.id)).await, Settled::Done(_)));
     assert_eq!(f.claim_one().await.0.id, plain.id);
+    // One that has been released waits for nobody.
+    f.complete(&run).await;
+    let refused = f.decide(|draft| life::activate(draft, next.id)).await;
+    assert_eq!(refused, Settled::Refused(Refusal::WrongState(State::Available)));
 }
 
 /// A follow-up that was started, lost its worker and met another run of its key waits for that run's end; a later
@@ -407,4 +414,23 @@ pub async fn a_follow_up_that_was_given_back_waits_behind_one_that_was_started(f
     assert_eq!(f.head(second).await.unwrap().state, State::Pending);
     f.complete(&started).await;
     assert_eq!(f.claim_one().await.0.id, second);
+}
+
+/// Else no end would let it go. It has failed before: its worker may not have heard that it was told.
+pub async fn a_follow_up_is_held_again_where_a_run_is_in_its_way_alone(f: &Fixture) {
+    let hold = |id| f.decide(move |draft| hold_again(draft, id));
+    f.create(&wish("[1]").offer()).await;
+    let (run, _) = f.claim_one().await;
+    let next = followed(f, &wish("[2]")).await;
+    f.complete(&run).await;
+    assert!(!hold(next.id).await);
+    let (started, _) = f.claim_one().await;
+    assert_eq!(started.id, next.id);
+    f.fail(&started).await;
+    f.advance(SECOND * 60).await;
+    f.run_duties().await;
+    f.create(&keyed("a").states(StateSet::EMPTY.with(State::Scheduled)).priority(9).offer()).await;
+    f.claim_one().await;
+    assert!(hold(next.id).await);
+    assert!(matches!(f.fail(&started).await, Settled::Repeated(head) if head.state == State::Pending));
 }

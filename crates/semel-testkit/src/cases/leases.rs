@@ -2,15 +2,18 @@
 
 use std::time::Duration;
 
+use semel_core::draft::{Draft, Reads};
 use semel_core::enqueue::Outcome;
-use semel_core::job::{Ending, NoteKind};
-use semel_core::lease::{Bearer, LeaseToken};
+use semel_core::job::{Ending, Head, NoteKind};
+use semel_core::lease::{Bearer, Grant, LeaseToken};
 use semel_core::life::{self, Revived};
 use semel_core::settle::{self, Refusal, Settled};
 use semel_core::state::{State, StateSet};
 use semel_core::trail::Failures;
+use semel_store::backend::Claim;
+use semel_store::backend::Verdict::{Applied, Stale};
 
-use crate::fixture::{Fixture, bearer, bytes, done};
+use crate::fixture::{Fixture, bearer, bytes, claim, done};
 use crate::make::{job, key, keyed};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -43,6 +46,8 @@ pub async fn an_ack_with_an_old_lease_is_refused(f: &Fixture) {
     assert!(second.fence > first.fence);
     assert_eq!(f.complete(&first).await, Settled::Refused(Refusal::StaleLease(State::Active)));
     assert_eq!(f.fail(&first).await, Settled::Refused(Refusal::StaleLease(State::Active)));
+    let cancelled = f.decide(|draft| life::cancel(draft, first.id, &bearer(&first))).await;
+    assert_eq!(cancelled, Settled::Refused(Refusal::StaleLease(State::Active)));
     assert!(matches!(f.complete(&second).await, Settled::Done(_)));
     assert_eq!(f.complete(&first).await, Settled::Refused(Refusal::StaleLease(State::Completed)));
 }
@@ -62,6 +67,15 @@ pub async fn another_worker_is_refused(f: &Fixture) {
     assert_eq!(ack(forged).await, Settled::Refused(Refusal::StaleLease(State::Active)));
     assert!(matches!(ack(Bearer::default()).await, Settled::Done(_)));
     assert_eq!(ack(Bearer::default()).await, Settled::Refused(Refusal::WrongState(State::Completed)));
+    // Who gave no name with the fetch may give one later: nobody else's lease has that number.
+    f.create(&job().offer()).await;
+    let nameless = Claim { grant: Grant::new("".into(), None), ..claim(&["default"], 1) };
+    let run = f.commit_all(Vec::new(), vec![nameless]).await.claims.remove(0).jobs.remove(0).0;
+    let named = Bearer { lease: Some(LeaseToken(run.fence)), worker: Some("another".into()) };
+    assert!(matches!(
+        f.decide(|draft| settle::complete(draft, run.id, &named, None)).await,
+        Settled::Done(_)
+    ));
 }
 
 /// The worker did not hear the first answer.
@@ -107,7 +121,7 @@ pub async fn a_lease_that_ran_out_gives_the_job_to_another(f: &Fixture) {
     f.advance(Duration::from_millis(1)).await;
     f.run_duties().await;
     let waiting = f.head(first.id).await.unwrap();
-    assert_eq!((waiting.state, waiting.lease.is_some()), (State::Available, false));
+    assert_eq!((waiting.state, &waiting.lease, waiting.started_at), (State::Available, &None, None));
     let (second, _) = f.claim_one().await;
     assert_eq!((second.id, second.attempt), (first.id, 2));
 }
@@ -299,4 +313,87 @@ pub async fn a_worker_may_say_when_to_try_again(f: &Fixture) {
     let (last, _) = f.claim_one().await;
     let failed = done(f.decide(|draft| settle::fail(draft, last.id, &bearer(&last), &report)).await);
     assert_eq!(failed.state, State::Discarded);
+}
+
+/// The lease is the newest, but what it says is not what was done.
+pub async fn an_end_is_repeated_by_the_request_that_made_it_alone(f: &Fixture) {
+    let back = |run: &Head| {
+        let (id, bearer) = (run.id, bearer(run));
+        f.decide(move |draft| settle::give_back(draft, id, &bearer))
+    };
+    f.create(&job().attempts(1).offer()).await;
+    let (run, _) = f.claim_one().await;
+    let failed = done(f.fail(&run).await);
+    assert_eq!(f.fail(&run).await, Settled::Repeated(Box::new(failed)));
+    let refused = || Settled::Refused(Refusal::WrongState(State::Discarded));
+    assert_eq!([f.complete(&run).await, back(&run).await], [refused(), refused()]);
+    f.create(&job().offer()).await;
+    let (run, _) = f.claim_one().await;
+    done(f.complete(&run).await);
+    let refused = || Settled::Refused(Refusal::WrongState(State::Completed));
+    assert_eq!([f.fail(&run).await, back(&run).await], [refused(), refused()]);
+}
+
+/// The worker says so, or the policy of the error's type or of its code.
+pub async fn a_failure_that_is_not_to_be_tried_again_ends_the_job(f: &Fixture) {
+    let report = |code: &str, error_type: &str, retryable| {
+        let (code, error_type) = (code.to_owned(), error_type.to_owned());
+        settle::Report { code, error_type, retryable, ..settle::Report::default() }
+    };
+    let want = job().body(|body| body.retry.non_retryable_errors = vec!["Auth.*".to_owned()]);
+    for (report, state) in [
+        (report("boom", "Other", None), State::Retryable),
+        (report("boom", "Other", Some(true)), State::Retryable),
+        (report("boom", "Other", Some(false)), State::Discarded),
+        (report("boom", "Auth.Expired", None), State::Discarded),
+        (report("Auth.Expired", "Other", None), State::Discarded),
+    ] {
+        f.create(&want.offer()).await;
+        let (run, _) = f.claim_one().await;
+        let failed = done(f.decide(|draft| settle::fail(draft, run.id, &bearer(&run), &report)).await);
+        assert_eq!(failed.state, state, "{report:?}");
+    }
+}
+
+/// Nothing is left of the life before but what is told of it.
+pub async fn a_dead_letter_that_is_sent_back_begins_anew(f: &Fixture) {
+    let want = keyed("a").attempts(1).dead_letter().on_conflict("follow_up");
+    f.create(&want.clone().expires(SECOND * 10).offer()).await;
+    let (run, _) = f.claim_one().await;
+    let next = f.create(&want.offer()).await;
+    let dead = done(f.fail(&run).await);
+    assert_eq!(dead.follow_up, Some(next.id));
+    f.cancel(next.id).await;
+    f.advance(SECOND * 20).await;
+    let since = f.now().await;
+    let revived = f.decide(|draft| life::revive(draft, run.id)).await;
+    let Revived::Done(head) = revived else { panic!("{revived:?}") };
+    assert_eq!((head.state, head.attempt, head.ending, head.follow_up), (State::Available, 0, None, None));
+    assert_eq!([head.started_at, head.finished_at, head.until, head.expires_at], [None; 4]);
+    assert!(head.available_at >= since);
+    assert_eq!(f.claim_one().await.0.id, run.id);
+}
+
+/// They meet by the job's version, though neither moves anything else of it.
+pub async fn of_two_who_tell_progress_at_once_one_tells_it_again(f: &Fixture) {
+    f.create(&job().offer()).await;
+    let (run, _) = f.claim_one().await;
+    let half = bytes("0.5");
+    let reads = Reads { heads: vec![run.id], ..Reads::default() };
+    let mut groups = Vec::new();
+    for _ in 0..2 {
+        let told = |draft: &mut Draft| settle::progress(draft, run.id, &bearer(&run), &half);
+        groups.push(f.decided(&reads, told).await.1);
+    }
+    assert_eq!(f.commit(groups).await, [Applied, Stale]);
+}
+
+/// A run under way is left alone by who means a job that waits; one that waits is ended by whoever asks, also with its last lease.
+pub async fn a_job_is_cancelled_while_it_waits(f: &Fixture) {
+    f.create(&job().offer()).await;
+    let (run, _) = f.claim_one().await;
+    let cancel = || f.decide(|draft| life::cancel_waiting(draft, run.id, &bearer(&run)));
+    assert_eq!(cancel().await, Settled::Refused(Refusal::WrongState(State::Active)));
+    f.fail(&run).await;
+    assert_eq!(done(cancel().await).state, State::Cancelled);
 }

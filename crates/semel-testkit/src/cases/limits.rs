@@ -8,11 +8,11 @@ use semel_core::enqueue::{Offer, Outcome, enqueue};
 use semel_core::ident::QueueName;
 use semel_core::job::Head;
 use semel_core::lease::{Bearer, Grant, Unclaimable};
-use semel_core::life::{cancel, set_queue};
+use semel_core::life::{cancel, set_paused, set_queue};
 use semel_core::limit::{self, Gate, Lane, Limit, Rate, Turn};
 use semel_core::settings::{Backpressure, Depth, QueueSettings};
 use semel_core::settle::Settled;
-use semel_core::state::State;
+use semel_core::state::{State, StateSet};
 use semel_store::backend::{Claim, Verdict};
 
 use crate::fixture::{Fixture, claim};
@@ -312,6 +312,9 @@ pub async fn a_replacement_needs_room_unless_it_takes_the_place_of_one_that_wait
     assert_eq!(f.claim("b", 1).await.jobs.len(), 1);
     assert!(matches!(f.enqueue(&into(&replacing, "b")).await, Outcome::Replaced { .. }));
     assert_eq!(f.head(second.id).await.unwrap().state, State::Cancelled);
+    // Also where the bound has been lowered since.
+    bound(f, "b", 0).await;
+    assert!(matches!(f.enqueue(&into(&replacing, "b")).await, Outcome::Replaced { .. }));
 }
 
 /// And no more.
@@ -337,4 +340,51 @@ pub async fn a_batch_has_the_room_that_its_replacements_leave(f: &Fixture) {
         .await;
     let inserted: Vec<bool> = outcomes.iter().map(Outcome::is_inserted).collect();
     assert_eq!(inserted, [true, true, true, false, true, true, false], "{outcomes:?}");
+}
+
+/// Then it is worth while to ask again.
+pub async fn a_full_limit_says_when_the_first_of_its_runs_ends(f: &Fixture) {
+    for visibility_ms in [60_000, 5_000, 30_000] {
+        let head = f.create(&Offer { visibility_ms, ..limited("k", 3) }).await;
+        granted(f, &head).await;
+    }
+    let first = f.now().await.saturating_add(Duration::from_secs(6));
+    let next = f.create(&limited("k", 3)).await;
+    let turn = turn(f, &next).await;
+    assert!(matches!(turn, Turn::HeldBack(_, Gate::Full(Some(at))) if at < first), "{turn:?}");
+}
+
+/// The store may have found it before that.
+pub async fn a_limited_job_of_a_paused_queue_is_not_started(f: &Fixture) {
+    let head = f.create(&limited("k", 1)).await;
+    f.decide(|draft| set_paused(draft, &head.queue, true)).await;
+    assert!(matches!(turn(f, &head).await, Turn::Gone));
+    f.decide(|draft| set_paused(draft, &head.queue, false)).await;
+    granted(f, &head).await;
+}
+
+/// One that only waits is no run.
+pub async fn a_limited_follow_up_is_not_started_beside_a_run_of_its_key(f: &Fixture) {
+    let by = |want: Want| Offer { limit: limited("k", 9).limit, ..want.offer() };
+    let wish = by(keyed("a").on_conflict("follow_up"));
+    let first = granted(f, &f.create(&wish).await).await;
+    let next = f.create(&wish).await;
+    f.complete(&first).await;
+    let beside = by(keyed("a").states(StateSet::EMPTY.with(State::Scheduled)));
+    let run = granted(f, &f.create(&beside).await).await;
+    assert!(matches!(turn(f, &next).await, Turn::Unclaimable(Unclaimable::Overlaps)));
+    f.complete(&run).await;
+    f.create(&beside).await;
+    granted(f, &next).await;
+}
+
+/// It waits there as any other.
+pub async fn a_follow_up_needs_room(f: &Fixture) {
+    bound(f, "a", 0).await;
+    let wish = keyed("k").on_conflict("follow_up");
+    f.create(&wish.clone().queue("a").offer()).await;
+    f.claim("a", 1).await;
+    assert_eq!(f.enqueue(&into(&wish, "a")).await, Outcome::QueueFull(Depth { waiting: 0, bound: 0 }));
+    bound(f, "a", 1).await;
+    assert!(matches!(f.enqueue(&into(&wish, "a")).await, Outcome::FollowUp(_)));
 }

@@ -91,6 +91,8 @@ macro_rules! conformance {
             a_released_key_is_free_and_its_job_goes_on,
             fences_of_one_key_ascend_across_jobs,
             more_holders_than_one_commit_may_touch_are_refused,
+            what_is_sent_again_is_other_work_where_its_holder_is,
+            a_mismatch_tells_of_a_sensitive_value_its_place,
         );
         $crate::conformance!(@$how $fixture; limits:
             a_limited_job_comes_back_unclaimed_in_its_place,
@@ -109,6 +111,10 @@ macro_rules! conformance {
             a_place_that_a_neighbour_leaves_is_not_given_away_with_it,
             a_replacement_needs_room_unless_it_takes_the_place_of_one_that_waited_there,
             a_batch_has_the_room_that_its_replacements_leave,
+            a_full_limit_says_when_the_first_of_its_runs_ends,
+            a_limited_job_of_a_paused_queue_is_not_started,
+            a_limited_follow_up_is_not_started_beside_a_run_of_its_key,
+            a_follow_up_needs_room,
         );
         $crate::conformance!(@$how $fixture; replacing:
             a_follow_up_that_a_replacement_lets_go_is_replaced_as_well,
@@ -122,6 +128,7 @@ macro_rules! conformance {
             a_replacement_that_is_to_be_activated_waits_as_well,
             a_schedule_that_is_kept_activates_nobody,
             a_schedule_that_is_kept_does_not_end_the_wait_for_a_lease,
+            a_holder_that_hides_is_not_told_as_what_was_replaced,
         );
         $crate::conformance!(@$how $fixture; request_ids:
             an_absorbed_request_is_recognised_as_long_as_its_follow_up_is_kept,
@@ -135,6 +142,7 @@ macro_rules! conformance {
             a_purged_job_whose_window_is_renewed_meanwhile_is_still_no_job,
             the_id_of_a_deleted_dead_letter_is_its_own_for_a_day,
             the_ids_that_a_deleted_dead_letter_absorbed_are_its_own_for_a_day,
+            an_id_used_in_a_queue_that_one_does_not_see_is_taken,
         );
         $crate::conformance!(@$how $fixture; remembering:
             a_strict_key_is_never_free_again,
@@ -253,6 +261,11 @@ macro_rules! conformance {
             a_snoozed_job_waits_for_its_time_and_has_its_attempt_back,
             progress_is_kept_and_moves_neither_fence_nor_lease,
             a_worker_may_say_when_to_try_again,
+            an_end_is_repeated_by_the_request_that_made_it_alone,
+            a_failure_that_is_not_to_be_tried_again_ends_the_job,
+            a_dead_letter_that_is_sent_back_begins_anew,
+            of_two_who_tell_progress_at_once_one_tells_it_again,
+            a_job_is_cancelled_while_it_waits,
             a_failed_job_is_tried_again_until_its_attempts_are_used_up,
             a_dead_letter_can_be_sent_back,
             a_dead_letter_whose_key_is_held_is_not_sent_back,
@@ -266,6 +279,8 @@ macro_rules! conformance {
             each_kind_of_due_is_apart,
             a_job_that_moved_on_is_due_no_more,
             a_promoted_job_takes_its_place_by_its_time,
+            an_activated_job_takes_its_place_by_its_activation,
+            a_time_that_has_come_is_now,
         );
         $crate::conformance!(@$how $fixture; follow_up:
             a_waiting_job_is_overwritten,
@@ -284,6 +299,7 @@ macro_rules! conformance {
             two_follow_ups_that_meet_a_run_are_both_let_go,
             two_started_follow_ups_that_meet_a_run_are_both_let_go,
             a_follow_up_that_was_given_back_waits_behind_one_that_was_started,
+            a_follow_up_is_held_again_where_a_run_is_in_its_way_alone,
         );
         $crate::conformance!(@$how $fixture; history:
             a_finished_job_can_be_read_until_it_is_purged,
@@ -406,10 +422,14 @@ macro_rules! conformance {
             a_triggered_cron_fires_now_and_keeps_its_schedule,
             a_removed_cron_is_gone_and_its_name_begins_anew,
             a_tick_signs_its_job,
+            an_interval_counts_from_the_tick_and_not_from_its_decision,
+            registering_again_changes_whatever_it_says_anew,
         );
         $crate::conformance!(@$how $fixture; overlaps:
             a_tick_waits_behind_any_number_of_cancelled_ones,
             a_dead_letter_that_is_sent_back_counts_again,
+            a_stranger_in_the_place_of_its_job_skips_no_tick,
+            a_tick_waits_for_the_run_before_one_that_people_activate,
             a_held_tick_begins_no_sooner_than_its_template_says,
             a_held_tick_that_keeps_a_schedule_is_not_put_off,
             a_pending_tick_waits_for_people_alone,

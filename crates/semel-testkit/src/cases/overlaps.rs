@@ -5,12 +5,14 @@ use std::time::Duration;
 use semel_core::cron::{self, Cron, Decision, Looked, Overlap};
 use semel_core::draft::{Document, Reads};
 use semel_core::enqueue::Offer;
+use semel_core::event::EventKind;
 use semel_core::ident::JobId;
 use semel_core::job::{Head, NoteKind};
 use semel_core::life;
 use semel_core::settle::Settled;
 use semel_core::state::{State, StateSet};
 use semel_store::backend::Seek;
+use semel_store::log::Recorded;
 
 use crate::fixture::Fixture;
 use crate::flows::{cron_name, look, register, registration};
@@ -137,6 +139,9 @@ pub async fn a_tick_cancels_any_number_of_held_ones(f: &Fixture) {
     let only = fired(f).await;
     assert_eq!(states(f, &before).await, vec![State::Cancelled; 100]);
     assert_eq!(states(f, &[only]).await, [State::Available]);
+    f.maintain().await;
+    let is_let_go = |recorded: &Recorded| recorded.event.kind == EventKind::Available;
+    assert!(!f.log().await.iter().any(is_let_go), "none goes for the end of the one before it");
 }
 
 /// Who replaces a cron's job again and again, as who debounces does, stops no tick: each link of the chain is looked at, and there is a
@@ -428,4 +433,29 @@ pub async fn a_dead_letter_that_is_sent_back_counts_again(f: &Fixture) {
     f.complete(&run).await;
     let last = fired(f).await;
     assert_eq!(states(f, &[first, last]).await, [State::Completed, State::Available]);
+}
+
+/// It is nobody of the cron's, which the next tick would wait for.
+pub async fn a_stranger_in_the_place_of_its_job_skips_no_tick(f: &Fixture) {
+    let template = replacing("a", StateSet::LIVE);
+    put(f, Overlap::Skip, template.clone()).await;
+    fired(f).await;
+    let stranger = f.create(&template).await;
+    let next = fired(f).await;
+    assert_eq!(states(f, &[stranger.id, next]).await, [State::Cancelled, State::Available]);
+}
+
+/// What waits for people waits for nobody else, and so stands for none of those before it.
+pub async fn a_tick_waits_for_the_run_before_one_that_people_activate(f: &Fixture) {
+    put(f, Overlap::Enqueue, long()).await;
+    let run = fired(f).await;
+    started(f).await;
+    put(f, Overlap::Enqueue, job().pending().offer()).await;
+    let by_hand = fired(f).await;
+    put(f, Overlap::Enqueue, long()).await;
+    let last = fired(f).await;
+    f.cancel(by_hand).await;
+    assert_eq!(states(f, &[run, last]).await, [State::Active, State::Pending]);
+    f.complete(&f.head(run).await.unwrap()).await;
+    assert_eq!(states(f, &[last]).await, [State::Available]);
 }

@@ -3,12 +3,14 @@
 
 use std::time::Duration;
 
+use semel_core::body::Body;
 use semel_core::enqueue::{Offer, Outcome};
 use semel_core::ident::JobId;
 use semel_core::job::{Ending, Head, NoteKind};
 use semel_core::life;
 use semel_core::state::{State, StateSet};
 use semel_core::time::Timestamp;
+use semel_core::trail::Marks;
 use semel_core::unique::{Admission, admit};
 use semel_core::waiting::Waiters;
 
@@ -242,4 +244,17 @@ pub async fn a_replaced_step_names_its_own_workflow_alone(f: &Fixture) {
     for id in flows {
         assert_eq!((statuses(f, id).await, job_of(f, id, 0).await), ("cr".to_owned(), *last));
     }
+}
+
+/// Nor is the number of its burned lease ever given again.
+pub async fn a_holder_that_hides_is_not_told_as_what_was_replaced(f: &Fixture) {
+    f.create(&keyed("a").policy(|spec| spec.disclose = Some("never".to_owned())).offer()).await;
+    let (run, _) = f.claim_one().await;
+    let (new, cancelled) = replaced(f, &replacing(&[State::Active]).offer()).await;
+    assert_eq!(cancelled, [run.id]);
+    let (old, full) = f.full(run.id).await.unwrap();
+    assert!(Marks::decode(full.note(NoteKind::Marks).unwrap()).unwrap().undisclosed);
+    let (_, full) = f.full(new.id).await.unwrap();
+    assert!(Body::decode(&full.body).unwrap().lineage.is_empty());
+    assert!(old.fence > run.fence && new.fence >= old.fence);
 }

@@ -4,12 +4,13 @@
 use std::time::Duration;
 
 use semel_core::draft::Reads;
-use semel_core::enqueue::{Batch, Mode, Outcome, enqueue_batch};
+use semel_core::enqueue::{Batch, Mode, Offer, Outcome, enqueue_batch};
 use semel_core::ident::JobId;
 use semel_core::job::{Ending, Head};
 use semel_core::life::{self, Revived};
 use semel_core::limits::ABSORBED_IDS_MAX;
 use semel_core::settle::{Refusal, Settled};
+use semel_core::sight::Queues;
 use semel_core::state::{State, StateSet};
 use semel_core::unique::UniqueKey;
 use semel_store::backend::Filter;
@@ -180,6 +181,13 @@ pub async fn the_id_of_a_purged_job_is_free_when_its_key_is_released(f: &Fixture
     assert_eq!(f.enqueue(&strict.offer()).await, Outcome::IdTaken(foreign_id(2)));
     f.decide(|draft| life::release_key(draft, key("a"))).await;
     assert!(f.enqueue(&strict.offer()).await.is_inserted());
+    // Whichever comes first.
+    let other = keyed("b").states(StateSet::ALL).id(foreign_id(3));
+    f.finished(&other.offer()).await;
+    f.decide(|draft| life::release_key(draft, key("b"))).await;
+    f.advance(DAY * 2).await;
+    f.purge().await;
+    assert!(f.enqueue(&other.offer()).await.is_inserted());
 }
 
 /// A window that is renewed in the same commit in which the id of the purged job is asked for.
@@ -245,4 +253,16 @@ pub async fn the_ids_that_a_deleted_dead_letter_absorbed_are_its_own_for_a_day(f
     f.advance(HOUR).await;
     assert_eq!(f.purge().await, 1);
     assert!(f.enqueue(&again.offer()).await.is_inserted());
+}
+
+/// Whoever sent it first saw the queue.
+pub async fn an_id_used_in_a_queue_that_one_does_not_see_is_taken(f: &Fixture) {
+    let blind = |want: &Want| Offer { queues: Queues::Only(vec!["mail".to_owned()].into()), ..want.offer() };
+    let own = job().queue("pay").id(foreign_id(9));
+    f.create(&own.offer()).await;
+    assert_eq!(f.enqueue(&blind(&own)).await, Outcome::IdTaken(foreign_id(9)));
+    let (_, next) = follow_up_with_absorbed(f).await;
+    let again = wish().id(foreign_id(2)).digest(2);
+    assert_eq!(f.enqueue(&blind(&again)).await, Outcome::IdTaken(foreign_id(2)));
+    absorbed(f, &again, next.id).await;
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use semel_core::draft::Reads;
 use semel_core::enqueue::{Offer, Outcome};
 use semel_core::ident::{JobId, WorkflowId};
+use semel_core::job::NoteKind;
 use semel_core::lease::Bearer;
 use semel_core::life;
 use semel_core::settle::{Refusal, Settled};
@@ -12,6 +13,7 @@ use semel_core::slot::Due;
 use semel_core::state::{State, StateSet};
 use semel_core::task::{self, TaskOutcome, TaskPlan, Unfit};
 use semel_core::tenant::{Namespace, Tenant};
+use semel_core::trail::Failures;
 use semel_core::unique::RejectReason;
 use semel_core::workflow::{self, Cancelled, Plan, Status};
 
@@ -94,6 +96,10 @@ pub async fn a_task_fails_with_its_step(f: &Fixture) {
     f.fail(&head).await;
     assert_eq!((status(f, id).await, state(f, id).await), (Status::Failed, State::Discarded));
     assert_eq!(statuses(f, id).await, "fx");
+    let (task, full) = f.full(id.as_job()).await.unwrap();
+    assert!(task.started_at.is_some());
+    let failures = Failures::decode(full.note(NoteKind::Failures).unwrap()).unwrap().0;
+    assert_eq!((failures.len(), &*failures[0].code), (1, "step_failed"));
 }
 
 /// Whichever of the two is cancelled.

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use semel_core::enqueue::{Offer, Start, When};
+use semel_core::event::EventKind;
+use semel_core::life;
 use semel_core::slot::Due;
 use semel_core::state::State;
 use semel_core::time::Timestamp;
@@ -95,4 +98,32 @@ pub async fn a_promoted_job_takes_its_place_by_its_time(f: &Fixture) {
     f.create(&job().offer()).await;
     f.run_duties().await;
     assert_eq!(f.claim_one().await.0.id, early.id);
+}
+
+/// Who came while it was not activated goes before it. One whose own time is later becomes available then, and nobody is told before.
+pub async fn an_activated_job_takes_its_place_by_its_activation(f: &Fixture) {
+    let first = f.create(&job().pending().offer()).await;
+    let start = Start::Held(When::In(SECOND * 60));
+    let later = f.create(&Offer { start, ..job().offer() }).await;
+    f.advance(SECOND).await;
+    let second = f.create(&job().offer()).await;
+    f.advance(SECOND).await;
+    for id in [first.id, later.id] {
+        f.decide(|draft| life::activate(draft, id)).await;
+    }
+    assert_eq!(f.head(later.id).await.unwrap().state, State::Scheduled);
+    let claimed = f.claim("default", 9).await.jobs;
+    assert_eq!(claimed.iter().map(|(head, _)| head.id).collect::<Vec<_>>(), [second.id, first.id]);
+    f.maintain().await;
+    let log = f.log().await;
+    let told = log.iter().filter(|recorded| recorded.event.kind == EventKind::Available);
+    assert_eq!(told.map(|recorded| recorded.event.job).collect::<Vec<_>>(), [first.id]);
+}
+
+/// It goes before nobody who was there.
+pub async fn a_time_that_has_come_is_now(f: &Fixture) {
+    for when in [When::At(Timestamp::from_millis(1)), When::In(Duration::ZERO)] {
+        let head = f.create(&Offer { start: Start::Later(when), ..job().offer() }).await;
+        assert_eq!((head.state, head.available_at), (State::Available, head.created_at), "{when:?}");
+    }
 }

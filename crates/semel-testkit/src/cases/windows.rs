@@ -87,4 +87,13 @@ pub async fn a_dead_letter_that_is_not_sent_back_starts_the_window_again(f: &Fix
         assert!(renewed_at(f, live.id).await >= Some(before), "{conflict}");
         f.cancel(live.id).await;
     }
+    // One that does not slide has nothing to start again, also for others, whose windows do.
+    let want = keyed("none").on_conflict("replace").attempts(1).dead_letter();
+    f.create(&want.offer()).await;
+    let (run, _) = f.claim_one().await;
+    f.fail(&run).await;
+    let live = f.create(&want.offer()).await;
+    let revived = f.decide(|draft| life::revive(draft, run.id)).await;
+    assert!(matches!(revived, Revived::Blocked { .. }), "{revived:?}");
+    assert_eq!(renewed_at(f, live.id).await, None);
 }

@@ -9,7 +9,7 @@ use semel_core::event::EventKind;
 use semel_core::ident::{JobId, WorkflowId};
 use semel_core::job::{Head, NoteKind};
 use semel_core::lease::Bearer;
-use semel_core::limits::{PARENT_RESULTS_BYTES_MAX, RETENTION_DEFAULT_S};
+use semel_core::limits::{PARENT_RESULTS_BYTES_MAX, RETENTION_DEFAULT_S, RETENTION_DISCARDED_S};
 use semel_core::settle;
 use semel_core::state::{State, StateSet};
 use semel_core::tenant::Tenant;
@@ -380,6 +380,11 @@ pub async fn a_workflow_is_forgotten_after_its_time(f: &Fixture) {
     assert!(found.iter().map(|(found, _)| found).eq([&key]));
     assert_eq!(f.decide(|draft| workflow::look(draft, &key)).await, workflow::Looked::Forgotten);
     assert_eq!(stored(f, id).await, None);
+    let (id, _) = create(f, &group(plain(1))).await;
+    f.fail(&f.claim_one().await.0).await;
+    f.advance(Duration::from_secs(RETENTION_DISCARDED_S - 1)).await;
+    let key = workflow::key(&Tenant::default(), id);
+    assert_eq!(f.decide(|draft| workflow::look(draft, &key)).await, workflow::Looked::NotDue);
 }
 
 /// Its own events, from first to last: what happened, and the number of the step or the time it took.
