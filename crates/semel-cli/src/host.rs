@@ -16,7 +16,7 @@ use semel_server::webhooks::{Courier, Rules};
 use semel_server::{Config, Drain, Limits, TemplateSet, Tls, check_listen, router, serve_with};
 use semel_sqlite::{Sqlite, SqliteError};
 use semel_store::clock::Offset;
-use semel_store::copy::unfinished;
+use semel_store::copy::{is_empty, unfinished};
 use semel_store::memory::Memory;
 use semel_store::outbox::Outbox;
 use semel_store::{Backend, Store, StoreError};
@@ -111,6 +111,17 @@ impl Opened {
         Self { only_looks: true, ..self }
     }
 
+    /// Warns in the log of a store with nothing in it, as one that was just made: where there should be something, it is not the
+    /// store that was meant. Of one in memory nobody expects more.
+    pub async fn warn_if_empty(&self, place: &Place) {
+        if !matches!(place, Place::Memory) && is_empty(&*self.backend).await.unwrap_or(false) {
+            tracing::warn!(
+                store = %place,
+                "nothing is stored here, as in a store that was just made: if there should be something, the volume or the address is wrong"
+            );
+        }
+    }
+
     /// The store.
     pub fn store(&self) -> &dyn Backend {
         &*self.backend
@@ -151,6 +162,12 @@ fn open_file(path: &PathBuf) -> Result<Sqlite, Failure> {
         SqliteError::Io { ref source, .. } if is_forbidden(source) => {
             Failure::failed(format!("cannot open {}: {error}", path.display()))
                 .next("let this account read and write it and its folder, or name another with --store")
+        }
+        ref damaged if damaged.is_fatal() => {
+            Failure::failed(format!("cannot open {}: {error}", path.display())).next(
+                "look at the disk (dmesg, df -h); if this is a store and it is damaged, move it away with all files beside it and bring back \
+                 a copy: semel restore (the guide's \"Going back to a copy\" says step by step)",
+            )
         }
         other => Failure::failed(format!("cannot open {}: {other}", path.display())),
     })

@@ -269,9 +269,21 @@ pub fn no_redis(address: &semel_redis::Address, error: &RedisError) -> Failure {
     let failure = no_store(address, error, error.passes());
     match error {
         RedisError::Redis(_) | RedisError::Silent | RedisError::Astray(_) => {
-            failure.next("see that Redis is up, and that its user may run scripts on the store's keys")
+            failure.next(next_at_redis(&error.to_string()))
         }
         _ => failure,
+    }
+}
+
+/// What to do about a Redis that says this.
+fn next_at_redis(said: &str) -> &'static str {
+    if said.contains("MISCONF") {
+        "Redis cannot write its snapshot, and takes nothing until it can: make room on its disk and see its log; it goes on by itself after \
+         the next BGSAVE that succeeds"
+    } else if said.contains("OOM") {
+        "Redis' memory is full: raise its maxmemory, or have others put less into it, and keep maxmemory-policy noeviction"
+    } else {
+        "see that Redis is up, and that its user may run scripts on the store's keys"
     }
 }
 
@@ -285,10 +297,26 @@ pub fn no_postgres(address: &semel_postgres::Address, error: &PostgresError) -> 
     };
     let failure = no_store(address, error, is_silent);
     match error {
-        PostgresError::Postgres(_) | PostgresError::Pool(_) => {
-            failure.next("see that the database is up, and that its user may make a schema in it")
+        PostgresError::Postgres(cause) => {
+            failure.next(next_at_postgres(cause.code().map_or("", |code| code.code())))
         }
+        PostgresError::Pool(_) => failure.next(next_at_postgres("")),
         _ => failure,
+    }
+}
+
+/// What to do about a database that refuses by this code, or by none.
+fn next_at_postgres(code: &str) -> &'static str {
+    match code {
+        "53300" => {
+            "PostgreSQL has no connection left: raise its max_connections (or this user's CONNECTION LIMIT), or have fewer servers and \
+             programs hold some; pg_stat_activity says who does"
+        }
+        "57014" => {
+            "a statement was given up, for it took longer than statement_timeout or somebody cancelled it: raise it for this user (ALTER ROLE \
+             ... SET statement_timeout), and look in pg_stat_activity for whom it waited"
+        }
+        _ => "see that the database is up, and that its user may make a schema in it",
     }
 }
 
@@ -425,6 +453,16 @@ mod tests {
         let next = |error| no_redis(&address, &error).next;
         assert!(next(RedisError::Silent).unwrap().contains("Redis is up"));
         assert_eq!(next(RedisError::Unsupported("too old".to_owned())), None);
+    }
+
+    #[test]
+    fn who_refuses_for_want_of_something_is_told_apart() {
+        let said = |said: &str| next_at_redis(&format!("redis: {said}: why"));
+        assert!(said("MISCONF").contains("BGSAVE") && said("OOM").contains("maxmemory"));
+        assert!(said("NOPERM").contains("run scripts"));
+        assert!(next_at_postgres("53300").contains("max_connections"));
+        assert!(next_at_postgres("57014").contains("statement_timeout"));
+        assert!(next_at_postgres("28P01").contains("the database is up"));
     }
 
     /// Also to who decides nothing by them.

@@ -6,7 +6,7 @@
 //! - [`host`]: a server inside this process; [`link`]: how a verb reaches a server, this process's own if need be;
 //!   [`patience`]: asking again where it is away.
 //! - [`progress`]: saying how far long work is; [`stop`]: being told to end.
-//! - [`otlp`]: traces to a collector.
+//! - [`log_writer`]: the log's way out; [`otlp`]: traces to a collector.
 //! - [`offer`]: a job as typed; [`again`]: a command as it is to be typed again; [`mod@print`]: tables, JSON, colours; [`failure`]: errors and exit codes.
 //! - `demo/`: the main job, played and checked.
 
@@ -17,6 +17,7 @@ mod demo;
 mod failure;
 mod host;
 mod link;
+mod log_writer;
 mod offer;
 mod otlp;
 mod patience;

@@ -243,8 +243,9 @@ impl<'a> JobView<'a> {
             }
             if self.with_lease {
                 object.plain("lease", LeaseToken(head.fence));
-                object.time("lease_expires_at", lease.ends_at());
             }
+            // Told to whoever is told of the run: one whose worker hangs or is gone is known by it.
+            object.time("lease_expires_at", lease.ends_at());
         }
         self.put_lineage(object);
     }

@@ -88,7 +88,7 @@ pub(crate) async fn edge(State(app): State<Arc<App>>, mut request: Request, next
             sending::counted(response, held.as_deref(), only_reads)
         }
     };
-    finish(&mut response, id, app.config.tells_causes);
+    finish(&mut response, id, &app);
     if let Some(nested) = &nested {
         relocate(response.headers_mut(), nested);
     }
@@ -291,13 +291,17 @@ fn check_version(headers: &HeaderMap) -> Result<(), Problem> {
     }
 }
 
-fn finish(response: &mut Response, id: HeaderValue, tells_causes: bool) {
+fn finish(response: &mut Response, id: HeaderValue, app: &App) {
     if let Some(mut refused) = refusal(response) {
         let request_id = id.to_str().unwrap_or_default();
         if let Some(cause) = &refused.cause {
             let code = refused.problem.code().entry().wire;
-            tracing::error!(request_id, code, cause, "a request failed");
-            if tells_causes {
+            const WHAT: &str = "a request failed";
+            // While the store refuses, every request does.
+            if let Some(repeated) = app.engine.store().refrain().again(WHAT, cause) {
+                tracing::error!(request_id, code, cause, repeated, "{WHAT}");
+            }
+            if app.config.tells_causes {
                 refused.problem = refused.problem.because(cause);
             }
         }

@@ -57,7 +57,8 @@ impl Leased {
             let more = match self.app.engine.claim(piece(claim, wanted)).await {
                 Ok(more) => more,
                 Err(error) => {
-                    tracing::warn!(%error, "a fetch is answered with the jobs that it has");
+                    let refrain = self.app.engine.store().refrain();
+                    refrain.warn("a fetch is answered with the jobs that it has", &error);
                     return;
                 }
             };

@@ -2,7 +2,7 @@
 //!
 //! # Layout
 //! - [`config`], [`auth`]: what an operator decides, and tokens.
-//! - [`serve`](mod@serve), [`tls`], [`load`], [`drain`]: connections, what may be under way, and the end.
+//! - [`serve`](mod@serve), [`tls`], `validity` of certificates, [`load`], [`drain`]: connections, what may be under way, and the end.
 //! - `routes`: the table of endpoints, from which the router, the check of tokens and `openapi` are made; `caller`: who
 //!   asks, and what they may.
 //! - `tenancy`: whose request it is. `edge`: what every answer has in common; `extract`, `respond`: from requests, to answers; `sending`: until these are sent; `replay`: requests that were sent before; `metrics`: their times.
@@ -62,6 +62,7 @@ mod tasks;
 pub mod templates;
 mod tenancy;
 mod unique_jobs;
+mod validity;
 pub mod webhooks;
 mod whoami;
 mod workers;

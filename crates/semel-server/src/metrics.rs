@@ -21,6 +21,7 @@ use semel_store::backend::QueueStats;
 use crate::caller::Caller;
 use crate::respond::Refused;
 use crate::routes::Row;
+use crate::system;
 use crate::tenancy::Scope;
 
 /// Queues that are named, at most: who may enqueue may make as many as there are names.
@@ -114,6 +115,9 @@ pub(crate) async fn show(Scope(app): Scope, caller: Caller) -> Result<Response, 
     let help = "The store's time, in seconds since 1970 (UTC); it stays ahead of the clocks where its own was for a while.";
     page.family("semel_store_time_seconds", "gauge", help);
     page.sample("semel_store_time_seconds", &[], format_args!("{:.3}", now.as_micros() as f64 / 1e6));
+    let help = "Whether the store answers and takes writes; what cannot be read at all fails this page.";
+    page.family("semel_store_well", "gauge", help);
+    page.sample("semel_store_well", &[], u8::from(system::is_well(&app).await));
     page.put_requests(app.routes.rows());
     page.family("semel_http_requests_under_way", "gauge", "Requests under way, long polls aside.");
     page.sample("semel_http_requests_under_way", &[], app.load.requests());

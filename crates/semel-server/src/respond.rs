@@ -153,7 +153,7 @@ impl From<StoreError> for Refused {
         let problem = match &error {
             StoreError::Contended => Problem::new(
                 Code::Contended,
-                "the job's key is in too much demand right now; try again shortly",
+                "the job's key, or another record that the request needs, is in too much demand right now; try again shortly",
             ),
             // A store that waits for replicas says itself whether it has stored what they did not confirm, and the caller goes by that.
             StoreError::Unavailable(told) if told.starts_with(FEW_ARE_THERE) => Problem::new(

@@ -1,18 +1,20 @@
 //! The manifest, and whether the server is well.
 
+use std::fmt::Display;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use http::StatusCode;
+use http::{HeaderMap, StatusCode};
 use semel_core::limits;
 use semel_core::state::State;
 use semel_ojs::write::object;
-use semel_store::clock::Offset;
+use semel_store::clock::{Clock as _, Offset, SystemClock};
 use semel_store::random;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use crate::App;
+use crate::auth::{Admitted, Role};
 use crate::respond::{Answer, Answered};
 use crate::tenancy::Scope;
 
@@ -114,9 +116,9 @@ pub(crate) async fn manifest(Scope(app): Scope) -> Answer {
 }
 
 /// `GET /health` and `/ojs/v1/health`.
-pub(crate) async fn health(Scope(app): Scope) -> Answered {
+pub(crate) async fn health(Scope(app): Scope, headers: HeaderMap) -> Answered {
     let told = ask(&app).await;
-    let is_well = told.is_some();
+    let is_well = told.is_ok();
     let mut out = String::new();
     object(&mut out, |outer| {
         outer.plain("status", if is_well { "ok" } else { "unhealthy" });
@@ -124,17 +126,28 @@ pub(crate) async fn health(Scope(app): Scope) -> Answered {
         object(outer.member("backend"), |object| {
             object.plain("type", app.engine.facts().engine);
             object.plain("status", if is_well { "ok" } else { "unhealthy" });
-            if let Some(offset) = told {
-                object.number("time_ahead_ms", offset.as_millis());
+            match &told {
+                Ok(offset) => object.number("time_ahead_ms", offset.as_millis()),
+                Err(reason) if may_know(&app, &headers) => object.text("reason", reason),
+                Err(_) => {}
             }
         });
     });
     Ok(Answer::status(status(is_well), out))
 }
 
+/// Whether whoever asks is told what ails the store, which may name its machines and files: who may do everything, of no tenant.
+fn may_know(app: &App, headers: &HeaderMap) -> bool {
+    match app.config.tokens.admit(headers, || SystemClock.now()) {
+        Admitted::Open => true,
+        Admitted::As(token) => token.tenant.is_none() && token.roles.contains(&Role::Admin),
+        Admitted::Twice | Admitted::Refused => false,
+    }
+}
+
 /// `GET /ready`.
 pub(crate) async fn ready(Scope(app): Scope) -> Answered {
-    let is_well = !app.config.drain.has_begun() && ask(&app).await.is_some();
+    let is_well = !app.config.drain.has_begun() && is_well(&app).await;
     let word = if is_well { "ready" } else { "not_ready" };
     Ok(Answer::status(status(is_well), format!("{{\"status\":\"{word}\"}}")))
 }
@@ -150,27 +163,37 @@ pub fn instance() -> &'static str {
     &INSTANCE
 }
 
-/// What the store said when it was last asked whether it is well, nothing if it is not, and when that was. Anybody may ask, without a
-/// token: one at a time asks the store, the others wait for what it says.
+/// Of a store that is well, how far its time is from this machine's clock; of another, what ails it.
+type Told = Result<Offset, String>;
+
+/// What the store said when it was last asked whether it is well, and when that was. Anybody may ask, without a token: one at a time
+/// asks the store, the others wait for what it says.
 #[derive(Debug, Default)]
-pub(crate) struct Health(Mutex<Option<(Instant, Option<Offset>)>>);
+pub(crate) struct Health(Mutex<Option<(Instant, Told)>>);
 
 impl Health {
-    async fn told<E>(&self, ask: impl Future<Output = Result<Offset, E>>) -> Option<Offset> {
+    async fn told<E: Display>(&self, ask: impl Future<Output = Result<Offset, E>>) -> Told {
         let mut last = self.0.lock().await;
-        if let Some((at, told)) = *last
+        if let Some((at, told)) = &*last
             && at.elapsed() < HEALTH_AGE_MAX
         {
-            return told;
+            return told.clone();
         }
-        let told = tokio::time::timeout(HEALTH_PATIENCE, ask).await.ok().and_then(Result::ok);
-        *last = Some((Instant::now(), told));
+        let told = match tokio::time::timeout(HEALTH_PATIENCE, ask).await {
+            Ok(told) => told.map_err(|error| error.to_string()),
+            Err(_) => Err(format!("the store has not answered for {} seconds", HEALTH_PATIENCE.as_secs())),
+        };
+        *last = Some((Instant::now(), told.clone()));
         told
     }
 }
 
-/// Of a store that is well, how far its time is from this machine's clock.
-async fn ask(app: &App) -> Option<Offset> {
+/// Whether the store answers and takes writes.
+pub(crate) async fn is_well(app: &App) -> bool {
+    ask(app).await.is_ok()
+}
+
+async fn ask(app: &App) -> Told {
     let ask = async {
         let offset = app.engine.time_offset().await?;
         app.engine.takes_writes().await.map(|()| offset)
@@ -191,23 +214,24 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn one_asks_the_store_for_all_who_want_to_know() {
         let (health, asked) = (Health::default(), AtomicUsize::new(0));
-        let ask = async |says: Result<(), ()>| {
+        let ask = async |says: Result<(), &'static str>| {
             let asking = async {
                 asked.fetch_add(1, Ordering::Relaxed);
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 says.map(|()| Offset::from_millis(0))
             };
-            health.told(asking).await.is_some()
+            health.told(asking).await.is_ok()
         };
         let told = futures_util::future::join_all((0..100).map(|_| ask(Ok(())))).await;
         assert_eq!((told, asked.load(Ordering::Relaxed)), (vec![true; 100], 1));
-        assert!(ask(Err(())).await, "what it said a moment ago");
+        assert!(ask(Err("away")).await, "what it said a moment ago");
         tokio::time::advance(HEALTH_AGE_MAX).await;
-        assert!(!ask(Err(())).await);
+        assert!(!ask(Err("away")).await);
         assert_eq!(asked.load(Ordering::Relaxed), 2);
         // One that says nothing is not well, and is not asked again at once.
         tokio::time::advance(HEALTH_AGE_MAX).await;
-        assert_eq!(health.told(std::future::pending::<Result<Offset, ()>>()).await, None);
+        let silent = health.told(std::future::pending::<Result<Offset, &'static str>>()).await;
+        assert_eq!(silent, Err("the store has not answered for 2 seconds".to_owned()));
         assert!(!ask(Ok(())).await);
     }
 }

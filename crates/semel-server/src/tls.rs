@@ -2,12 +2,20 @@
 
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use rustls::ServerConfig;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use semel_core::time::Timestamp;
+use semel_store::clock::{Clock as _, SystemClock};
 use tokio_rustls::TlsAcceptor;
+
+use crate::validity;
+
+/// A certificate that ends within this time is warned of when it is read.
+const WARNED_BEFORE: Duration = Duration::from_secs(14 * 24 * 3600);
 
 /// Why a certificate or its key cannot be used. Says nothing of the key itself.
 #[derive(Debug, thiserror::Error)]
@@ -28,7 +36,7 @@ pub enum TlsError {
 pub struct Tls(Arc<RwLock<Arc<ServerConfig>>>);
 
 impl Tls {
-    /// Reads a chain of certificates and a private key, both PEM.
+    /// Reads a chain of certificates and a private key, both PEM. The log warns of one that has ended, or does so within 14 days.
     ///
     /// # Errors
     /// [`TlsError`].
@@ -36,7 +44,7 @@ impl Tls {
         Ok(Self(Arc::new(RwLock::new(config(certificates, key)?))))
     }
 
-    /// Takes others from now on; connections that are open keep theirs.
+    /// Takes others from now on, with the same warnings; connections that are open keep theirs.
     ///
     /// # Errors
     /// [`TlsError`]; then the old ones stay.
@@ -64,11 +72,24 @@ fn config(certificates: &[u8], key: &[u8]) -> Result<Arc<ServerConfig>, TlsError
     if chain.is_empty() {
         return Err(TlsError::Certificate("there is none in it".to_owned()));
     }
+    let ends = chain.iter().filter_map(|certificate| validity::ends(certificate)).min();
     let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| TlsError::Key)?;
     let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()?
         .with_no_client_auth()
         .with_single_cert(chain, key)?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    if let Some(ends) = ends {
+        warn_of_end(ends, SystemClock.now());
+    }
     Ok(Arc::new(config))
+}
+
+/// Warns of a chain of which the first to end ends then.
+fn warn_of_end(ends: Timestamp, now: Timestamp) {
+    if ends <= now {
+        tracing::warn!(%ends, "the certificate has ended, and clients that check it refuse this server: get a new one, and send SIGHUP");
+    } else if ends <= now.saturating_add(WARNED_BEFORE) {
+        tracing::warn!(%ends, "the certificate ends soon: get a new one, and send SIGHUP");
+    }
 }

@@ -188,10 +188,16 @@ async fn begin(from: &dyn Backend, to: &dyn Backend, read_to: u64) -> Result<(Do
     Ok((document, false))
 }
 
-/// Whether a store has no record of any kind.
-async fn is_empty(store: &dyn Backend) -> Result<bool, StoreError> {
+/// Whether a store has no record of any kind, as one that was just made. Of one with jobs only the newest is looked at.
+///
+/// # Errors
+/// When it cannot be read.
+pub async fn is_empty(store: &dyn Backend) -> Result<bool, StoreError> {
     let listing = store.list(Filter { limit: 1, ..Filter::default() }).await?;
     let mut is_empty = listing.heads.is_empty() && listing.next.is_none();
+    if !is_empty {
+        return Ok(false);
+    }
     for part in [Part::Remembered, Part::Rows] {
         let mut after = None;
         loop {

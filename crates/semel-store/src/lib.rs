@@ -9,7 +9,7 @@
 //! - [`layer`]: a store around a store; [`decor`]: stores that misbehave on purpose, for tests.
 //! - [`inside`], [`outbox`]: decisions inside a transaction of the caller's own; jobs that wait in a table.
 //! - [`copy`](mod@copy), [`carry`]: a store carried over into another one.
-//! - [`log`]: a piece of the event log. [`bounds`], [`random`]: what stores have in common.
+//! - [`log`]: a piece of the event log. [`refrain`]: failures that stay, told now and then. [`bounds`], [`random`]: what stores have in common.
 //! - [`hints`], [`news`], [`lanes`], `readiness`, `watch`, [`clock`], [`error`]: wake-ups, time, what may go wrong.
 
 mod answers;
@@ -38,6 +38,7 @@ pub mod outbox;
 pub mod random;
 mod readiness;
 mod ready;
+pub mod refrain;
 mod request;
 mod store;
 mod waitlist;

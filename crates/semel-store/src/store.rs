@@ -21,6 +21,7 @@ use crate::error::StoreError;
 use crate::hints::Hints;
 use crate::log::LogPage;
 use crate::random;
+use crate::refrain::Refrain;
 use crate::request::{Decide, Decision, Left, Outcome, Request, Waiting};
 use crate::waitlist::WAIT_MAX;
 
@@ -52,6 +53,7 @@ pub struct Store {
     retention: Arc<Retention>,
     peek: Option<Arc<dyn Peek>>,
     passes_over: bool,
+    refrain: Arc<Refrain>,
 }
 
 impl Store {
@@ -134,6 +136,7 @@ impl Store {
             retention,
             peek,
             passes_over,
+            refrain: Arc::default(),
         };
         (store, batcher.run(ended))
     }
@@ -155,6 +158,11 @@ impl Store {
     /// What callers are woken by.
     pub fn hints(&self) -> &Arc<Hints> {
         &self.hints
+    }
+
+    /// What the log has been told of it that is said again and again.
+    pub fn refrain(&self) -> &Refrain {
+        &self.refrain
     }
 
     /// Has a decision taken and committed, and gives back its outcome. `reads` is what it will surely need; what else

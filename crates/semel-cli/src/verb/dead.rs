@@ -1,28 +1,32 @@
 //! `semel dead`.
 
+use std::collections::BTreeMap;
+
 use clap::builder::NonEmptyStringValueParser as Named;
 use clap::{Args, Subcommand};
-use semel_client::Method;
-use serde_json::json;
+use semel_client::{Client, Method};
+use serde_json::{Value, json};
 
 use crate::again::Again;
 use crate::config::{Globals, Settings};
 use crate::failure::Failure;
-use crate::link::{ask, encode, get, query};
+use crate::link::{Link, Purpose, ask, encode, get, query, send};
 use crate::print::{Printer, items, moment, number, text};
 
-/// List dead letters, newest first; send one back, or delete it
+/// List dead letters, newest first; send them back, or delete them
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
   semel dead
   semel dead list --queue mail --limit 100
   semel dead retry 0197a3c0-1c2d-7e3f-8a4b-5c6d7e8f9a0b
+  semel dead retry --type email.send --limit 1000 --yes
   semel dead delete 0197a3c0-1c2d-7e3f-8a4b-5c6d7e8f9a0b
 
 A job that failed for good and asked for it (retry.on_exhaustion: dead_letter) is a dead letter. One that is sent back is
-a new admission: when another job holds its unique key it stays where it is. One that is deleted is gone; if whoever
-enqueued it chose its id, or a cron's tick made it, it stays an ordinary discarded job until 24 hours after its end.")]
+a new admission: when another job holds its unique key it stays where it is; of many it is said how many stay, and why. One
+that is deleted is gone; if whoever enqueued it chose its id, or a cron's tick made it, it stays an ordinary discarded job
+until 24 hours after its end.")]
 pub struct Dead {
     #[command(subcommand)]
     action: Option<Action>,
@@ -32,10 +36,10 @@ pub struct Dead {
 enum Action {
     /// List them (the default)
     List(List),
-    /// Send one back to its queue
-    Retry(One),
-    /// Delete one
-    Delete(One),
+    /// Send one back to its queue, or all of a type or a queue
+    Retry(Which),
+    /// Delete one, or all of a type or a queue
+    Delete(Which),
 }
 
 /// Jobs listed when nobody says how many.
@@ -58,44 +62,180 @@ struct List {
 }
 
 #[derive(Args, Debug)]
-struct One {
+struct Which {
     /// The job's id
-    #[arg(value_name = "ID", value_parser = Named::new())]
-    id: String,
+    #[arg(
+        value_name = "ID",
+        value_parser = Named::new(),
+        required_unless_present_any = ["queue", "job_type"],
+        conflicts_with_all = ["queue", "job_type", "limit", "yes"]
+    )]
+    id: Option<String>,
+    /// All of this queue
+    #[arg(long, value_name = "NAME")]
+    queue: Option<String>,
+    /// All of this type
+    #[arg(long = "type", value_name = "TYPE")]
+    job_type: Option<String>,
+    /// At most so many, the newest
+    #[arg(long, value_name = "N")]
+    limit: Option<u64>,
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
 }
 
+/// What is done to them.
+#[derive(Clone, Copy, Debug)]
+enum Deed {
+    Retry,
+    Delete,
+}
+
+/// What one request does it to, at most.
+const AT_ONCE: u64 = 10_000;
+/// So many of those that stay are named.
+const NAMED: usize = 100;
+
 impl Dead {
-    /// Lists them or deals with one.
+    /// Lists them or deals with them.
     ///
     /// # Errors
     /// When there is no such dead letter, another job holds its key, or the server cannot be asked.
     pub async fn run(self, globals: &Globals, printer: &Printer) -> Result<(), Failure> {
         let settings = Settings::read(globals, None)?;
-        let path = |one: &One| format!("/ojs/v1/dead-letter/{}", encode(&one.id));
         let none = List { queue: None, job_type: None, limit: LISTED, offset: 0 };
         match self.action.unwrap_or(Action::List(none)) {
             Action::List(list) => list.run(globals, &settings, printer).await,
-            Action::Retry(one) => {
-                let path = format!("{}/retry", path(&one));
-                let answer = ask(&settings, Method::POST, &path, &json!({})).await?;
-                if printer.is_json() {
-                    printer.value(&answer["job"]);
-                } else {
-                    printer.line(format_args!("{} is {}", one.id, text(&answer, "/job/state")));
-                }
-                Ok(())
-            }
-            Action::Delete(one) => {
-                let answer = ask(&settings, Method::DELETE, &path(&one), &json!({})).await?;
-                if printer.is_json() {
-                    printer.value(&answer);
-                } else {
-                    printer.line(format_args!("{} is deleted", one.id));
-                }
-                Ok(())
+            Action::Retry(which) => which.run(Deed::Retry, &settings, printer).await,
+            Action::Delete(which) => which.run(Deed::Delete, &settings, printer).await,
+        }
+    }
+}
+
+impl Deed {
+    /// The request that does it to many, and what its answer calls those.
+    const fn to_many(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Retry => ("/ojs/v1/admin/jobs/bulk/retry", "retried"),
+            Self::Delete => ("/ojs/v1/admin/jobs/bulk/delete", "deleted"),
+        }
+    }
+
+    /// As it is asked, and as it is told.
+    const fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Retry => ("send back", "sent back"),
+            Self::Delete => ("delete", "deleted"),
+        }
+    }
+}
+
+impl Which {
+    async fn run(self, deed: Deed, settings: &Settings, printer: &Printer) -> Result<(), Failure> {
+        match &self.id {
+            Some(id) => one(id, deed, settings, printer).await,
+            None => self.many(deed, settings, printer).await,
+        }
+    }
+
+    /// Which they are, as it is asked.
+    fn said(&self) -> String {
+        let mut said = String::new();
+        if let Some(job_type) = &self.job_type {
+            said.push_str(&format!(" of type {job_type}"));
+        }
+        if let Some(queue) = &self.queue {
+            said.push_str(&format!(" in {queue}"));
+        }
+        said
+    }
+
+    async fn many(&self, deed: Deed, settings: &Settings, printer: &Printer) -> Result<(), Failure> {
+        let (asked, done) = deed.words();
+        let most = self.limit.map(|limit| format!(", {limit} at most")).unwrap_or_default();
+        let question = format!("{asked} the dead letters{}{most}? [y/N]", self.said());
+        if !self.yes && !printer.agrees(&question) {
+            return Err(Failure::failed(format!("nothing was {done}")).next("answer y, or give --yes"));
+        }
+        let told =
+            Link::with(settings, Purpose::Change, async |client| self.ask_all(client, deed).await).await?;
+        if printer.is_json() {
+            printer.value(&told);
+            return Ok(());
+        }
+        let count = number(&told, &format!("/{}", deed.to_many().1));
+        printer.line(format_args!("{count} dead letter(s) {done}"));
+        let failed = number(&told, "/failed");
+        if failed > 0 {
+            printer.line(format_args!("{failed} stay where they are"));
+        }
+        for (reason, (count, example)) in by_reason(&told) {
+            printer.line(format_args!("  {reason}: {count} of those that are named, such as {example}"));
+        }
+        if told["has_more"] == true {
+            printer.remark("there may be more");
+        }
+        Ok(())
+    }
+
+    /// One request does it to so many, or looks so far: the next goes on where it left off. What all of them did.
+    async fn ask_all(&self, client: &Client, deed: Deed) -> Result<Value, Failure> {
+        let (path, name) = deed.to_many();
+        let (mut left, mut cursor) = (self.limit.unwrap_or(u64::MAX), Value::Null);
+        let (mut done, mut failed, mut failures) = (0, 0, Vec::new());
+        loop {
+            let wish = json!({
+                "confirm": true,
+                "filter": { "queue": self.queue, "type": self.job_type },
+                "limit": left.min(AT_ONCE),
+                "cursor": cursor,
+            });
+            let answer = send(client, Method::POST, path, &wish).await?;
+            left = left.saturating_sub(number(&answer, "/matched"));
+            done += number(&answer, &format!("/{name}"));
+            failed += number(&answer, "/failed");
+            let room = NAMED.saturating_sub(failures.len());
+            failures.extend(items(&answer, "/failures").iter().take(room).cloned());
+            cursor = answer["next_cursor"].clone();
+            if cursor.is_null() || left == 0 {
+                return Ok(json!({
+                    name: done,
+                    "failed": failed,
+                    "failures": failures,
+                    "has_more": !cursor.is_null(),
+                }));
             }
         }
     }
+}
+
+/// How many of those that are named stay for which reason, and one of them.
+fn by_reason(told: &Value) -> BTreeMap<String, (u64, String)> {
+    let mut reasons = BTreeMap::new();
+    for failure in items(told, "/failures") {
+        let (count, _) = reasons.entry(text(failure, "/reason")).or_insert((0, text(failure, "/job_id")));
+        *count += 1;
+    }
+    reasons
+}
+
+async fn one(id: &str, deed: Deed, settings: &Settings, printer: &Printer) -> Result<(), Failure> {
+    let path = format!("/ojs/v1/dead-letter/{}", encode(id));
+    let (answer, told) = match deed {
+        Deed::Retry => {
+            let answer = ask(settings, Method::POST, &format!("{path}/retry"), &json!({})).await?;
+            let state = text(&answer, "/job/state");
+            (answer["job"].clone(), state)
+        }
+        Deed::Delete => (ask(settings, Method::DELETE, &path, &json!({})).await?, "deleted".to_owned()),
+    };
+    if printer.is_json() {
+        printer.value(&answer);
+    } else {
+        printer.line(format_args!("{id} is {told}"));
+    }
+    Ok(())
 }
 
 impl List {

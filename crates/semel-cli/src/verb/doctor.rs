@@ -103,7 +103,11 @@ impl Doctor {
 fn unwell(error: ClientError, target: &Target) -> Failure {
     const LOOK: &str = "is there room on the disk or in memory, is the database up and does it take writes";
     match &error {
-        ClientError::Status { status: StatusCode::SERVICE_UNAVAILABLE, .. } => {
+        ClientError::Status { status: StatusCode::SERVICE_UNAVAILABLE, body, .. } => {
+            let told: Value = serde_json::from_slice(body).unwrap_or_default();
+            // Told to those who may know.
+            let reason = told.pointer("/backend/reason").and_then(Value::as_str);
+            let reason = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
             let (what, who) = match target {
                 Target::Server(_) => {
                     ("the server is not well: its store does not answer", "its log says why")
@@ -113,7 +117,7 @@ fn unwell(error: ClientError, target: &Target) -> Failure {
                     "the log of a server on it says why, and so does a verb that writes (semel enqueue)",
                 ),
             };
-            Failure::failed(format!("{what}, or takes no writes")).next(format!("{who}: {LOOK}"))
+            Failure::failed(format!("{what}, or takes no writes{reason}")).next(format!("{who}: {LOOK}"))
         }
         _ => error.into(),
     }

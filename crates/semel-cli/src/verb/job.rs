@@ -90,6 +90,7 @@ fn show(job: &Value, printer: &Printer) {
         ("scheduled for", "/scheduled_at"),
         ("expires", "/expires_at"),
         ("started", "/started_at"),
+        ("lease ends", "/lease_expires_at"),
         ("next attempt", "/next_attempt_at"),
         ("completed", "/completed_at"),
         ("cancelled", "/cancelled_at"),

@@ -54,6 +54,8 @@ impl Jobs {
             .with("--type", self.job_type.as_ref())
             .with("--where", self.place.as_ref())
             .with_number("--limit", self.limit.into(), LISTED.into());
+        // Of those that run, since when and at whom.
+        let are_active = self.state.as_deref() == Some("active");
         let parameters = [
             ("state", self.state),
             ("queue", self.queue),
@@ -76,7 +78,7 @@ impl Jobs {
         }
         let rows = jobs.iter().map(|job| {
             let duplicates = number(job, "/unique/duplicates/count");
-            vec![
+            let mut row = vec![
                 text(job, "/id"),
                 text(job, "/type"),
                 text(job, "/state"),
@@ -84,9 +86,17 @@ impl Jobs {
                 format!("{}/{}", text(job, "/attempt"), text(job, "/max_attempts")),
                 if duplicates > 0 { duplicates.to_string() } else { "-".to_owned() },
                 moment(job, "/created_at"),
-            ]
+            ];
+            if are_active {
+                row.extend([moment(job, "/started_at"), text(job, "/worker_id")]);
+            }
+            row
         });
-        printer.table(&["ID", "TYPE", "STATE", "QUEUE", ">TRIES", ">DUPLICATES", "CREATED"], rows);
+        let mut headings = vec!["ID", "TYPE", "STATE", "QUEUE", ">TRIES", ">DUPLICATES", "CREATED"];
+        if are_active {
+            headings.extend(["STARTED", "WORKER"]);
+        }
+        printer.table(&headings, rows);
         if let Some(next) = next {
             let next = again.with("--before", Some(next));
             printer.remark(format_args!("there may be more: {next}"));

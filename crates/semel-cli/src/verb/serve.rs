@@ -13,6 +13,7 @@ use tracing::level_filters::LevelFilter;
 use crate::config::{Globals, Secret, Settings, no_token};
 use crate::failure::{Context, Failure};
 use crate::host::{Host, Opened};
+use crate::log_writer::{LogWriter, WrittenAtEnd};
 use crate::otlp::Exporter;
 use crate::print;
 use crate::stop::Stop;
@@ -95,7 +96,7 @@ impl Serve {
                 .next("use --listen HOST:PORT to say where to listen"));
         }
         let settings = self.settings(globals)?;
-        start_log(&settings.log, &settings.log_format)?;
+        let _written_at_end = start_log(&settings.log, &settings.log_format)?;
         let (mut stop, hangup) = (Stop::new()?, Hangup::new()?);
         check_own(&settings)?;
         let tokens = match tokens(&settings)? {
@@ -145,6 +146,7 @@ impl Serve {
         }
         let starting = async {
             let opened = Opened::open(&store).await?.keeping(settings.retention.clone());
+            opened.warn_if_empty(&store).await;
             Host::start_with(opened, &settings.listen, config, limits, tls.clone()).await
         };
         let mut host = tokio::select! {
@@ -351,13 +353,22 @@ fn certificate(settings: &Settings) -> Result<Option<Pem>, Failure> {
     }
 }
 
-fn start_log(level: &str, format: &str) -> Result<(), Failure> {
+/// The log of this process, from now on. What is logged is written by the time that what this gives is gone, unless nobody reads it.
+fn start_log(level: &str, format: &str) -> Result<WrittenAtEnd, Failure> {
     let level = LevelFilter::from_str(level).map_err(|_| {
         Failure::usage(format!("{level:?} is no level of the log"))
             .next("set SEMEL_LOG, or log in semel.toml, to error, warn, info, debug or trace")
     })?;
+    let tell = |lines: u64| {
+        tracing::error!(
+            lines,
+            "lines of the log were dropped: whoever reads it stood still, or was too slow"
+        );
+    };
+    let (writer, written_at_end) =
+        LogWriter::start(std::io::stderr(), tell).context("cannot start the log")?;
     let log = tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
+        .with_writer(writer)
         // Said by what panics where it cannot be said.
         .log_internal_errors(false)
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
@@ -370,7 +381,8 @@ fn start_log(level: &str, format: &str) -> Result<(), Failure> {
                 .next("set --log-format, SEMEL_LOG_FORMAT, or log_format in semel.toml, to text or json"));
         }
     };
-    started.context("cannot start the log")
+    started.context("cannot start the log")?;
+    Ok(written_at_end)
 }
 
 /// Signals to read the settings again.

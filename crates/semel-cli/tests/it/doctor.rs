@@ -23,7 +23,10 @@ fn ill() -> String {
             while head.next().is_some_and(|line| line.is_ok_and(|line| !line.is_empty())) {}
             let (status, body) = match path.split_whitespace().nth(1) {
                 Some("/ojs/manifest") => ("200 OK", r#"{"unique_job_strength":"strong"}"#),
-                Some("/ojs/v1/health") => ("503 Service Unavailable", r#"{"status":"unhealthy"}"#),
+                Some("/ojs/v1/health") => (
+                    "503 Service Unavailable",
+                    r#"{"status":"unhealthy","backend":{"reason":"the disk is full"}}"#,
+                ),
                 _ => ("404 Not Found", "{}"),
             };
             let length = body.len();
@@ -46,7 +49,7 @@ fn the_doctor_ends_with_1_when_it_is_not_well_and_with_5_when_nobody_answers() {
     let ill = folder.run(&["doctor", "--server", &ill()]);
     assert_eq!(ill.code, 1, "{ill:?}");
     assert!(
-        ill.out.contains("strong") && ill.err.contains("is not well"),
+        ill.out.contains("strong") && ill.err.contains("is not well") && ill.err.contains("the disk is full"),
         "what it promises is shown: {ill:?}"
     );
     let nobody = folder.run(&["doctor", "--server", "http://127.0.0.1:9"]);

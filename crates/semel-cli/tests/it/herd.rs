@@ -32,7 +32,13 @@ struct Herd {
 impl Herd {
     fn start(store: &str) -> Self {
         let folder = Folder::new();
-        let servers = (0..SERVERS).map(|_| Server::start(&folder, &["--store", store])).collect();
+        let begun = |_| {
+            let server = Server::start(&folder, &["--store", store]);
+            // Nobody has put anything in yet, which is all that they warn of.
+            server.log_until("nothing is stored here");
+            server
+        };
+        let servers = (0..SERVERS).map(begun).collect();
         Self { folder, servers }
     }
 

@@ -267,6 +267,23 @@ fn a_purge_goes_on_until_nothing_waits() {
     drop(server);
 }
 
+/// Whoever looks for a run that hangs.
+#[test]
+fn jobs_that_run_are_shown_with_their_workers_and_their_times() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, &["--store", "memory:"]);
+    let url = &server.url;
+    let job = server.post("/ojs/v1/jobs", &json!({ "type": "a.b", "args": [] }));
+    let id = job["job"]["id"].as_str().unwrap();
+    server.post("/ojs/v1/workers/fetch", &json!({ "queues": ["default"], "worker_id": "w-17" }));
+    let active = folder.run(&["jobs", "--state", "active", "--server", url]).out;
+    assert!(active.contains("STARTED") && active.contains("WORKER") && active.contains("w-17"), "{active}");
+    assert!(!folder.run(&["jobs", "--server", url]).out.contains("WORKER"));
+    let shown = folder.run(&["job", id, "--server", url]).out;
+    assert!(shown.contains("lease ends") && shown.contains("w-17"), "{shown}");
+    drop(server);
+}
+
 #[test]
 fn dead_letters_are_listed_sent_back_and_deleted() {
     let folder = Folder::new();
@@ -287,6 +304,43 @@ fn dead_letters_are_listed_sent_back_and_deleted() {
     assert_eq!(folder.json(&["dead", "delete", &id(1)])["deleted"], true);
     assert_eq!(folder.run(&["dead", "delete", &id(1)]).code, 4);
     assert!(folder.run(&["dead"]).err.contains("no dead letters"));
+    drop(server);
+}
+
+#[test]
+fn dead_letters_of_a_type_are_sent_back_and_deleted_together() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, &["--store", "memory:"]);
+    let options = json!({
+        "unique": { "keys": ["type"] },
+        "retry": { "max_attempts": 1, "on_exhaustion": "dead_letter" },
+    });
+    for job_type in ["a.b", "c.d", "a.b", "a.b"] {
+        server.post("/ojs/v1/jobs", &json!({ "type": job_type, "args": [], "options": options }));
+        let taken = server.post("/ojs/v1/workers/fetch", &json!({ "queues": ["default"] }));
+        let failure = json!({ "job_id": taken["jobs"][0]["id"], "error": { "code": "x", "message": "x" } });
+        server.post("/ojs/v1/workers/nack", &failure);
+    }
+    let url = server.url.as_str();
+    let run = |words: &[&str]| folder.run(&[&["dead"][..], words, &["--server", url]].concat());
+    let nobody_agrees = run(&["retry", "--type", "a.b"]);
+    assert!(nobody_agrees.code == 1 && nobody_agrees.err.contains("of type a.b? [y/N]"), "{nobody_agrees:?}");
+    // They have one key.
+    let told = run(&["retry", "--type", "a.b", "--yes"]);
+    assert!(told.code == 0 && told.out.starts_with("1 dead letter(s) sent back\n2 stay"), "{told:?}");
+    assert!(told.out.contains("duplicate: 2 of"), "{told:?}");
+    let told = run(&["delete", "--type", "a.b", "--limit", "1", "--yes"]);
+    assert!(
+        told.out.contains("1 dead letter(s) deleted") && told.err.contains("there may be more"),
+        "{told:?}"
+    );
+    let deleted = folder.json(&["dead", "delete", "--type", "a.b", "--yes", "--server", url]);
+    assert_eq!((&deleted["deleted"], &deleted["has_more"]), (&json!(1), &json!(false)), "{deleted}");
+    let left = folder.json(&["dead", "--server", url]);
+    assert_eq!((left["jobs"].as_array().unwrap().len(), &left["jobs"][0]["type"]), (1, &json!("c.d")));
+    for words in [&["retry"][..], &["retry", "--limit", "1", "--yes"], &["delete", "x", "--type", "a.b"]] {
+        assert_eq!(run(words).code, 2, "{words:?}");
+    }
     drop(server);
 }
 

@@ -86,6 +86,7 @@ fn what_cannot_be_served_is_refused_with_a_way_out() {
     std::fs::write(folder.path().join("other.txt"), "no database, but long enough to look like something")
         .unwrap();
     refused(&["--store", "sqlite:other.txt", "--listen", "127.0.0.1:0"], 1, "other.txt");
+    refused(&["--store", "sqlite:other.txt", "--listen", "127.0.0.1:0"], 1, "semel restore");
     let store = "postgres://ada:s3cret@127.0.0.1:1/d";
     let ran = folder.run(&["serve", "--store", store, "--listen", "127.0.0.1:0"]);
     assert_eq!((ran.code, ran.out.as_str()), (5, ""), "{}", ran.err);
@@ -130,6 +131,48 @@ fn a_taken_port_is_said_to_be_taken() {
     assert!(ran.err.contains(address) && ran.err.contains("--listen HOST:PORT"), "{}", ran.err);
 }
 
+/// A process that is killed when the test breaks off.
+#[cfg(unix)]
+struct Killed(std::process::Child);
+
+#[cfg(unix)]
+impl Drop for Killed {
+    fn drop(&mut self) {
+        // It has ended already when the test went well.
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+/// Whoever reads it may stand still for as long as he likes.
+#[cfg(unix)]
+#[test]
+fn a_log_that_nobody_reads_holds_up_nobody() {
+    use std::io::BufRead as _;
+    use std::process::Stdio;
+    let folder = Folder::new();
+    let mut command = folder.semel(&["serve", "--listen", "127.0.0.1:0", "--store", "memory:"]);
+    command.env("SEMEL_LOG", "debug").stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut server = Killed(command.spawn().unwrap());
+    // The pipe is there, and is full after some hundred lines of these.
+    let unread = server.0.stderr.take().unwrap();
+    let (mut out, mut line) = (std::io::BufReader::new(server.0.stdout.take().unwrap()), String::new());
+    out.read_line(&mut line).unwrap();
+    let url = line.trim_end().strip_prefix("listening on ").unwrap();
+    for _ in 0..1_500 {
+        let mut stream = requests::send(url, "GET /live", "", "").unwrap();
+        stream.set_read_timeout(Some(std::time::Duration::from_secs(30))).unwrap();
+        let mut answer = [0; 12];
+        std::io::Read::read_exact(&mut stream, &mut answer).unwrap();
+        assert_eq!(answer, *b"HTTP/1.1 200");
+    }
+    assert!(semel_testkit::signal::kill("-TERM", server.0.id()).status().unwrap().success());
+    let began = std::time::Instant::now();
+    assert_eq!(server.0.wait().unwrap().code(), Some(0));
+    assert!(began.elapsed() < std::time::Duration::from_secs(20), "{:?}", began.elapsed());
+    drop(unread);
+}
+
 #[test]
 fn a_server_with_tokens_lets_only_those_in() {
     let folder = Folder::new();
@@ -165,15 +208,27 @@ fn the_token_to_call_with_lets_nobody_in() {
     assert_eq!((jobs("of-file").code, jobs("own-token").code), (0, 1));
 }
 
+/// Else a volume that was not mounted is noticed when somebody misses his jobs.
+#[test]
+fn a_store_with_nothing_in_it_is_warned_of() {
+    let folder = Folder::new();
+    let warned = |server: Server| server.stop().2.contains("WARN semel::host: nothing is stored here");
+    let server = Server::start(&folder, &[]);
+    folder.json(&["enqueue", "a.b"]);
+    assert!(warned(server));
+    assert!(!warned(Server::start(&folder, &[])), "it has a job");
+    assert!(!warned(Server::start(&folder, &["--store", "memory:"])), "that is always new");
+}
+
 #[test]
 fn settings_come_from_the_environment_and_the_file() {
     let folder = Folder::new();
-    std::fs::write(folder.path().join("semel.toml"), "store = \"sqlite:from-file.db\"\nlog = \"warn\"\n")
+    std::fs::write(folder.path().join("semel.toml"), "store = \"sqlite:from-file.db\"\nlog = \"error\"\n")
         .unwrap();
     let server = Server::start(&folder, &[]);
     assert!(folder.path().join("from-file.db").exists());
     let (_, _, err) = server.stop();
-    assert_eq!(err, "", "the file asks for warnings only");
+    assert_eq!(err, "", "the file asks for errors only");
     let mut command = folder.semel(&["serve"]);
     command.env("SEMEL_STORE", "sqlite:from-env.db").env("SEMEL_LISTEN", "127.0.0.1:0");
     drop(Server::start_command(command));

@@ -34,6 +34,8 @@ const OVERLOOKED_PATIENCE: Duration = Duration::from_millis(100);
 const HELD_UP_REST: Duration = Duration::from_millis(250);
 /// How it is counted that a job was leased for a worker who cannot be given it: as where an enqueue meets one.
 const CORRUPT: &str = "corrupt";
+/// Said where a worker is given what it has all the same.
+const NOT_GRANTED: &str = "jobs that could not be granted are left for the next claim";
 
 /// Whoever runs them one after the other begins with the one that was first in line: those under a limit were found after the others.
 fn put_in_line(jobs: &mut [(Head, Full)], queues: &[QueueName]) {
@@ -98,7 +100,7 @@ impl Engine {
                 Err(error) if claimed.jobs.is_empty() => return Err(error),
                 // What the store has leased is the worker's, whatever became of the others.
                 Err(error) => {
-                    tracing::warn!(%error, "jobs that could not be granted are left for the next claim");
+                    self.store().refrain().warn(NOT_GRANTED, &error);
                     false
                 }
             };
@@ -316,7 +318,7 @@ impl Engine {
         match failed {
             Some(error) if seen.granted.is_empty() => Err(error),
             Some(error) => {
-                tracing::warn!(%error, "jobs that could not be granted are left for the next claim");
+                self.store().refrain().warn(NOT_GRANTED, &error);
                 Ok(())
             }
             None => Ok(()),

@@ -42,16 +42,17 @@ impl Engine {
                     _ = stop.wait_for(|is_stopped| *is_stopped) => return,
                     relayed = engine.relay_once(&*outbox, &read) => relayed,
                 };
-                drop(engine);
                 let rest = match relayed {
                     Ok(0) => REST,
                     Ok(_) => Duration::ZERO,
                     Err(StoreError::Closed) => return,
                     Err(error) => {
-                        tracing::warn!(%error, "the outbox could not be relayed; it is tried again");
+                        let refrain = engine.store().refrain();
+                        refrain.warn("the outbox could not be relayed; it is tried again", &error);
                         REST
                     }
                 };
+                drop(engine);
                 tokio::select! {
                     biased;
                     _ = stop.wait_for(|is_stopped| *is_stopped) => return,

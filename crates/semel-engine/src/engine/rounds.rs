@@ -3,6 +3,7 @@
 use std::sync::Weak;
 use std::time::Duration;
 
+use semel_store::refrain::Over;
 use semel_store::{Store, StoreError};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
@@ -42,11 +43,12 @@ async fn go_round(store: &Store, engine: &Weak<Shared>, mut stop: watch::Receive
     // When the next round of duplicates begins, and since when one is being written.
     let (mut flush_at, mut flushing) = (kept + DUPLICATES_EVERY, None);
     loop {
+        tell_what_is_over(store);
         let mut rest = match time_duties(store, engine).await {
             Ok(rest) => rest.min(HOUSEKEEPING_EVERY),
             Err(StoreError::Closed) => return,
             Err(error) => {
-                tracing::warn!(%error, "the duties could not use the store; they try again");
+                store.refrain().warn("the duties could not use the store; they try again", &error);
                 REST_AFTER_FAILURE
             }
         };
@@ -54,7 +56,7 @@ async fn go_round(store: &Store, engine: &Weak<Shared>, mut stop: watch::Receive
         if flushing.is_some() || Instant::now() >= flush_at {
             let Some(shared) = engine.upgrade() else { return };
             let began = *flushing.get_or_insert_with(Instant::now);
-            has_more = or_later(once_a_second(&shared).await);
+            has_more = or_later(store, once_a_second(&shared).await);
             if !has_more {
                 // One that takes long leaves others a while as well.
                 let pause = began.elapsed().min(DUPLICATES_EVERY);
@@ -63,7 +65,7 @@ async fn go_round(store: &Store, engine: &Weak<Shared>, mut stop: watch::Receive
             }
         }
         if kept.elapsed() >= HOUSEKEEPING_EVERY {
-            if or_later(purge(store).await) {
+            if or_later(store, purge(store).await) {
                 has_more = true;
             } else {
                 kept = Instant::now();
@@ -81,6 +83,13 @@ async fn go_round(store: &Store, engine: &Weak<Shared>, mut stop: watch::Receive
             () = store.hints().sooner() => {}
             () = rest_for(rest) => {}
         }
+    }
+}
+
+/// Says what has failed again and again, whoever met with it, and does no more.
+fn tell_what_is_over(store: &Store) {
+    for Over { what, text, times } in store.refrain().over() {
+        tracing::info!(what, error = text, times, "this has not happened for a minute");
     }
 }
 
@@ -106,9 +115,9 @@ where
 }
 
 /// What a turn says. One that failed is taken again when it is time for the next.
-fn or_later(turn: Result<bool, StoreError>) -> bool {
+fn or_later(store: &Store, turn: Result<bool, StoreError>) -> bool {
     turn.unwrap_or_else(|error| {
-        tracing::warn!(%error, "housekeeping failed; it is tried again");
+        store.refrain().warn("housekeeping failed; it is tried again", &error);
         false
     })
 }
@@ -186,7 +195,7 @@ async fn keep_store(store: &Store) {
                 Ok(false) => break,
                 Err(StoreError::Closed) => return,
                 Err(error) => {
-                    tracing::warn!(%error, "the store could not keep house; it tries again");
+                    store.refrain().warn("the store could not keep house; it tries again", &error);
                     break;
                 }
             }

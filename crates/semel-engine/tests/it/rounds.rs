@@ -1,7 +1,7 @@
 //! The running duties: none of them keeps the others from their turn, nor the engine from its end.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use semel_core::draft::{Draft, Reads, each};
@@ -20,6 +20,7 @@ use semel_store::memory::Memory;
 use semel_store::{Backend, StoreError};
 use semel_testkit::fixture::claim;
 use semel_testkit::make::{Want, job};
+use semel_testkit::warnings;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -208,4 +209,50 @@ async fn runs_that_end_without_their_workers_word_are_counted_as_failed() {
     sleep(10 * SECOND).await;
     assert_eq!(failed(), 3, "each of them one time");
     assert_eq!(started.throughput().failed, 3);
+}
+
+/// A store that is away until it is back.
+#[derive(Default)]
+struct Away {
+    inner: Memory,
+    is_back: AtomicBool,
+}
+
+const AWAY: &str = "it is away for ten minutes";
+
+impl Layer for Away {
+    type Inner = Memory;
+
+    fn inner(&self) -> &Memory {
+        &self.inner
+    }
+
+    fn due(&self, due: Due, limit: u32) -> BoxFuture<'_, Result<DueIds, StoreError>> {
+        if self.is_back.load(Ordering::SeqCst) {
+            return self.inner.due(due, limit);
+        }
+        Box::pin(std::future::ready(Err(StoreError::Unavailable(AWAY.to_owned()))))
+    }
+}
+
+/// The duties try again several times a second.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_stays_away_is_told_of_once_a_minute() {
+    warnings::keep();
+    let store = Arc::new(Away::default());
+    let engine = Engine::start(Arc::clone(&store) as Arc<dyn Backend>).unwrap();
+    sleep(10 * 60 * SECOND - SECOND).await;
+    let told = || {
+        let all = warnings::with(AWAY).into_iter();
+        all.filter(|said| said.contains("the duties could not use the store")).collect::<Vec<_>>()
+    };
+    let during = told();
+    assert!((9..=10).contains(&during.len()), "{during:?}");
+    let is_first = |said: &String| said.contains("repeated=0");
+    assert_eq!(during.iter().position(is_first), Some(0), "{during:?}");
+    assert!(!during[1..].iter().any(is_first), "those say how often: {during:?}");
+    store.is_back.store(true, Ordering::SeqCst);
+    sleep(10 * 60 * SECOND).await;
+    assert_eq!(told(), during);
+    assert!(engine.store().refrain().over().is_empty(), "the duties have said that it is over");
 }

@@ -257,6 +257,19 @@ fn gather_times(value: &Value, times: &mut Vec<(String, String)>) {
     }
 }
 
+/// Whoever looks for runs that hang sees until when each has time; the lease itself is its worker's alone.
+#[test]
+fn until_when_a_run_has_time_is_shown_to_all_who_see_it() {
+    let mut worn = Worn::new();
+    worn.head.state = State::Active;
+    let body = worn.body.clone();
+    let view = worn.view(&body);
+    let (own, others) = (shown(&view), shown(&JobView { with_lease: false, ..view }));
+    assert!(others["lease_expires_at"].is_string() && others["lease"].is_null(), "{others}");
+    assert_eq!(others["lease_expires_at"], own["lease_expires_at"]);
+    assert!(shown(&JobView { is_curt: true, ..view })["lease_expires_at"].is_null());
+}
+
 /// So that they are in the order of time as texts; but what a caller said is echoed as it was sent.
 #[test]
 fn times_have_three_digits_of_a_second() {

@@ -79,7 +79,10 @@ async fn relay(mut webhooks: Webhooks, stop: Drain) {
             Ok(Relayed::Nothing) => LOOK_AT_LEAST_EVERY,
             Err(StoreError::Closed) => return,
             Err(error) => {
-                tracing::warn!(%error, "events could not be made deliveries of; it is tried again");
+                engine
+                    .store()
+                    .refrain()
+                    .warn("events could not be made deliveries of; it is tried again", &error);
                 REST_AFTER_FAILURE
             }
         };
@@ -132,7 +135,8 @@ async fn deliver(webhooks: Arc<Webhooks>, sender: Sender, stop: Drain) {
                     let begun = under_way.spawn(async move {
                         let began = Instant::now();
                         if let Err(error) = run(&webhooks, &sender, &job).await {
-                            tracing::warn!(%error, "a delivery could not be settled; its lease will end");
+                            let refrain = webhooks.engine().store().refrain();
+                            refrain.warn("a delivery could not be settled; its lease will end", &error);
                         }
                         began.elapsed()
                     });
@@ -143,7 +147,8 @@ async fn deliver(webhooks: Arc<Webhooks>, sender: Sender, stop: Drain) {
             }
             Err(StoreError::Closed) => break,
             Err(error) => {
-                tracing::warn!(%error, "deliveries could not be fetched; it is tried again");
+                let refrain = webhooks.engine().store().refrain();
+                refrain.warn("deliveries could not be fetched; it is tried again", &error);
                 tokio::time::sleep(REST_AFTER_FAILURE).await;
             }
         }

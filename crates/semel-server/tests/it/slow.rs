@@ -308,10 +308,36 @@ async fn a_store_that_takes_no_writes_is_not_well() {
         // What was said a moment ago is said again.
         tokio::time::sleep(Duration::from_millis(300)).await;
         store.script_commits([fault; 100]);
-        assert_eq!(server.get("/health").await.status, health, "{fault:?}");
+        let told = server.get("/health").await;
+        assert_eq!(told.status, health, "{fault:?}");
+        let reason = told.body["backend"]["reason"].as_str();
+        assert_eq!(reason.is_some_and(|reason| reason.contains("a fault was injected")), health == 503);
         assert_eq!(server.get("/ready").await.status, ready, "{fault:?}");
+        let well = format!("\nsemel_store_well {}\n", u8::from(health == 200));
+        assert!(server.get_text("/metrics").await.contains(&well), "{fault:?}");
         assert_eq!(server.get("/live").await.status, 200);
         assert_eq!(server.get("/ojs/v1/jobs").await.status, 200);
     }
+    server.stop().await;
+}
+
+/// It may name machines and files.
+#[tokio::test]
+async fn what_ails_a_store_is_told_to_those_who_may_do_everything() {
+    let bound = Token { tenant: Some("acme".to_owned()), ..Token::all("bound", "bound") };
+    let metrics = Token::new("metrics", digest("metrics"), vec![Role::Metrics]);
+    let tokens = Tokens::only(vec![Token::all("all", "all"), bound, metrics]);
+    let store = Arc::new(Faulty::new(Arc::new(Memory::default())));
+    store.script_commits([Fault::Before; 100]);
+    let config = Config { tokens, ..Config::default() };
+    let server = Server::on_store(Arc::clone(&store) as Arc<dyn Backend>, config).await;
+    for (bearer, is_told) in
+        [("Bearer all", true), ("Bearer bound", false), ("Bearer metrics", false), ("Bearer none", false)]
+    {
+        let told = server.ask(Method::GET, "/health", None, header("authorization", bearer)).await;
+        assert_eq!(told.status, 503, "{bearer}");
+        assert_eq!(told.body["backend"]["reason"].is_string(), is_told, "{bearer}");
+    }
+    assert!(server.get("/health").await.body["backend"]["reason"].is_null());
     server.stop().await;
 }

@@ -8,6 +8,7 @@ use semel_client::{Client, ClientError};
 use semel_engine::Engine;
 use semel_server::{Config, Limits, Tls, router, serve_with};
 use semel_store::memory::Memory;
+use semel_testkit::warnings;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
@@ -152,4 +153,23 @@ fn client_hello() -> Vec<u8> {
     ];
     let handshake = [&[1][..], &with_length(3, &hello.concat())].concat();
     [&[22, 3, 1][..], &with_length(2, &handshake)].concat()
+}
+
+/// Nothing else says so before clients are refused.
+#[test]
+fn a_certificate_that_ends_is_warned_of() {
+    warnings::keep();
+    let authority = Authority::new();
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+    let mut pem = |year| {
+        params.not_after = rcgen::date_time_ymd(year, 3, 17);
+        params.signed_by(&key, &authority.issuer).unwrap().pem()
+    };
+    let (good, ended) = (pem(4_000), pem(2_019));
+    let tls = Tls::new(good.as_bytes(), key.serialize_pem().as_bytes()).unwrap();
+    assert_eq!(warnings::with("4000-03-17"), Vec::<String>::new());
+    tls.replace(ended.as_bytes(), key.serialize_pem().as_bytes()).unwrap();
+    let told = warnings::with("2019-03-17");
+    assert!(told.len() == 1 && told[0].contains("has ended"), "{told:?}");
 }
