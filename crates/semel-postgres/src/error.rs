@@ -101,6 +101,12 @@ impl PostgresError {
         matches!(self, Self::ReadOnly) || self.code() == Some(SqlState::READ_ONLY_SQL_TRANSACTION)
     }
 
+    /// Whether there may be no room for what was to be written: the database says so, or has no code for what the system says, as of a
+    /// quota. That is to be tried then.
+    pub fn may_want_room(&self) -> bool {
+        self.code().is_some_and(|code| MAY_WANT_ROOM.contains(&code.code()))
+    }
+
     /// Whether a lock was not had in the time allowed; the transaction was undone.
     pub fn waited_in_vain(&self) -> bool {
         self.code().is_some_and(|code| code == SqlState::LOCK_NOT_AVAILABLE)
@@ -133,6 +139,9 @@ impl PostgresError {
 /// Errors with which the database ends a connection: an administrator, a crash, and times that were too long: idle, idle in a
 /// transaction, a transaction.
 const ENDS_THE_CONNECTION: &[&str] = &["57P01", "57P02", "57P05", "25P03", "25P04"];
+
+/// A full disk, no memory, whatever else a system says to who writes.
+const MAY_WANT_ROOM: &[&str] = &["53100", "53200", "58030", "XX000"];
 
 /// Errors of a database in which a schema, table or function is not there, or is not for this user.
 const IS_NO_STORE_OF_OURS: &[&str] = &["3F000", "42P01", "42883", "42501"];

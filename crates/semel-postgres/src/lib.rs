@@ -13,7 +13,7 @@
 //! - `teller`, `listener`: what servers tell one another, and how they hear it.
 //! - `people`, `documents`, `upkeep`: pages, queues, the log; documents by kind and by time; housekeeping.
 //! - [`migrate`], `sql`: the schema and its versions, and how its text is made.
-//! - `durability`: what an answer survives, by how the database is set.
+//! - `durability`: what an answer survives, by how the database is set; `room`: whether it has room for one.
 //! - `heritage`: what copies of the store, and into it, ask of it.
 //! - `rows`, `values`: a head and its columns; values and their types.
 
@@ -36,6 +36,7 @@ pub mod migrate;
 mod outbox;
 mod overlooked;
 mod people;
+mod room;
 mod rows;
 mod server;
 pub mod session;

@@ -69,6 +69,8 @@ pub(crate) struct Shared {
     pub(crate) awaits_standby: AtomicBool,
     /// Whether the store's own commits are answered before they are on the disk, by the last look.
     pub(crate) commits_lazily: AtomicBool,
+    /// Whether a commit was refused for want of room, and none has written since.
+    pub(crate) wants_room: AtomicBool,
     /// What commits survive, by the last look.
     durability: Mutex<Durability>,
     pub(crate) server: Server,
@@ -220,6 +222,7 @@ impl Postgres {
             overlooked: Overlooked::default(),
             awaits_standby: AtomicBool::new(false),
             commits_lazily: AtomicBool::new(false),
+            wants_room: AtomicBool::new(false),
             durability: Mutex::default(),
             server: Server::default(),
             address,
@@ -275,7 +278,18 @@ impl Backend for Postgres {
     }
 
     fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>> {
-        Box::pin(self.unit(|shared| async move { shared.commit(&batch).await }))
+        Box::pin(self.unit(|shared| async move {
+            let done = shared.commit(&batch).await;
+            shared.has_committed(&done);
+            done
+        }))
+    }
+
+    fn takes_writes(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        if !self.shared.wants_room.load(Ordering::Acquire) {
+            return Box::pin(std::future::ready(Ok(())));
+        }
+        Box::pin(self.unit(|shared| async move { shared.find_room().await }))
     }
 
     fn confirm<'a>(&'a self, _seen: &'a Reads) -> BoxFuture<'a, Result<(), StoreError>> {

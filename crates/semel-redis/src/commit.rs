@@ -272,6 +272,8 @@ impl Shared {
                 }
                 // Nothing was done.
                 Err(error) if lost_at.is_none() && !self.may_pass(link, &error) => return Err(error),
+                // Nor here: it came to a store that says nothing of itself, and that is not made anew.
+                Err(RedisError::Beheaded) if !may_be_done => return Err(RedisError::Beheaded),
                 Err(RedisError::Behind) if may_be_done => RedisError::Unknown,
                 Err(error) => error,
             };

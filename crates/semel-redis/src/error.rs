@@ -61,6 +61,15 @@ pub enum RedisError {
          try again"
     )]
     Loading,
+    /// What the store says of itself is gone, and other records of it are there. It is not begun anew beside them: what is gone of the
+    /// others is unknown, and the numbers of its log would be taken.
+    #[error(
+        "what the store says of itself (the key that ends in `!`) is gone from Redis, and others of its keys are still there: somebody deleted \
+         it, or Redis evicted it (maxmemory-policy must be noeviction). Which others are gone too is unknown, so nothing is read or written. \
+         Stop the servers and bring the data back (an append-only file, a snapshot, a replica); or, to begin with an empty store, delete all \
+         keys that are left under its prefix, or name another by ?prefix="
+    )]
+    Beheaded,
     /// The task that did the work is gone.
     #[error("the work was given up: {0}")]
     GivenUp(String),
@@ -112,6 +121,11 @@ impl RedisError {
     /// Whether nothing is left of the store: it is to be made anew by who connects. Nothing was done.
     pub(crate) fn is_emptied(&self) -> bool {
         self.code() == Some("SEMELEMPTY")
+    }
+
+    /// The same, as it is told of an introduction.
+    pub(crate) fn introduced(self) -> Self {
+        if self.code() == Some("SEMELHEAD") { Self::Beheaded } else { self }
     }
 
     /// Whether the account may not do it.
@@ -214,6 +228,7 @@ impl From<RedisError> for StoreError {
             | RedisError::Behind
             | RedisError::Locked
             | RedisError::Loading
+            | RedisError::Beheaded
             | RedisError::Astray(_)
             | RedisError::Replica => Self::Unavailable(message),
         }

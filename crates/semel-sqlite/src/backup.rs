@@ -17,7 +17,7 @@ use crate::lock::{FileLock, lock_path};
 use crate::log;
 use crate::open::{brought, carried, identity, last, load, open, set_identity};
 use crate::private;
-use crate::whole::refuse_half;
+use crate::whole::{note_copied, refuse_half, refuse_older};
 
 /// How long one piece of a round may take that the copy has to wait for.
 const PIECE_MAX: std::time::Duration = std::time::Duration::from_secs(60);
@@ -210,6 +210,7 @@ impl Making {
             insert.execute(params![cursor, entry.at.as_micros(), &*entry.payload])?;
         }
         drop(insert);
+        note_copied(&transaction)?;
         set_identity(&transaction)?;
         if !purpose.is_backup() {
             let chance = random::number() % NUMBERS_LEFT_OUT;
@@ -254,6 +255,7 @@ impl Making {
         let db = Connection::open_with_flags(from, access).map_err(of_source)?;
         if purpose != Purpose::Rescue {
             refuse_half(&db, from)?;
+            refuse_older(&db, from)?;
         }
         let going = self.going()?;
         // An empty file is written into.

@@ -78,6 +78,15 @@ pub enum SqliteError {
         /// Which file.
         path: String,
     },
+    /// A file of the store is not where it was opened. Nothing is stored, for nobody would find it again, until it is there again.
+    #[error(
+        "{path} was deleted, moved away or replaced while the store has it open; nothing is stored any more. What was acknowledged before may          be in the open file alone, which is gone when this process ends: put back what was moved away, and it goes on; of what was deleted          take a copy from /proc/{}/fd first (operating.md)",
+        std::process::id()
+    )]
+    Astray {
+        /// Which file.
+        path: String,
+    },
     /// The file is not ours, or of a version this program does not handle.
     #[error("{0}")]
     Unsupported(String),
@@ -177,7 +186,9 @@ impl From<SqliteError> for StoreError {
                 ErrorCode::SystemIoFailure => Self::Poisoned(message),
                 _ => Self::Unavailable(message),
             },
-            SqliteError::Sqlite(_) | SqliteError::Io { .. } => Self::Unavailable(message),
+            SqliteError::Sqlite(_) | SqliteError::Io { .. } | SqliteError::Astray { .. } => {
+                Self::Unavailable(message)
+            }
             SqliteError::Row { .. } | SqliteError::Job { .. } | SqliteError::Journal(_) => {
                 Self::Corrupt(message)
             }

@@ -12,6 +12,8 @@
 //! A file grows in steps of zeros, and records are written over them: a write that makes a file longer would have every
 //! fsync write the file's size as well.
 
+mod files;
+
 use std::fs::{File, OpenOptions};
 use std::io::{BufReader, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -23,6 +25,8 @@ use semel_core::time::Timestamp;
 use crate::durable::sync_folder;
 use crate::error::SqliteError;
 use crate::private;
+
+pub use self::files::newest;
 
 /// Bytes before a payload.
 pub const HEADER: usize = 4 + 4 + 8 + 8;
@@ -236,22 +240,6 @@ impl Journal {
             journal.full.extend(journal.current.replace(segment));
         }
         Ok((journal, entries))
-    }
-
-    /// Whether nothing was ever written to any of its files.
-    pub fn is_untouched(&self) -> bool {
-        let is_empty = |segment: &Segment| segment.file.metadata().is_ok_and(|file| file.len() == 0);
-        self.current.is_none() && self.full.is_empty() && self.free.iter().all(is_empty)
-    }
-
-    /// Takes the first file away, which nothing was written to.
-    ///
-    /// # Errors
-    /// When that cannot be done.
-    pub fn remove_first(&mut self) -> Result<(), SqliteError> {
-        self.free.clear();
-        let first = self.path(0);
-        std::fs::remove_file(&first).map_err(|error| io(&first, error))
     }
 
     /// Makes the first file, if there is none, and brings its name to the disk.

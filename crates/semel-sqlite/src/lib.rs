@@ -4,7 +4,7 @@
 //!
 //! # Layout
 //! - [`store`]: the store; [`backup`], [`lock`]: copies, and who owns a file; `location`: which file that is;
-//!   `whole`: whether all of it is there.
+//!   `whole`: whether all of it is there; `place`: whether it still is, while it is open.
 //! - `journal`, `change`: the journal's files, and what a record says; `durable`: bringing files to the disk.
 //! - `writer`: a commit; `pending`: what it leaves to be carried over; `filing`: how that is done;
 //!   `forgetting`: what is swept out of the keys' memory.
@@ -29,6 +29,7 @@ mod names;
 mod open;
 mod packed;
 mod pending;
+mod place;
 mod private;
 mod reader;
 mod replay;

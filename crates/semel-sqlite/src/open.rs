@@ -66,6 +66,28 @@ pub struct Loaded {
 }
 
 impl Loaded {
+    /// The row number of a job that is in memory.
+    pub fn seq(&self, id: JobId) -> i64 {
+        if !self.foreign.is_empty()
+            && let Some(seq) = self.foreign.get(&id)
+        {
+            return *seq;
+        }
+        i64::try_from(id.row()).unwrap_or(i64::MAX)
+    }
+
+    /// Whether an operator released the key of a job that is in memory.
+    pub fn is_released(&self, id: JobId) -> bool {
+        !self.released.is_empty() && self.released.contains_key(&id)
+    }
+
+    /// Drops what is kept beside the head of a job that leaves memory.
+    pub fn leave_memory(&mut self, id: JobId) {
+        self.foreign.remove(&id);
+        self.noted.remove(&id);
+        self.released.remove(&id);
+    }
+
     /// Jobs whose rows are not as they are now, some of them more than once.
     pub fn unsettled(&self) -> impl Iterator<Item = JobId> + '_ {
         let inserted = self.pending.fresh.jobs().map(|(_, id)| id);

@@ -2,17 +2,17 @@
 
 mod carrier;
 mod closing;
+mod looking;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use rusqlite::Connection;
 use rusqlite::config::DbConfig;
 use semel_core::draft::{QueueRow, Reads, Snapshot};
-use semel_core::ident::JobId;
 use semel_core::planted::{Bug, is_planted};
 use semel_core::slot::Due;
 use semel_core::time::Timestamp;
@@ -35,9 +35,10 @@ use crate::location::real;
 use crate::lock::FileLock;
 use crate::log;
 use crate::open::{Loaded, bring_to_disk, brought, carried, identity, last_of, load, open, secret};
+use crate::place::Place;
 use crate::reader;
 use crate::view::{self, Glance, hold, look};
-use crate::whole::{note_journal, refuse_half};
+use crate::whole::{note_journal, refuse_half, refuse_older};
 use crate::writer::{Writer, purgeable};
 
 /// Rows the purge looks at in one go.
@@ -71,36 +72,17 @@ struct Inner {
     generation: u64,
     time: Arc<SteadyTime>,
     lock: FileLock,
+    place: Place,
+    /// When it was last [looked](Self::find_in_place) whether all is in its place,
+    looked: Instant,
+    /// and whether it was not.
+    is_astray: bool,
     patience: Patience,
     purge_cursor: i64,
     /// What is in memory may differ from the files: a commit failed after it had been applied.
     doubtful: bool,
     /// Why the engine does not go on.
     failed: Option<StoreError>,
-}
-
-impl Loaded {
-    /// The row number of a job that is in memory.
-    pub fn seq(&self, id: JobId) -> i64 {
-        if !self.foreign.is_empty()
-            && let Some(seq) = self.foreign.get(&id)
-        {
-            return *seq;
-        }
-        i64::try_from(id.row()).unwrap_or(i64::MAX)
-    }
-
-    /// Whether an operator released the key of a job that is in memory.
-    pub fn is_released(&self, id: JobId) -> bool {
-        !self.released.is_empty() && self.released.contains_key(&id)
-    }
-
-    /// Drops what is kept beside the head of a job that leaves memory.
-    pub fn leave_memory(&mut self, id: JobId) {
-        self.foreign.remove(&id);
-        self.noted.remove(&id);
-        self.released.remove(&id);
-    }
 }
 
 impl Sqlite {
@@ -130,6 +112,8 @@ impl Sqlite {
         // Now it is there.
         lock.hold(path)?;
         refuse_half(&writes, path)?;
+        refuse_older(&writes, path)?;
+        let place = Place::of(path)?;
         // The carrier does it.
         writes.pragma_update(None, "wal_autocheckpoint", 0)?;
         let secret = secret(&writes)?;
@@ -161,6 +145,9 @@ impl Sqlite {
             generation: 0,
             time,
             lock,
+            place,
+            looked: Instant::now(),
+            is_astray: false,
             patience: Patience::DEFAULT,
             purge_cursor: 0,
             doubtful: false,
@@ -235,7 +222,10 @@ impl Sqlite {
     /// Before a commit: nobody has to keep house for the journal to stay bounded.
     fn bound_journal(&self) -> Result<(), StoreError> {
         let (long, most) = self.journal;
-        let bytes = look(&self.lock().at).journal_bytes() as u64;
+        let bytes = self.with(|inner, _| {
+            inner.find_in_place(false)?;
+            Ok(look(&inner.at).journal_bytes() as u64)
+        })?;
         if bytes > long
             && let Ok(mut carrier) = self.carrier.try_lock()
         {
@@ -379,7 +369,10 @@ impl Backend for Sqlite {
         if let Err(error) = self.has_room_for(bytes, self.journal.1) {
             return Box::pin(std::future::ready(Err(error)));
         }
-        self.answer(|inner, _| inner.journal.find_room())
+        self.answer(|inner, _| {
+            inner.find_in_place(true)?;
+            inner.journal.find_room()
+        })
     }
 
     fn due(&self, due: Due, limit: u32) -> BoxFuture<'_, Result<DueIds, StoreError>> {
@@ -432,7 +425,8 @@ impl Backend for Sqlite {
     }
 
     fn maintain(&self) -> BoxFuture<'_, Result<bool, StoreError>> {
-        let kept = self.carry(&mut self.carrier(), None, carrier::COPY_MAX);
+        let found = self.with(|inner, _| inner.find_in_place(true));
+        let kept = found.and_then(|()| self.carry(&mut self.carrier(), None, carrier::COPY_MAX));
         Box::pin(std::future::ready(kept))
     }
 
@@ -443,6 +437,7 @@ impl Backend for Sqlite {
     fn clear(&self) -> BoxFuture<'_, Result<(), StoreError>> {
         let mut carrier = self.carrier();
         let cleared = self.with(|inner, rows| {
+            inner.find_in_place(true)?;
             let last = inner.journal.rotate();
             carrier.clear(rows.load(Ordering::Relaxed), last, &self.closing)?;
             inner.journal.carried(last);
@@ -469,7 +464,9 @@ impl Backend for Sqlite {
 
     fn backup(&self, path: PathBuf) -> BoxFuture<'_, Result<(), StoreError>> {
         let _carrier = self.carrier();
-        let copied = crate::backup::copy(&self.path, &path).map_err(StoreError::from);
+        // What has the store's name is what is copied.
+        let found = self.lock().find_in_place(true);
+        let copied = found.and_then(|()| crate::backup::copy(&self.path, &path)).map_err(StoreError::from);
         Box::pin(std::future::ready(copied))
     }
 

@@ -7,11 +7,13 @@ use std::path::Path;
 use rusqlite::Connection;
 
 use crate::error::SqliteError;
-use crate::journal::is_there;
-use crate::open::{fact, identity, set_fact};
+use crate::journal::{is_there, newest};
+use crate::open::{carried, fact, identity, set_fact};
 
 /// Of which identity the store is that has a journal: a copy has an identity of its own, and no journal yet.
 const JOURNALED: &str = "journaled";
+/// Of which identity the store is that a file is a copy of, or was before it was worked on.
+const COPIED: &str = "copied";
 
 /// Whether the file says that there is a journal.
 pub fn is_journaled(db: &Connection) -> Result<bool, SqliteError> {
@@ -31,6 +33,36 @@ pub fn refuse_half(db: &Connection, store: &Path) -> Result<(), SqliteError> {
          Open it by its own name, or put its *-log.* and *-wal beside it, as {shown}-*; if they are lost, \
          `semel restore --without-journal` makes a store of the file alone"
     )))
+}
+
+/// Has a copy say of which store it is one, before it gets its own [identity]: the copy of a copy that nobody has worked on is of the same
+/// store.
+pub fn note_copied(db: &Connection) -> Result<(), SqliteError> {
+    if is_journaled(db)? || fact(db, COPIED)? == 0 {
+        set_fact(db, COPIED, identity(db)?)?;
+    }
+    Ok(())
+}
+
+/// Refuses a copy that has the name of the store it is a copy of, where that one's journal is still beside it and has what came after the
+/// copy: it would be left out in silence, and be written over. What makes copies puts none there; somebody's hands may.
+pub fn refuse_older(db: &Connection, store: &Path) -> Result<(), SqliteError> {
+    let own = identity(db)?;
+    let brought: i64 = db.query_row("SELECT coalesce(max(cursor), 0) FROM journal", [], |row| row.get(0))?;
+    let known = carried(db)?.max(brought.unsigned_abs());
+    // Earlier versions say it of a copy by the one alone.
+    for other in [fact(db, COPIED)?, fact(db, JOURNALED)?] {
+        if other == 0 || other == own || newest(store, other)? <= known {
+            continue;
+        }
+        let shown = store.display();
+        return Err(SqliteError::Unsupported(format!(
+            "{shown} is a copy of a store, and the journal of that store is beside it ({shown}-log.N) and has what was committed after the \
+             copy was made: put the store's own file back beside it; or, to go back to the copy, move {shown} and every {shown}-* away, \
+             together, and make {shown} of the copy by `semel restore`"
+        )));
+    }
+    Ok(())
 }
 
 /// Has the file say that there is none: nothing was committed while it was open, and it may go anywhere alone, as a copy does that somebody

@@ -120,6 +120,8 @@ async fn a_full_disk_is_an_error_that_passes_and_loses_nothing() {
     let is_full = text.contains("53100") || version() >= 16 && text.contains("XX000");
     assert!(is_full && text.contains("disk"), "{text}");
     assert!(why.is_retryable());
+    let told = server.takes_writes().await;
+    assert!(matches!(&told, Err(StoreError::Unavailable(why)) if why.contains("disk")), "{told:?}");
     // It still says what it has, and takes what finds room.
     for id in &stored {
         assert!(server.job(*id).await.unwrap().is_some());
@@ -135,8 +137,52 @@ async fn a_full_disk_is_an_error_that_passes_and_loses_nothing() {
         }
     };
     assert!(matches!(outcome, Outcome::Created(_)), "{outcome:?}");
+    server.takes_writes().await.unwrap();
     let stats = server.queues().await.unwrap();
     assert_eq!(stats[0].count(State::Available), stored.len() as u64 + 1);
+}
+
+/// Else all seems well while every enqueue is refused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_database_without_room_says_so_to_who_watches_it_until_there_is_room() {
+    let place = Place::new();
+    let server = engine(place.address()).await;
+    server.enqueue(keyed("before").offer(), "").await.unwrap();
+    server.takes_writes().await.unwrap();
+    let (client, schema) = (client(&url()).await, place.schema());
+    let no_room = format!(
+        "CREATE FUNCTION {schema}.no_room() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+         RAISE EXCEPTION 'could not extend file: No space left on device' USING ERRCODE = 'disk_full'; END $$; \
+         CREATE TRIGGER no_room BEFORE INSERT ON {schema}.body FOR EACH ROW EXECUTE FUNCTION {schema}.no_room()"
+    );
+    let bodies = async || {
+        let row = client.query_one(&format!("SELECT count(*) FROM {schema}.body"), &[]).await.unwrap();
+        row.get::<_, i64>(0)
+    };
+    client.batch_execute(&no_room).await.unwrap();
+    // What was not refused yet is not known.
+    server.takes_writes().await.unwrap();
+    for _ in 0..2 {
+        let refused = server.enqueue(keyed("a").offer(), "").await;
+        let told = [refused.map(drop), server.takes_writes().await];
+        for told in &told {
+            assert!(
+                matches!(told, Err(StoreError::Unavailable(why)) if why.contains("53100") && why.contains("No space")),
+                "{told:?}"
+            );
+        }
+        assert_eq!(server.queues().await.unwrap()[0].created, 1);
+    }
+    client.batch_execute(&format!("DROP TRIGGER no_room ON {schema}.body")).await.unwrap();
+    // Nobody has written since.
+    server.takes_writes().await.unwrap();
+    assert_eq!(bodies().await, 1, "nothing is left of what was tried");
+    client.batch_execute(&no_room.replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION")).await.unwrap();
+    server.enqueue(keyed("a").offer(), "").await.unwrap_err();
+    client.batch_execute(&format!("DROP TRIGGER no_room ON {schema}.body")).await.unwrap();
+    server.enqueue(keyed("a").offer(), "").await.unwrap();
+    server.takes_writes().await.unwrap();
+    assert_eq!(bodies().await, 2);
 }
 
 /// Whether the database or the user who connects is set so: a key that was answered for is forgotten all the same.

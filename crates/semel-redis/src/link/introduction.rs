@@ -70,7 +70,8 @@ impl Link {
         open.arg(wanted.map(|wanted| wanted.to_string()).unwrap_or_default());
         open.arg(LAYOUT_DIVIDED).arg(self.partition);
         self.times.push_run(&mut open, &server.run);
-        let mut opened = values::Values::of(plain(connection.send_packed_command(&open).await)??)?;
+        let opened = plain(connection.send_packed_command(&open).await)?;
+        let mut opened = values::Values::of(opened.map_err(RedisError::introduced)?)?;
         let layout = values::text(opened.take()?)?;
         if ![LAYOUT, LAYOUT_DIVIDED].contains(&layout.as_str()) {
             return Err(RedisError::Unsupported(format!(

@@ -76,6 +76,10 @@ if not layout then
     if call('EXISTS', fact) == 1 then
         return redis.error_reply('SEMELLAYOUT what is under this prefix is not a store')
     end
+    -- Its log, its queues, its jobs: one that was emptied has none of them. Beside them the numbers of a new one would be taken.
+    if call('EXISTS', BASE .. 'e', BASE .. 'w', BASE .. 'j') > 0 then
+        return redis.error_reply('SEMELHEAD what the store says of itself is gone, and others of its records are there')
+    end
     local parts = ARGV[4] == '' and '1' or ARGV[4]
     layout = ARGV[1]
     if parts ~= '1' then

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 use semel_core::draft::Reads;
 use semel_engine::Engine;
-use semel_redis::{Address, Redis};
-use semel_testkit::make::keyed;
-use semel_testkit::redis::prefix;
+use semel_redis::{Address, Redis, RedisError};
+use semel_store::StoreError;
+use semel_testkit::make::{job, keyed};
+use semel_testkit::redis::{prefix, url};
 use semel_testkit::{TempDir, warnings};
 
-use crate::own::Own;
+use crate::own::{Own, patient};
+use crate::place::Place;
 
 /// Servers on a store of so many partitions in a Redis, and what is said of it in the log.
 async fn servers(own: &Own, partitions: u16) -> (Vec<Engine>, Vec<String>) {
@@ -80,4 +82,42 @@ async fn a_redis_that_comes_back_with_everything_has_lost_nothing() {
     }
     go_on(&engines, 3).await;
     assert!(stores.iter().all(|store| warnings::with(store).is_empty()));
+}
+
+/// As after an eviction, or where somebody has deleted it. A new one would count from the beginning, and each write be refused for that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_has_lost_what_it_says_of_itself_is_not_begun_anew_beside_the_rest() {
+    warnings::keep();
+    let place = Place::new();
+    let base = place.address().base();
+    let (own, kept, lost_all) = (format!("{base}!"), format!("{base}-kept"), format!("store={base}"));
+    let engine = Engine::without_duties(Arc::new(Redis::open(place.address()).await.unwrap())).unwrap();
+    engine.enqueue(keyed("a").offer(), "").await.unwrap();
+    let mut connection = patient(&url()).await;
+    redis::cmd("RENAME").arg(&own).arg(&kept).exec_async(&mut connection).await.unwrap();
+    for _ in 0..2 {
+        let told = [
+            engine.enqueue(job().offer(), "").await.map(drop),
+            engine.enqueue(keyed("b").offer(), "").await.map(drop),
+            engine.queues().await.map(drop),
+            engine.takes_writes().await,
+        ];
+        for told in &told {
+            let says = |why: &str| why.contains("noeviction") && why.contains("empty store");
+            assert!(matches!(told, Err(StoreError::Unavailable(why)) if says(why)), "{told:?}");
+        }
+        assert!(matches!(Redis::open(place.address()).await.err(), Some(RedisError::Beheaded)));
+    }
+    assert_eq!(warnings::with(&lost_all), [""; 0], "not all is lost");
+    // As it was, it goes on.
+    redis::cmd("RENAME").arg(&kept).arg(&own).exec_async(&mut connection).await.unwrap();
+    engine.takes_writes().await.unwrap();
+    engine.enqueue(keyed("b").offer(), "").await.unwrap();
+    assert_eq!(engine.queues().await.unwrap()[0].created, 2);
+    let left: Vec<Vec<u8>> =
+        redis::cmd("KEYS").arg(format!("{base}*")).query_async(&mut connection).await.unwrap();
+    redis::cmd("DEL").arg(left).exec_async(&mut connection).await.unwrap();
+    engine.enqueue(keyed("a").offer(), "").await.unwrap();
+    assert_eq!(engine.queues().await.unwrap()[0].created, 1);
+    assert_eq!(warnings::with(&lost_all).len(), 1);
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use semel_core::draft::{QueueRow, Reads};
 use semel_core::enqueue::Outcome;
 use semel_core::ident::QueueName;
+use semel_core::partition;
 use semel_core::settings::{Backpressure, QueueSettings};
 use semel_engine::Engine;
 use semel_redis::{Address, Redis};
@@ -12,7 +13,7 @@ use semel_store::Backend;
 use semel_store::carry::Part;
 use semel_testkit::TempDir;
 use semel_testkit::crash::claim;
-use semel_testkit::make::keyed;
+use semel_testkit::make::{key, keyed};
 use semel_testkit::redis::url;
 
 use crate::own::{Own, patient};
@@ -35,7 +36,10 @@ async fn no_store_is_made_beside_partitions_that_are_still_there() {
     let place = Passing(Place::new());
     let divided = place.0.address().with_partitions(PARTITIONS).unwrap();
     let made = engine(&divided).await;
-    assert!(made.enqueue(keyed("a").offer(), "").await.unwrap().is_inserted());
+    // In the last one: nothing was ever written to those that go.
+    let name = "f";
+    assert_eq!(partition::of_key(&key(name), PARTITIONS), PARTITIONS - 1);
+    assert!(made.enqueue(keyed(name).offer(), "").await.unwrap().is_inserted());
     let fact = format!("{}!", divided.base());
     delete(&fact).await;
     // Of three nodes one has the first two.
@@ -50,7 +54,7 @@ async fn no_store_is_made_beside_partitions_that_are_still_there() {
         }
     }
     // Whoever has it open knows what it was.
-    let outcome = made.enqueue(keyed("a").on_conflict("ignore").offer(), "").await.unwrap();
+    let outcome = made.enqueue(keyed(name).on_conflict("ignore").offer(), "").await.unwrap();
     assert!(matches!(outcome, Outcome::Existing(_)), "{outcome:?}");
     made.queues().await.unwrap();
     assert_eq!(Redis::open(place.0.address()).await.unwrap().partitions(), PARTITIONS);

@@ -9,6 +9,10 @@ impl Drop for Sqlite {
         if inner.failed.is_some() || inner.doubtful || !inner.journal.is_untouched() {
             return;
         }
+        // What has these names now is somebody else's.
+        if inner.astray().is_some() {
+            return;
+        }
         let forgotten = forget_journal(&carrier.db).and_then(|()| inner.journal.remove_first());
         if let Err(error) = forgotten {
             tracing::debug!(%error, "an empty journal stays beside the store");

@@ -4,7 +4,7 @@
 
 use semel_core::draft::Draft;
 use semel_core::enqueue::{Offer, Outcome, enqueue};
-use semel_core::ident::QueueName;
+use semel_core::ident::{JobId, QueueName};
 use semel_store::bounds::LIST_LOOKS_MAX;
 use semel_testkit::TempDir;
 use semel_testkit::make::{job, keyed};

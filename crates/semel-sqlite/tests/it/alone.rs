@@ -140,3 +140,55 @@ async fn a_store_of_an_earlier_version_says_so_from_its_next_opening_on() {
     std::fs::rename(&path, &moved).unwrap();
     is_refused(&moved);
 }
+
+/// As where somebody goes back to a copy by hand: what came after it is in the journal that he leaves there.
+#[tokio::test]
+async fn a_copy_that_has_the_name_of_its_store_is_refused_beside_what_that_one_committed_later() {
+    let dir = TempDir::new();
+    let [path, copy, earlier, restored] =
+        ["semel.db", "copy.db", "earlier.db", "restored.db"].map(|name| dir.path().join(name));
+    let store = open(&path);
+    offer(&store, 1, 10).await.unwrap();
+    backup::copy(&path, &copy).unwrap();
+    offer(&store, 2, 10).await.unwrap();
+    store.close().await;
+    // As an earlier version made it.
+    std::fs::copy(&copy, &earlier).unwrap();
+    let db = rusqlite::Connection::open(&earlier).unwrap();
+    assert_eq!(db.execute("DELETE FROM fact WHERE name = 'copied'", []).unwrap(), 1);
+    drop(db);
+    // Nor does it matter that somebody has looked at it.
+    assert_eq!(stored(&copy, &[]).await, 1);
+    backup::restore(&copy, &restored).unwrap();
+    let own = std::fs::read(&path).unwrap();
+    for older in [&copy, &earlier, &restored] {
+        std::fs::copy(older, &path).unwrap();
+        let (_to, to) = elsewhere();
+        let made = [Sqlite::open(&path).map(drop), backup::copy(&path, &to), backup::restore(&path, &to)];
+        for refused in made {
+            let said = refused.unwrap_err().to_string();
+            assert!(said.contains("semel.db-log.N") && said.contains("is a copy of a store"), "{said}");
+        }
+    }
+    std::fs::write(&path, own).unwrap();
+    assert_eq!(stored(&path, &[]).await, 2, "nothing of the journal was touched");
+    std::fs::remove_file(dir.path().join("semel.db-log.0")).unwrap();
+    std::fs::copy(&restored, &path).unwrap();
+    assert_eq!(stored(&path, &[]).await, 1);
+}
+
+/// Nothing is left out then.
+#[tokio::test]
+async fn a_copy_that_has_all_of_the_journal_beside_it_goes_on() {
+    let dir = TempDir::new();
+    let path = closed(&dir).await;
+    let (_copy, copy) = elsewhere();
+    backup::copy(&path, &copy).unwrap();
+    std::fs::copy(&copy, &path).unwrap();
+    for number in 2..4 {
+        let store = open(&path);
+        offer(&store, number, 10).await.unwrap();
+        store.close().await;
+        assert_eq!(stored(&path, &[]).await, u64::from(number));
+    }
+}

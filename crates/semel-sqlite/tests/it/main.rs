@@ -21,6 +21,8 @@ conformance!(reopened_after_every_step, Fixture::in_dir(Step::Reopen, crate::ope
 
 mod against_the_model;
 mod alone;
+#[cfg(unix)]
+mod astray;
 mod backups;
 mod closing;
 mod crash;
