@@ -265,7 +265,8 @@ fn put_back(
     Ok(Settled::Done(Box::new(head)))
 }
 
-/// The worker says how far the run has come: a JSON value. Moves neither state, fence nor lease.
+/// The worker says how far the run has come: a JSON value. Moves neither state nor fence; the worker is alive, so the lease lasts as
+/// after a heartbeat that names no length.
 ///
 /// # Errors
 /// [`Missing`] when the snapshot lacks the job.
@@ -278,6 +279,7 @@ pub fn progress(draft: &mut Draft, id: JobId, bearer: &Bearer, value: &Bytes) ->
         Standing::Settled => return Ok(Settled::Refused(Refusal::WrongState(head.state))),
         other => return Ok(Settled::Refused(refusal(other, &head))),
     }
+    prolong(&mut head, draft.now(), None);
     // Written with the head, so that two writers of one job's notes meet by its version.
     draft.update(&mut head);
     draft.note(id, NoteKind::Progress, Some(value.clone()));
@@ -304,16 +306,19 @@ pub fn extend(
         Standing::Settled => return Ok(Settled::Refused(Refusal::WrongState(head.state))),
         other => return Ok(Settled::Refused(refusal(other, &head))),
     }
-    let now = draft.now();
+    prolong(&mut head, draft.now(), visibility_ms);
+    draft.update(&mut head);
+    Ok(Settled::Done(Box::new(head)))
+}
+
+fn prolong(head: &mut Head, now: Timestamp, visibility_ms: Option<u32>) {
     let own = own_or(head.visibility_ms, VISIBILITY_DEFAULT_MS);
     let wanted = Duration::from_millis(u64::from(visibility_ms.unwrap_or(own)));
     if let Some(lease) = &mut head.lease {
         let until = now.saturating_add(wanted);
-        // A heartbeat that names no length never shortens what fetch asked for.
+        // Who names no length never shortens what fetch asked for.
         lease.visible_until = if visibility_ms.is_some() { until } else { until.max(lease.visible_until) };
     }
-    draft.update(&mut head);
-    Ok(Settled::Done(Box::new(head)))
 }
 
 /// The lease or the execution time of a run is over: the job becomes available again, or fails by `timeout`, or is

@@ -11,9 +11,7 @@ use semel_core::job::Head;
 use semel_core::sight::Queues;
 use semel_core::state::{State, StateSet};
 use semel_core::unique::explain::{blocking_sentence, policy_sentence};
-use semel_core::unique::{
-    Advice, Disclose, Hold, PeriodFrom, UniqueKey, UniquePolicy, advice, blocks,
-};
+use semel_core::unique::{Advice, Disclose, Hold, PeriodFrom, UniqueKey, UniquePolicy, advice, blocks};
 
 use crate::admission::{NOW, head};
 use crate::policy;

@@ -259,7 +259,7 @@ macro_rules! conformance {
             a_run_that_lasts_too_long_fails_by_timeout,
             a_job_given_back_has_its_attempt_back,
             a_snoozed_job_waits_for_its_time_and_has_its_attempt_back,
-            progress_is_kept_and_moves_neither_fence_nor_lease,
+            progress_is_kept_and_has_the_lease_last_as_a_heartbeat_does,
             a_worker_may_say_when_to_try_again,
             an_end_is_repeated_by_the_request_that_made_it_alone,
             a_failure_that_is_not_to_be_tried_again_ends_the_job,
