@@ -172,7 +172,7 @@ impl<T, E: std::fmt::Display> Context<T> for Result<T, E> {
 mod tests {
     use super::*;
 
-    /// Its address was told, at which nobody is any more.
+    /// At its own address nobody is any more.
     #[test]
     fn what_a_server_inside_did_not_answer_is_told_of_its_store() {
         let url = "http://127.0.0.1:35335";

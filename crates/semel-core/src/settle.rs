@@ -266,11 +266,17 @@ fn put_back(
 }
 
 /// The worker says how far the run has come: a JSON value. Moves neither state nor fence; the worker is alive, so the lease lasts as
-/// after a heartbeat that names no length.
+/// after a [heartbeat](extend) that names the same length or none.
 ///
 /// # Errors
 /// [`Missing`] when the snapshot lacks the job.
-pub fn progress(draft: &mut Draft, id: JobId, bearer: &Bearer, value: &Bytes) -> Result<Settled, Missing> {
+pub fn progress(
+    draft: &mut Draft,
+    id: JobId,
+    bearer: &Bearer,
+    value: &Bytes,
+    visibility_ms: Option<u32>,
+) -> Result<Settled, Missing> {
     let Some(mut head) = draft.head(id)? else {
         return Ok(Settled::Refused(Refusal::NotFound));
     };
@@ -279,7 +285,7 @@ pub fn progress(draft: &mut Draft, id: JobId, bearer: &Bearer, value: &Bytes) ->
         Standing::Settled => return Ok(Settled::Refused(Refusal::WrongState(head.state))),
         other => return Ok(Settled::Refused(refusal(other, &head))),
     }
-    prolong(&mut head, draft.now(), None);
+    prolong(&mut head, draft.now(), visibility_ms);
     // Written with the head, so that two writers of one job's notes meet by its version.
     draft.update(&mut head);
     draft.note(id, NoteKind::Progress, Some(value.clone()));

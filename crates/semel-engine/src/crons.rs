@@ -1,14 +1,18 @@
 //! Crons, as people register, read and change them. What makes them tick is the duty
 //! [`Tend`](crate::duty::Tend).
 
+use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use semel_core::cron::{self, Change, Cron, Registered, Registration, Tick};
 use semel_core::draft::{DocumentKind, Reads};
 use semel_core::ident::CronName;
 use semel_core::sight::Queues;
+use semel_core::tenant::Tenant;
 use semel_store::StoreError;
 use semel_store::backend::Seek;
+use tokio::time::Instant;
 
 use crate::Engine;
 use crate::room::Room;
@@ -16,30 +20,68 @@ use crate::room::Room;
 /// Crons of one tenant, those of the default one aside, who need not share a store with anybody they do not know. Where several
 /// are registered at one moment there may be as many more.
 pub const CRONS_PER_TENANT_MAX: usize = 1_000;
-/// And bytes of them: they are counted by reading them.
+/// And bytes of them, about: they are counted by reading them.
 pub const CRONS_BYTES_PER_TENANT_MAX: usize = 64 << 20;
+/// What was counted is remembered for so long: whoever asks again and again does not have it read each time.
+const COUNTED_AGAIN_AFTER: Duration = Duration::from_secs(10);
+
+/// What a tenant has of crons, as far as it is known here.
+#[derive(Clone, Copy)]
+pub(crate) struct Tally {
+    crons: usize,
+    bytes: usize,
+    counted: Instant,
+}
+
+/// Of each tenant that has registered one lately.
+pub(crate) type Tallies = tokio::sync::Mutex<HashMap<Tenant, Tally>>;
 
 /// A cron and its name.
 pub type Named = (CronName, Cron);
 
 impl Engine {
-    /// Whether the tenant may register a cron of this name: it has one, or [not as many](CRONS_PER_TENANT_MAX) as it may have.
+    /// Whether the tenant may register this cron: all of its own are then [no more](CRONS_PER_TENANT_MAX), and not much
+    /// [longer](CRONS_BYTES_PER_TENANT_MAX), than they may be. What was counted is remembered for some seconds, in which what is
+    /// registered elsewhere is not seen.
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub async fn has_room_for_cron(&self, name: &CronName) -> Result<bool, StoreError> {
+    pub async fn has_room_for_cron(
+        &self,
+        name: &CronName,
+        wanted: &Registration,
+    ) -> Result<bool, StoreError> {
         if self.tenant().is_default() {
             return Ok(true);
         }
         let name = name.within(self.tenant());
         let snapshot = self.store().load(reads(&name)).await?;
-        if snapshot.peek_document(&cron::key(&name)).is_some() {
-            return Ok(true);
-        }
+        let old = snapshot.peek_document(&cron::key(&name)).map(|document| document.text.len());
+        // One count at a time: it reads what it counts.
+        let mut tallies = self.cron_tallies().lock().await;
+        let now = Instant::now();
+        tallies.retain(|_, tally| now.duration_since(tally.counted) < COUNTED_AGAIN_AFTER);
+        let tally = match tallies.get(self.tenant()) {
+            Some(tally) => *tally,
+            None => self.count_crons().await?,
+        };
+        let then = Tally {
+            crons: tally.crons + usize::from(old.is_none()),
+            bytes: tally.bytes.saturating_sub(old.unwrap_or(0)) + wanted.offer.body.len(),
+            ..tally
+        };
+        let has_room = then.crons <= CRONS_PER_TENANT_MAX && then.bytes <= CRONS_BYTES_PER_TENANT_MAX;
+        tallies.insert(self.tenant().clone(), if has_room { then } else { tally });
+        Ok(has_room)
+    }
+
+    /// Reads the tenant's crons, up to as many as it may have.
+    async fn count_crons(&self) -> Result<Tally, StoreError> {
         let (first, beyond) = self.tenant().own_names();
         let mut from: Arc<str> = first.into();
-        let (mut room, mut count, mut bytes) = (Room::default(), 0, 0);
-        loop {
+        let mut room = Room::default();
+        let mut tally = Tally { crons: 0, bytes: 0, counted: Instant::now() };
+        while tally.crons <= CRONS_PER_TENANT_MAX && tally.bytes <= CRONS_BYTES_PER_TENANT_MAX {
             let piece = room.next();
             let limit = u32::try_from(piece).unwrap_or(u32::MAX);
             let seek =
@@ -48,17 +90,15 @@ impl Engine {
             let own = found.iter().take_while(|(key, _)| *key.name < *beyond);
             let sizes: Vec<usize> = own.map(|(_, document)| document.text.len()).collect();
             let size = sizes.iter().sum::<usize>();
-            count += sizes.len();
-            bytes += size;
-            if count >= CRONS_PER_TENANT_MAX || bytes >= CRONS_BYTES_PER_TENANT_MAX {
-                return Ok(false);
-            }
+            tally.crons += sizes.len();
+            tally.bytes += size;
             room.had(sizes.len(), size);
             match found.last() {
                 Some((last, _)) if sizes.len() == piece => from = last.name.clone(),
-                _ => return Ok(true),
+                _ => break,
             }
         }
+        Ok(tally)
     }
 
     /// Registers a cron, or makes the one of that name what is asked for. Whether [there is room](Self::has_room_for_cron) is asked
@@ -103,6 +143,8 @@ impl Engine {
         let name = name.within(self.tenant());
         let removed =
             self.store().decide(reads(&name), move |draft| cron::remove(draft, &name, &queues)).await?;
+        // It is counted anew when that is asked for, for whoever removes one may want its place.
+        self.cron_tallies().lock().await.remove(self.tenant());
         Ok(self.space().shown(removed.transpose()?))
     }
 

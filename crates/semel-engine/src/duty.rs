@@ -435,7 +435,7 @@ mod tests {
         assert_eq!(Done::from_iter(did).moved, 1);
     }
 
-    /// One tenant's crons, of which very many were due each second, once had everybody's tick late.
+    /// One tenant's crons, of which very many are due each second, would have everybody's tick late.
     #[test]
     fn tenants_take_turns_with_what_is_due() {
         let cron = |tenant: &str, number: usize| {

@@ -31,6 +31,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::counters::Counters;
+use crate::crons::Tallies;
 use crate::duplicates::DuplicateLog;
 use crate::held::LastLook;
 use crate::hottest::Hottest;
@@ -74,6 +75,7 @@ struct Shared {
     throughput: Throughput,
     latencies: Latencies,
     samples: Samples,
+    cron_tallies: Tallies,
     stop: watch::Sender<bool>,
     duties: tokio::sync::Mutex<Option<JoinHandle<()>>>,
 }
@@ -139,6 +141,7 @@ impl Engine {
             throughput: Throughput::default(),
             latencies: Latencies::default(),
             samples: Samples::default(),
+            cron_tallies: Tallies::default(),
             stop: watch::Sender::new(false),
             duties: tokio::sync::Mutex::new(None),
         };
@@ -186,6 +189,10 @@ impl Engine {
     /// Counters since the start.
     pub fn counters(&self) -> &Counters {
         &self.shared.counters
+    }
+
+    pub(crate) fn cron_tallies(&self) -> &Tallies {
+        &self.shared.cron_tallies
     }
 
     pub(crate) fn samples(&self) -> &Samples {

@@ -7,7 +7,7 @@ use semel_core::lease::Bearer;
 use crate::members::{Members, Value};
 use crate::near::Guarded;
 use crate::surrogate;
-use crate::worker::{read_bearer, read_job};
+use crate::worker::{read_bearer, read_job, read_visibility};
 use crate::write::object;
 
 /// A worker's word on how far its run has come.
@@ -17,12 +17,25 @@ pub struct Progress {
     pub bearer: Bearer,
     /// What is kept: the text of an object, or of any value that a worker of this library told.
     pub value: String,
+    /// How long the lease is to last from now on, in milliseconds.
+    pub visibility_ms: Option<u32>,
 }
 
 impl Progress {
     /// The members of a report.
-    pub const MEMBERS: &'static [&'static str] =
-        &["job_id", "id", "lease", "worker_id", "progress", "percentage", "message", "data", "value"];
+    pub const MEMBERS: &'static [&'static str] = &[
+        "job_id",
+        "id",
+        "lease",
+        "worker_id",
+        "progress",
+        "percentage",
+        "message",
+        "data",
+        "value",
+        "visibility_timeout_ms",
+        "visibility_timeout",
+    ];
 
     /// Reads `{progress, message?, data?}`, with `progress` of 0 to 1; or `{value}`, any JSON, kept as it is.
     ///
@@ -44,10 +57,10 @@ impl Progress {
     }
 
     fn read(members: &Guarded<'_>, whole: f64) -> Result<Self, Invalid> {
-        let bearer = read_bearer(members)?;
+        let (bearer, visibility_ms) = (read_bearer(members)?, read_visibility(members)?);
         if let Some(value) = members.get("value") {
             value.tree()?;
-            return Ok(Self { bearer, value: value.text().to_owned() });
+            return Ok(Self { bearer, value: value.text().to_owned(), visibility_ms });
         }
         let Some(progress) = members.get("progress").or_else(|| members.get("percentage")) else {
             return Err(Invalid::request(
@@ -71,7 +84,7 @@ impl Progress {
                 object.raw("data", data.text());
             }
         });
-        Ok(Self { bearer, value })
+        Ok(Self { bearer, value, visibility_ms })
     }
 }
 

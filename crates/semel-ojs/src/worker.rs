@@ -79,8 +79,10 @@ pub struct Heartbeat {
 
 /// What may be done to a job with a lease says no more than whose it is.
 pub const BEARER_MEMBERS: &[&str] = &["lease", "worker_id"];
-/// The members of a failure. Its details are the worker's own.
-pub const ERROR_MEMBERS: &[&str] = &["code", "message", "type", "retryable", "retry_after_ms", "details"];
+/// The members of a failure. Its details are the worker's own; `detail` is what a problem of RFC 9457 says, and its message where there is
+/// none.
+pub const ERROR_MEMBERS: &[&str] =
+    &["code", "message", "type", "retryable", "retry_after_ms", "details", "detail"];
 
 impl Fetch {
     /// The members of a request.
@@ -206,6 +208,7 @@ impl Heartbeat {
         "active_jobs",
         "active_job_ids",
         "active_job_count",
+        "active_jobs_count",
         "job_id",
         "job_ids",
         "lease",
@@ -383,7 +386,7 @@ fn read_worker(members: &Guarded<'_>) -> Result<Option<Arc<str>>, Invalid> {
 }
 
 /// How long a lease is to last: in milliseconds, or as a duration, as a job says it.
-fn read_visibility(members: &Guarded<'_>) -> Result<Option<u32>, Invalid> {
+pub(crate) fn read_visibility(members: &Guarded<'_>) -> Result<Option<u32>, Invalid> {
     let most = i64::try_from(TIMEOUT_MS_MAX).unwrap_or(i64::MAX);
     let millis = members.get("visibility_timeout_ms").map(|value| value.within(0, most)).transpose()?;
     let millis = millis.and_then(|millis| u32::try_from(millis).ok()).unwrap_or(0);
@@ -442,7 +445,7 @@ fn read_report(error: Value<'_>) -> Result<Report, Invalid> {
         own_type.or(class).or_else(|| code.clone()).unwrap_or_else(|| "handler_error".to_owned());
     Ok(Report {
         code: code.unwrap_or_else(|| error_type.clone()),
-        message: text("message")?.unwrap_or_default(),
+        message: text("message")?.or(text("detail")?).unwrap_or_default(),
         error_type,
         retryable: members.get("retryable").map(|value| value.flag()).transpose()?,
         retry_in: members.get("retry_after_ms").map(read_delay).transpose()?,

@@ -73,7 +73,7 @@ pub(crate) async fn register(Scope(app): Scope, caller: Caller, request: Request
     let Register { name, registration, says_cron } =
         Register::parse(&text, caller.terms(&app, &app.templates()))?;
     caller.check_queue(registration.offer.queue.as_str())?;
-    if !app.engine.has_room_for_cron(&name).await? {
+    if !app.engine.has_room_for_cron(&name, &registration).await? {
         return Err(as_many_as_may_be().into());
     }
     let registered = app.engine.register_cron(name.clone(), registration).await?;

@@ -236,7 +236,7 @@ fn identify(app: &App, request: &Request) -> Result<Caller, Problem> {
 
 /// Refuses what a browser may send for a page that is not this server's own. Without tokens whoever reaches the server
 /// may do everything, and a browser on its machine reaches it for any page that it shows.
-fn check_browser(request: &Request) -> Result<(), Problem> {
+pub(crate) fn check_browser(request: &Request) -> Result<(), Problem> {
     let headers = request.headers();
     let site = headers.get(FETCH_SITE).map(HeaderValue::as_bytes);
     // Browsers that do not say it, old ones and those on plain connections, say at least from where the page is.

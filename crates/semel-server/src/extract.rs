@@ -72,6 +72,11 @@ pub(crate) fn answered(parts: &Parts, bytes: usize) -> Result<(), Problem> {
     parts.extensions.get::<Arc<Place>>().map_or(Ok(()), |place| place.answer(bytes))
 }
 
+/// Bytes of the request's answer for which there is room now.
+pub(crate) fn answer_room(parts: &Parts) -> usize {
+    parts.extensions.get::<Arc<Place>>().map_or(usize::MAX, |place| place.answer_room())
+}
+
 async fn read(
     headers: &HeaderMap,
     body: &mut Body,

@@ -31,6 +31,7 @@ impl Leased {
         app: &Arc<App>,
         claim: &Claim,
         wait: Option<Duration>,
+        answer_room: usize,
     ) -> Result<Self, Refused> {
         let most = claim.limit as usize;
         let mut room = Room::hopeful();
@@ -45,7 +46,7 @@ impl Leased {
         if leased.jobs.len() == wanted {
             leased.claim_more(claim, room).await;
         }
-        leased.give_back_beyond().await;
+        leased.give_back_beyond(answer_room.min(FETCHED_BYTES_MAX)).await;
         Ok(leased)
     }
 
@@ -71,12 +72,12 @@ impl Leased {
         }
     }
 
-    /// Gives back what no client would read: where small jobs were followed by many large ones.
-    async fn give_back_beyond(&mut self) {
+    /// Gives back what no client would read, where small jobs were followed by many large ones, or what there is no room for.
+    async fn give_back_beyond(&mut self, most: usize) {
         let mut bytes = 0;
         let fits = self.jobs.iter().take_while(|job| {
             bytes += weight(job);
-            bytes <= FETCHED_BYTES_MAX
+            bytes <= most
         });
         let fits = fits.count().max(1).min(self.jobs.len());
         let beyond = self.jobs.split_off(fits);

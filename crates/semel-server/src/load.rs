@@ -266,6 +266,14 @@ impl Place {
         Ok(())
     }
 
+    /// Bytes of its answer for which there is room now.
+    pub(crate) fn answer_room(&self) -> usize {
+        let left = |count: &AtomicUsize, most: usize| most.saturating_sub(count.load(Ordering::Relaxed));
+        let Both { all, token } = self.both(|share| &share.answer_bytes);
+        let own = token.map_or(usize::MAX, |own| left(own, self.bounds.answer_bytes_per_token));
+        own.min(left(all, self.bounds.answer_bytes)).saturating_add(self.bounds.answer_bytes_free)
+    }
+
     /// The same for an answer that must be told, whether there is room for it or not.
     pub(crate) fn must_answer(&self, bytes: usize) {
         let more = self.uncounted(bytes);
@@ -432,7 +440,7 @@ mod tests {
         assert_eq!(load.0.body_bytes.load(Ordering::Relaxed), 0);
     }
 
-    /// A client who read none of its answers once had the server keep all of them.
+    /// A client who reads none of its answers would have the server keep all of them.
     #[test]
     fn the_bytes_of_unread_answers_are_bounded() {
         let load = Arc::new(Load::default());

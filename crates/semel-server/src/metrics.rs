@@ -308,7 +308,7 @@ mod tests {
         assert!(guide.replace('\n', " ").contains(&format!("{names} are suppressed")), "{names}");
     }
 
-    /// One line for each of as many queues as somebody cared to name once made a page of hundreds of megabytes.
+    /// One line for each of as many queues as somebody cares to name would be a page of hundreds of megabytes.
     #[test]
     fn the_queues_with_most_jobs_are_named_and_the_others_stand_together() {
         let now = Timestamp::from_micros(10_000_000);

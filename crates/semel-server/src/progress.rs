@@ -3,7 +3,6 @@
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request};
 use semel_core::ident::JobId;
-use semel_core::lease::Bearer;
 use semel_ojs::progress::{Progress, shown};
 
 use crate::App;
@@ -18,20 +17,21 @@ type Id = Result<Path<String>, PathRejection>;
 pub(crate) async fn report(Scope(app): Scope, caller: Caller, id: Id, request: Request) -> Answered {
     let id = extract::job_id(id)?;
     let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
-    let Progress { bearer, value, .. } = Progress::parse(&text)?;
-    keep(&app, &caller, id, bearer, value).await
+    keep(&app, &caller, id, Progress::parse(&text)?).await
 }
 
 /// `POST /workers/progress`: the same with a `job_id` in the body, and `progress` of 0 to 100.
 pub(crate) async fn report_percent(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
     let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
-    let (id, Progress { bearer, value, .. }) = Progress::parse_percent(&text)?;
-    keep(&app, &caller, id, bearer, value).await
+    let (id, told) = Progress::parse_percent(&text)?;
+    keep(&app, &caller, id, told).await
 }
 
-async fn keep(app: &App, caller: &Caller, id: JobId, bearer: Bearer, value: String) -> Answered {
+async fn keep(app: &App, caller: &Caller, id: JobId, told: Progress) -> Answered {
     caller.check_job(app, id).await?;
-    let head = settled(id, app.engine.progress(id, bearer, value.clone().into()).await?)?;
+    let Progress { bearer, value, visibility_ms } = told;
+    let settling = app.engine.progress(id, bearer, value.clone().into(), visibility_ms);
+    let head = settled(id, settling.await?)?;
     Ok(Answer::ok(shown(head.id, Some(&value))))
 }
 

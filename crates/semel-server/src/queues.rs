@@ -22,14 +22,13 @@ use crate::tenancy::Scope;
 
 type Name = Result<Path<String>, PathRejection>;
 
-/// Queues on a page, unless the query says otherwise, and at most.
-const PAGE_DEFAULT: u64 = 1_000;
+/// Queues on a page, unless the query says less: clients that know of no pages read the first alone.
 const PAGE_MAX: u64 = 10_000;
 
 /// `GET /queues`, by name: `limit`, `cursor`.
 pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answered {
     let query = Parameters::of(&uri)?;
-    let limit = query.number("limit", 1, PAGE_DEFAULT, PAGE_MAX)?;
+    let limit = query.number("limit", 1, PAGE_MAX, PAGE_MAX)?;
     let after = query.get("cursor").unwrap_or_default();
     let mut queues = app.engine.queues().await?;
     queues.retain(|stats| caller.sees(stats.row.name.name()));

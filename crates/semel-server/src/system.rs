@@ -4,8 +4,10 @@ use std::fmt::Display;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use http::{HeaderMap, StatusCode};
+use axum::extract::Request;
+use http::StatusCode;
 use semel_core::limits;
+use semel_core::sight::Queues;
 use semel_core::state::State;
 use semel_ojs::write::object;
 use semel_store::clock::{Clock as _, Offset, SystemClock};
@@ -15,6 +17,7 @@ use tokio::time::Instant;
 
 use crate::App;
 use crate::auth::{Admitted, Role};
+use crate::edge::check_browser;
 use crate::respond::{Answer, Answered};
 use crate::tenancy::Scope;
 
@@ -116,7 +119,7 @@ pub(crate) async fn manifest(Scope(app): Scope) -> Answer {
 }
 
 /// `GET /health` and `/ojs/v1/health`.
-pub(crate) async fn health(Scope(app): Scope, headers: HeaderMap) -> Answered {
+pub(crate) async fn health(Scope(app): Scope, request: Request) -> Answered {
     let told = ask(&app).await;
     let is_well = told.is_ok();
     let mut out = String::new();
@@ -128,7 +131,7 @@ pub(crate) async fn health(Scope(app): Scope, headers: HeaderMap) -> Answered {
             object.plain("status", if is_well { "ok" } else { "unhealthy" });
             match &told {
                 Ok(offset) => object.number("time_ahead_ms", offset.as_millis()),
-                Err(reason) if may_know(&app, &headers) => object.text("reason", reason),
+                Err(reason) if may_know(&app, &request) => object.text("reason", reason),
                 Err(_) => {}
             }
         });
@@ -136,11 +139,14 @@ pub(crate) async fn health(Scope(app): Scope, headers: HeaderMap) -> Answered {
     Ok(Answer::status(status(is_well), out))
 }
 
-/// Whether whoever asks is told what ails the store, which may name its machines and files: who may do everything, of no tenant.
-fn may_know(app: &App, headers: &HeaderMap) -> bool {
-    match app.config.tokens.admit(headers, || SystemClock.now()) {
-        Admitted::Open => true,
-        Admitted::As(token) => token.tenant.is_none() && token.roles.contains(&Role::Admin),
+/// Whether whoever asks is told what ails the store, which may name its machines and files: who may do everything, of no tenant. Without
+/// tokens a page that a browser shows is none of these.
+fn may_know(app: &App, request: &Request) -> bool {
+    match app.config.tokens.admit(request.headers(), || SystemClock.now()) {
+        Admitted::Open => check_browser(request).is_ok(),
+        Admitted::As(token) => {
+            token.tenant.is_none() && token.queues == Queues::All && token.roles.contains(&Role::Admin)
+        }
         Admitted::Twice | Admitted::Refused => false,
     }
 }

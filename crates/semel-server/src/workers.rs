@@ -61,7 +61,8 @@ pub(crate) async fn fetch(Scope(app): Scope, caller: Caller, request: Request) -
     };
     // A server that ends, or has as many waiting as it takes, answers at once with what there is.
     let waits = !fetch.wait.is_zero() && !app.config.drain.has_begun() && extract::park(&parts);
-    let leased = Leased::claim(&app, &claim, waits.then_some(fetch.wait)).await?;
+    let room = extract::answer_room(&parts);
+    let leased = Leased::claim(&app, &claim, waits.then_some(fetch.wait), room).await?;
     // What was leased for a token that has been taken away meanwhile is given back.
     caller.check_still(&app)?;
     let answer = answer::fetched(leased.jobs().iter().map(view));

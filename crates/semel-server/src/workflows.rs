@@ -24,8 +24,8 @@ use crate::tenancy::Scope;
 const PAGE_DEFAULT: u64 = 50;
 const PAGE_MAX: u64 = 200;
 
-/// Jobs that took one another's place, looked at on the way to the one that goes on.
-const SUCCESSORS_MAX: usize = 64;
+/// Jobs that are looked at for one answer on the way to those that go on in the place of others.
+const SUCCESSORS_MAX: usize = 256;
 
 type Id = Result<Path<String>, PathRejection>;
 
@@ -164,9 +164,9 @@ pub(crate) async fn as_it_goes_on(
     let ids: Vec<JobId> = running.filter_map(Step::job).collect();
     let heads = app.engine.heads(ids).await?;
     let replaced = heads.iter().filter(|head| head.state == JobState::Cancelled);
-    let mut successors = Map::default();
+    let (mut successors, mut left) = (Map::default(), SUCCESSORS_MAX);
     for head in replaced {
-        successors.insert(head.id, successor(app, head.id).await?);
+        successors.insert(head.id, successor(app, head.id, &mut left).await?);
     }
     for step in workflow.steps.iter_mut().filter(|step| step.status == StepStatus::Running) {
         if let Some(next) = step.job().and_then(|job| successors.get(&job)) {
@@ -177,10 +177,11 @@ pub(crate) async fn as_it_goes_on(
     Ok((workflow, state_of))
 }
 
-/// The last of the jobs that took the place of one, and of one another, as far as they may be shown.
-async fn successor(app: &App, id: JobId) -> Result<JobId, StoreError> {
+/// The last of the jobs that took the place of one, and of one another, as far as they may be shown and so many may be looked at.
+async fn successor(app: &App, id: JobId, left: &mut usize) -> Result<JobId, StoreError> {
     let mut last = id;
-    for _ in 0..SUCCESSORS_MAX {
+    while *left > 0 {
+        *left -= 1;
         let Some(job) = app.engine.job(last).await? else { break };
         match job.replaced_by.filter(|_| !job.is_replacement_hidden) {
             Some(next) => last = next,

@@ -80,8 +80,10 @@ pub enum SqliteError {
     },
     /// A file of the store is not where it was opened. Nothing is stored, for nobody would find it again, until it is there again.
     #[error(
-        "{path} was deleted, moved away or replaced while the store has it open; nothing is stored any more. What was acknowledged before may          be in the open file alone, which is gone when this process ends: put back what was moved away, and it goes on; of what was deleted          take a copy from /proc/{}/fd first (operating.md)",
-        std::process::id()
+        "{path} was deleted, moved away or replaced while the store has it open; nothing is stored any more. What was acknowledged before may \
+         be in the open file alone, which is gone when this process ends: put back what was moved away, and it goes on; of what was deleted \
+         take a copy first{} (operating.md)",
+        descriptors()
     )]
     Astray {
         /// Which file.
@@ -90,6 +92,11 @@ pub enum SqliteError {
     /// The file is not ours, or of a version this program does not handle.
     #[error("{0}")]
     Unsupported(String),
+}
+
+/// Where a system shows what a process has open.
+fn descriptors() -> String {
+    if cfg!(target_os = "linux") { format!(", from /proc/{}/fd", std::process::id()) } else { String::new() }
 }
 
 fn owned(path: &str, owner: &str, is_here: bool) -> String {

@@ -40,7 +40,7 @@ use sqlx::{Arguments as _, AssertSqlSafe, Column as _, Encode, Row as _, Type, V
 /// sqlx (0.9) does not know of a transaction whose `begin()` was dropped before the database had answered: its connection goes
 /// back into the pool with the transaction open. What others execute on it then is answered as done, and is gone when that
 /// connection is closed or rolls back. With this each connection that is given back asks the database once more, behind whoever gave it
-/// back. A pool has one such hook: where you have one of your own, execute `BEGIN; ROLLBACK` in it.
+/// back; one on which a statement has failed is closed. A pool has one such hook: where you have one of your own, execute `BEGIN; ROLLBACK` in it.
 ///
 /// ```no_run
 /// # async fn example(url: &str) -> Result<(), sqlx::Error> {

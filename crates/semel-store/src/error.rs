@@ -14,7 +14,7 @@ pub enum StoreError {
     Stalled,
     /// The database undid the caller's own transaction for another one's sake. Roll it back and begin it again, from its
     /// first statement.
-    #[error("the database undid the transaction ({0}): roll it back and begin it again")]
+    #[error("the transaction is undone ({_0}): roll it back{after}", after = again(*_0))]
     Undone(Undone),
     /// The store cannot be reached or cannot write now. Nothing was acknowledged.
     #[error("the store is unavailable: {0}")]
@@ -54,6 +54,13 @@ pub enum Undone {
     /// An earlier statement of it failed, and what it failed of may not pass by itself.
     #[error("an earlier statement of it failed")]
     Aborted,
+}
+
+const fn again(undone: Undone) -> &'static str {
+    match undone {
+        Undone::Deadlock | Undone::Serialization => " and begin it again",
+        Undone::Aborted => ", and see what its own error was",
+    }
 }
 
 impl StoreError {

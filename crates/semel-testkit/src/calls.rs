@@ -127,7 +127,7 @@ calls! {
     fail: |s| s.engine.fail(s.running.id, bearer(&s.running), Report::default());
     give_back: |s| s.engine.give_back(s.running.id, bearer(&s.running));
     snooze: |s| s.engine.snooze(s.running.id, bearer(&s.running), Duration::from_millis(50));
-    progress: |s| s.engine.progress(s.running.id, bearer(&s.running), "1".into());
+    progress: |s| s.engine.progress(s.running.id, bearer(&s.running), "1".into(), None);
     extend: |s| s.engine.extend(vec![(s.running.id, bearer(&s.running))], None, &Queues::All);
     cancel_a_run: |s| s.engine.cancel(s.running.id, Bearer::default());
     cancel_a_waiting: |s| s.engine.cancel(s.waiting.id, Bearer::default());

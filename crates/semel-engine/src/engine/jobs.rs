@@ -86,12 +86,19 @@ impl Engine {
         self.settle(head_of, id, move |draft, id| settle::snooze(draft, id, &bearer, wait)).await
     }
 
-    /// A worker says how far a run has come: a JSON value.
+    /// A worker says how far a run has come: a JSON value. It counts as a heartbeat that names this length, or none.
     ///
     /// # Errors
     /// When the store cannot commit.
-    pub async fn progress(&self, id: JobId, bearer: Bearer, value: Bytes) -> Result<Settled, StoreError> {
-        self.settle(head_of, id, move |draft, id| settle::progress(draft, id, &bearer, &value)).await
+    pub async fn progress(
+        &self,
+        id: JobId,
+        bearer: Bearer,
+        value: Bytes,
+        visibility_ms: Option<u32>,
+    ) -> Result<Settled, StoreError> {
+        let told = move |draft: &mut Draft, id| settle::progress(draft, id, &bearer, &value, visibility_ms);
+        self.settle(head_of, id, told).await
     }
 
     /// A heartbeat for these jobs: one answer per job, in order; those of other queues than these are not there. One that could not be

@@ -437,7 +437,7 @@ fn names_outside_of_args_and_meta_have_a_bound() {
     }
 }
 
-/// It hid nothing, and what it was meant for was shown to everybody.
+/// Any other hides nothing, and what it is meant for would be shown to everybody.
 #[test]
 fn a_pointer_into_an_array_names_an_element_by_its_number() {
     let text = |pointer: &str| {

@@ -231,3 +231,23 @@ fn a_batch_says_which_of_its_jobs_is_wrong() {
         assert_eq!(Batch::parse(text).unwrap_err().pointer, "/jobs", "{text}");
     }
 }
+
+/// As a heartbeat does: a worker that fetched for less dies no later for having told how far it was.
+#[test]
+fn progress_names_how_long_the_lease_is_to_last() {
+    let length =
+        |member: &str| Progress::parse(&format!(r#"{{"progress":0.5{member}}}"#)).unwrap().visibility_ms;
+    assert_eq!(length(""), None);
+    assert_eq!(length(r#","visibility_timeout_ms":5000"#), Some(5_000));
+    assert_eq!(length(r#","visibility_timeout":"PT5S""#), Some(5_000));
+}
+
+/// Of a problem that a worker was answered by somebody else, and passes on.
+#[test]
+fn a_problem_of_http_is_a_failure_as_it_stands() {
+    let problem =
+        r#"{"type":"https://example.com/busy","title":"Busy","status":503,"detail":"come back later"}"#;
+    let told = Nack::parse(&format!(r#"{{"job_id":"{ID}","error":{problem}}}"#)).unwrap();
+    let report = told.report.unwrap();
+    assert_eq!((&*report.message, &*report.error_type), ("come back later", "https://example.com/busy"));
+}

@@ -127,7 +127,7 @@ async fn too_much_at_once_is_refused_at_once() {
     server.stop().await;
 }
 
-/// A client who read none of its answers once had the server keep all of them.
+/// A client who reads none of its answers would have the server keep all of them.
 #[tokio::test]
 async fn an_answer_that_finds_no_room_is_refused_unless_it_tells_what_was_done() {
     let bounds = Bounds { answer_bytes: 10, answer_bytes_free: 1_024, ..Bounds::default() };

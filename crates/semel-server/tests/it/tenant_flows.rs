@@ -2,6 +2,7 @@
 
 use semel_client::{HeaderMap, HeaderValue, Method};
 use semel_core::cron::Overlap;
+use semel_core::sight::Queues;
 use semel_core::tenant::Tenant;
 use semel_engine::crons::CRONS_PER_TENANT_MAX;
 use semel_testkit::flows::{cron_name, registration};
@@ -368,12 +369,23 @@ async fn a_tenant_has_so_many_bytes_of_crons() {
     let large = format!("[\"{}\"]", "x".repeat(900 * 1024));
     let yearly = registration("0 3 1 1 *", Overlap::Allow, make::job().args(&large).offer());
     let mut number = 0;
-    while acme.has_room_for_cron(&cron_name("more")).await.unwrap() {
-        acme.register_cron(cron_name(&format!("c{number}")), yearly.clone()).await.unwrap();
+    let name = |number: usize| cron_name(&format!("c{number}"));
+    while acme.has_room_for_cron(&name(number), &yearly).await.unwrap() {
+        acme.register_cron(name(number), yearly.clone()).await.unwrap();
         number += 1;
         assert!(number < 100, "there is no bound");
     }
     assert!(number > 40, "{number}");
-    assert!(acme.has_room_for_cron(&cron_name("c0")).await.unwrap(), "it is there");
+    assert!(acme.has_room_for_cron(&cron_name("c0"), &yearly).await.unwrap(), "it is there");
+    // One that is there grows no further than all of them may.
+    let small = registration("0 3 1 1 *", Overlap::Allow, make::job().offer());
+    acme.remove_cron(cron_name("c0"), Queues::All).await.unwrap();
+    acme.register_cron(cron_name("small"), small).await.unwrap();
+    assert!(acme.has_room_for_cron(&cron_name("small"), &yearly).await.unwrap());
+    acme.register_cron(cron_name("small"), yearly.clone()).await.unwrap();
+    acme.register_cron(cron_name("small2"), registration("0 3 1 1 *", Overlap::Allow, make::job().offer()))
+        .await
+        .unwrap();
+    assert!(!acme.has_room_for_cron(&cron_name("small2"), &yearly).await.unwrap());
     server.stop().await;
 }

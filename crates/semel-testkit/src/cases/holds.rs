@@ -202,7 +202,7 @@ pub async fn what_is_known_of_duplicates_outlives_what_a_worker_writes(f: &Fixtu
     let mut expected = told(12).await;
     let (run, _) = f.claim_one().await;
     let half = bytes("0.5");
-    done(f.decide(|draft| settle::progress(draft, run.id, &bearer(&run), &half)).await);
+    done(f.decide(|draft| settle::progress(draft, run.id, &bearer(&run), &half, None)).await);
     let known = async || {
         let (head, full) = f.full(first.id).await.unwrap();
         (head.state, Duplicates::decode(full.note(NoteKind::Duplicates).unwrap()).unwrap())

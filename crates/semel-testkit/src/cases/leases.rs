@@ -290,16 +290,20 @@ pub async fn progress_is_kept_and_has_the_lease_last_as_a_heartbeat_does(f: &Fix
     let (run, _) = f.claim_one().await;
     f.advance(SECOND).await;
     let half = bytes("0.5");
-    let told = done(f.decide(|draft| settle::progress(draft, run.id, &bearer(&run), &half)).await);
+    let told = done(f.decide(|draft| settle::progress(draft, run.id, &bearer(&run), &half, None)).await);
     assert_eq!((told.fence, told.state), (run.fence, State::Active));
     let (before, after) = (run.lease.as_ref().unwrap(), told.lease.as_ref().unwrap());
     let longer = after.visible_until.since(before.visible_until);
     assert!(longer >= SECOND && longer < SECOND * 2, "{longer:?}");
     assert_eq!(after.run_until, before.run_until, "its time does not move");
+    // Whoever fetched for less says so again: a worker that dies delays its job no longer.
+    let short = f.decide(|draft| settle::progress(draft, run.id, &bearer(&run), &half, Some(5_000)));
+    let left = done(short.await).lease.unwrap().visible_until.since(f.now().await);
+    assert!(left <= SECOND * 5, "{left:?}");
     let (_, full) = f.full(run.id).await.unwrap();
     assert_eq!(full.note(NoteKind::Progress), Some(&half));
     f.complete(&run).await;
-    let late = f.decide(|draft| settle::progress(draft, run.id, &bearer(&run), &half)).await;
+    let late = f.decide(|draft| settle::progress(draft, run.id, &bearer(&run), &half, None)).await;
     assert_eq!(late, Settled::Refused(Refusal::WrongState(State::Completed)));
 }
 
@@ -378,7 +382,7 @@ pub async fn a_dead_letter_that_is_sent_back_begins_anew(f: &Fixture) {
     assert_eq!(f.claim_one().await.0.id, run.id);
 }
 
-/// They meet by the job's version, though neither moves anything else of it.
+/// They meet by the job's version, though neither moves its state or fence.
 pub async fn of_two_who_tell_progress_at_once_one_tells_it_again(f: &Fixture) {
     f.create(&job().offer()).await;
     let (run, _) = f.claim_one().await;
@@ -386,7 +390,7 @@ pub async fn of_two_who_tell_progress_at_once_one_tells_it_again(f: &Fixture) {
     let reads = Reads { heads: vec![run.id], ..Reads::default() };
     let mut groups = Vec::new();
     for _ in 0..2 {
-        let told = |draft: &mut Draft| settle::progress(draft, run.id, &bearer(&run), &half);
+        let told = |draft: &mut Draft| settle::progress(draft, run.id, &bearer(&run), &half, None);
         groups.push(f.decided(&reads, told).await.1);
     }
     assert_eq!(f.commit(groups).await, [Applied, Stale]);

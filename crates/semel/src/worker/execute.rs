@@ -265,10 +265,10 @@ fn tell_of_failure(job: &Delivery, outcome: &Outcome, is_discarded: bool) {
     let (Outcome::Retry(failure) | Outcome::Discard(failure)) = outcome else { return };
     let Delivery { id, job_type, queue, attempt, .. } = job;
     let (job_type, queue, error) = (&**job_type, &**queue, failure.error_type());
-    if is_discarded {
+    if is_discarded || matches!(outcome, Outcome::Discard(_)) {
         tracing::error!(job = %id, job_type, queue, attempt, error, "an attempt has failed, and the job is discarded");
     } else {
-        tracing::warn!(job = %id, job_type, queue, attempt, error, "an attempt has failed; the job is tried again");
+        tracing::warn!(job = %id, job_type, queue, attempt, error, "an attempt has failed");
     }
 }
 

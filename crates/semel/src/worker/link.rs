@@ -366,7 +366,7 @@ impl Link for Local {
 
     fn progress<'a>(&'a self, run: &'a Delivery, value: Bytes) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
-            match self.engine()?.progress(run.id, bearer(run), value).await? {
+            match self.engine()?.progress(run.id, bearer(run), value, run.asked_lease()).await? {
                 Settled::Done(_) | Settled::Repeated(_) => Ok(()),
                 Settled::Refused(_) => Err(Error::LeaseLost(run.id)),
             }

@@ -332,7 +332,10 @@ impl Link for Remote {
     fn progress<'a>(&'a self, run: &'a Delivery, value: Bytes) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
             // As text, so that the value keeps its bytes.
-            let mut text = format!("{{\"lease\":\"{}\",\"value\":", LeaseToken(run.fence)).into_bytes();
+            let lease = run.asked_lease().map(|millis| format!(",\"visibility_timeout_ms\":{millis}"));
+            let lease = lease.unwrap_or_default();
+            let mut text =
+                format!("{{\"lease\":\"{}\"{lease},\"value\":", LeaseToken(run.fence)).into_bytes();
             text.extend_from_slice(&value);
             text.push(b'}');
             let path = format!("/ojs/v1/jobs/{}/progress", run.id);

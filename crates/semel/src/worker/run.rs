@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::link::Link;
+use super::link::{Link, millis};
 use super::stop::{Cause, Stop};
 use crate::error::Error;
 use crate::stored::payload;
@@ -55,6 +55,11 @@ impl Delivery {
     /// however long the answer that granted it was on its way.
     pub(crate) fn attempt_ends(&self) -> Instant {
         (self.asked + self.timeout).max(self.granted + self.timeout.min(ATTEMPT_LEAST))
+    }
+
+    /// How long its lease is to last from a sign of life on, in milliseconds, where the job itself does not say.
+    pub(crate) fn asked_lease(&self) -> Option<u32> {
+        (!self.has_own_lease).then(|| millis(self.lease))
     }
 
     /// By when it begins, or is given back: with half of the time gone that it came with.
