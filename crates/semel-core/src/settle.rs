@@ -41,6 +41,13 @@ pub enum Refusal {
     Corrupt(Corrupt),
 }
 
+impl Refusal {
+    /// Whether the job was cancelled, or another took its place: its run is to be told, whatever lease it has.
+    pub const fn is_cancelled(&self) -> bool {
+        matches!(self, Self::StaleLease(State::Cancelled) | Self::WrongState(State::Cancelled))
+    }
+}
+
 /// What became of a request about a run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Settled {

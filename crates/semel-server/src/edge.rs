@@ -225,7 +225,7 @@ fn admit(
     Ok((caller, place))
 }
 
-fn identify(app: &App, request: &Request) -> Result<Caller, Problem> {
+pub(crate) fn identify(app: &App, request: &Request) -> Result<Caller, Problem> {
     match app.config.tokens.admit(request.headers(), || SystemClock.now()) {
         Admitted::Open => check_browser(request).map(|()| Caller::default()),
         Admitted::As(token) => Ok(Caller::with(token)),
@@ -236,7 +236,7 @@ fn identify(app: &App, request: &Request) -> Result<Caller, Problem> {
 
 /// Refuses what a browser may send for a page that is not this server's own. Without tokens whoever reaches the server
 /// may do everything, and a browser on its machine reaches it for any page that it shows.
-pub(crate) fn check_browser(request: &Request) -> Result<(), Problem> {
+fn check_browser(request: &Request) -> Result<(), Problem> {
     let headers = request.headers();
     let site = headers.get(FETCH_SITE).map(HeaderValue::as_bytes);
     // Browsers that do not say it, old ones and those on plain connections, say at least from where the page is.
@@ -291,15 +291,19 @@ fn check_version(headers: &HeaderMap) -> Result<(), Problem> {
     }
 }
 
+/// Of a request that has a cause other than itself.
+const FAILED: &str = "a request failed";
+
 fn finish(response: &mut Response, id: HeaderValue, app: &App) {
     if let Some(mut refused) = refusal(response) {
         let request_id = id.to_str().unwrap_or_default();
         if let Some(cause) = &refused.cause {
             let code = refused.problem.code().entry().wire;
-            const WHAT: &str = "a request failed";
-            // While the store refuses, every request does.
-            if let Some(repeated) = app.engine.store().refrain().again(WHAT, cause) {
-                tracing::error!(request_id, code, cause, repeated, "{WHAT}");
+            let refrain = app.engine.store().refrain();
+            // While the store refuses, every request does. Of what is nobody's fault but ours each is found by its id.
+            let is_ours = refused.problem.code() == Code::Internal;
+            if let Some(repeated) = if is_ours { Some(0) } else { refrain.again(FAILED, cause) } {
+                tracing::error!(request_id, code, cause, repeated, "{FAILED}");
             }
             if app.config.tells_causes {
                 refused.problem = refused.problem.because(cause);

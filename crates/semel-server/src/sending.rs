@@ -23,10 +23,11 @@ pub(crate) fn counted(response: Response, place: Option<&Place>, only_reads: boo
     let Some(place) = place else { return response };
     let bytes = response.body().size_hint().exact().unwrap_or(0);
     let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-    if only_reads && let Err(problem) = place.answer(bytes) {
+    if !only_reads {
+        place.must_answer(bytes);
+    } else if let Err(problem) = place.answer(bytes) {
         return Refused::from(problem).into_response();
     }
-    place.must_answer(bytes);
     response
 }
 

@@ -7,17 +7,15 @@ use std::time::Duration;
 use axum::extract::Request;
 use http::StatusCode;
 use semel_core::limits;
-use semel_core::sight::Queues;
 use semel_core::state::State;
 use semel_ojs::write::object;
-use semel_store::clock::{Clock as _, Offset, SystemClock};
+use semel_store::clock::Offset;
 use semel_store::random;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use crate::App;
-use crate::auth::{Admitted, Role};
-use crate::edge::check_browser;
+use crate::edge::identify;
 use crate::respond::{Answer, Answered};
 use crate::tenancy::Scope;
 
@@ -142,13 +140,10 @@ pub(crate) async fn health(Scope(app): Scope, request: Request) -> Answered {
 /// Whether whoever asks is told what ails the store, which may name its machines and files: who may do everything, of no tenant. Without
 /// tokens a page that a browser shows is none of these.
 fn may_know(app: &App, request: &Request) -> bool {
-    match app.config.tokens.admit(request.headers(), || SystemClock.now()) {
-        Admitted::Open => check_browser(request).is_ok(),
-        Admitted::As(token) => {
-            token.tenant.is_none() && token.queues == Queues::All && token.roles.contains(&Role::Admin)
-        }
-        Admitted::Twice | Admitted::Refused => false,
-    }
+    identify(app, request).is_ok_and(|caller| {
+        let is_of_a_tenant = caller.token().is_some_and(|token| token.tenant.is_some());
+        caller.is_operator() && !caller.is_limited() && !is_of_a_tenant
+    })
 }
 
 /// `GET /ready`.

@@ -79,17 +79,37 @@ fn config(certificates: &[u8], key: &[u8]) -> Result<Arc<ServerConfig>, TlsError
         .with_no_client_auth()
         .with_single_cert(chain, key)?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    if let Some(ends) = ends {
-        warn_of_end(ends, SystemClock.now());
+    if let Some(ends) = ends
+        && let Some(warning) = warning_of(ends, SystemClock.now())
+    {
+        tracing::warn!(%ends, "{warning}");
     }
     Ok(Arc::new(config))
 }
 
-/// Warns of a chain of which the first to end ends then.
-fn warn_of_end(ends: Timestamp, now: Timestamp) {
+/// What is to be said of a chain of which the first to end ends then.
+fn warning_of(ends: Timestamp, now: Timestamp) -> Option<&'static str> {
     if ends <= now {
-        tracing::warn!(%ends, "the certificate has ended, and clients that check it refuse this server: get a new one, and send SIGHUP");
+        Some(
+            "the certificate has ended, and clients that check it refuse this server: get a new one, and send SIGHUP",
+        )
     } else if ends <= now.saturating_add(WARNED_BEFORE) {
-        tracing::warn!(%ends, "the certificate ends soon: get a new one, and send SIGHUP");
+        Some("the certificate ends soon: get a new one, and send SIGHUP")
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_is_warned_of_from_two_weeks_before_its_end() {
+        let (now, day) = (Timestamp::from_millis(1_767_225_600_000), Duration::from_secs(24 * 3600));
+        let in_days = |days: u32| warning_of(now.saturating_add(day * days), now);
+        assert!(warning_of(now, now).unwrap().contains("has ended"));
+        assert!(in_days(1).unwrap().contains("ends soon") && in_days(14).is_some());
+        assert_eq!(in_days(15), None);
     }
 }

@@ -11,6 +11,7 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request};
 use http::StatusCode;
 use semel_core::event::{Event, EventKind};
+use semel_core::hex;
 use semel_core::ident::JobId;
 use semel_core::time::Timestamp;
 use semel_core::webhook::{Delivery, Secret, Subscription, Wish};
@@ -309,5 +310,5 @@ fn check(wish: &Wish, rules: Rules) -> Result<(), Problem> {
 fn random() -> Result<String, Problem> {
     let mut bytes = [0_u8; 32];
     getrandom::fill(&mut bytes).map_err(|_| Problem::internal())?;
-    Ok(bytes.iter().fold("whsec_".to_owned(), |text, byte| text + &format!("{byte:02x}")))
+    Ok(format!("whsec_{}", hex::text(&bytes)))
 }

@@ -198,12 +198,7 @@ pub(crate) const fn reason(refusal: &Refusal) -> &'static str {
 
 /// Why a job is not the worker's any more, in a word. That it was cancelled, or replaced, is its worker's to tell the handler.
 const fn why_lost(refusal: &Refusal) -> &'static str {
-    match refusal {
-        Refusal::StaleLease(State::Cancelled) | Refusal::WrongState(State::Cancelled) => {
-            State::Cancelled.name()
-        }
-        _ => reason(refusal),
-    }
+    if refusal.is_cancelled() { State::Cancelled.name() } else { reason(refusal) }
 }
 
 /// On a test server a job's meta may say what its worker is told: the conformance suites have no other way.

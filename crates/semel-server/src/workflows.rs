@@ -161,20 +161,30 @@ pub(crate) async fn as_it_goes_on(
     mut workflow: Workflow,
 ) -> Result<(Workflow, impl Fn(&Step) -> Option<&'static str> + use<>), StoreError> {
     let running = workflow.steps.iter().filter(|step| step.status == StepStatus::Running);
-    let ids: Vec<JobId> = running.filter_map(Step::job).collect();
-    let heads = app.engine.heads(ids).await?;
-    let replaced = heads.iter().filter(|head| head.state == JobState::Cancelled);
+    let mut states = states_of(app, running.filter_map(Step::job).collect()).await?;
     let (mut successors, mut left) = (Map::default(), SUCCESSORS_MAX);
-    for head in replaced {
-        successors.insert(head.id, successor(app, head.id, &mut left).await?);
+    for (id, _) in states.iter().filter(|(_, state)| **state == JobState::Cancelled) {
+        successors.insert(*id, successor(app, *id, &mut left).await?);
+    }
+    if !successors.is_empty() {
+        states.extend(states_of(app, successors.values().copied().collect()).await?);
     }
     for step in workflow.steps.iter_mut().filter(|step| step.status == StepStatus::Running) {
         if let Some(next) = step.job().and_then(|job| successors.get(&job)) {
             step.job = Some(next.to_string());
         }
     }
-    let state_of = states_of_running(app, &workflow).await?;
+    // In the specification's words.
+    let state_of = move |step: &Step| {
+        let state = step.job().and_then(|job| states.get(&job))?;
+        Some(if *state == JobState::Active { "active" } else { "pending" })
+            .filter(|_| step.status == StepStatus::Running)
+    };
     Ok((workflow, state_of))
+}
+
+async fn states_of(app: &App, ids: Vec<JobId>) -> Result<Map<JobId, JobState>, StoreError> {
+    Ok(app.engine.heads(ids).await?.into_iter().map(|head| (head.id, head.state)).collect())
 }
 
 /// The last of the jobs that took the place of one, and of one another, as far as they may be shown and so many may be looked at.
@@ -189,20 +199,4 @@ async fn successor(app: &App, id: JobId, left: &mut usize) -> Result<JobId, Stor
         }
     }
     Ok(last)
-}
-
-/// The states that the jobs of the steps that go on have now, in the specification's words.
-async fn states_of_running(
-    app: &App,
-    workflow: &Workflow,
-) -> Result<impl Fn(&Step) -> Option<&'static str> + use<>, StoreError> {
-    let running = workflow.steps.iter().filter(|step| step.status == StepStatus::Running);
-    let ids: Vec<JobId> = running.filter_map(Step::job).collect();
-    let states: Map<JobId, JobState> =
-        app.engine.heads(ids).await?.into_iter().map(|head| (head.id, head.state)).collect();
-    Ok(move |step: &Step| {
-        let state = step.job().and_then(|job| states.get(&job))?;
-        Some(if *state == JobState::Active { "active" } else { "pending" })
-            .filter(|_| step.status == StepStatus::Running)
-    })
 }

@@ -227,42 +227,12 @@ impl EnqueueMany {
     async fn offer(self) -> Result<Many, Error> {
         let engine = self.semel.engine()?;
         let whole = self.mode == Mode::AllOrNothing;
-        let beyond = |bound: String| Error::Invalid {
-            pointer: String::new(),
-            message: format!(
-                "the batch has more than {bound}, which is what goes together; offer less at a time"
-            ),
-        };
         if whole && self.envelopes.len() > BATCH_JOBS_MAX {
-            return Err(beyond(format!("{BATCH_JOBS_MAX} jobs")));
+            return Err(beyond(&format!("{BATCH_JOBS_MAX} jobs")));
         }
-        let mut answers: Vec<Option<Result<Enqueued, Error>>> = Vec::with_capacity(self.envelopes.len());
-        let mut offers: Vec<Offer> = Vec::with_capacity(self.envelopes.len());
-        let mut unoffered = Vec::with_capacity(self.envelopes.len());
-        let mut counts = Counts::default();
-        let mut bytes = 0;
-        for (index, envelope) in self.envelopes.into_iter().enumerate() {
-            match read(&self.semel, envelope) {
-                Ok((offer, rest)) => {
-                    bytes += offer.body.len();
-                    // Its commit is shared with others, who would fail with it where the store takes no more.
-                    if whole && bytes > GROUP_BYTES_MAX {
-                        return Err(beyond(format!("{} MiB of jobs", GROUP_BYTES_MAX >> 20)));
-                    }
-                    answers.push(None);
-                    offers.push(offer);
-                    unoffered.push(rest);
-                }
-                Err(error) if whole => {
-                    let reason = error.to_string();
-                    return Err(Error::Batch { index, reason, outcome: Box::new(Err(error)) });
-                }
-                Err(error) => {
-                    counts.rejected += 1;
-                    answers.push(Some(Err(error)));
-                }
-            }
-        }
+        // Its commit is shared with others, who would fail with it where the store takes no more.
+        let bytes_max = if whole { GROUP_BYTES_MAX } else { usize::MAX };
+        let (given, mut offers) = Given::read(&self.semel, self.envelopes, self.mode, bytes_max)?;
         let mut outcomes: Vec<Outcome> = Vec::with_capacity(offers.len());
         let mut broken = None;
         while !offers.is_empty() {
@@ -277,20 +247,76 @@ impl EnqueueMany {
                     break;
                 }
                 Ok(Batch::Refused { index, outcome }) => {
-                    return Err(refused(&self.semel, &unoffered, index, outcome));
+                    return Err(given.refused(&self.semel, index, outcome));
                 }
             }
         }
-        counts += Counts::of(&outcomes);
-        let undecided = unoffered.len() - outcomes.len();
-        counts.rejected += u64::try_from(undecided).unwrap_or_default();
-        let mut decided = outcomes.into_iter().zip(&unoffered);
+        let unheard = || broken.clone().map_or(Error::Closed, Error::from);
+        Ok(given.told(&self.semel, outcomes, unheard))
+    }
+}
+
+/// Many envelopes of one call, read: what those that cannot be offered are told, and what is needed to tell the others.
+pub(crate) struct Given {
+    /// One of each; none yet of those that are offered.
+    answers: Vec<Option<Result<Enqueued, Error>>>,
+    unoffered: Vec<Unoffered>,
+}
+
+impl Given {
+    /// Reads them, and gives what is to be offered.
+    ///
+    /// # Errors
+    /// [`Error::Batch`] of the first that cannot be offered, where they go together; where all are longer than `bytes_max`.
+    pub(crate) fn read(
+        semel: &Semel,
+        envelopes: Vec<Envelope>,
+        mode: Mode,
+        bytes_max: usize,
+    ) -> Result<(Self, Vec<Offer>), Error> {
+        let mut given = Self { answers: Vec::with_capacity(envelopes.len()), unoffered: Vec::new() };
+        let (mut offers, mut bytes) = (Vec::with_capacity(envelopes.len()), 0);
+        for (index, envelope) in envelopes.into_iter().enumerate() {
+            match read(semel, envelope) {
+                Ok((offer, rest)) => {
+                    bytes += offer.body.len();
+                    if bytes > bytes_max {
+                        return Err(beyond(&format!("{} MiB of jobs", bytes_max >> 20)));
+                    }
+                    given.answers.push(None);
+                    given.unoffered.push(rest);
+                    offers.push(offer);
+                }
+                Err(error) if mode == Mode::AllOrNothing => {
+                    let reason = error.to_string();
+                    return Err(Error::Batch { index, reason, outcome: Box::new(Err(error)) });
+                }
+                Err(error) => given.answers.push(Some(Err(error))),
+            }
+        }
+        Ok((given, offers))
+    }
+
+    /// What is told where one of those that were offered broke the batch.
+    pub(crate) fn refused(&self, semel: &Semel, index: usize, outcome: Outcome) -> Error {
+        let reason =
+            Problem::of_outcome(&outcome).map(|problem| problem.message().to_owned()).unwrap_or_default();
+        let told = self.unoffered.get(index).map(|offer| Enqueued::of(semel, offer, outcome));
+        Error::Batch { index, reason, outcome: Box::new(told.unwrap_or(Err(Error::Closed))) }
+    }
+
+    /// What all are told: by what became of those that were decided, the first of those that were offered. The others failed by `unheard`.
+    pub(crate) fn told(self, semel: &Semel, outcomes: Vec<Outcome>, unheard: impl Fn() -> Error) -> Many {
+        let mut counts = Counts::of(&outcomes);
+        counts.rejected += u64::try_from(self.answers.len() - outcomes.len()).unwrap_or_default();
+        let mut decided = outcomes.into_iter().zip(&self.unoffered);
         let mut answer_next = || match decided.next() {
-            Some((outcome, rest)) => Enqueued::of(&self.semel, rest, outcome),
-            None => Err(broken.clone().map_or(Error::Closed, Error::from)),
+            Some((outcome, rest)) => Enqueued::of(semel, rest, outcome),
+            None => Err(unheard()),
         };
-        let outcomes = answers.into_iter().map(|answer| answer.unwrap_or_else(&mut answer_next)).collect();
-        Ok(Many { outcomes, counts })
+        let answers = self.answers.into_iter();
+        let outcomes = answers.map(|answer| answer.unwrap_or_else(&mut answer_next)).collect();
+        Many { outcomes, counts }
     }
 }
 
@@ -300,6 +326,16 @@ impl IntoFuture for EnqueueMany {
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(self.offer())
+    }
+}
+
+/// More than goes together.
+fn beyond(bound: &str) -> Error {
+    Error::Invalid {
+        pointer: String::new(),
+        message: format!(
+            "the batch has more than {bound}, which is what goes together; offer less at a time"
+        ),
     }
 }
 
@@ -314,14 +350,6 @@ fn piece(offers: &[Offer], mode: Mode) -> usize {
         bytes <= GROUP_BYTES_MAX
     };
     offers.iter().take(BATCH_JOBS_MAX).take_while(fits).count().max(1)
-}
-
-/// What is told of a batch that one of its jobs broke.
-pub(crate) fn refused(semel: &Semel, offered: &[Unoffered], index: usize, outcome: Outcome) -> Error {
-    let reason =
-        Problem::of_outcome(&outcome).map(|problem| problem.message().to_owned()).unwrap_or_default();
-    let told = offered.get(index).map(|offer| Enqueued::of(semel, offer, outcome));
-    Error::Batch { index, reason, outcome: Box::new(told.unwrap_or(Err(Error::Closed))) }
 }
 
 #[cfg(test)]

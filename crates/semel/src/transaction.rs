@@ -3,7 +3,7 @@
 use std::fmt;
 
 use bytes::Bytes;
-use semel_core::enqueue::{Batch, Counts, Mode};
+use semel_core::enqueue::{Batch, Mode};
 use semel_core::lease::{Bearer, LeaseToken};
 use semel_core::limits::BATCH_JOBS_MAX;
 use semel_core::settle::{Refusal, Settled};
@@ -11,7 +11,7 @@ use semel_postgres::Session;
 use serde::Serialize;
 use tokio::sync::Mutex;
 
-use crate::enqueue::{Many, SOURCE, read, refused};
+use crate::enqueue::{Given, Many, SOURCE};
 use crate::envelope::{Envelope, IntoEnvelope};
 use crate::error::Error;
 use crate::outcome::Enqueued;
@@ -144,41 +144,15 @@ impl InTransaction<'_> {
                 message: format!("more than {BATCH_JOBS_MAX} jobs in one call; offer fewer at a time"),
             });
         }
-        let mut answers = Vec::with_capacity(envelopes.len());
-        let (mut offers, mut unoffered) = (Vec::new(), Vec::new());
-        let mut counts = Counts::default();
-        for (index, envelope) in envelopes.into_iter().enumerate() {
-            match read(&self.semel, envelope) {
-                Ok((offer, rest)) => {
-                    answers.push(None);
-                    offers.push(offer);
-                    unoffered.push(rest);
-                }
-                Err(error) if mode == Mode::AllOrNothing => {
-                    let reason = error.to_string();
-                    return Err(Error::Batch { index, reason, outcome: Box::new(Err(error)) });
-                }
-                Err(error) => {
-                    counts.rejected += 1;
-                    answers.push(Some(Err(error)));
-                }
-            }
-        }
+        let (given, offers) = Given::read(&self.semel, envelopes, mode, usize::MAX)?;
         let mut session = self.session.lock().await;
         let mut transaction = database.inside(&mut **session);
         let outcomes = match engine.enqueue_batch_inside(&mut transaction, offers, mode, SOURCE).await? {
             Batch::Done(outcomes) => outcomes,
             Batch::Refused { index, outcome } => {
-                return Err(refused(&self.semel, &unoffered, index, outcome));
+                return Err(given.refused(&self.semel, index, outcome));
             }
         };
-        counts += Counts::of(&outcomes);
-        let mut decided = outcomes.into_iter().zip(&unoffered);
-        let mut answer_next = || match decided.next() {
-            Some((outcome, rest)) => Enqueued::of(&self.semel, rest, outcome),
-            None => Err(Error::Closed),
-        };
-        let outcomes = answers.into_iter().map(|answer| answer.unwrap_or_else(&mut answer_next)).collect();
-        Ok(Many { outcomes, counts })
+        Ok(given.told(&self.semel, outcomes, || Error::Closed))
     }
 }

@@ -12,7 +12,6 @@ use crate::lineage::Lineage;
 use crate::settle::Settled;
 use crate::task::{TaskOutcome, TaskPlan};
 use crate::tenant::Namespace;
-use crate::unique::Admission;
 use crate::waiting::{Waiter, Waiters};
 use crate::workflow::{Cancelled, Created, Plan, PlannedStep, Workflow};
 
@@ -185,22 +184,6 @@ impl Show for KeyReleased {
         match self {
             Self::Done(heads) => heads.show(space),
             Self::NobodyHolds | Self::TooMany => {}
-        }
-    }
-}
-
-impl Show for Admission {
-    fn show(&mut self, space: &Namespace) {
-        match self {
-            Self::Create => {}
-            Self::Existing { holder, renew } | Self::Reject { holder, renew, .. } => {
-                holder.show(space);
-                renew.show(space);
-            }
-            Self::Replace { holders, .. } => holders.show(space),
-            Self::AmendFollowUp { follow_up } => follow_up.show(space),
-            Self::CreateFollowUp { after } => after.show(space),
-            Self::AmendWaiting { holder } => holder.show(space),
         }
     }
 }

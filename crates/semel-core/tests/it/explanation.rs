@@ -11,7 +11,9 @@ use semel_core::job::Head;
 use semel_core::sight::Queues;
 use semel_core::state::{State, StateSet};
 use semel_core::unique::explain::{blocking_sentence, policy_sentence};
-use semel_core::unique::{Advice, Disclose, Hold, PeriodFrom, UniqueKey, UniquePolicy, advice, blocks};
+use semel_core::unique::{
+    Advice, Disclose, Hold, OnConflict, PeriodFrom, UniqueKey, UniquePolicy, advice, blocks,
+};
 
 use crate::admission::{NOW, head};
 use crate::policy;
@@ -124,6 +126,9 @@ fn an_explanation_shows_what_its_caller_may_see_and_leaves_no_trace() {
         let told = explain(&mut draft, &offer(crate::policy(policy), key)).unwrap();
         let writes = draft.finish().writes;
         assert!(writes.is_empty(), "{writes:?}");
+        let strategies = told.strategies.len();
+        let is_whole = policy.contains("never");
+        assert_eq!(strategies, if is_whole { 3 } else { OnConflict::ALL.len() }, "{policy}");
         (told.holders.iter().map(|head| head.id).collect::<Vec<_>>(), told.disclose)
     };
     assert_eq!(told("{}", &[&older, &foreign, &newer]), (vec![newer.id, older.id], Disclose::Always));

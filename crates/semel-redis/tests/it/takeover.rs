@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use semel_core::draft::Reads;
 use semel_core::enqueue::Outcome;
@@ -13,7 +13,7 @@ use semel_store::clock::ManualClock;
 use semel_store::{Backend, Store};
 use semel_testkit::crash::{Account, claim};
 use semel_testkit::make::keyed;
-use semel_testkit::patience::{rounds, until};
+use semel_testkit::patience::{PATIENCE, rounds, until};
 use semel_testkit::traffic::Traffic;
 
 use crate::nodes::Cluster;
@@ -37,8 +37,10 @@ const ENOUGH: usize = 10;
 
 /// Ends what is under way once there is enough of it, which may take a while on a busy machine.
 pub async fn ended(traffic: Traffic) -> Account {
+    let begun = Instant::now();
     loop {
         let account = traffic.account();
+        assert!(begun.elapsed() < PATIENCE, "there is not enough: {account:?}");
         if account.created.len() > ENOUGH && account.acked.len() > ENOUGH {
             return traffic.end().await;
         }

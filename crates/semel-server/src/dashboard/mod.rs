@@ -20,6 +20,7 @@ use http::header::{
     X_CONTENT_TYPE_OPTIONS,
 };
 use http::{HeaderMap, HeaderValue, StatusCode};
+use semel_core::hex;
 use semel_ojs::problem::DOCS_PATH;
 use sha2::{Digest as _, Sha256};
 
@@ -100,7 +101,7 @@ static SERVED: LazyLock<Vec<(File, HeaderValue)>> = LazyLock::new(|| {
 
 fn tag(file: &File) -> HeaderValue {
     let digest = Sha256::digest(file.text);
-    let hex: String = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+    let hex = hex::text(&digest[..16]);
     // Quotes and hex digits are a value; without one the file would only be sent every time.
     HeaderValue::try_from(format!("\"{hex}\"")).unwrap_or(HeaderValue::from_static("\"\""))
 }

@@ -90,7 +90,7 @@ pub(super) const WEBHOOKS: &[Parameter] = &[
 pub(super) const QUEUE_LIST: &[Parameter] = &[
     parameter(
         "limit",
-        r#"{"type":"integer","minimum":1,"maximum":10000,"default":1000}"#,
+        r#"{"type":"integer","minimum":1,"maximum":10000,"default":10000}"#,
         "Queues on a page.",
     ),
     parameter("cursor", TEXT, "`pagination.next_cursor` of the page before."),

@@ -200,10 +200,7 @@ async fn extend(
             Ok(Settled::Done(_) | Settled::Repeated(_)) => &mut beaten.extended,
             // By this very lease: its handler has said so itself, and goes on.
             Ok(Settled::Refused(Refusal::WrongState(State::Completed))) => &mut beaten.completed,
-            // Also one that another took the place of.
-            Ok(Settled::Refused(
-                Refusal::StaleLease(State::Cancelled) | Refusal::WrongState(State::Cancelled),
-            )) => &mut beaten.cancelled,
+            Ok(Settled::Refused(refusal)) if refusal.is_cancelled() => &mut beaten.cancelled,
             Ok(Settled::Refused(_)) => &mut beaten.lost,
             Err(Undecided::Held) => &mut beaten.busy,
             Err(Undecided::Unheard) => &mut beaten.unheard,
