@@ -76,6 +76,27 @@ pub struct Report {
     pub details: Option<Box<serde_json::value::RawValue>>,
 }
 
+impl Report {
+    /// Of a run whose end its worker did not tell.
+    fn untold(code: &str, message: &str) -> Self {
+        let (code, error_type) = (code.to_owned(), code.to_owned());
+        Self { code, message: message.to_owned(), error_type, ..Self::default() }
+    }
+
+    /// What is kept of it among a job's failures. `wait` is how long the next attempt waits, if there is one.
+    fn failure(&self, attempt: u32, at: Timestamp, wait: Option<Duration>) -> Failure {
+        Failure {
+            code: self.code.clone(),
+            message: self.message.clone(),
+            error_type: self.error_type.clone(),
+            attempt,
+            at: at.as_micros(),
+            retry_delay_ms: wait.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
+            details: self.details.clone(),
+        }
+    }
+}
+
 /// Clears what only a run has and moves the state. `burn` makes the old lease worthless.
 fn leave(draft: &Draft, head: &mut Head, event: Event, burn: bool) -> Result<(), Refusal> {
     head.state = next(head.state, event).map_err(|illegal| Refusal::WrongState(illegal.from))?;
@@ -188,15 +209,7 @@ fn fail_run(draft: &mut Draft, mut head: Head, full: &Full, report: &Report) -> 
         let chance = draft.chance();
         report.retry_in.unwrap_or_else(|| body.retry.wait_after(head.attempt, chance))
     });
-    history.push(Failure {
-        code: report.code.clone(),
-        message: report.message.clone(),
-        error_type: report.error_type.clone(),
-        attempt: head.attempt,
-        at: now.as_micros(),
-        retry_delay_ms: wait.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
-        details: report.details.clone(),
-    });
+    history.push(report.failure(head.attempt, now, wait));
     let event = if wait.is_some() { Event::FailRetry } else { Event::FailEnd };
     if let Err(refusal) = leave(draft, &mut head, event, false) {
         return Ok(Settled::Refused(refusal));
@@ -335,7 +348,7 @@ fn prolong(head: &mut Head, now: Timestamp, visibility_ms: Option<u32>) {
 }
 
 /// The lease or the execution time of a run is over: the job becomes available again, or fails by `timeout`, or is
-/// discarded with `lease_expired` at its last attempt (SEMANTICS 3). `None` when neither is over.
+/// discarded at its last attempt (SEMANTICS 3). A lost lease is a failure `lease_expired` either way. `None` when neither is over.
 ///
 /// # Errors
 /// [`Missing`] when the snapshot lacks the whole job.
@@ -354,21 +367,22 @@ pub fn reap(draft: &mut Draft, id: JobId) -> Result<Option<Settled>, Missing> {
         return Ok(None);
     }
     if !head.has_attempts_left() {
-        let report = Report {
-            code: "lease_expired".to_owned(),
-            message:
-                "the lease ran out at the last attempt: the worker neither answered nor sent a heartbeat"
-                    .to_owned(),
-            error_type: "lease_expired".to_owned(),
-            retryable: Some(false),
-            ..Report::default()
-        };
+        let message =
+            "the lease ran out at the last attempt: the worker neither answered nor sent a heartbeat";
+        let report = Report { retryable: Some(false), ..Report::untold(LEASE_EXPIRED, message) };
         head.fence = draft.next_version(head.fence);
         head.follow_up = head.follow_up.filter(|_| !is_planted(Bug::FollowUpLost));
         return fail_run(draft, head, &full, &report).map(Some);
     }
     if let Err(refusal) = leave(draft, &mut head, Event::LeaseExpired, true) {
         return Ok(Some(Settled::Refused(refusal)));
+    }
+    // Failures that cannot be read stay as they are: a job whose worker is gone is not to stay with it for that.
+    if let Ok(mut history) = failures(&full) {
+        let message = "the lease ran out: the worker neither answered nor sent a heartbeat";
+        let report = Report::untold(LEASE_EXPIRED, message);
+        history.push(report.failure(head.attempt, now, Some(Duration::ZERO)));
+        draft.note(id, NoteKind::Failures, Some(history.encode()));
     }
     head.started_at = None;
     head.available_at = now;
@@ -377,13 +391,11 @@ pub fn reap(draft: &mut Draft, id: JobId) -> Result<Option<Settled>, Missing> {
     Ok(Some(Settled::Done(Box::new(head))))
 }
 
+/// The code of a run's failure whose lease ran out.
+const LEASE_EXPIRED: &str = "lease_expired";
+
 fn time_out(draft: &mut Draft, mut head: Head, full: &Full) -> Result<Settled, Missing> {
-    let report = Report {
-        code: "timeout".to_owned(),
-        message: "the attempt ran longer than its timeout".to_owned(),
-        error_type: "timeout".to_owned(),
-        ..Report::default()
-    };
+    let report = Report::untold("timeout", "the attempt ran longer than its timeout");
     head.fence = draft.next_version(head.fence);
     fail_run(draft, head, full, &report)
 }

@@ -15,7 +15,7 @@ use semel_core::limit::Limit;
 use semel_core::settle::Settled;
 use semel_core::state::State;
 use semel_core::task::{TaskOutcome, TaskPlan};
-use semel_engine::duty::Tend;
+use semel_engine::duty::{Reap, Tend};
 use semel_engine::{Engine, Job};
 use semel_store::backend::{BoxFuture, Filter};
 use semel_store::clock::ManualClock;
@@ -199,6 +199,18 @@ async fn one_that_ran_before_takes_no_place_when_it_cannot_be_read_any_more() {
         assert_eq!(bench.fetch().await, [other], "{is_loaded}");
         assert_eq!(bench.state(spoiled).await.0, State::Active, "{is_loaded}");
     }
+}
+
+/// It is not the dead worker's for ever because its lost lease cannot be noted.
+#[tokio::test]
+async fn a_job_whose_failures_cannot_be_read_is_given_up_by_a_lease_that_ran_out() {
+    let bench = Bench::new();
+    let spoiled = bench.create(job().times(1_000, 0).offer()).await;
+    assert_eq!(bench.fetch().await, [spoiled]);
+    bench.garble(spoiled, NoteKind::Failures).await;
+    bench.clock.advance(SECOND);
+    assert_eq!(Reap.run_once(bench.engine.store()).await.unwrap().moved, 1);
+    assert_eq!(bench.state(spoiled).await, (State::Available, 1));
 }
 
 /// More of them than one look shows.

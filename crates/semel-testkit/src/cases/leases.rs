@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use semel_core::draft::{Draft, Reads};
+use semel_core::draft::{Draft, Full, Reads};
 use semel_core::enqueue::Outcome;
 use semel_core::job::{Ending, Head, NoteKind};
 use semel_core::lease::{Bearer, Grant, LeaseToken};
 use semel_core::life::{self, Revived};
 use semel_core::settle::{self, Refusal, Settled};
 use semel_core::state::{State, StateSet};
-use semel_core::trail::Failures;
+use semel_core::trail::{Failure, Failures};
 use semel_store::backend::Claim;
 use semel_store::backend::Verdict::{Applied, Stale};
 
@@ -124,6 +124,36 @@ pub async fn a_lease_that_ran_out_gives_the_job_to_another(f: &Fixture) {
     assert_eq!((waiting.state, &waiting.lease, waiting.started_at), (State::Available, &None, None));
     let (second, _) = f.claim_one().await;
     assert_eq!((second.id, second.attempt), (first.id, 2));
+}
+
+fn failures(full: &Full) -> Vec<Failure> {
+    full.note(NoteKind::Failures).map(|text| Failures::decode(text).unwrap().0).unwrap_or_default()
+}
+
+/// Each time, beside what other attempts said: else nobody sees why the next one runs.
+pub async fn a_lease_that_ran_out_is_noted_as_a_failure(f: &Fixture) {
+    let created = f.create(&job().attempts(4).times(5_000, 0).offer()).await;
+    for attempt in 1..=4_u32 {
+        let (run, full) = f.claim_one().await;
+        // Whoever has the job next is told with it.
+        let last = failures(&full).last().map_or(0, |failure| failure.attempt);
+        assert_eq!((run.attempt, last), (attempt, attempt - 1));
+        if attempt == 2 {
+            let failed = done(f.fail(&run).await);
+            f.advance(failed.available_at.since(f.now().await)).await;
+        } else {
+            f.advance(SECOND * 5).await;
+        }
+        f.run_duties().await;
+    }
+    let (head, full) = f.full(created.id).await.unwrap();
+    assert_eq!((head.state, head.attempt), (State::Discarded, 4));
+    let noted = failures(&full);
+    let told: Vec<_> = noted.iter().map(|one| (&*one.code, one.attempt, one.retry_delay_ms)).collect();
+    let lost = "lease_expired";
+    assert_eq!(told, [(lost, 1, Some(0)), ("boom", 2, Some(2_000)), (lost, 3, Some(0)), (lost, 4, None)]);
+    assert!(noted.iter().all(|one| one.code != lost || one.error_type == lost), "{noted:?}");
+    assert!(noted.is_sorted_by_key(|one| one.at), "{noted:?}");
 }
 
 /// `lease_expired`.

@@ -255,6 +255,7 @@ macro_rules! conformance {
             a_repeated_ack_is_answered_as_the_first_time,
             a_repeated_failure_is_answered_as_the_first_time,
             a_lease_that_ran_out_gives_the_job_to_another,
+            a_lease_that_ran_out_is_noted_as_a_failure,
             a_lease_lost_at_the_last_attempt_ends_the_job,
             a_run_that_lasts_too_long_fails_by_timeout,
             a_job_given_back_has_its_attempt_back,

@@ -213,6 +213,13 @@ impl Run {
         self.0.cause.told().filter(|_| self.0.token.is_cancelled())
     }
 
+    /// Until when the attempt may run: then the worker drops the handler, and the attempt has failed by its timeout. No heartbeat moves
+    /// it, and the run may have to stop sooner, as its [token](Self::token) says. Who would rather end by himself waits for nothing longer
+    /// than until a moment before: `tokio::time::timeout_at((run.deadline() - moment).into(), …)`.
+    pub fn deadline(&self) -> std::time::Instant {
+        self.0.delivery.attempt_ends().into_std()
+    }
+
     /// Tells how far the run has come: anything serde writes.
     ///
     /// # Errors

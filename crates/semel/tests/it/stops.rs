@@ -1,6 +1,6 @@
 //! What a run is told to stop for, in the program and over HTTP.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use semel::{Run, State, Stop, Worker};
 use tokio::sync::mpsc;
@@ -46,6 +46,31 @@ async fn a_run_is_told_what_it_is_to_stop_for() {
         assert_eq!(why().await, Some(Stop::ShuttingDown));
         // It is nobody's to run any more.
         job.job().unwrap().cancel().await.unwrap();
+    }
+    admin.stop().await.unwrap();
+}
+
+type Deadlines = mpsc::UnboundedSender<Instant>;
+
+async fn tell_deadline(_: Add, run: Run, State(told): State<Deadlines>) {
+    told.send(run.deadline()).unwrap();
+}
+
+#[tokio::test]
+async fn a_run_knows_until_when_it_may_last() {
+    let (semel, _clock) = still();
+    let admin = semel.serve_admin("127.0.0.1:0").await.unwrap();
+    let hour = Duration::from_secs(3_600);
+    for worker in [Worker::new(&semel), Worker::remote(&admin.url()).unwrap()] {
+        let (told, mut was_told) = mpsc::unbounded_channel::<Instant>();
+        // Its job is fetched between the two, and that is what its time is counted from.
+        let before = Instant::now();
+        let working = worker.state(told).handle(tell_deadline).start().unwrap();
+        semel.enqueue(Add { a: 1, b: 0 }).timeout(hour).await.unwrap();
+        let deadline = soon(was_told.recv()).await.unwrap();
+        let after = Instant::now();
+        assert!(before + hour <= deadline && deadline <= after + hour, "{before:?} {deadline:?} {after:?}");
+        soon(working.stop()).await;
     }
     admin.stop().await.unwrap();
 }
