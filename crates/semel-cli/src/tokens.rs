@@ -4,6 +4,7 @@ use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 
+use semel_core::hex;
 use semel_core::ident::QueueName;
 use semel_core::time::Timestamp;
 use semel_server::auth::{self, Queues, Role, Token};
@@ -74,7 +75,7 @@ impl Entry {
         let entry = Self {
             id: format!("tok_{}", random_hex::<ID_BYTES>()?),
             name: String::new(),
-            sha256: hex(&auth::digest(&text)),
+            sha256: hex::text(&auth::digest(&text)),
             roles,
             queues: Vec::new(),
             tenant: None,
@@ -86,10 +87,15 @@ impl Entry {
         Ok((entry, text))
     }
 
+    /// The digest of its text. Some programs that people make one with write their digits in capitals.
+    fn digest(&self) -> Option<[u8; 32]> {
+        hex::parse(&self.sha256.to_ascii_lowercase())
+    }
+
     /// As the server wants it.
     fn token(&self) -> Result<Token, String> {
         let refuse = |what: &str| format!("the token {} {what}", self.id);
-        let digest = unhex(&self.sha256).ok_or_else(|| refuse("has no sha256 of 64 hexadecimal digits"))?;
+        let digest = self.digest().ok_or_else(|| refuse("has no sha256 of 64 hexadecimal digits"))?;
         if self.roles.is_empty() {
             return Err(refuse("has no role"));
         }
@@ -161,7 +167,7 @@ impl TokenFile {
     /// The entry of the token of this text.
     pub fn find(&self, text: &str) -> Option<&Entry> {
         let digest = auth::digest(text);
-        self.tokens.iter().find(|entry| unhex(&entry.sha256) == Some(digest))
+        self.tokens.iter().find(|entry| entry.digest() == Some(digest))
     }
 
     /// Changes the file, or makes it, for its owner alone; readers see the old one or the new one, and nobody else writes
@@ -267,22 +273,7 @@ fn as_before(written: &File, before: &Metadata) -> io::Result<()> {
 fn random_hex<const N: usize>() -> Result<String, Failure> {
     let mut bytes = [0_u8; N];
     getrandom::fill(&mut bytes).context("the system has no random numbers")?;
-    Ok(hex(&bytes))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn unhex(text: &str) -> Option<[u8; 32]> {
-    let mut bytes = [0_u8; 32];
-    if text.len() != 64 || !text.is_ascii() {
-        return None;
-    }
-    for (at, byte) in bytes.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(text.get(2 * at..2 * at + 2)?, 16).ok()?;
-    }
-    Some(bytes)
+    Ok(hex::text(&bytes))
 }
 
 #[cfg(test)]
@@ -300,6 +291,14 @@ mod tests {
         let kept = toml::to_string(&TokenFile { tokens: vec![entry.clone()] }).unwrap();
         assert!(!kept.contains(&text[PREFIX.len()..]), "{kept}");
         assert_eq!(entry.token().unwrap().digest, auth::digest(&text));
+    }
+
+    #[test]
+    fn a_digest_in_capitals_is_the_same() {
+        let (entry, text) = Entry::make(vec!["producer".to_owned()], Timestamp::EPOCH).unwrap();
+        let entry = Entry { sha256: entry.sha256.to_ascii_uppercase(), ..entry };
+        assert_eq!(entry.token().unwrap().digest, auth::digest(&text));
+        assert!(TokenFile { tokens: vec![entry] }.find(&text).is_some());
     }
 
     #[test]

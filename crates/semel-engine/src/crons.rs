@@ -2,11 +2,11 @@
 //! [`Tend`](crate::duty::Tend).
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use semel_core::cron::{self, Change, Cron, Registered, Registration, Tick};
-use semel_core::draft::{DocumentKind, Reads};
+use semel_core::draft::{Document, DocumentKey, DocumentKind, Reads};
 use semel_core::ident::CronName;
 use semel_core::sight::Queues;
 use semel_core::tenant::Tenant;
@@ -27,14 +27,49 @@ const COUNTED_AGAIN_AFTER: Duration = Duration::from_secs(10);
 
 /// What a tenant has of crons, as far as it is known here.
 #[derive(Clone, Copy)]
-pub(crate) struct Tally {
+struct Tally {
     crons: usize,
     bytes: usize,
     counted: Instant,
 }
 
-/// Of each tenant that has registered one lately.
-pub(crate) type Tallies = tokio::sync::Mutex<HashMap<Tenant, Tally>>;
+impl Tally {
+    /// Whether it need not be counted again yet.
+    fn is_fresh(&self) -> bool {
+        self.counted.elapsed() < COUNTED_AGAIN_AFTER
+    }
+}
+
+/// A tenant's tally, if there is one. Who counts holds it while he reads, and the tenant's others wait for what he finds.
+type Slot = Arc<tokio::sync::Mutex<Option<Tally>>>;
+
+/// Of each tenant that has registered one lately. While one tenant's crons are counted no other tenant waits.
+#[derive(Default)]
+pub(crate) struct Tallies(Mutex<HashMap<Tenant, Slot>>);
+
+impl Tallies {
+    fn slots(&self) -> MutexGuard<'_, HashMap<Tenant, Slot>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The tenant's slot. Those that nobody has, and that have nothing fresh, are forgotten.
+    fn of(&self, tenant: &Tenant) -> Slot {
+        let mut slots = self.slots();
+        slots.retain(|_, slot| {
+            let unused = Arc::get_mut(slot);
+            unused.is_none_or(|tally| tally.get_mut().as_ref().is_some_and(Tally::is_fresh))
+        });
+        Arc::clone(slots.entry(tenant.clone()).or_default())
+    }
+
+    /// Has the tenant's be counted anew when that is asked for next.
+    async fn forget(&self, tenant: &Tenant) {
+        let slot = self.slots().get(tenant).cloned();
+        if let Some(slot) = slot {
+            *slot.lock().await = None;
+        }
+    }
+}
 
 /// A cron and its name.
 pub type Named = (CronName, Cron);
@@ -57,12 +92,10 @@ impl Engine {
         let name = name.within(self.tenant());
         let snapshot = self.store().load(reads(&name)).await?;
         let old = snapshot.peek_document(&cron::key(&name)).map(|document| document.text.len());
-        // One count at a time: it reads what it counts.
-        let mut tallies = self.cron_tallies().lock().await;
-        let now = Instant::now();
-        tallies.retain(|_, tally| now.duration_since(tally.counted) < COUNTED_AGAIN_AFTER);
-        let tally = match tallies.get(self.tenant()) {
-            Some(tally) => *tally,
+        let slot = self.cron_tallies().of(self.tenant());
+        let mut known = slot.lock().await;
+        let tally = match known.filter(Tally::is_fresh) {
+            Some(tally) => tally,
             None => self.count_crons().await?,
         };
         let then = Tally {
@@ -70,35 +103,47 @@ impl Engine {
             bytes: tally.bytes.saturating_sub(old.unwrap_or(0)) + wanted.offer.body.len(),
             ..tally
         };
-        let has_room = then.crons <= CRONS_PER_TENANT_MAX && then.bytes <= CRONS_BYTES_PER_TENANT_MAX;
-        tallies.insert(self.tenant().clone(), if has_room { then } else { tally });
+        // Programs register theirs at each start. What adds nothing is let, also where there are more than there may be: two servers may
+        // have let one in each.
+        let has_room = (old.is_some() || then.crons <= CRONS_PER_TENANT_MAX)
+            && (then.bytes <= tally.bytes || then.bytes <= CRONS_BYTES_PER_TENANT_MAX);
+        *known = Some(if has_room { then } else { tally });
         Ok(has_room)
     }
 
     /// Reads the tenant's crons, up to as many as it may have.
     async fn count_crons(&self) -> Result<Tally, StoreError> {
-        let (first, beyond) = self.tenant().own_names();
-        let mut from: Arc<str> = first.into();
+        let mut from: Option<Arc<str>> = None;
         let mut room = Room::default();
         let mut tally = Tally { crons: 0, bytes: 0, counted: Instant::now() };
         while tally.crons <= CRONS_PER_TENANT_MAX && tally.bytes <= CRONS_BYTES_PER_TENANT_MAX {
             let piece = room.next();
-            let limit = u32::try_from(piece).unwrap_or(u32::MAX);
-            let seek =
-                Seek::Kind { kind: DocumentKind::Cron, from: Some(from.clone()), descending: false, limit };
-            let found = self.store().documents(seek).await?.documents;
-            let own = found.iter().take_while(|(key, _)| *key.name < *beyond);
-            let sizes: Vec<usize> = own.map(|(_, document)| document.text.len()).collect();
-            let size = sizes.iter().sum::<usize>();
-            tally.crons += sizes.len();
+            let found = self.stored_crons(from.as_deref(), u32::try_from(piece).unwrap_or(u32::MAX)).await?;
+            let size: usize = found.iter().map(|(_, document)| document.text.len()).sum();
+            tally.crons += found.len();
             tally.bytes += size;
-            room.had(sizes.len(), size);
+            room.had(found.len(), size);
             match found.last() {
-                Some((last, _)) if sizes.len() == piece => from = last.name.clone(),
+                Some((last, _)) if found.len() == piece => from = Some(Arc::clone(&last.name)),
                 _ => break,
             }
         }
         Ok(tally)
+    }
+
+    /// The tenant's crons as they are stored, by name, those after the stored name `from`, at most `limit`.
+    async fn stored_crons(
+        &self,
+        from: Option<&str>,
+        limit: u32,
+    ) -> Result<Vec<(DocumentKey, Document)>, StoreError> {
+        let (first, beyond) = self.tenant().own_names();
+        // Whatever text the caller sends: nothing before its own names.
+        let from = from.max(Some(&*first)).map(Into::into);
+        let seek = Seek::Kind { kind: DocumentKind::Cron, from, descending: false, limit };
+        let mut found = self.store().documents(seek).await?.documents;
+        found.truncate(found.partition_point(|(key, _)| *key.name < *beyond));
+        Ok(found)
     }
 
     /// Registers a cron, or makes the one of that name what is asked for. Whether [there is room](Self::has_room_for_cron) is asked
@@ -113,8 +158,12 @@ impl Engine {
     ) -> Result<Registered, StoreError> {
         let (name, wanted) = (name.within(self.tenant()), self.space().stored_registration(wanted));
         let registered =
-            self.store().decide(reads(&name), move |draft| cron::register(draft, &name, &wanted)).await?;
-        Ok(self.space().shown(registered?))
+            self.store().decide(reads(&name), move |draft| cron::register(draft, &name, &wanted)).await;
+        if !matches!(registered, Ok(Ok(_))) {
+            // It was counted as one that is there.
+            self.cron_tallies().forget(self.tenant()).await;
+        }
+        Ok(self.space().shown(registered??))
     }
 
     /// Changes a cron; none when there is none of that name whose jobs go to one of these queues.
@@ -144,7 +193,7 @@ impl Engine {
         let removed =
             self.store().decide(reads(&name), move |draft| cron::remove(draft, &name, &queues)).await?;
         // It is counted anew when that is asked for, for whoever removes one may want its place.
-        self.cron_tallies().lock().await.remove(self.tenant());
+        self.cron_tallies().forget(self.tenant()).await;
         Ok(self.space().shown(removed.transpose()?))
     }
 
@@ -180,13 +229,10 @@ impl Engine {
     /// # Errors
     /// When the store cannot be read, or what is stored cannot.
     pub async fn crons(&self, from: Option<&str>, limit: u32) -> Result<Vec<Named>, StoreError> {
-        let (first, beyond) = self.tenant().own_names();
-        // Whatever text the caller sends: nothing before its own names.
-        let from = from.map(|name| self.space().stored_name(name)).max(Some(first)).map(Into::into);
-        let seek = Seek::Kind { kind: DocumentKind::Cron, from, descending: false, limit };
-        let found = self.store().documents(seek).await?;
-        let mut crons = Vec::with_capacity(found.documents.len());
-        for (key, document) in found.documents.into_iter().take_while(|(key, _)| *key.name < *beyond) {
+        let from = from.map(|name| self.space().stored_name(name));
+        let found = self.stored_crons(from.as_deref(), limit).await?;
+        let mut crons = Vec::with_capacity(found.len());
+        for (key, document) in found {
             crons.push((CronName::from_stored(&key.name), self.space().shown(Cron::decode(&document.text)?)));
         }
         Ok(crons)

@@ -128,11 +128,11 @@ impl DuplicateLog {
                     tracing::error!(job, %why, "a job cannot be read, and who was turned away for it is not recorded");
                     true
                 }
-                // Where nobody knows whether it was written it is not written again: at most once.
+                // What may have been written is not written again: at most once.
                 Apart::Failed(error) => {
-                    let is_unknown = matches!(error, StoreError::Unknown(_));
+                    let may_be_written = error.is_in_doubt();
                     failed = Some(error);
-                    is_unknown
+                    may_be_written
                 }
             };
             if is_written {

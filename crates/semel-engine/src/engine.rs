@@ -261,7 +261,7 @@ impl Engine {
                 None => store.decide(reads, decide).await,
             };
             let (outcome, now) = match (decided, keyless) {
-                (Err(StoreError::Unavailable(_)), Some(offer)) => {
+                (Err(StoreError::Unavailable(_) | StoreError::Behind(_)), Some(offer)) => {
                     let decide = move |draft: &mut Draft| Ok((enqueue(draft, &offer)?, draft.now()));
                     store.decide(Reads::default(), decide).await?
                 }

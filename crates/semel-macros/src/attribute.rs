@@ -215,10 +215,10 @@ fn rate_limit(meta: &ParseNestedMeta<'_>) -> Result<TokenStream> {
                 "a period has a rate: say how many may start in it, like rate = 100",
             ));
         }
-        (Some(starts), period) => {
-            let millis = period.map_or(1_000, |(millis, _)| millis);
+        (Some(starts), Some((millis, _))) => {
             Some(quote!(.rate(#starts, ::core::time::Duration::from_millis(#millis))))
         }
+        (Some(starts), None) => Some(quote!(.starts(#starts))),
     };
     Ok(quote!(#new #concurrency #rate))
 }

@@ -12,6 +12,8 @@ use crate::duration;
 use crate::members::Value;
 use crate::write::{Object, object};
 
+/// The stretch of time of a rate that says none.
+const PERIOD_DEFAULT: Duration = Duration::from_secs(1);
 /// Members that name a count for a stretch of time of their own.
 const PER: [(&str, u64); 3] = [("max_per_second", 1), ("max_per_minute", 60), ("max_per_hour", 3_600)];
 
@@ -53,7 +55,7 @@ pub(crate) fn read(value: Value<'_>, queue: &QueueName) -> Result<Limit, Invalid
     }
     let rate = match (count, period) {
         (Some(count), period) => {
-            let period = period.unwrap_or(Duration::from_secs(1));
+            let period = period.unwrap_or(PERIOD_DEFAULT);
             Some(Rate { count, period_us: u64::try_from(period.as_micros()).unwrap_or(u64::MAX) })
         }
         (None, Some(_)) => {

@@ -42,7 +42,8 @@ pub fn read_with(id: JobId, text: &str, templates: Option<&Templates>) -> Result
 
 #[cfg(test)]
 mod tests {
-    use super::read;
+    use super::{Enqueue, read};
+    use crate::Problem;
     use semel_core::ident::JobId;
 
     #[test]
@@ -64,6 +65,46 @@ mod tests {
         for id in [0x019a_0000_0000_4000_8000_0000_0000_0001, 0x019a_0000_0000_7000_c000_0000_0000_0001, 1] {
             let id = JobId::from_bytes(u128::to_be_bytes(id));
             assert!(read(id, r#"{"type": "a.b", "args": []}"#).unwrap_err().contains("UUIDv7"), "{id}");
+        }
+    }
+
+    /// Clients look for the name in the message, and people read it: in an answer, and in the reason of an outbox's entry.
+    #[test]
+    fn a_member_of_a_retry_policy_is_named_once() {
+        let id = JobId::parse("019a0000-0000-7000-8000-000000000001", "").unwrap();
+        for (members, said) in [
+            (r#""retry":{"max_attempts":-1}"#, "/retry/max_attempts must be 0..=10000"),
+            (r#""max_attempts":"3""#, "/max_attempts is not an integer; send a whole number without quotes"),
+            (
+                r#""retry":{"max_attempts":2},"max_attempts":3"#,
+                "/max_attempts differs from the retry policy's; send it once",
+            ),
+            (r#""retry":{"jitter":1}"#, "/retry/jitter is not a boolean; send true or false"),
+            (
+                r#""retry":{"initial_interval_ms":-1}"#,
+                "/retry/initial_interval_ms is negative; send 0 or more milliseconds",
+            ),
+            (
+                r#""retry":{"max_interval":"P367D"}"#,
+                "/retry/max_interval is longer than 366 days; send a shorter interval",
+            ),
+            (
+                r#""retry":{"backoff_coefficient":"2"}"#,
+                "/retry/backoff_coefficient is not a number; send one of at least 1.0",
+            ),
+            (
+                r#""retry":{"backoff":"magic"}"#,
+                "/retry/backoff must be exponential, linear, constant, polynomial or none",
+            ),
+            (
+                r#""retry":{"non_retryable_errors":[7]}"#,
+                "/retry/non_retryable_errors/0 is not a string; send a string",
+            ),
+        ] {
+            let text = format!(r#"{{"type":"a.b","args":[],{members}}}"#);
+            let Err(refused) = Enqueue::parse(&text, true) else { panic!("not refused: {text}") };
+            assert_eq!(Problem::from(refused).message(), said);
+            assert_eq!(read(id, &text).unwrap_err(), said);
         }
     }
 }

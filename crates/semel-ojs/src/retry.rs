@@ -21,7 +21,7 @@ const ERROR_BYTES_MAX: usize = FAILURE_NAME_BYTES_MAX;
 /// Reads a retry policy: intervals as durations or as `*_ms`, the strategy by any of its names.
 pub(crate) fn read(sent: Option<Value<'_>>, max_attempts: Option<Value<'_>>) -> Result<RetryPolicy, Invalid> {
     read_spec(sent, max_attempts)
-        // Whatever is wrong with a retry policy is answered alike (NOTES of OJS: 422 with the member's name).
+        // Whatever is wrong with a retry policy is answered alike (NOTES of OJS: 422 with the member's name, with which its place ends).
         .map_err(|refused| Invalid { kind: InvalidKind::RetryPolicy, ..refused })
 }
 
@@ -38,9 +38,9 @@ fn read_spec(sent: Option<Value<'_>>, max_attempts: Option<Value<'_>>) -> Result
         }
     }
     if let Some(value) = max_attempts {
-        let number = named(value.integer(), "max_attempts")?;
+        let number = value.integer()?;
         if spec.max_attempts.is_some_and(|other| other != number) {
-            return Err(value.refuse("max_attempts differs from the retry policy's; send it once"));
+            return Err(value.refuse("differs from the retry policy's; send it once"));
         }
         spec.max_attempts = Some(number);
     }
@@ -70,26 +70,24 @@ fn known_as(name: &str) -> &str {
 
 fn read_member(spec: &mut RetrySpec, name: &str, value: Value<'_>) -> Result<(), Invalid> {
     match name {
-        "max_attempts" => spec.max_attempts = Some(named(value.integer(), name)?),
-        "initial_interval" => once(&mut spec.initial_interval, interval(value, name)?, value)?,
-        "initial_interval_ms" => once(&mut spec.initial_interval, millis(value, name)?, value)?,
-        "max_interval" => once(&mut spec.max_interval, interval(value, name)?, value)?,
-        "max_interval_ms" => once(&mut spec.max_interval, millis(value, name)?, value)?,
+        "max_attempts" => spec.max_attempts = Some(value.integer()?),
+        "initial_interval" => once(&mut spec.initial_interval, interval(value)?, value)?,
+        "initial_interval_ms" => once(&mut spec.initial_interval, millis(value)?, value)?,
+        "max_interval" => once(&mut spec.max_interval, interval(value)?, value)?,
+        "max_interval_ms" => once(&mut spec.max_interval, millis(value)?, value)?,
         "backoff_coefficient" => {
             let number: Option<f64> = if value.is_number() { value.text().parse().ok() } else { None };
-            let number = number.ok_or_else(|| {
-                value.refuse("backoff_coefficient is not a number; send one of at least 1.0")
-            })?;
-            spec.coefficient = Some(number);
+            let refuse = || value.refuse("is not a number; send one of at least 1.0");
+            spec.coefficient = Some(number.ok_or_else(refuse)?);
         }
-        "jitter" => spec.jitter = Some(named(value.flag(), name)?),
+        "jitter" => spec.jitter = Some(value.flag()?),
         "backoff_strategy" | "backoff_type" | "backoff" => {
-            once(&mut spec.backoff, named(value.string(), name)?.into_owned(), value)?;
+            once(&mut spec.backoff, value.string()?.into_owned(), value)?;
         }
         "non_retryable_errors" => {
-            spec.non_retryable_errors = Some(named(value.names(ERRORS_MAX, ERROR_BYTES_MAX), name)?);
+            spec.non_retryable_errors = Some(value.names(ERRORS_MAX, ERROR_BYTES_MAX)?);
         }
-        "on_exhaustion" => spec.on_exhaustion = Some(named(value.string(), name)?.into_owned()),
+        "on_exhaustion" => spec.on_exhaustion = Some(value.string()?.into_owned()),
         _ => {
             return Err(value.refuse(
                 "is not a member of a retry policy; use max_attempts, initial_interval, backoff_coefficient, max_interval, jitter, backoff_strategy, non_retryable_errors and on_exhaustion",
@@ -97,11 +95,6 @@ fn read_member(spec: &mut RetrySpec, name: &str, value: Value<'_>) -> Result<(),
         }
     }
     Ok(())
-}
-
-/// Clients look for the member's name in the message.
-fn named<T>(read: Result<T, Invalid>, name: &str) -> Result<T, Invalid> {
-    read.map_err(|refused| Invalid { message: format!("{name} {}", refused.message), ..refused })
 }
 
 fn once<T: PartialEq>(slot: &mut Option<T>, new: T, value: Value<'_>) -> Result<(), Invalid> {
@@ -114,24 +107,22 @@ fn once<T: PartialEq>(slot: &mut Option<T>, new: T, value: Value<'_>) -> Result<
     Ok(())
 }
 
-fn interval(value: Value<'_>, name: &str) -> Result<Duration, Invalid> {
-    let text = named(value.string(), name)?;
-    let length = named(duration::parse(&text, &value.pointer()), name)?;
+fn interval(value: Value<'_>) -> Result<Duration, Invalid> {
+    let length = duration::parse(&value.string()?, &value.pointer())?;
     // As it is stored.
-    bounded(Duration::from_millis(duration::millis(length)), value, name)
+    bounded(Duration::from_millis(duration::millis(length)), value)
 }
 
-fn millis(value: Value<'_>, name: &str) -> Result<Duration, Invalid> {
-    let number = named(value.integer(), name)?;
-    match u64::try_from(number) {
-        Ok(number) => bounded(Duration::from_millis(number), value, name),
-        Err(_) => Err(value.refuse(format!("{name} is negative; send 0 or more milliseconds"))),
+fn millis(value: Value<'_>) -> Result<Duration, Invalid> {
+    match u64::try_from(value.integer()?) {
+        Ok(number) => bounded(Duration::from_millis(number), value),
+        Err(_) => Err(value.refuse("is negative; send 0 or more milliseconds")),
     }
 }
 
-fn bounded(interval: Duration, value: Value<'_>, name: &str) -> Result<Duration, Invalid> {
+fn bounded(interval: Duration, value: Value<'_>) -> Result<Duration, Invalid> {
     if interval > INTERVAL_MAX {
-        return Err(value.refuse(format!("{name} is longer than 366 days; send a shorter interval")));
+        return Err(value.refuse("is longer than 366 days; send a shorter interval"));
     }
     Ok(interval)
 }

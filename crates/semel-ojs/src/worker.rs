@@ -445,7 +445,14 @@ fn read_report(error: Value<'_>) -> Result<Report, Invalid> {
         own_type.or(class).or_else(|| code.clone()).unwrap_or_else(|| "handler_error".to_owned());
     Ok(Report {
         code: code.unwrap_or_else(|| error_type.clone()),
-        message: text("message")?.or(text("detail")?).unwrap_or_default(),
+        message: match text("message")? {
+            Some(message) => message,
+            // No member of OJS's, so what is no text is passed over as what is unknown is.
+            None if members.get("detail").is_some_and(|detail| detail.is_string()) => {
+                text("detail")?.unwrap_or_default()
+            }
+            None => String::new(),
+        },
         error_type,
         retryable: members.get("retryable").map(|value| value.flag()).transpose()?,
         retry_in: members.get("retry_after_ms").map(read_delay).transpose()?,

@@ -35,9 +35,9 @@ pub enum RedisError {
          request with the same id again"
     )]
     Unknown,
-    /// It is done, and too few replicas have it.
+    /// What could be done of it is done, and too few replicas have that.
     #[error(
-        "too few replicas have confirmed it in time: it is stored, and a primary that takes over may not have it. Send the same \
+        "too few replicas have confirmed it in time: it may be stored, and a primary that takes over may not have it. Send the same \
          request with the same id again"
     )]
     Lagging,
@@ -222,10 +222,11 @@ impl From<RedisError> for StoreError {
             RedisError::Head { .. } | RedisError::Answer(_) => Self::Corrupt(message),
             RedisError::Unsupported(_) | RedisError::Address(_) => Self::Unsupported(message),
             RedisError::Redis(_) if matches!(error.code(), Some("WRONGTYPE")) => Self::Corrupt(message),
-            RedisError::Unknown | RedisError::Lagging | RedisError::GivenUp(_) => Self::Unknown(message),
+            RedisError::Unknown | RedisError::GivenUp(_) => Self::Unknown(message),
+            RedisError::Lagging => Self::Lagging(message),
+            RedisError::Behind => Self::Behind(message),
             RedisError::Redis(_)
             | RedisError::Silent
-            | RedisError::Behind
             | RedisError::Locked
             | RedisError::Loading
             | RedisError::Beheaded
@@ -247,12 +248,26 @@ mod tests {
         for error in [RedisError::Silent, lost(), RedisError::Lagging, RedisError::Unknown] {
             assert!(error.may_be_done(), "{error}");
             let told = StoreError::from(error.in_doubt());
-            assert!(matches!(told, StoreError::Unknown(_)), "{told:?}");
+            assert!(told.is_in_doubt(), "{told:?}");
         }
         // What had to come first was not answered: that was not begun.
         for error in [RedisError::Silent, lost(), RedisError::Lagging] {
             let told = error.before_it_began();
-            assert!(!told.may_be_done() && matches!(StoreError::from(told), StoreError::Unavailable(_)));
+            assert!(!told.may_be_done() && !StoreError::from(told).is_in_doubt());
         }
+    }
+
+    /// A server answers by which of them it is.
+    #[test]
+    fn of_what_too_few_replicas_have_it_is_told_apart_whether_it_is_stored() {
+        let behind = StoreError::from(RedisError::Lagging.before_it_began());
+        assert!(
+            matches!(&behind, StoreError::Behind(why) if why.contains("nothing was stored")),
+            "{behind:?}"
+        );
+        let lagging = StoreError::from(RedisError::Lagging.in_doubt());
+        assert!(matches!(&lagging, StoreError::Lagging(why) if why.contains("may be stored")), "{lagging:?}");
+        let unknown = StoreError::from(RedisError::Behind.after_it_began());
+        assert!(matches!(unknown, StoreError::Unknown(_)), "{unknown:?}");
     }
 }

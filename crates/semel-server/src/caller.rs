@@ -7,6 +7,7 @@ use std::sync::Arc;
 use axum::extract::FromRequestParts;
 use http::request::Parts;
 use semel_core::enqueue::Outcome;
+use semel_core::hex;
 use semel_core::ident::{JobId, WorkflowId};
 use semel_core::job::Head;
 use semel_core::sight::Sight;
@@ -117,8 +118,7 @@ impl Caller {
     /// What tells the caller from all others who may ask (SEMANTICS 7), whatever its token is named now: nothing where
     /// nobody needs one.
     pub(crate) fn credential(&self) -> String {
-        let halves = self.0.iter().flat_map(|token| token.digest).flat_map(|byte| [byte >> 4, byte & 15]);
-        halves.filter_map(|half| char::from_digit(half.into(), 16)).collect()
+        self.0.as_ref().map_or_else(String::new, |token| hex::text(&token.digest))
     }
 
     /// Whether it would still be let in, for the same: its token may have been taken away, or be over, since the request came.

@@ -27,7 +27,7 @@ use crate::caller::{Access, Caller, twice, unknown};
 use crate::extract::{self, Peer, REQUEST_ID};
 use crate::jobs::{QUEUE_BOUND, QUEUE_DEPTH};
 use crate::leftover::Leftover;
-use crate::load::Place;
+use crate::load::{self, Place};
 use crate::respond::{Refused, status_of};
 use crate::routes::Row;
 use crate::sending;
@@ -213,6 +213,9 @@ fn admit(
     let place = if is_public {
         None
     } else {
+        if access != Some(Access::Work) {
+            load::check_unread(&app.load, &app.config.bounds, caller.token())?;
+        }
         let place = Place::take(&app.load, app.config.bounds, caller.token())?;
         request.extensions_mut().insert(Arc::clone(&place));
         Some(place)
@@ -369,19 +372,9 @@ fn request_id(headers: &HeaderMap) -> HeaderValue {
         Some(id) => id.clone(),
         None => {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
-            let mut text = *b"req_0000000000000000000000000000";
-            put_hex(&mut text[4..20], *PROCESS);
-            put_hex(&mut text[20..], number);
-            HeaderValue::from_bytes(&text).unwrap_or(HeaderValue::from_static("req_unknown"))
+            let id = format!("req_{:016x}{:012x}", *PROCESS, number & 0xffff_ffff_ffff);
+            HeaderValue::try_from(id).unwrap_or(HeaderValue::from_static("req_unknown"))
         }
-    }
-}
-
-/// Writes the number's last digits, as many as there is room for.
-fn put_hex(room: &mut [u8], mut number: u64) {
-    for digit in room.iter_mut().rev() {
-        *digit = b"0123456789abcdef"[(number & 0xf) as usize];
-        number >>= 4;
     }
 }
 

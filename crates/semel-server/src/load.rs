@@ -32,7 +32,7 @@ pub struct Bounds {
     /// Bytes of answers that are not sent yet; beyond them what only reads, and a fetch, is answered 503.
     pub answer_bytes: usize,
     /// Of those, bytes of one token's; beyond them it is answered 429. An answer that tells what was done goes all the same, and
-    /// while it is beyond this the token is let do nothing more.
+    /// while it is beyond this the token is let do nothing more, but as a worker for the jobs it has.
     pub answer_bytes_per_token: usize,
     /// The first bytes of each answer, which do not count: small ones are told, whoever leaves large ones unread.
     pub answer_bytes_free: usize,
@@ -144,6 +144,15 @@ impl<'a> Both<'a> {
     }
 }
 
+/// Fails where more answers are unread than may be. What tells of something that was done goes beyond that bound, so nothing more
+/// is to be done until it is read; but for what workers tell of the jobs that they have, whose answers are small: a heartbeat that
+/// is refused for what others leave unread costs a lease, and a run more.
+pub(crate) fn check_unread(load: &Load, bounds: &Bounds, token: Option<&Arc<Token>>) -> Result<(), Problem> {
+    let answers = Both::of(load, token, |share| &share.answer_bytes);
+    let answers = answers.check(bounds.answer_bytes, bounds.answer_bytes_per_token);
+    answers.map_err(|full| unread(full, bounds))
+}
+
 /// Why there is no room for an answer, nor for a request that would have one.
 fn unread(full: Full, bounds: &Bounds) -> Problem {
     match full {
@@ -181,10 +190,6 @@ impl Place {
         bounds: Bounds,
         token: Option<&Arc<Token>>,
     ) -> Result<Arc<Self>, Problem> {
-        // What tells of something that was done goes beyond the bounds, so nothing more is done until that is read.
-        let answers = Both::of(load, token, |share| &share.answer_bytes);
-        let answers = answers.check(bounds.answer_bytes, bounds.answer_bytes_per_token);
-        answers.map_err(|full| unread(full, &bounds))?;
         let requests = Both::of(load, token, |share| &share.requests);
         requests.take(1, bounds.requests, bounds.requests_per_token).map_err(|full| match full {
             Full::Token => Problem::new(
@@ -460,12 +465,10 @@ mod tests {
         assert_eq!(third.answer(5).unwrap_err().code(), Code::Unavailable, "all of them are taken");
         // What was done is told, and then the token waits; the other one does not wait for it.
         second.must_answer(3);
-        assert_eq!(place(Some(&one)).unwrap_err().code(), Code::TooManyRequests);
-        assert_eq!(
-            place(None).unwrap_err().code(),
-            Code::Unavailable,
-            "nobody is told apart from the others"
-        );
+        let check = |token| check_unread(&load, &bounds, token).map_err(|refused| refused.code());
+        assert_eq!(check(Some(&one)), Err(Code::TooManyRequests));
+        assert_eq!(check(None), Err(Code::Unavailable), "nobody is told apart from the others");
+        assert_eq!(check(Some(&other)), Ok(()));
         place(Some(&other)).unwrap().answer(2).unwrap();
         drop((first, second, third));
         place(Some(&one)).unwrap().answer(10).unwrap();

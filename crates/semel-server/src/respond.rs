@@ -22,9 +22,6 @@ pub(crate) type Answered = Result<Answer, Refused>;
 
 /// Says that the answer repeats that of an earlier request.
 const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
-/// How a store that waits for replicas begins to say that nothing was begun, and that it is stored: a test holds it to that.
-const FEW_ARE_THERE: &str = "too few replicas are there";
-const FEW_HAVE_IT: &str = "too few replicas have confirmed it";
 
 /// JSON text with its status.
 pub(crate) struct Answer {
@@ -155,16 +152,15 @@ impl From<StoreError> for Refused {
                 Code::Contended,
                 "the job's key, or another record that the request needs, is in too much demand right now; try again shortly",
             ),
-            // A store that waits for replicas says itself whether it has stored what they did not confirm, and the caller goes by that.
-            StoreError::Unavailable(told) if told.starts_with(FEW_ARE_THERE) => Problem::new(
+            // Of what too few replicas confirm it is known whether it is stored, and the caller goes by that.
+            StoreError::Behind(_) => Problem::new(
                 Code::Unavailable,
-                "too few of the store's replicas are there to confirm a write: it was not begun, and stored nothing; try again when they \
-                 are back",
+                "too few of the store's replicas are there to confirm an answer: the request stored nothing; try again when they are back",
             ),
-            StoreError::Unknown(told) if told.starts_with(FEW_HAVE_IT) => Problem::new(
+            StoreError::Lagging(_) => Problem::new(
                 Code::Unavailable,
-                "too few of the store's replicas have it yet: it is stored, and one of them that takes over may not have it; repeat it \
-                 with the same job id, and it is answered as the first time once they have it",
+                "too few of the store's replicas have confirmed it yet: it may be stored, and one of them that takes over may not have \
+                 it; repeat it with the same job id, and if it is stored it is answered as the first time, once they have it",
             ),
             StoreError::Unavailable(_) | StoreError::Stalled => Problem::new(
                 Code::Unavailable,
@@ -265,7 +261,6 @@ mod tests {
     use http::{Method, Request};
     use http_body_util::BodyExt as _;
     use semel_core::draft::{Reads, Snapshot};
-    use semel_redis::RedisError;
     use semel_store::Backend;
     use semel_store::backend::{Applied, Batch, BoxFuture};
     use semel_store::layer::Layer;
@@ -373,16 +368,20 @@ mod tests {
     /// Who sends it again under another id has it twice where it is stored.
     #[test]
     fn of_a_write_without_replicas_it_is_told_whether_it_is_stored() {
-        let told = |error: RedisError| {
-            let problem = Refused::from(StoreError::from(error)).problem;
+        let told = |error: fn(String) -> StoreError| {
+            let problem = Refused::from(error("a secret".to_owned())).problem;
             assert_eq!(problem.code(), Code::Unavailable);
+            assert!(!problem.message().contains("a secret"), "{problem}");
             problem.message().to_owned()
         };
-        let (lagging, behind, unknown) =
-            (told(RedisError::Lagging), told(RedisError::Behind), told(RedisError::Unknown));
-        assert!(lagging.contains("it is stored") && !lagging.contains("unknown"), "{lagging}");
+        let (lagging, behind) = (told(StoreError::Lagging), told(StoreError::Behind));
+        assert!(lagging.contains("it may be stored") && !lagging.contains("unknown"), "{lagging}");
         assert!(behind.contains("stored nothing"), "{behind}");
-        assert!(unknown.contains("is unknown") && !unknown.contains("replicas"), "{unknown}");
+        for (other, says) in
+            [(told(StoreError::Unknown), "is unknown"), (told(StoreError::Unavailable), "try again")]
+        {
+            assert!(other.contains(says) && !other.contains("replicas"), "{other}");
+        }
     }
 
     /// Told that it failed, the caller would send all of it again, and all but the duplicate would be there twice.

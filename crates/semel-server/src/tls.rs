@@ -72,23 +72,36 @@ fn config(certificates: &[u8], key: &[u8]) -> Result<Arc<ServerConfig>, TlsError
     if chain.is_empty() {
         return Err(TlsError::Certificate("there is none in it".to_owned()));
     }
-    let ends = chain.iter().filter_map(|certificate| validity::ends(certificate)).min();
+    let warning = warning_of(&chain, SystemClock.now());
     let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| TlsError::Key)?;
     let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()?
         .with_no_client_auth()
         .with_single_cert(chain, key)?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    if let Some(ends) = ends
-        && let Some(warning) = warning_of(ends, SystemClock.now())
-    {
+    if let Some((ends, warning)) = warning {
         tracing::warn!(%ends, "{warning}");
     }
     Ok(Arc::new(config))
 }
 
-/// What is to be said of a chain of which the first to end ends then.
-fn warning_of(ends: Timestamp, now: Timestamp) -> Option<&'static str> {
+/// What is to be said of a chain, and when the certificate ends that it is said of.
+fn warning_of(chain: &[CertificateDer<'_>], now: Timestamp) -> Option<(Timestamp, &'static str)> {
+    let mut ends = chain.iter().map(|certificate| validity::ends(certificate));
+    let own = ends.next().flatten();
+    let said = own.and_then(|own| Some((own, warning_of_own(own, now)?)));
+    // Clients may find another way past one of the others, as past a root that was signed once more by an older one.
+    said.or_else(|| {
+        let first = ends.flatten().min().filter(|ends| *ends <= now.saturating_add(WARNED_BEFORE))?;
+        Some((
+            first,
+            "another certificate of the chain has ended, or ends soon: see whether clients still accept it",
+        ))
+    })
+}
+
+/// What is to be said of the server's own certificate, which ends then.
+fn warning_of_own(ends: Timestamp, now: Timestamp) -> Option<&'static str> {
     if ends <= now {
         Some(
             "the certificate has ended, and clients that check it refuse this server: get a new one, and send SIGHUP",
@@ -107,9 +120,21 @@ mod tests {
     #[test]
     fn a_certificate_is_warned_of_from_two_weeks_before_its_end() {
         let (now, day) = (Timestamp::from_millis(1_767_225_600_000), Duration::from_secs(24 * 3600));
-        let in_days = |days: u32| warning_of(now.saturating_add(day * days), now);
-        assert!(warning_of(now, now).unwrap().contains("has ended"));
+        let in_days = |days: u32| warning_of_own(now.saturating_add(day * days), now);
+        assert!(warning_of_own(now, now).unwrap().contains("has ended"));
         assert!(in_days(1).unwrap().contains("ends soon") && in_days(14).is_some());
         assert_eq!(in_days(15), None);
+    }
+
+    #[test]
+    fn of_another_certificate_of_the_chain_it_is_not_said_that_clients_refuse() {
+        let chain = |years: &[i32]| -> Vec<CertificateDer<'static>> {
+            years.iter().map(|year| CertificateDer::from(validity::tests::certificate(*year))).collect()
+        };
+        let now = Timestamp::from_millis(1_767_225_600_000);
+        let said = |years: &[i32]| warning_of(&chain(years), now).map(|(_, said)| said);
+        assert!(said(&[2_025, 2_049]).unwrap().contains("refuse this server"));
+        assert!(said(&[2_049, 2_025]).unwrap().contains("see whether clients still accept"));
+        assert_eq!(said(&[2_049, 2_048]), None);
     }
 }

@@ -60,12 +60,12 @@ fn time(kind: u8, text: &str) -> Option<Timestamp> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 
     use super::*;
 
-    fn certificate(year: i32) -> Vec<u8> {
+    pub(crate) fn certificate(year: i32) -> Vec<u8> {
         let mut params = CertificateParams::new(vec!["semel.example".to_owned()]).unwrap();
         params.not_after = date_time_ymd(year, 2, 28);
         params.self_signed(&KeyPair::generate().unwrap()).unwrap().der().to_vec()

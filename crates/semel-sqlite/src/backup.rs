@@ -12,7 +12,7 @@ use semel_store::random;
 use crate::durable::{sync_file, sync_folder};
 use crate::error::SqliteError;
 use crate::journal::{self, Entry, has_journal};
-use crate::location::real;
+use crate::location::{beside, real};
 use crate::lock::{FileLock, lock_path};
 use crate::log;
 use crate::open::{brought, carried, identity, last, load, open, set_identity};
@@ -343,12 +343,6 @@ fn left_beside(store: &Path) -> std::io::Result<Option<PathBuf>> {
         }
     }
     Ok(first)
-}
-
-fn beside(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(suffix);
-    PathBuf::from(name)
 }
 
 fn io(path: &Path, source: std::io::Error) -> SqliteError {

@@ -24,6 +24,7 @@ use semel_core::time::Timestamp;
 
 use crate::durable::sync_folder;
 use crate::error::SqliteError;
+use crate::location;
 use crate::private;
 
 pub use self::files::newest;
@@ -200,9 +201,7 @@ pub struct Journal {
 }
 
 fn path_of(store: &Path, number: usize) -> PathBuf {
-    let mut path = store.as_os_str().to_owned();
-    path.push(format!("-log.{number}"));
-    path.into()
+    location::beside(store, &format!("-log.{number}"))
 }
 
 /// Whether there is a journal beside the rows of `store`: it has been worked on.

@@ -18,6 +18,18 @@ pub fn real(path: &Path) -> Result<PathBuf, SqliteError> {
     follow(path).map_err(|source| SqliteError::Io { path: path.display().to_string(), source })
 }
 
+/// The name of a file beside a store: the store's own, with something more.
+pub fn beside(store: &Path, suffix: &str) -> PathBuf {
+    let mut name = store.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+/// The name of the log that SQLite keeps beside a store.
+pub fn wal_of(store: &Path) -> PathBuf {
+    beside(store, "-wal")
+}
+
 /// Refuses what other programs' URLs of files have behind the path: it would be a part of the file's name.
 ///
 /// # Errors

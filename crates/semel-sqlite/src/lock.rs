@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::error::SqliteError;
-use crate::location::real;
+use crate::location::{beside, real};
 use crate::private;
 
 /// The right to the file. Given up when dropped, or with the process however it ends.
@@ -67,9 +67,7 @@ fn here() -> MutexGuard<'static, BTreeSet<PathBuf>> {
 
 /// Where the lock of a store is, by the store's [real] name.
 pub(crate) fn lock_path(store: &Path) -> PathBuf {
-    let mut name = store.as_os_str().to_owned();
-    name.push(".lock");
-    PathBuf::from(name)
+    beside(store, ".lock")
 }
 
 impl FileLock {

@@ -19,6 +19,7 @@ use crate::durable::{sync_file, sync_folder, write_again};
 use crate::error::SqliteError;
 use crate::filing::Round;
 use crate::journal::Entry;
+use crate::location::wal_of;
 use crate::log::{self, Log};
 use crate::names::Names;
 use crate::pending::Pending;
@@ -120,10 +121,8 @@ impl Loaded {
 /// # Errors
 /// When it is unknown what is on the disk.
 pub fn bring_to_disk(path: &Path) -> Result<(), SqliteError> {
-    let mut log = path.as_os_str().to_owned();
-    log.push("-wal");
-    let log = Path::new(&log);
-    for (file, synced) in [(log, write_again(log)), (path, sync_file(path))] {
+    let log = wal_of(path);
+    for (file, synced) in [(&*log, write_again(&log)), (path, sync_file(path))] {
         match synced {
             Err(error) if error.kind() == ErrorKind::NotFound => continue,
             synced => synced,

@@ -5,6 +5,7 @@ use std::fs::Metadata;
 use std::path::{Path, PathBuf};
 
 use crate::error::SqliteError;
+use crate::location::wal_of;
 
 /// The database and SQLite's log beside it, as they were when the store was opened. Which files they are is asked by name: to open
 /// them once more and close them would end SQLite's locks.
@@ -21,9 +22,7 @@ impl Place {
     pub fn of(store: &Path) -> Result<Self, SqliteError> {
         let io = |source| SqliteError::Io { path: store.display().to_string(), source };
         let mut files = vec![(store.to_path_buf(), std::fs::metadata(store).map_err(io)?)];
-        let mut log = store.as_os_str().to_owned();
-        log.push("-wal");
-        let log = PathBuf::from(log);
+        let log = wal_of(store);
         // There from the first read on, until the last connection is closed.
         if let Ok(about) = std::fs::metadata(&log) {
             files.push((log, about));

@@ -4,6 +4,8 @@ use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::Path;
 
+use crate::location::beside;
+
 /// How such a file is made. One that is there keeps the mode that it has.
 pub fn options() -> OpenOptions {
     let mut options = OpenOptions::new();
@@ -32,8 +34,7 @@ pub fn open_beside(path: &Path, store: &Path) -> io::Result<File> {
 /// # Errors
 /// Why not: there is no room, the file system is for reading only, this account may not.
 pub fn find_room(store: &Path) -> io::Result<()> {
-    let mut path = store.as_os_str().to_owned();
-    path.push(format!(".room-{}", std::process::id()));
+    let path = beside(store, &format!(".room-{}", std::process::id()));
     let make = || options().create_new(true).open(&path);
     // One that is there was left by who had the same number before.
     let mut file = make().or_else(|error| match error.kind() {

@@ -45,7 +45,7 @@ pub fn is_set(row: &QueueRow) -> bool {
 ///   of its own batch would have written is stale as well, whatever the numbers say ([`Unwritten`]).
 /// - **Durability.** When [`commit`](Self::commit) has answered, what it applied survives a crash of this process and,
 ///   at the strength the store declares, of the machine. A failed commit has applied nothing, or is poisoned, or
-///   says that nobody knows ([`StoreError::Unknown`]).
+///   says that it may have ([`StoreError::Unknown`], [`StoreError::Lagging`]).
 /// - **Order.** A claim takes from its queues in the order they are named; within one queue by (priority descending,
 ///   available_at, id). A job under a limit takes its place in that order, and comes back unclaimed unless the limit is
 ///   one of the closed: those are as if they were not there. Where it has granted none and shown as many as it has room for, it

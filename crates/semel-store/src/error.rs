@@ -19,10 +19,17 @@ pub enum StoreError {
     /// The store cannot be reached or cannot write now. Nothing was acknowledged.
     #[error("the store is unavailable: {0}")]
     Unavailable(String),
-    /// Whether it was done is not known: the store was lost before it said so, or it is done and not as durable as an answer
-    /// has to be. Whoever asks for the same with the same id again is answered as the first time.
+    /// Replicas that a commit waits for are not there, and it was not begun. Nothing was written.
+    #[error("the store is unavailable: {0}")]
+    Behind(String),
+    /// Whether it was done is not known: the store was lost before it said so. Whoever asks for the same with the same id again is
+    /// answered as the first time.
     #[error("{0}")]
     Unknown(String),
+    /// It was carried out, and is not as durable as an answer has to be: too few replicas have it yet. What came of it is not told before,
+    /// so it may be stored or not. Whoever asks for the same with the same id again is answered as the first time if it is, once they have it.
+    #[error("{0}")]
+    Lagging(String),
     /// The store has failed in a way after which it must not go on; it has to be opened again. Whether what was under way then
     /// was done is not known.
     #[error("the store has failed and must be reopened: {0}")]
@@ -64,24 +71,78 @@ const fn again(undone: Undone) -> &'static str {
 }
 
 impl StoreError {
-    /// Whether the same request may succeed later without anybody's help. Where [nobody knows](Self::Unknown) what became of
+    /// Whether the same request may succeed later without anybody's help. Where it is [in doubt](Self::is_in_doubt) what became of
     /// it, only one with an id or a policy is the same. After [`Undone`](Self::Undone), and wherever else a transaction of the caller's own
     /// has ended, what may succeed is that transaction, from its first statement; and a [closed](Self::Closed) store when it is opened again.
     pub const fn is_retryable(&self) -> bool {
-        matches!(
-            self,
+        match self {
             Self::Contended
-                | Self::Stalled
-                | Self::Undone(Undone::Deadlock | Undone::Serialization)
-                | Self::Unavailable(_)
-                | Self::Unknown(_)
-                | Self::Closed
-        )
+            | Self::Stalled
+            | Self::Undone(Undone::Deadlock | Undone::Serialization)
+            | Self::Unavailable(_)
+            | Self::Behind(_)
+            | Self::Unknown(_)
+            | Self::Lagging(_)
+            | Self::Closed => true,
+            Self::Undone(Undone::Aborted)
+            | Self::Poisoned(_)
+            | Self::Corrupt(_)
+            | Self::Unsupported(_)
+            | Self::CursorGone => false,
+        }
+    }
+
+    /// Whether it may have been done all the same, in a store that goes on: what is done once more may be there twice. Of what was under way
+    /// in one that is [poisoned](Self::Poisoned) or [closed](Self::Closed) nobody knows either, and nothing more is done there.
+    pub const fn is_in_doubt(&self) -> bool {
+        match self {
+            Self::Unknown(_) | Self::Lagging(_) => true,
+            Self::Contended
+            | Self::Stalled
+            | Self::Undone(_)
+            | Self::Unavailable(_)
+            | Self::Behind(_)
+            | Self::Poisoned(_)
+            | Self::Corrupt(_)
+            | Self::Unsupported(_)
+            | Self::CursorGone
+            | Self::Closed => false,
+        }
+    }
+}
+
+impl StoreError {
+    /// The same, as it is told to who wrote nothing: of that nothing is in doubt.
+    pub(crate) fn of_nothing_written(self) -> Self {
+        match self {
+            Self::Unknown(why) => Self::Unavailable(format!("nothing was written, and what was seen is not confirmed: {why}")),
+            Self::Lagging(_) => Self::Behind(
+                "too few replicas are there to confirm what was seen: nothing was stored. Ask again when they are back".to_owned(),
+            ),
+            error => error,
+        }
     }
 }
 
 impl From<semel_core::body::Corrupt> for StoreError {
     fn from(corrupt: semel_core::body::Corrupt) -> Self {
         Self::Corrupt(corrupt.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::StoreError;
+
+    /// One way or the other it may succeed later; whether it is sent again without an id hangs on this alone.
+    #[test]
+    fn what_too_few_replicas_confirm_is_in_doubt_only_where_it_was_begun() {
+        let of = |error: fn(String) -> StoreError| error("a text".to_owned());
+        for error in [of(StoreError::Unknown), of(StoreError::Lagging)] {
+            assert!(error.is_in_doubt() && error.is_retryable(), "{error:?}");
+        }
+        for error in [of(StoreError::Unavailable), of(StoreError::Behind)] {
+            assert!(!error.is_in_doubt() && error.is_retryable(), "{error:?}");
+        }
     }
 }

@@ -152,14 +152,16 @@ impl Flight {
         let applied = match applied {
             Ok(applied) => applied,
             Err(error) => {
-                for tried in decided {
-                    tried.decision.answer(Err(error.clone()));
+                for (tried, (_, written)) in decided.into_iter().zip(sent) {
+                    let error = error.clone();
+                    let error = if written { error } else { error.of_nothing_written() };
+                    tried.decision.answer(Err(error));
                 }
                 for reply in replies {
                     reply.answer(Err(error.clone()));
                 }
                 // It may well have been committed.
-                if matches!(error, StoreError::Unknown(_)) {
+                if error.is_in_doubt() {
                     self.hints.give(&ready);
                 }
                 return landed;
@@ -232,6 +234,7 @@ impl Flight {
                 self.answers.give();
             }
             Err(error) => {
+                let error = error.of_nothing_written();
                 for tried in decided {
                     tried.decision.answer(Err(error.clone()));
                 }

@@ -76,6 +76,11 @@ pub trait Layer: Send + Sync + 'static {
         self.inner().due(due, limit)
     }
 
+    /// See [`Backend::documents`].
+    fn documents(&self, seek: Seek) -> BoxFuture<'_, Result<Found, StoreError>> {
+        self.inner().documents(seek)
+    }
+
     /// See [`Backend::events`].
     fn events(&self, cursor: u64, limit: u32) -> BoxFuture<'_, Result<LogPage, StoreError>> {
         self.inner().events(cursor, limit)
@@ -154,7 +159,7 @@ impl<L: Layer> Backend for L {
     }
 
     fn documents(&self, seek: Seek) -> BoxFuture<'_, Result<Found, StoreError>> {
-        self.inner().documents(seek)
+        Layer::documents(self, seek)
     }
 
     fn events(&self, cursor: u64, limit: u32) -> BoxFuture<'_, Result<LogPage, StoreError>> {

@@ -169,8 +169,8 @@ impl Store {
     /// it asks for is loaded then. Dropping the future does not take the decision back.
     ///
     /// # Errors
-    /// When the store cannot commit it. Then nothing was written, unless the error is [`StoreError::Unknown`],
-    /// [`StoreError::Poisoned`] or [`StoreError::Closed`]: then that is unknown.
+    /// When the store cannot commit it. Then nothing was written, unless the error is [in doubt](StoreError::is_in_doubt),
+    /// [`StoreError::Poisoned`] or [`StoreError::Closed`]: then it may have been.
     pub fn decide<T, D>(
         &self,
         reads: Reads,

@@ -183,7 +183,7 @@ impl Error {
     /// Whether it may have been done all the same.
     pub(crate) fn is_unknown(&self) -> bool {
         match self {
-            Self::Store(StoreError::Unknown(_)) => true,
+            Self::Store(error) => error.is_in_doubt(),
             #[cfg(feature = "remote")]
             Self::Remote(
                 semel_client::ClientError::NoAnswer { .. } | semel_client::ClientError::Protocol { .. },
@@ -283,13 +283,31 @@ impl From<semel_core::body::Corrupt> for Error {
     }
 }
 
-#[cfg(all(test, feature = "remote"))]
+#[cfg(test)]
 mod tests {
+    #[cfg(feature = "remote")]
     use semel_client::ClientError;
+    use semel_store::StoreError;
 
     use super::{Again, Error};
 
+    /// What is stored already, and has no id of its own, would be there twice.
+    #[test]
+    fn what_may_be_stored_is_not_called_retryable() {
+        let of = |error: fn(String) -> StoreError| Error::from(error(String::new()));
+        for error in [of(StoreError::Unknown), of(StoreError::Lagging)] {
+            assert!(
+                error.is_unknown() && !error.is_retryable() && error.again() == Again::UntilHeard,
+                "{error:?}"
+            );
+        }
+        for error in [of(StoreError::Unavailable), of(StoreError::Behind)] {
+            assert!(!error.is_unknown() && error.is_retryable(), "{error:?}");
+        }
+    }
+
     /// It may stand where the server was, for a moment; the server may have had the request.
+    #[cfg(feature = "remote")]
     #[test]
     fn what_speaks_no_http_ends_no_report_and_repeats_no_request() {
         let [url, reason, hint] = [(); 3].map(|()| String::new());
@@ -298,6 +316,7 @@ mod tests {
     }
 
     /// The server may have granted the jobs of such an answer: fewer are asked for next.
+    #[cfg(feature = "remote")]
     #[test]
     fn what_an_answer_said_that_is_lost_or_too_long_is_unknown() {
         let text = || [(); 3].map(|()| String::new());
@@ -312,6 +331,7 @@ mod tests {
 
     /// A token that one of several servers does not know yet costs nobody finished work, and one that none of them will
     /// know no place for ever.
+    #[cfg(feature = "remote")]
     #[test]
     fn what_is_refused_on_its_way_is_told_again_for_a_while() {
         let again = |status, code: Option<&str>| {

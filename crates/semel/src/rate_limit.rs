@@ -62,4 +62,12 @@ impl RateLimit {
         (self.rate, self.period) = (Some(starts), Some(iso(period)));
         self
     }
+
+    /// The same in as long a stretch as a request means that says none: for the macro, which knows no rule of its own there.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn starts(mut self, starts: u32) -> Self {
+        (self.rate, self.period) = (Some(starts), None);
+        self
+    }
 }

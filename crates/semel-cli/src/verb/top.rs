@@ -256,6 +256,22 @@ mod tests {
         assert_eq!(bars(&[0, 0]), "  ");
     }
 
+    /// Lines and sums are of those alone that one answer has.
+    #[test]
+    fn where_there_are_more_queues_than_are_shown_it_says_so() {
+        let shown = |total: u64| {
+            let queue = |number: usize| json!({ "name": format!("q{number}"), "available": 1 });
+            let queues: Vec<Value> = (0..ROWS + 2).map(queue).collect();
+            let look = json!({ "queues": queues, "queues_total": total });
+            draw(&look, &Printer::new(false)).join("\n")
+        };
+        let (all, some) = (shown(12), shown(10_001));
+        assert!(all.contains("12 available") && all.contains("and 2 more"), "{all}");
+        assert!(!all.contains("of the first"), "{all}");
+        let says = "of the first 12 queues by name; there are 10001: semel queues lists them";
+        assert!(some.contains("and 2 more") && some.contains(says), "{some}");
+    }
+
     #[test]
     fn a_minute_is_drawn_where_it_belongs() {
         let history = json!({

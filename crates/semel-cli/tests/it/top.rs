@@ -22,6 +22,7 @@ fn it_shows_queues_outcomes_and_the_hottest_keys_of_a_server() {
     }
     let told = folder.json(&["top", "--once", "--server", &server.url]);
     assert_eq!((&told["queues"][0]["available"], &told["workers"]["total"]), (&1.into(), &2.into()));
+    assert_eq!(told["queues_total"], 1);
     assert_eq!(told["hottest"]["items"][0]["absorbed"], 3);
     assert_eq!(told["history"]["step_s"], 60);
     let key = told["hottest"]["items"][0]["key"].as_str().unwrap();

@@ -4,6 +4,7 @@
 
 mod answers;
 mod counted;
+mod crons;
 mod duties;
 mod following;
 mod held_up;

@@ -250,4 +250,11 @@ fn a_problem_of_http_is_a_failure_as_it_stands() {
     let told = Nack::parse(&format!(r#"{{"job_id":"{ID}","error":{problem}}}"#)).unwrap();
     let report = told.report.unwrap();
     assert_eq!((&*report.message, &*report.error_type), ("come back later", "https://example.com/busy"));
+    // As some frameworks fill it.
+    for (error, message) in
+        [(r#"{"message":"no","detail":[{"line":3}]}"#, "no"), (r#"{"detail":{"line":3}}"#, "")]
+    {
+        let told = Nack::parse(&format!(r#"{{"job_id":"{ID}","error":{error}}}"#)).unwrap();
+        assert_eq!(told.report.unwrap().message, message);
+    }
 }

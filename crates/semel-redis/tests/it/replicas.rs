@@ -144,19 +144,16 @@ async fn without_replicas_the_answer_is_an_error_in_the_end() {
     replica.pause();
     let mine = keyed("a").id(foreign_id(7)).digest(7);
     let told = careful.enqueue(mine.offer(), "").await.unwrap_err();
-    let is_stored =
-        |told: &StoreError| matches!(told, StoreError::Unknown(why) if why.contains("it is stored"));
-    assert!(is_stored(&told) && told.is_retryable(), "{told:?}");
+    let may_be_stored =
+        |told: &StoreError| matches!(told, StoreError::Lagging(why) if why.contains("may be stored"));
+    assert!(may_be_stored(&told) && told.is_retryable(), "{told:?}");
     // What comes then is not begun before they are back, and nobody is told that it was.
     let other = careful.enqueue(keyed("b").offer(), "").await.unwrap_err();
-    assert!(
-        matches!(&other, StoreError::Unavailable(why) if why.contains("nothing was stored")),
-        "{other:?}"
-    );
+    assert!(matches!(&other, StoreError::Behind(why) if why.contains("nothing was stored")), "{other:?}");
     assert!(other.is_retryable());
-    // So is the answer that somebody else's job is there.
+    // Nor is anybody told that somebody else's job is there; that one stored nothing.
     let told = careful.enqueue(keyed("a").on_conflict("ignore").offer(), "").await.unwrap_err();
-    assert!(is_stored(&told), "{told:?}");
+    assert!(matches!(&told, StoreError::Behind(why) if why.contains("nothing was stored")), "{told:?}");
     // Who watches is told, though Redis itself takes writes.
     careful.takes_writes().await.unwrap_err();
     replica.go_on();
@@ -193,12 +190,12 @@ async fn what_redis_refuses_for_lack_of_replicas_is_not_stored() {
     until("the replica is gone", async || info(&mut connection).await.contains("connected_slaves:0")).await;
     for _ in 0..2 {
         let told = careful.enqueue(keyed("b").offer(), "").await.unwrap_err();
-        let is_so = matches!(&told, StoreError::Unavailable(why) if why.contains("nothing was stored"));
+        let is_so = matches!(&told, StoreError::Behind(why) if why.contains("nothing was stored"));
         assert!(is_so && told.is_retryable(), "{told:?}");
     }
     // Nor is anybody told that somebody else's job is there: no replica confirms it.
     let told = careful.enqueue(keyed("a").on_conflict("ignore").offer(), "").await.unwrap_err();
-    assert!(matches!(told, StoreError::Unavailable(_)), "{told:?}");
+    assert!(matches!(told, StoreError::Behind(_)), "{told:?}");
     assert_eq!(careful.queues().await.unwrap()[0].created, 1);
 }
 
@@ -224,7 +221,7 @@ async fn what_was_done_before_the_primary_was_made_a_replica_is_not_denied() {
     // Of one that is not there.
     let () = redis::cmd("REPLICAOF").arg("127.0.0.1").arg("1").query_async(&mut connection).await.unwrap();
     let told = tokio::time::timeout(PATIENCE, told).await.unwrap().unwrap();
-    assert!(matches!(told, Err(StoreError::Unknown(_))), "{told:?}");
+    assert!(told.as_ref().is_err_and(StoreError::is_in_doubt), "{told:?}");
 }
 
 /// A server that is told by its Redis that scripts are unknown, on the connections that wait too.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use semel_client::{HeaderMap, Method};
+use semel_core::hex;
 use semel_ojs::Problem;
 use semel_ojs::problem::CATALOGUE;
 use semel_server::auth::Tokens;
@@ -137,7 +138,13 @@ async fn a_request_keeps_its_own_id() {
         assert_eq!(told.headers["x-request-id"], "mine-1");
     }
     let told = server.ask(Method::GET, "/health", None, header("x-request-id", "two words")).await;
-    assert_ne!(told.headers["x-request-id"], "two words");
+    let given = told.headers["x-request-id"].to_str().unwrap();
+    let digits = given.strip_prefix("req_").unwrap();
+    assert!(digits.len() == 28 && digits.bytes().all(|digit| hex::value(digit).is_some()), "{given}");
+    // By its end a server tells its own apart.
+    let next = server.get("/health").await;
+    let next = next.headers["x-request-id"].to_str().unwrap();
+    assert!(next[..20] == given[..20] && next[20..] > given[20..], "{given} {next}");
     server.stop().await;
 }
 

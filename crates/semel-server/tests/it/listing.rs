@@ -207,6 +207,7 @@ async fn a_queue_is_shown_paused_and_resumed() {
     server.stop().await;
 }
 
+/// Those that are not on it are told of: the overview, here and in a terminal, has the first page alone.
 #[tokio::test]
 async fn queues_are_listed_in_pages() {
     let server = Server::start().await;
@@ -219,7 +220,8 @@ async fn queues_are_listed_in_pages() {
         let queues = told["queues"].as_array().unwrap();
         names.extend(queues.iter().map(|queue| queue["name"].as_str().unwrap().to_owned()));
         pages += 1;
-        assert_eq!(told["pagination"]["total"], 4);
+        assert_eq!((&told["pagination"]["total"], &told["pagination"]["limit"]), (&json!(4), &json!(3)));
+        assert_eq!(told["pagination"]["has_more"], pages == 1);
         assert_eq!(told["pagination"]["has_more"], told["pagination"]["next_cursor"].is_string());
         let Some(next) = told["pagination"]["next_cursor"].as_str() else { break };
         cursor = format!("&cursor={next}");
@@ -230,6 +232,8 @@ async fn queues_are_listed_in_pages() {
         (whole["queues"].as_array().unwrap().len(), &whole["pagination"]["has_more"]),
         (4, &json!(false))
     );
+    // As many as whoever says nothing of a limit is shown.
+    assert_eq!(whole["pagination"]["limit"], 10_000);
     assert_eq!(server.get("/ojs/v1/queues?limit=10001").await.status, 400);
     server.stop().await;
 }

@@ -1,13 +1,13 @@
 //! What was decided without writing names what others wrote: it is answered when that is as durable as an answer has to be.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use semel_core::draft::{Reads, Snapshot};
 use semel_core::enqueue::{Outcome, enqueue};
 use semel_engine::Engine;
-use semel_store::backend::BoxFuture;
+use semel_store::backend::{Applied, Batch, BoxFuture};
 use semel_store::batcher::transact;
 use semel_store::layer::Layer;
 use semel_store::memory::Memory;
@@ -22,7 +22,8 @@ struct Lagging {
     inner: Memory,
     asked: AtomicUsize,
     has_come: Semaphore,
-    is_gone: AtomicBool,
+    /// What is told in place of that it has come, also of what was committed.
+    fails: Mutex<Option<StoreError>>,
 }
 
 impl Layer for Lagging {
@@ -40,18 +41,32 @@ impl Layer for Lagging {
         Box::pin(async move {
             self.asked.fetch_add(1, Ordering::SeqCst);
             self.has_come.acquire().await.unwrap().forget();
-            if self.is_gone.load(Ordering::SeqCst) {
-                return Err(StoreError::Unavailable("the standby is gone".to_owned()));
-            }
-            Ok(())
+            self.failure().map_or(Ok(()), Err)
         })
+    }
+
+    fn commit(&self, batch: Batch) -> BoxFuture<'_, Result<Applied, StoreError>> {
+        Box::pin(async move {
+            let applied = self.inner.commit(batch).await?;
+            self.failure().map_or(Ok(applied), Err)
+        })
+    }
+}
+
+impl Lagging {
+    fn failure(&self) -> Option<StoreError> {
+        self.fails.lock().unwrap().clone()
+    }
+
+    fn fail(&self, error: StoreError) {
+        *self.fails.lock().unwrap() = Some(error);
     }
 }
 
 async fn lagging() -> (Arc<Lagging>, Engine) {
     let (inner, has_come) = (Memory::default(), Semaphore::new(0));
-    let (asked, is_gone) = (AtomicUsize::new(0), AtomicBool::new(false));
-    let store = Arc::new(Lagging { inner, asked, has_come, is_gone });
+    let (asked, fails) = (AtomicUsize::new(0), Mutex::default());
+    let store = Arc::new(Lagging { inner, asked, has_come, fails });
     let engine = Engine::without_duties(Arc::clone(&store) as Arc<dyn Backend>).unwrap();
     assert!(matches!(engine.enqueue(again().offer(), "").await.unwrap(), Outcome::Created(_)));
     assert_eq!(store.asked.load(Ordering::SeqCst), 0, "who wrote has waited in his commit");
@@ -99,7 +114,7 @@ async fn a_duplicate_beside_a_claim_that_found_nothing_waits_and_the_claim_does_
 #[tokio::test]
 async fn without_the_standby_there_is_no_answer_but_an_error() {
     let (store, engine) = lagging().await;
-    store.is_gone.store(true, Ordering::SeqCst);
+    store.fail(StoreError::Unavailable("the standby is gone".to_owned()));
     store.has_come.add_permits(2);
     let told = engine.enqueue(again().offer(), "").await;
     assert!(matches!(told, Err(StoreError::Unavailable(_))), "{told:?}");
@@ -109,6 +124,26 @@ async fn without_the_standby_there_is_no_answer_but_an_error() {
     let told = transact(&*store, &reads, |draft| enqueue(draft, &offer)).await;
     assert!(matches!(told, Err(StoreError::Unavailable(_))), "{told:?}");
     assert_eq!(store.asked.load(Ordering::SeqCst), 2);
+}
+
+/// Who hears that it may have been stored sends it again under the same id, or looks for it: of a duplicate there is nothing.
+#[tokio::test]
+async fn of_what_wrote_nothing_nothing_is_in_doubt() {
+    let (store, engine) = lagging().await;
+    store.has_come.add_permits(9);
+    for (name, error) in
+        [("b", StoreError::Unknown(String::new())), ("c", StoreError::Lagging(String::new()))]
+    {
+        store.fail(error.clone());
+        let alone = engine.enqueue(again().offer(), "").await.unwrap_err();
+        // In one group with one that writes.
+        let other = keyed(name).offer();
+        let (wrote, beside) = tokio::join!(engine.enqueue(other, ""), engine.enqueue(again().offer(), ""));
+        assert_eq!(wrote.unwrap_err(), error);
+        for told in [alone, beside.unwrap_err()] {
+            assert!(matches!(told, StoreError::Unavailable(_) | StoreError::Behind(_)), "{told:?}");
+        }
+    }
 }
 
 /// A store that is taken over by another one, which lacks the last jobs, as soon as the first has been read.

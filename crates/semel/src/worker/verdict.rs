@@ -38,8 +38,11 @@ impl Outcome {
         matches!(self, Self::Done | Self::Returned(_))
     }
 
-    /// The same, with a wait that is no longer than one may be.
+    /// The same, with a wait that is no longer than one may be, and none where no attempt follows.
     pub(crate) fn within_bounds(mut self, job: JobId) -> Self {
+        if let Self::Discard(failure) = &mut self {
+            failure.0.retry_in = None;
+        }
         let wait = match &mut self {
             Self::Snooze(wait) => Some(wait),
             Self::Retry(failure) => failure.0.retry_in.as_mut(),
@@ -323,7 +326,7 @@ mod tests {
         let job = JobId::mint(semel_core::time::Timestamp::EPOCH, 1, 1);
         let waits = |outcome: Outcome| match outcome.within_bounds(job) {
             Outcome::Snooze(wait) => Some(wait),
-            Outcome::Retry(failure) => failure.0.retry_in,
+            Outcome::Retry(failure) | Outcome::Discard(failure) => failure.0.retry_in,
             other => panic!("{other:?}"),
         };
         let longer = PUT_OFF_MAX + Duration::from_millis(1);
@@ -335,6 +338,7 @@ mod tests {
         }
         assert_eq!(waits(Outcome::Retry(Failure::new("Busy", "later"))), None);
         assert_eq!(waits(Outcome::Snooze(Duration::ZERO)), Some(Duration::ZERO));
+        assert_eq!(waits(Outcome::Discard(Failure::new("Declined", "no").after(longer))), None);
     }
 
     #[test]

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use semel::{Disclose, Envelope, Job, JobState, OnConflict, PeriodFrom, RateLimit, Retry, Unique};
+use semel_core::limit::Rate;
+use semel_ojs::Enqueue;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -44,6 +46,10 @@ struct Render {
 #[derive(Serialize, Deserialize, Job)]
 #[job(type = "tick", unique)]
 struct Tick;
+
+#[derive(Serialize, Deserialize, Job)]
+#[job(type = "paced", rate_limit(rate = 5))]
+struct Paced;
 
 #[derive(Serialize, Deserialize, Job)]
 #[job(type = "either", unique(strict))]
@@ -112,6 +118,15 @@ fn whatever_serde_writes_is_the_one_item_of_the_args() {
     assert_eq!(wire(&Either::Left { n: 1 })["args"], json!([{ "kind": "Left", "n": 1 }]));
     assert_eq!(wire(&Either::Right)["options"]["unique"], json!({ "preset": "strict" }));
     assert_eq!(wire(&Wrapped { inner: vec![1, 2] })["args"], json!([{ "inner": [1, 2] }]));
+}
+
+/// Who reads it knows how long that is, as of any other request.
+#[test]
+fn a_rate_without_a_period_says_none() {
+    assert_eq!(wire(&Paced)["options"]["rate_limit"], json!({ "rate": 5 }));
+    let read = Enqueue::parse(&Envelope::of(&Paced).into_json().unwrap(), true).unwrap();
+    let second = Rate { count: 5, period_us: 1_000_000 };
+    assert_eq!(read.offer.limit.unwrap().rate, Some(second));
 }
 
 /// What the macro lets through the queue takes, and what it refuses the queue would refuse.

@@ -3,9 +3,13 @@
 use std::time::Duration;
 
 use semel::{
-    Blocking, Disclose, Enqueued, Envelope, Error, JobState, OnConflict, OnMismatch, Semel, Unique, Would,
+    Blocking, Disclose, Enqueued, Envelope, Error, IntoEnvelope, JobState, OnConflict, OnMismatch, Semel,
+    Unique, Would,
 };
+use semel_core::ident::QueueName;
 use semel_core::lease::Grant;
+use semel_core::limits::HOLDERS_PER_KEY_MAX;
+use semel_core::settings::{Backpressure, QueueSettings};
 use semel_store::backend::Claim;
 
 use crate::harness::{Add, Welcome, memory};
@@ -28,9 +32,25 @@ fn as_imagined(outcome: &Enqueued) -> Would {
     }
 }
 
+/// The same, also where it is refused.
+fn as_answered(answer: Result<Enqueued, Error>) -> Would {
+    match answer {
+        Ok(outcome) => as_imagined(&outcome),
+        Err(Error::QueueFull { .. }) => Would::QueueFull,
+        Err(Error::TooManyHolders) => Would::TooManyHolders,
+        Err(other) => panic!("{other}"),
+    }
+}
+
+/// What is said of an enqueue under this strategy in place of the policy's own.
+async fn said_of(semel: &Semel, job: impl IntoEnvelope, policy: Unique, strategy: OnConflict) -> Would {
+    let why = semel.enqueue(job).unique(policy).explain().await.unwrap();
+    why.strategies.iter().find(|(named, _)| *named == strategy).unwrap().1
+}
+
 async fn one_runs(semel: &Semel) {
     let grant = Grant::new("w".into(), None);
-    let queues = vec![semel_core::ident::QueueName::default()];
+    let queues = vec![QueueName::default()];
     let claim = Claim { queues, limit: 1, grant, closed: Vec::new() };
     assert_eq!(semel.engine().unwrap().claim(claim).await.unwrap().len(), 1);
 }
@@ -78,29 +98,82 @@ async fn what_is_imagined_is_what_is_then_done() {
 /// Also where what differs has the last word.
 #[tokio::test]
 async fn each_strategy_does_what_it_is_said_to_do() {
-    let strategies = [
-        OnConflict::Reject,
-        OnConflict::Ignore,
-        OnConflict::Replace,
-        OnConflict::ReplaceExceptSchedule,
-        OnConflict::FollowUp,
-    ];
     let same = || Unique::by_key("k");
     let strict = || Unique::by_key("k").global().on_mismatch(OnMismatch::Reject);
     let global = || Unique::by_key("k").global();
     let policies: [(&dyn Fn() -> Unique, bool); 3] = [(&same, false), (&strict, true), (&global, false)];
     for (policy, is_mismatch) in policies {
-        for strategy in strategies {
+        for &strategy in OnConflict::ALL {
             let semel = memory().await;
             semel.enqueue(Add { a: 1, b: 1 }).unique(policy()).await.unwrap();
             let other = || semel.enqueue(Welcome::of(7)).unique(policy().on_conflict(strategy));
-            let why = semel.enqueue(Welcome::of(7)).unique(policy()).explain().await.unwrap();
-            let said = why.strategies.iter().find(|(named, _)| *named == strategy).unwrap().1;
+            let said = said_of(&semel, Welcome::of(7), policy(), strategy).await;
             let done = as_imagined(&other().await.unwrap());
             assert_eq!(done, said, "{strategy:?}");
             assert!(!is_mismatch || said == Would::Mismatch, "{strategy:?}: {said:?}");
         }
     }
+}
+
+/// It is in the way of whatever would have one more wait there: not of who takes the place of one that waits.
+#[tokio::test]
+async fn each_strategy_says_whether_a_full_queue_is_in_its_way() {
+    let policy = || Unique::by_key("k");
+    let job = |b| Add { a: 1, b };
+    let anew = [OnConflict::Replace, OnConflict::ReplaceExceptSchedule, OnConflict::FollowUp];
+    let cases: [(Option<JobState>, &[OnConflict]); 3] =
+        [(None, OnConflict::ALL), (Some(JobState::Available), &[]), (Some(JobState::Active), &anew)];
+    for (holder, refused) in cases {
+        for &strategy in OnConflict::ALL {
+            let semel = memory().await;
+            if holder.is_some() {
+                semel.enqueue(job(1)).unique(policy()).await.unwrap();
+            }
+            if holder == Some(JobState::Active) {
+                one_runs(&semel).await;
+            }
+            if holder != Some(JobState::Available) {
+                semel.enqueue(job(2)).await.unwrap();
+            }
+            let bound = Backpressure { max_depth: 1, warning_threshold: 0.5 };
+            let settings = QueueSettings { backpressure: Some(bound) };
+            semel.engine().unwrap().set_queue(QueueName::default(), settings).await.unwrap();
+            let said = said_of(&semel, job(3), policy(), strategy).await;
+            let done = as_answered(semel.enqueue(job(3)).unique(policy().on_conflict(strategy)).await);
+            assert_eq!(done, said, "{holder:?} {strategy:?}");
+            assert_eq!(
+                said == Would::QueueFull,
+                refused.contains(&strategy),
+                "{holder:?} {strategy:?}: {said:?}"
+            );
+        }
+    }
+}
+
+/// Of those that would have to touch all of them: the others name one.
+#[tokio::test]
+async fn each_strategy_says_whether_too_many_hold_the_key() {
+    let semel = memory().await;
+    let policy = || Unique::by_key("k");
+    let job = |b| Envelope::of(&Add { a: 1, b });
+    // Each blocks nobody but those who look at ended jobs.
+    let among_ended = || policy().states([JobState::Completed]);
+    let many = (0..=HOLDERS_PER_KEY_MAX as i64).map(|b| job(b).unique(among_ended()));
+    let made = semel.enqueue_many(many).await.unwrap().outcomes;
+    assert!(made.iter().all(|outcome| matches!(outcome, Ok(Enqueued::Created(_)))));
+    for (strategy, would) in [
+        (OnConflict::Reject, Would::Reject),
+        (OnConflict::Ignore, Would::Existing),
+        (OnConflict::Replace, Would::TooManyHolders),
+        (OnConflict::ReplaceExceptSchedule, Would::TooManyHolders),
+        (OnConflict::FollowUp, Would::TooManyHolders),
+    ] {
+        assert_eq!(said_of(&semel, job(-1), policy(), strategy).await, would, "{strategy:?}");
+        let done = as_answered(semel.enqueue(job(-1)).unique(policy().on_conflict(strategy)).await);
+        assert_eq!(done, would, "{strategy:?}");
+    }
+    let why = semel.enqueue(job(-1)).unique(policy()).explain().await.unwrap();
+    assert!(why.sentences().any(|sentence| sentence.contains("cut short")), "{why}");
 }
 
 #[tokio::test]
