@@ -315,7 +315,7 @@ impl Draft {
         is_unseen
     }
 
-    /// Gives a job's head new values and returns its new version. The head must have come from this draft.
+    /// Gives a job's head new values, and sets the version of `head` to its new one. The head must have come from this draft.
     pub fn update(&mut self, head: &mut Head) {
         self.snapshot.unfold(head.id);
         let previous = self.snapshot.jobs.get(&head.id).and_then(|row| row.head.as_ref());

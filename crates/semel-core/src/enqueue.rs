@@ -1,6 +1,7 @@
 //! Admission of a batch: every job offered, by whatever way, comes through here. A single job is a batch of one.
 
 mod absorb;
+mod kind;
 mod mismatch;
 mod offer;
 pub mod once;
@@ -8,6 +9,7 @@ mod outcome;
 mod replace;
 
 use self::absorb::{amend, answered_before};
+pub use self::kind::{OutcomeClass, OutcomeKind};
 use self::mismatch::{refuse_mismatch, refuse_other_type};
 pub use self::offer::{Identity, Offer, Start, When};
 pub use self::outcome::{Batch, Counts, Holder, Mode, Outcome};

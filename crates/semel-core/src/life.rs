@@ -209,7 +209,7 @@ pub fn delete_dead_letter(draft: &mut Draft, id: JobId) -> Result<Settled, Missi
         return Ok(Settled::Refused(Refusal::NotFound));
     };
     if !head.is_dead_letter() {
-        return Ok(Settled::Refused(Refusal::NotFound));
+        return Ok(Settled::Refused(Refusal::NoDeadLetter(head.state)));
     }
     match answered_until(&head, &full) {
         Some(until) if until > draft.now() => {
@@ -258,7 +258,7 @@ pub fn revive(draft: &mut Draft, id: JobId) -> Result<Revived, Missing> {
         return Ok(Revived::Refused(Refusal::NotFound));
     };
     if !head.is_dead_letter() {
-        return Ok(Revived::Refused(Refusal::NotFound));
+        return Ok(Revived::Refused(Refusal::NoDeadLetter(head.state)));
     }
     let body = match Body::decode(&full.body) {
         Ok(body) => body,

@@ -33,6 +33,8 @@ pub enum Refusal {
     OtherWorker,
     /// It is a follow-up that waits for the end of a run; nothing else releases it.
     AwaitsRun,
+    /// The job, which is in this state, is no dead letter: only those are sent back or deleted.
+    NoDeadLetter(State),
     /// Its unique key was released, so nothing says any more whether it may run again.
     KeyReleased,
     /// More jobs hold its unique key than one decision may look at, and any of them may stand in its way.
@@ -45,6 +47,12 @@ impl Refusal {
     /// Whether the job was cancelled, or another took its place: its run is to be told, whatever lease it has.
     pub const fn is_cancelled(&self) -> bool {
         matches!(self, Self::StaleLease(State::Cancelled) | Self::WrongState(State::Cancelled))
+    }
+
+    /// Whether the job was completed by the very run that is spoken of: its handler has said so itself and may have more to do, and
+    /// nobody else runs the job.
+    pub const fn is_ended_by_itself(&self) -> bool {
+        matches!(self, Self::WrongState(State::Completed))
     }
 }
 

@@ -13,7 +13,8 @@ use crate::history::{History, Step};
 /// invent types cannot grow the metrics without bound.
 const SERIES_MAX: usize = 2_000;
 
-/// What is counted.
+/// What is counted: a type, a queue, and the [name](semel_core::enqueue::OutcomeKind::name) of what became of a request, or that of what
+/// became of a job later, which is no outcome's: `completed`, `failed`, `cancelled`.
 pub type Series = (JobType, QueueName, &'static str);
 
 /// Counters since the start of the process.
@@ -125,13 +126,6 @@ impl Counters {
         self.began.elapsed()
     }
 }
-
-/// What became of requests that a job kept from being jobs of their own, by the names they are counted under. Those whose contents did not
-/// fit (`mismatch`, `key_reused`) are refusals of their own kind.
-pub const SUPPRESSED: [&str; 6] =
-    ["existing", "amended", "repeated", "rejected", "rejected_finished", "rejected_undisclosed"];
-/// What becomes of jobs later on, counted beside those: of no request.
-pub const ENDS: [&str; 3] = ["completed", "failed", "cancelled"];
 
 #[cfg(test)]
 mod tests {

@@ -273,11 +273,11 @@ mod tests {
     use semel_core::job::NoteKind;
     use semel_core::retention::Retention;
     use semel_store::backend::{Applied, Batch, BoxFuture};
-    use semel_store::batcher::transact;
     use semel_store::layer::Layer;
     use semel_store::memory::Memory;
     use semel_store::{Backend, Store, StoreError};
     use semel_testkit::make::keyed;
+    use semel_testkit::transact::transact;
 
     use super::{DuplicateLog, FLUSH_JOBS_MAX};
 

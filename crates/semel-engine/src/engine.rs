@@ -336,9 +336,9 @@ impl Engine {
 
     /// Counts what became of one offer, and records a duplicate with its holder.
     pub(crate) fn tell(&self, label: &Label, outcome: &Outcome, now: Timestamp, source: &str) {
-        let name = outcome.name();
-        self.shared.counters.count(&label.job_type, &label.queue, name);
-        self.shared.policies.count(label, name);
+        let kind = outcome.kind();
+        self.shared.counters.count(&label.job_type, &label.queue, kind.name());
+        self.shared.policies.count(label, kind);
         self.shared.hottest.count(outcome, &label.job_type, &label.queue, &self.space);
         self.note(label, outcome, now, source);
     }

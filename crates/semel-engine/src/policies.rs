@@ -6,12 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 use semel_core::body::Body;
 use semel_core::draft::Full;
-use semel_core::enqueue::Offer;
+use semel_core::enqueue::{Offer, OutcomeKind};
 use semel_core::ident::{JobType, QueueName};
 use semel_core::job::Head;
 use semel_core::unique::UniquePolicy;
-
-use crate::counters::SUPPRESSED;
 
 /// Policies that are counted, in all. Those that come later are told of together.
 pub const POLICIES_MAX: usize = 1_000;
@@ -27,7 +25,9 @@ pub struct Uses {
     pub replaced: u64,
     /// A follow-up was created.
     pub followed_up: u64,
-    /// No job of its own came of it: answered with another, refused, or put into one that waits.
+    /// No job of its own came of it: answered with another, refused, or put into one that waits. What its policy refused as other
+    /// work is in it, and what was sent again, of which no policy is asked, is not: with the
+    /// [class](semel_core::enqueue::OutcomeClass::Suppressed) of that name it is the other way round.
     pub suppressed: u64,
 }
 
@@ -37,17 +37,17 @@ impl Uses {
         self.replaced + self.followed_up + self.suppressed
     }
 
-    /// Where an outcome of that [name](semel_core::enqueue::Outcome::name) is counted; one that its policy had no part in is not.
-    fn part(&mut self, outcome: &str) -> Option<&mut u64> {
-        match outcome {
-            "created" => Some(&mut self.created),
-            "replaced" => Some(&mut self.replaced),
-            "follow_up" => Some(&mut self.followed_up),
-            "key_reused" | "repeated" => None,
-            // It was kept from being a job of its own too.
-            "mismatch" => Some(&mut self.suppressed),
-            other => SUPPRESSED.contains(&other).then_some(&mut self.suppressed),
+    /// Where an outcome of that kind is counted; one that its policy had no part in is not.
+    fn part(&mut self, kind: OutcomeKind) -> Option<&mut u64> {
+        if !kind.is_by_policy() {
+            return None;
         }
+        Some(match kind {
+            OutcomeKind::Created => &mut self.created,
+            OutcomeKind::Replaced => &mut self.replaced,
+            OutcomeKind::FollowUp => &mut self.followed_up,
+            _ => &mut self.suppressed,
+        })
     }
 }
 
@@ -133,11 +133,11 @@ impl Table {
 
 impl Policies {
     /// Counts what became of a request.
-    pub(crate) fn count(&self, label: &Label, outcome: &'static str) {
-        let (Some(policy), Some(_)) = (&label.policy, Uses::default().part(outcome)) else { return };
+    pub(crate) fn count(&self, label: &Label, kind: OutcomeKind) {
+        let Some(policy) = label.policy.as_ref().filter(|_| kind.is_by_policy()) else { return };
         let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let row = table.row(label, policy);
-        match row.and_then(|row| row.uses.part(outcome)) {
+        match row.and_then(|row| row.uses.part(kind)) {
             Some(count) => *count += 1,
             None => table.others += 1,
         }
@@ -187,18 +187,20 @@ mod tests {
             on_conflict: Some(conflict.to_owned()),
             ..PolicySpec::default()
         };
-        for (key, conflict, outcome) in [
-            ("a", "ignore", "created"),
-            ("b", "ignore", "existing"),
-            ("b", "ignore", "queue_full"),
-            ("b", "ignore", "key_reused"),
-            ("c", "replace", "replaced"),
+        for (key, conflict, kind) in [
+            ("a", "ignore", OutcomeKind::Created),
+            ("b", "ignore", OutcomeKind::Existing),
+            ("b", "ignore", OutcomeKind::Mismatch),
+            ("b", "ignore", OutcomeKind::Repeated),
+            ("b", "ignore", OutcomeKind::QueueFull),
+            ("b", "ignore", OutcomeKind::KeyReused),
+            ("c", "replace", OutcomeKind::Replaced),
         ] {
-            policies.count(&label("a.b", &of(key, conflict)), outcome);
+            policies.count(&label("a.b", &of(key, conflict)), kind);
         }
         let (found, others) = policies.of("");
         assert_eq!((found.len(), others), (2, 0));
-        assert_eq!(found[0].uses, Uses { created: 1, suppressed: 1, ..Uses::default() });
+        assert_eq!(found[0].uses, Uses { created: 1, suppressed: 2, ..Uses::default() });
         assert_eq!((found[1].uses.replaced, found[1].uses.hits()), (1, 1));
         assert!(found.iter().all(|each| !["a", "b", "c"].contains(&each.policy.key_text().unwrap())));
         assert_eq!(policies.of("acme").0, []);
@@ -214,7 +216,7 @@ mod tests {
             (0..=OF_A_TYPE_MAX).map(|number| Tenant::from_stored(&format!("t{number}"))).collect();
         for tenant in &tenants {
             let queue = QueueName::default().within(tenant);
-            policies.count(&Label { queue, ..label("a.b", &PolicySpec::default()) }, "created");
+            policies.count(&Label { queue, ..label("a.b", &PolicySpec::default()) }, OutcomeKind::Created);
         }
         for tenant in &tenants {
             let (found, others) = policies.of(tenant.as_str());
@@ -226,17 +228,17 @@ mod tests {
     fn callers_who_invent_policies_are_counted_together() {
         let policies = Policies::default();
         for hours in 0..OF_A_TYPE_MAX + 5 {
-            policies.count(&label("a.b", &period(hours)), "created");
+            policies.count(&label("a.b", &period(hours)), OutcomeKind::Created);
         }
         let (found, others) = policies.of("");
         assert_eq!((found.len(), others), (OF_A_TYPE_MAX, 5));
         for number in 0..POLICIES_MAX {
-            policies.count(&label(&format!("t{number}"), &PolicySpec::default()), "created");
+            policies.count(&label(&format!("t{number}"), &PolicySpec::default()), OutcomeKind::Created);
         }
         let (found, others) = policies.of("");
         assert_eq!((found.len(), others), (POLICIES_MAX, 5 + OF_A_TYPE_MAX as u64));
         // Who has a place goes on being counted there.
-        policies.count(&label("a.b", &period(0)), "rejected");
+        policies.count(&label("a.b", &period(0)), OutcomeKind::Rejected);
         assert_eq!(policies.of("").0[0].uses, Uses { created: 1, suppressed: 1, ..Uses::default() });
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use semel_core::body::Body;
 use semel_core::canon::Json;
 use semel_core::draft::Map;
-use semel_core::enqueue::{Batch, Offer, Outcome};
+use semel_core::enqueue::{Batch, Offer, Outcome, OutcomeKind};
 use semel_core::ident::JobType;
 use semel_core::tenant::Tenant;
 use semel_core::unique::sample::{Finding, Met, Observed, Sample};
@@ -64,7 +64,7 @@ impl Samples {
         observed: Option<Observed>,
         outcome: &Outcome,
     ) {
-        let (Some(observed), Some(met)) = (observed, met(outcome)) else { return };
+        let (Some(observed), Some(met)) = (observed, met(outcome.kind())) else { return };
         let place = (tenant.clone(), job_type.clone());
         let mut by_type = self.lock();
         if by_type.len() >= SAMPLE_TYPES_MAX && !by_type.contains_key(&place) {
@@ -81,21 +81,15 @@ impl Samples {
 }
 
 /// What became of it, as far as its policy goes; none when that was not asked.
-fn met(outcome: &Outcome) -> Option<Met> {
-    match outcome {
-        Outcome::Created(_) => Some(Met::Nobody),
-        Outcome::Existing(_) | Outcome::Rejected { .. } => Some(Met::Suppressed),
-        Outcome::Replaced { .. } | Outcome::FollowUp(_) | Outcome::Amended(_) | Outcome::Mismatch { .. } => {
-            Some(Met::Absorbed)
-        }
-        Outcome::Repeated(_)
-        | Outcome::KeyReused(_)
-        | Outcome::KeySpent
-        | Outcome::IdTaken(_)
-        | Outcome::TooManyHolders
-        | Outcome::QueueFull(_)
-        | Outcome::Corrupt(_) => None,
-    }
+fn met(kind: OutcomeKind) -> Option<Met> {
+    kind.is_by_policy().then_some(match kind {
+        OutcomeKind::Created => Met::Nobody,
+        OutcomeKind::Existing
+        | OutcomeKind::Rejected
+        | OutcomeKind::RejectedFinished
+        | OutcomeKind::RejectedUndisclosed => Met::Suppressed,
+        _ => Met::Absorbed,
+    })
 }
 
 impl Engine {

@@ -1,8 +1,9 @@
 //! Answers: the superset that the specification, the conformance suites and the SDKs can all read (a wrapper and,
 //! where a client expects it, the same members beside it).
 
-use semel_core::enqueue::Counts;
+use semel_core::enqueue::{Counts, OutcomeKind};
 use semel_core::ident::JobId;
+use semel_core::settings::Directive;
 use semel_core::state::State;
 use semel_core::time::Timestamp;
 
@@ -32,14 +33,15 @@ pub enum Admitted<'a> {
 impl Admitted<'_> {
     /// The word an answer says it with.
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::Created => "created",
-            Self::Repeated => "repeated",
-            Self::Replaced(_) => "replaced",
-            Self::FollowUp => "follow_up",
-            Self::Amended => "amended",
-            Self::Existing => "existing",
-        }
+        let kind = match self {
+            Self::Created => OutcomeKind::Created,
+            Self::Repeated => OutcomeKind::Repeated,
+            Self::Replaced(_) => OutcomeKind::Replaced,
+            Self::FollowUp => OutcomeKind::FollowUp,
+            Self::Amended => OutcomeKind::Amended,
+            Self::Existing => OutcomeKind::Existing,
+        };
+        kind.name()
     }
 
     /// Whether the request was absorbed by a job that existed.
@@ -174,8 +176,8 @@ fn put_settled(view: &JobView<'_>, object: &mut Object<'_>) {
 /// The answer to a heartbeat.
 #[derive(Debug)]
 pub struct Beat<'a> {
-    /// What the worker is to do: `running`, `quiet` or `terminate`.
-    pub state: &'static str,
+    /// What the worker is to do.
+    pub directive: Directive,
     /// The jobs whose leases were extended.
     pub extended: &'a [JobId],
     /// The jobs that could not be extended and that nobody can have taken: somebody's open transaction holds them, or they cannot be read.
@@ -191,7 +193,7 @@ pub fn heartbeat(beat: &Beat<'_>) -> String {
     let mut out = String::with_capacity(256);
     object(&mut out, |object| {
         object.flag("acknowledged", true);
-        object.plain("state", beat.state);
+        object.plain("state", beat.directive.name());
         let ids = |out: &mut String, ids: &[JobId]| {
             list(out, ids, |out, id| {
                 out.push('"');

@@ -11,7 +11,7 @@
 //! - [`template`], [`task`]: what holds for all jobs of a type, and tasks: steps under one identity.
 //! - [`outbox`]: requests that lie in a database.
 //! - [`webhook`]: subscriptions and deliveries.
-//! - [`problem`]: every error, in one table.
+//! - [`problem`]: every error, in one table. [`refusal`]: why a request about a job was refused, in a word.
 //! - `members`, [`write`](mod@write): reading and writing JSON objects as text. `surrogate`: texts that were cut inside of a
 //!   character.
 
@@ -30,6 +30,7 @@ pub mod place;
 pub mod problem;
 pub mod progress;
 pub mod queue;
+pub mod refusal;
 pub mod retry;
 pub mod sensitive;
 pub mod settings;

@@ -7,7 +7,9 @@ use std::fmt::{self, Display};
 use semel_core::enqueue::{Holder, Outcome};
 use semel_core::error::{Invalid, InvalidKind};
 use semel_core::settle::Refusal;
+use semel_core::state::State;
 
+use crate::refusal::reason;
 use crate::write::{Object, object};
 
 pub use self::catalogue::{CATALOGUE, Code, Entry};
@@ -260,35 +262,37 @@ impl From<Invalid> for Problem {
 
 impl From<Refusal> for Problem {
     fn from(refusal: Refusal) -> Self {
-        let conflict = |reason: &str, message: String| {
-            Self::new(Code::Conflict, message).with_details(|object| object.plain("reason", reason))
+        let why = reason(&refusal);
+        let conflict = |message: &str| {
+            Self::new(Code::Conflict, message).with_details(|object| object.plain("reason", why))
+        };
+        let in_state = |state: State, message: &str| {
+            conflict(message).with_details(|object| object.plain("current_state", state))
         };
         match refusal {
             Refusal::NotFound => Self::not_found("job"),
-            Refusal::WrongState(state) => conflict(
-                "wrong_state",
-                format!("the job is {state}, in which this cannot be done; read the job to see what became of it"),
-            )
-            .with_details(|object| object.plain("current_state", state)),
-            Refusal::StaleLease(state) => conflict(
-                "stale_lease",
-                "the lease is no longer the newest: it ran out, or the job was cancelled or replaced; stop working on it"
-                    .to_owned(),
-            )
-            .with_details(|object| object.plain("current_state", state)),
-            Refusal::OtherWorker => conflict(
-                "other_worker",
-                "another worker holds the job's lease; stop working on it".to_owned(),
+            // Its state alone would not say why it is not sent back.
+            Refusal::NoDeadLetter(state @ State::Discarded) => in_state(
+                state,
+                "the job is discarded and is no dead letter: only those are sent back whose retry policy says on_exhaustion: dead_letter; \
+                 enqueue its work anew",
             ),
+            Refusal::WrongState(state) | Refusal::NoDeadLetter(state) => in_state(
+                state,
+                &format!(
+                    "the job is {state}, in which this cannot be done; read the job to see what became of it"
+                ),
+            ),
+            Refusal::StaleLease(state) => in_state(
+                state,
+                "the lease is no longer the newest: it ran out, or the job was cancelled or replaced; stop working on it",
+            ),
+            Refusal::OtherWorker => conflict("another worker holds the job's lease; stop working on it"),
             Refusal::AwaitsRun => conflict(
-                "awaits_run",
-                "the job is a follow-up and starts by itself when the run it follows has ended; wait, or cancel it"
-                    .to_owned(),
+                "the job is a follow-up and starts by itself when the run it follows has ended; wait, or cancel it",
             ),
             Refusal::KeyReleased => conflict(
-                "key_released",
-                "the dead letter's unique key was released, so it cannot be seen whether its work was enqueued since; enqueue it anew"
-                    .to_owned(),
+                "the dead letter's unique key was released, so it cannot be seen whether its work was enqueued since; enqueue it anew",
             ),
             Refusal::TooManyHolders => Self::new(
                 Code::TooManyHolders,

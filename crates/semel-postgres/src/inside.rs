@@ -12,7 +12,7 @@ use semel_core::draft::{Draft, Group, Missing, Reads, Record, Snapshot, Write};
 use semel_core::ident::JobId;
 use semel_core::unique::UniqueKey;
 use semel_store::backend::BoxFuture;
-use semel_store::bounds::{COMMIT_ATTEMPTS_MAX, LOADS_PER_DECISION_MAX};
+use semel_store::bounds::{COMMIT_ATTEMPTS_MAX, Loads};
 use semel_store::inside::Inside;
 use semel_store::{News, StoreError};
 use tokio::time::{Instant, timeout_at};
@@ -122,15 +122,14 @@ impl<S: Session> Transaction<S> {
             let snapshot = self.load(&reads).await?;
             let seed = snapshot.now.as_micros().cast_unsigned();
             let mut draft = Draft::new(snapshot, seed, Arc::clone(&self.rows));
-            let mut loads = 0;
+            let mut loads = Loads::default();
             let is_decided = loop {
                 if decide(&mut draft).is_ok() {
                     break true;
                 }
                 draft.roll_back();
                 let missing = draft.take_missing();
-                loads += 1;
-                if loads > LOADS_PER_DECISION_MAX {
+                if !loads.one_more() {
                     return Err(PostgresError::Contended);
                 }
                 if !missing.keys.is_empty() {

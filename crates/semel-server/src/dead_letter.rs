@@ -119,7 +119,7 @@ pub(crate) async fn revived(app: &App, caller: &Caller, id: JobId, revived: Revi
             }
         })
         .into()),
-        Revived::Refused(Refusal::NotFound) => Err(not_there(id)),
+        Revived::Refused(Refusal::NotFound | Refusal::NoDeadLetter(_)) => Err(not_there(id)),
         Revived::Refused(refusal) => Err(refusal.into()),
     }
 }
@@ -132,7 +132,7 @@ fn not_there(id: JobId) -> Refused {
 /// Deletes one.
 pub(crate) async fn deleted(app: &App, id: JobId) -> Result<Box<Head>, Refused> {
     match app.engine.delete_dead_letter(id).await? {
-        Settled::Refused(Refusal::NotFound) => Err(not_there(id)),
+        Settled::Refused(Refusal::NotFound | Refusal::NoDeadLetter(_)) => Err(not_there(id)),
         other => settled(id, other),
     }
 }

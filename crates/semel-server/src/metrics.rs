@@ -10,10 +10,11 @@ use axum::response::{IntoResponse as _, Response};
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, StatusCode};
 use semel_core::draft::QueueRow;
+use semel_core::enqueue::{OutcomeClass, OutcomeKind};
 use semel_core::ident::{JobType, QueueName};
 use semel_core::state::State as JobState;
 use semel_core::time::Timestamp;
-use semel_engine::counters::{ENDS, SUPPRESSED, Series};
+use semel_engine::counters::Series;
 use semel_engine::held::HeldKeys;
 use semel_engine::hottest::Hot;
 use semel_store::backend::QueueStats;
@@ -184,10 +185,11 @@ impl Page {
 
     fn put_suppressed(&mut self, counts: &[(Series, u64)]) {
         let mut by_type: BTreeMap<&JobType, (u64, u64)> = BTreeMap::new();
-        for ((job_type, _, outcome), count) in counts.iter().filter(|((_, _, name), _)| !ENDS.contains(name))
-        {
+        for ((job_type, _, outcome), count) in counts {
+            // Ends of runs are counted beside what became of requests.
+            let Some(kind) = OutcomeKind::from_name(outcome) else { continue };
             let (suppressed, all) = by_type.entry(job_type).or_default();
-            *suppressed += if SUPPRESSED.contains(outcome) { *count } else { 0 };
+            *suppressed += if kind.class() == OutcomeClass::Suppressed { *count } else { 0 };
             *all += count;
         }
         let help = "The part of the requests since the start that a job of the same identity kept from being jobs, by type; ends of runs are no requests.";
@@ -301,10 +303,14 @@ mod tests {
     #[test]
     fn what_is_suppressed_is_one_list_for_all_who_show_it() {
         let dashboard = include_str!("dashboard/files/metrics.js");
-        let names = SUPPRESSED.map(|name| format!("\"{name}\"")).join(", ");
+        let named = |quote: char| {
+            let names = OutcomeClass::Suppressed.names().map(|name| format!("{quote}{name}{quote}"));
+            names.collect::<Vec<_>>().join(", ")
+        };
+        let names = named('"');
         assert!(dashboard.contains(&format!("{{ name: \"Deduplicated\", outcomes: [{names}],")), "{names}");
         let guide = include_str!("../../../docs/guide/alerts.md");
-        let names = SUPPRESSED.map(|name| format!("`{name}`")).join(", ");
+        let names = named('`');
         assert!(guide.replace('\n', " ").contains(&format!("{names} are suppressed")), "{names}");
     }
 

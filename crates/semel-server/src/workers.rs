@@ -8,12 +8,12 @@ use semel_core::canon::Json;
 use semel_core::ident::JobId;
 use semel_core::lease::Grant;
 use semel_core::settings::Directive;
-use semel_core::settle::{Refusal, Settled};
-use semel_core::state::State;
+use semel_core::settle::Settled;
 use semel_engine::engine::Undecided;
 use semel_engine::workers::{SaidOfItself, WorkerSeen};
 use semel_ojs::JobView;
 use semel_ojs::answer::{self, Beat};
+use semel_ojs::refusal::why_lost;
 use semel_ojs::worker::{Ack, Fetch, Heartbeat, Nack};
 use semel_store::StoreError;
 use semel_store::backend::Claim;
@@ -164,11 +164,11 @@ pub(crate) async fn heartbeat(Scope(app): Scope, caller: Caller, request: Reques
         workers.told(app.engine.tenant(), &beat.worker, told);
     }
     let last = seen.filter(|_| speaks).map(|worker| worker.told);
-    let mut state = told.or(last).unwrap_or_default().name();
-    if app.config.allow_reset && state == "running" {
-        state = directive(&app, &extended).await.unwrap_or(state);
+    let mut directive = told.or(last).unwrap_or_default();
+    if app.config.allow_reset && directive == Directive::Run {
+        directive = test_directive(&app, &extended).await.unwrap_or(directive);
     }
-    Ok(Answer::ok(answer::heartbeat(&Beat { state, extended: &extended, held: &held, lost: &lost, now })))
+    Ok(Answer::ok(answer::heartbeat(&Beat { directive, extended: &extended, held: &held, lost: &lost, now })))
 }
 
 /// What the store says, if it does so soon.
@@ -180,38 +180,18 @@ async fn within<T>(
     tokio::time::timeout(patience, said).await.unwrap_or_else(|_| Err(late()))
 }
 
-/// Why a request about a run was refused, in a word.
-pub(crate) const fn reason(refusal: &Refusal) -> &'static str {
-    match refusal {
-        Refusal::NotFound => "not_found",
-        // A worker that has ended it itself may have more to do than the job.
-        Refusal::WrongState(State::Completed) => State::Completed.name(),
-        Refusal::WrongState(_) => "not_active",
-        Refusal::StaleLease(_) => "stale_lease",
-        Refusal::OtherWorker => "other_worker",
-        Refusal::AwaitsRun => "awaits_run",
-        Refusal::KeyReleased => "key_released",
-        Refusal::TooManyHolders => "too_many_holders",
-        Refusal::Corrupt(_) => "damaged",
-    }
-}
-
-/// Why a job is not the worker's any more, in a word. That it was cancelled, or replaced, is its worker's to tell the handler.
-const fn why_lost(refusal: &Refusal) -> &'static str {
-    if refusal.is_cancelled() { State::Cancelled.name() } else { reason(refusal) }
-}
-
 /// On a test server a job's meta may say what its worker is told: the conformance suites have no other way.
-async fn directive(app: &App, jobs: &[JobId]) -> Result<&'static str, Refused> {
+async fn test_directive(app: &App, jobs: &[JobId]) -> Result<Directive, Refused> {
     for job in app.engine.jobs(jobs.to_vec()).await? {
         let meta = Json::parse(&job.body.meta, "/meta").ok();
-        match meta.as_ref().and_then(|meta| meta.get("test_directive")).and_then(Json::as_str) {
-            Some("quiet") => return Ok("quiet"),
-            Some("terminate") => return Ok("terminate"),
-            _ => {}
+        let said = meta.as_ref().and_then(|meta| meta.get("test_directive")).and_then(Json::as_str);
+        if let Some(directive @ (Directive::Quiet | Directive::Terminate)) =
+            said.and_then(Directive::from_name)
+        {
+            return Ok(directive);
         }
     }
-    Ok("running")
+    Ok(Directive::Run)
 }
 
 #[cfg(test)]

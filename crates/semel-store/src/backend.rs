@@ -78,8 +78,10 @@ pub trait Backend: Send + Sync + 'static {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    /// Whether loads show now only what is as durable as an answer has to be, and [`confirm`](Self::confirm) waits for nothing. Whoever is
-    /// answered beside a commit for that is confirmed all the same: a store that is wrong here has others wait for it.
+    /// True if everything [`load`](Self::load) can return right now is already as durable as an acknowledged write, so that
+    /// [`confirm`](Self::confirm) would return at once. Used only as an optimisation: when true, decisions that wrote nothing and rest on
+    /// nothing that their group writes are answered while the group's commit is still running. They still call `confirm`. So as long as
+    /// `confirm` does not go by it, a wrong `true` costs waiting, for the rest of the group is answered after them, and never safety.
     fn shows_what_is_durable(&self) -> bool {
         true
     }

@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicU64;
 use std::task::Poll;
 use std::time::Duration;
 
-use semel_core::draft::{Draft, Missing, Reads, Record};
+use semel_core::draft::{Reads, Record};
 use semel_core::ident::JobId;
 use semel_core::limit::Lane;
 use semel_core::retention::Retention;
@@ -22,8 +22,7 @@ use tokio::time::Instant;
 
 use crate::answers::Answers;
 use crate::asked::Asked;
-use crate::backend::{Backend, Batch, Verdict};
-use crate::bounds::{COMMIT_ATTEMPTS_MAX, LOADS_PER_DECISION_MAX};
+use crate::backend::Backend;
 use crate::error::StoreError;
 use crate::flight::{Flight, Landed, Tried};
 use crate::hints::Hints;
@@ -45,8 +44,6 @@ const CALLERS_FADE: usize = 16;
 /// So long what would not wait for somebody else's transaction is held for what is under way: no commit that goes well takes as long, and
 /// one that hangs is not to hold up all that is decided together with what it writes.
 const HELD_MAX: Duration = Duration::from_millis(500);
-/// How long a decision without a batcher rests when somebody else has locked its records.
-const BUSY_REST: Duration = Duration::from_millis(1);
 
 /// One store's batcher.
 pub(crate) struct Batcher {
@@ -370,58 +367,6 @@ fn records_of(reads: &Reads) -> Vec<Record> {
         .chain(keys)
         .chain(reads.documents.iter().map(|key| Record::Document(key.clone())))
         .collect()
-}
-
-/// Load, decide, commit, without a batcher: for tests and tools that drive a backend step by step.
-///
-/// # Errors
-/// When the store cannot commit, or the records keep moving.
-pub async fn transact<T>(
-    backend: &dyn Backend,
-    reads: &Reads,
-    mut decide: impl FnMut(&mut Draft) -> Result<T, Missing>,
-) -> Result<T, StoreError> {
-    let began = Instant::now();
-    let mut attempt = 0;
-    while attempt < COMMIT_ATTEMPTS_MAX {
-        attempt += 1;
-        let loaded = Instant::now();
-        let snapshot = backend.load(reads).await?;
-        let seed = snapshot.now.as_micros() as u64 ^ u64::from(attempt);
-        let mut draft = Draft::new(snapshot, seed, backend.rows());
-        let mut loads = 0;
-        let outcome = loop {
-            match decide(&mut draft) {
-                Ok(outcome) => break outcome,
-                Err(Missing) if loads < LOADS_PER_DECISION_MAX => {
-                    loads += 1;
-                    draft.roll_back();
-                    let missing = draft.take_missing();
-                    draft.extend(backend.load(&missing).await?);
-                }
-                Err(Missing) => return Err(StoreError::Contended),
-            }
-        };
-        let seen = draft.relied_on();
-        let group = draft.finish();
-        if group.is_empty() {
-            backend.confirm(&seen).await?;
-            if backend.moved().is_some_and(|moved| moved >= loaded) {
-                continue;
-            }
-            return Ok(outcome);
-        }
-        let applied = backend.commit(Batch { groups: vec![group], claims: Vec::new() }).await?;
-        match applied.groups.first() {
-            Some(Verdict::Applied) => return Ok(outcome),
-            Some(Verdict::Busy) if began.elapsed() < WAIT_MAX => {
-                attempt -= 1;
-                tokio::time::sleep(BUSY_REST).await;
-            }
-            _ => {}
-        }
-    }
-    Err(StoreError::Contended)
 }
 
 /// What a commit is of interest for within this process.

@@ -11,8 +11,9 @@ use tokio::time::Instant;
 
 use crate::answers::Answers;
 use crate::backend::{Backend, Batch, Claim, Verdict};
-use crate::bounds::{COMMIT_ATTEMPTS_MAX, GROUP_BYTES_MAX, LOADS_PER_DECISION_MAX};
+use crate::bounds::{COMMIT_ATTEMPTS_MAX, GROUP_BYTES_MAX, Loads};
 use crate::error::StoreError;
+use crate::fate::{Around, Fate, fate};
 use crate::hints::Hints;
 use crate::request::{ClaimReply, Decide, Outcome, add};
 use crate::waitlist::WAIT_MAX;
@@ -91,6 +92,26 @@ struct Decided {
     away: Vec<Tried>,
 }
 
+/// A decision whose group's commit is under way.
+struct Sent {
+    tried: Tried,
+    /// Whether the commit looks at what it was decided on.
+    is_checked: bool,
+    is_written: bool,
+}
+
+impl Sent {
+    fn of(tried: Tried, group: &Group) -> Self {
+        Self { tried, is_checked: group.is_checked(), is_written: !group.is_empty() }
+    }
+
+    /// What the commit says of it, where `verdicts` are those of the checked that come from it on. One that was not looked at is as good
+    /// as applied.
+    fn verdict(&self, verdicts: &mut impl Iterator<Item = Verdict>) -> Verdict {
+        if self.is_checked { verdicts.next().unwrap_or(Verdict::Stale) } else { Verdict::Applied }
+    }
+}
+
 /// What is left of a group when all others have been answered.
 #[derive(Default)]
 pub(crate) struct Landed {
@@ -137,8 +158,8 @@ impl Flight {
         } else {
             (Vec::new(), decided, groups)
         };
-        let sent: Vec<(bool, bool)> =
-            groups.iter().map(|group| (group.is_checked(), !group.is_empty())).collect();
+        let sent = decided.into_iter().zip(&groups).map(|(tried, group)| Sent::of(tried, group));
+        let sent: Vec<Sent> = sent.collect();
         let mut groups: Vec<Group> = groups.into_iter().filter(Group::is_checked).collect();
         let offered = offered_by(&mut groups);
         // The others wait for nothing. The commit is on its way before they are answered.
@@ -152,10 +173,10 @@ impl Flight {
         let applied = match applied {
             Ok(applied) => applied,
             Err(error) => {
-                for (tried, (_, written)) in decided.into_iter().zip(sent) {
+                for sent in sent {
                     let error = error.clone();
-                    let error = if written { error } else { error.of_nothing_written() };
-                    tried.decision.answer(Err(error));
+                    let error = if sent.is_written { error } else { error.of_nothing_written() };
+                    sent.tried.decision.answer(Err(error));
                 }
                 for reply in replies {
                     reply.answer(Err(error.clone()));
@@ -172,34 +193,23 @@ impl Flight {
                 self.hints.count(offered);
             }
         }
-        let has_moved = self.has_moved_since(began);
+        let mut around = Around {
+            is_overlaid: false,
+            has_moved: self.has_moved_since(began),
+            // What was written and waited for comes after all that was seen, unless that was somewhere else.
+            has_waited: self.backend.waits_for_all() && has_written(&sent, &applied.groups),
+        };
         let mut silent = Vec::new();
         let mut verdicts = applied.groups.into_iter();
-        let told: Vec<(Verdict, bool)> = sent
-            .into_iter()
-            .map(|(is_checked, written)| {
-                let verdict = if is_checked { verdicts.next() } else { Some(Verdict::Applied) };
-                (verdict.unwrap_or(Verdict::Stale), written)
-            })
-            .collect();
-        // What was written and waited for comes after all that was seen, unless that was somewhere else.
-        let has_waited = self.backend.waits_for_all() && told.contains(&(Verdict::Applied, true));
-        let mut any_stale = false;
-        for (tried, (verdict, written)) in decided.into_iter().zip(told) {
+        for sent in sent {
+            let fate = fate(sent.verdict(&mut verdicts), sent.is_written, around);
             // What a silent decision saw may have been overlaid by a group that did not hold.
-            let is_stale = verdict == Verdict::Stale || (any_stale && !written);
-            if verdict == Verdict::Busy {
-                any_stale = true;
-                landed.busy.push(tried.wait());
-            } else if is_stale && !is_planted(Bug::StaleAnswered) {
-                any_stale = true;
-                landed.again.extend(tried.again());
-            } else if has_moved && !written {
-                landed.again.extend(tried.again());
-            } else if written || has_waited {
-                self.answers.push(Outcome::Decided(tried.decision));
-            } else {
-                silent.push(tried);
+            around.is_overlaid |= fate.is_unwritten();
+            match fate {
+                Fate::Waits => landed.busy.push(sent.tried.wait()),
+                Fate::Stale | Fate::Moved => landed.again.extend(sent.tried.again()),
+                Fate::Unconfirmed => silent.push(sent.tried),
+                Fate::Answered => self.answers.push(Outcome::Decided(sent.tried.decision)),
             }
         }
         for (claimed, reply) in applied.claims.into_iter().zip(replies) {
@@ -319,6 +329,12 @@ fn offered_by(groups: &mut [Group]) -> Vec<Vec<Offered>> {
     groups.iter_mut().map(|group| std::mem::take(&mut group.offered)).collect()
 }
 
+/// Whether the commit has applied something that one of these writes.
+fn has_written(sent: &[Sent], verdicts: &[Verdict]) -> bool {
+    let mut verdicts = verdicts.iter().copied();
+    sent.iter().any(|sent| sent.verdict(&mut verdicts) == Verdict::Applied && sent.is_written)
+}
+
 /// Takes out the decisions that wrote nothing and rest on nothing that the others write.
 fn split(decided: Vec<Tried>, groups: Vec<Group>) -> (Vec<Tried>, Vec<Tried>, Vec<Group>) {
     if !decided.iter().any(|tried| tried.is_apart) {
@@ -358,26 +374,24 @@ async fn decide_one(
     lacks: &mut Reads,
     tried: &mut Tried,
 ) -> Result<Option<Group>, StoreError> {
-    for _ in 0..LOADS_PER_DECISION_MAX {
-        match tried.decision.decide(draft) {
-            Ok(()) => {
-                tried.seen = draft.relied_on();
-                tried.is_apart = draft.rests_on_store_alone();
-                return Ok(Some(draft.finish()));
-            }
-            Err(Missing) => {
-                draft.roll_back();
-                let missing = draft.take_missing();
-                if missing.meet(lacks) {
-                    return Ok(None);
-                }
-                let (loaded, away) = load(backend, is_patient, &missing).await?;
-                draft.extend(loaded);
-                add(&away, lacks);
-            }
+    let mut loads = Loads::default();
+    while let Err(Missing) = tried.decision.decide(draft) {
+        // Also of one that is not taken again: the next of the group is decided on the same draft.
+        draft.roll_back();
+        let missing = draft.take_missing();
+        if missing.meet(lacks) {
+            return Ok(None);
         }
+        if !loads.one_more() {
+            return Err(StoreError::Contended);
+        }
+        let (loaded, away) = load(backend, is_patient, &missing).await?;
+        draft.extend(loaded);
+        add(&away, lacks);
     }
-    Err(StoreError::Contended)
+    tried.seen = draft.relied_on();
+    tried.is_apart = draft.rests_on_store_alone();
+    Ok(Some(draft.finish()))
 }
 
 /// With the bugs of that kind: answers before the commit, all or those that wrote nothing.

@@ -2,9 +2,9 @@
 //!
 //! # Layout
 //! - [`backend`]: what a store must do.
-//! - [`Store`]: the handle on a store; [`batcher`]: group commit in front of any store, and
-//!   [`transact`](batcher::transact) for a single decision.
-//! - `flight`, `waitlist`: one group on its way; decisions whose records somebody else has locked.
+//! - [`Store`]: the handle on a store; [`batcher`]: group commit in front of any store.
+//! - `flight`, `fate`, `waitlist`: one group on its way; what its commit makes of a decision; decisions whose records somebody else
+//!   has locked.
 //! - [`model`], [`documents`], [`memory`]: heads, documents and their indexes in memory; the `memory:` store.
 //! - [`layer`]: a store around a store; [`decor`]: stores that misbehave on purpose, for tests.
 //! - [`inside`], [`outbox`]: decisions inside a transaction of the caller's own; jobs that wait in a table.
@@ -23,6 +23,7 @@ pub mod copy;
 pub mod decor;
 pub mod documents;
 pub mod error;
+mod fate;
 mod flight;
 mod heads;
 pub mod hints;

@@ -23,8 +23,8 @@ pub(crate) trait Claimant: Send {
 /// The same.
 pub(crate) type ClaimReply = Box<dyn Claimant>;
 
-/// Who waits for an answer, and what it is made into on its way: also where he is gone by then, so that what it was made into
-/// is dropped.
+/// Who waits for an answer, and `keep`, which is run on the answer even if the caller has dropped its future. The value it returns is
+/// then dropped in the caller's stead.
 pub(crate) struct Waiting<U, K> {
     pub(crate) keep: K,
     pub(crate) reply: oneshot::Sender<Result<U, StoreError>>,

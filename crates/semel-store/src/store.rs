@@ -202,8 +202,9 @@ impl Store {
         self.decide_keeping(patience, reads, decide, identity)
     }
 
-    /// The same, for what must not be lost on its way: once it is committed `keep` makes of the outcome what the caller gets, also
-    /// where that one is gone by then, so that what it makes is dropped.
+    /// Like [`decide_within`](Self::decide_within), but runs `keep` on the outcome as soon as it is committed (or, if it wrote nothing,
+    /// confirmed), even if the caller has dropped its future. The value `keep` returns is then dropped in the caller's stead. Use it for
+    /// a guard whose `Drop` undoes what nobody was told, such as giving a lease back.
     ///
     /// # Errors
     /// As [`decide_within`](Self::decide_within).

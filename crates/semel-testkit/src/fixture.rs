@@ -17,8 +17,9 @@ use semel_core::state::StateSet;
 use semel_core::unique::UniqueKey;
 use semel_core::{life, time::Timestamp};
 use semel_store::backend::{Applied, Backend, Batch, Claim, Claimed, QueueStats, Verdict};
-use semel_store::batcher::transact;
 use semel_store::clock::{Clock, ManualClock};
+
+use crate::transact::transact;
 
 /// What is done to the store after each step of a case, so that one case is played in several ways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,6 +8,7 @@
 //! - [`differential`]: random programs on a store and on the memory model, compared step by step.
 //! - [`sim`]: servers, workers and callers on one thread by a seed, over a store and a network that fail.
 //! - [`history`]: the judge of what a store did and answered; [`planted`]: bugs on purpose, to judge the judges.
+//! - [`transact`]: one decision on a store that has no batcher.
 //! - `log`: the event log of a store that may keep it back for a while.
 //! - [`logbook`]: a store that tells after each commit what is in it; [`gated`]: one whose commits wait.
 //! - [`crash`]: a process to be killed, and the account of what it acknowledged.
@@ -73,6 +74,7 @@ pub mod signal;
 pub mod sim;
 #[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
 pub mod traffic;
+pub mod transact;
 #[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
 pub mod warnings;
 #[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]

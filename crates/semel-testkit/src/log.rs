@@ -12,6 +12,7 @@ use semel_store::log::{LogPage, Recorded};
 
 use crate::fixture::Fixture;
 use crate::flows::cron_name;
+use crate::transact::transact;
 
 /// The longest that is waited.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -36,7 +37,7 @@ impl Fixture {
         let mark = Event::of_tick(EventKind::CronSkipped, &name, id, &job_type, &queue, number);
         // A commit that writes nothing tells nothing.
         let document = DocumentKey::new(DocumentKind::Request, MARK);
-        semel_store::batcher::transact(&*self.backend(), &semel_core::draft::Reads::default(), |draft| {
+        transact(&*self.backend(), &semel_core::draft::Reads::default(), |draft| {
             draft.document(&document)?;
             draft.set_document(&document, Some((MARK.into(), None)));
             draft.tell_of(mark.clone());

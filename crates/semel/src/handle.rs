@@ -175,7 +175,6 @@ impl Handle {
             Revived::Blocked { holder } => {
                 Err(Error::KeyHeld { id, existing: holder.named().map(|head| head.id) })
             }
-            Revived::Refused(Refusal::NotFound) => Err(self.no_dead_letter().await?),
             Revived::Refused(refusal) => self.done(Settled::Refused(refusal)),
         }
     }
@@ -186,16 +185,8 @@ impl Handle {
     /// # Errors
     /// [`Error::NoDeadLetter`] when it is none; [`Error::Gone`].
     pub async fn delete_dead_letter(&self) -> Result<(), Error> {
-        match self.semel.engine()?.delete_dead_letter(self.id).await? {
-            Settled::Refused(Refusal::NotFound) => Err(self.no_dead_letter().await?),
-            other => self.done(other),
-        }
-    }
-
-    async fn no_dead_letter(&self) -> Result<Error, Error> {
-        let id = self.id;
-        let heads = self.semel.engine()?.heads(vec![id]).await?;
-        Ok(heads.first().map_or(Error::Gone(id), |head| Error::NoDeadLetter { id, state: head.state }))
+        let settled = self.semel.engine()?.delete_dead_letter(self.id).await?;
+        self.done(settled)
     }
 
     /// Takes the job's key from it and from every other job that holds it, so that the next one like it is admitted at once: for when a
@@ -220,6 +211,7 @@ impl Handle {
         match settled {
             Settled::Done(_) | Settled::Repeated(_) => Ok(()),
             Settled::Refused(Refusal::NotFound) => Err(Error::Gone(id)),
+            Settled::Refused(Refusal::NoDeadLetter(state)) => Err(Error::NoDeadLetter { id, state }),
             Settled::Refused(Refusal::WrongState(state) | Refusal::StaleLease(state)) => {
                 Err(Error::WrongState { id, state })
             }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use semel_client::Client;
+use semel_core::enqueue::OutcomeClass;
 use serde_json::{Value, json};
 
 use crate::config::{Globals, Settings};
@@ -20,19 +21,35 @@ const ROWS: usize = 10;
 /// The minutes that are drawn, and the height of a minute of each.
 const MINUTES: usize = 30;
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// What is drawn, and the outcomes that it is the sum of: as in the dashboard.
-const GROUPS: [(&str, &[&str]); 6] = [
-    ("created", &["created", "follow_up"]),
-    (
-        "suppressed",
-        &["existing", "amended", "repeated", "rejected", "rejected_finished", "rejected_undisclosed"],
-    ),
-    ("replaced", &["replaced"]),
-    ("mismatched", &["mismatch", "key_reused"]),
-    ("completed", &["completed"]),
-    ("failed runs", &["failed"]),
+/// What is drawn, and what it is the sum of: as in the dashboard.
+const GROUPS: [(&str, Drawn); 6] = [
+    ("created", Drawn::Outcomes(OutcomeClass::Created)),
+    ("suppressed", Drawn::Outcomes(OutcomeClass::Suppressed)),
+    ("replaced", Drawn::Outcomes(OutcomeClass::Replaced)),
+    ("mismatched", Drawn::Outcomes(OutcomeClass::Mismatched)),
+    ("completed", Drawn::Ends("completed")),
+    ("failed runs", Drawn::Ends("failed")),
 ];
 const STATES: [&str; 5] = ["scheduled", "available", "pending", "active", "retryable"];
+
+/// What a line is the sum of.
+#[derive(Clone, Copy, Debug)]
+enum Drawn {
+    /// Outcomes of requests.
+    Outcomes(OutcomeClass),
+    /// Ends of runs, which are counted beside those.
+    Ends(&'static str),
+}
+
+impl Drawn {
+    /// The names it is counted under.
+    fn names(self) -> Vec<&'static str> {
+        match self {
+            Self::Outcomes(class) => class.names().collect(),
+            Self::Ends(name) => vec![name],
+        }
+    }
+}
 
 /// Watch queues, outcomes and the hottest keys
 #[derive(Args, Debug)]
@@ -182,7 +199,8 @@ fn more(count: usize, lines: &mut Vec<String>) {
 fn charts(history: &Value, printer: &Printer) -> Vec<String> {
     let now = minute(&text(history, "/now"));
     let slots = items(history, "/slots");
-    let rows = GROUPS.iter().map(|(name, outcomes)| {
+    let rows = GROUPS.iter().map(|(name, drawn)| {
+        let outcomes = drawn.names();
         let mut minutes = [0_u64; MINUTES];
         for slot in slots {
             let ago = now.saturating_sub(minute(&text(slot, "/at")));
@@ -246,7 +264,7 @@ mod tests {
                 group.split_once(']').unwrap().0.split(", ").map(|name| name.trim_matches('"')).collect()
             })
             .collect();
-        let ours: Vec<Vec<&str>> = GROUPS.iter().map(|(_, outcomes)| outcomes.to_vec()).collect();
+        let ours: Vec<Vec<&str>> = GROUPS.iter().map(|(_, drawn)| drawn.names()).collect();
         assert_eq!(theirs, ours);
     }
 

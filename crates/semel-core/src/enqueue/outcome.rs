@@ -1,5 +1,6 @@
 //! What becomes of what is offered.
 
+use super::kind::OutcomeKind;
 use crate::body::Corrupt;
 use crate::event::EventKind;
 use crate::ident::{JobId, JobType, QueueName};
@@ -91,26 +92,31 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// What became of it, without the particulars.
+    pub const fn kind(&self) -> OutcomeKind {
+        match self {
+            Self::Created(_) => OutcomeKind::Created,
+            Self::Repeated(_) => OutcomeKind::Repeated,
+            Self::Replaced { .. } => OutcomeKind::Replaced,
+            Self::FollowUp(_) => OutcomeKind::FollowUp,
+            Self::Amended(_) => OutcomeKind::Amended,
+            Self::Existing(_) => OutcomeKind::Existing,
+            Self::Rejected { why: RejectReason::Duplicate, .. } => OutcomeKind::Rejected,
+            Self::Rejected { why: RejectReason::FinishedHolder, .. } => OutcomeKind::RejectedFinished,
+            Self::Rejected { why: RejectReason::Undisclosed, .. } => OutcomeKind::RejectedUndisclosed,
+            Self::Mismatch { .. } => OutcomeKind::Mismatch,
+            Self::KeyReused(_) => OutcomeKind::KeyReused,
+            Self::KeySpent => OutcomeKind::KeySpent,
+            Self::IdTaken(_) => OutcomeKind::IdTaken,
+            Self::TooManyHolders => OutcomeKind::TooManyHolders,
+            Self::QueueFull(_) => OutcomeKind::QueueFull,
+            Self::Corrupt(_) => OutcomeKind::Corrupt,
+        }
+    }
+
     /// The name it is counted under.
     pub const fn name(&self) -> &'static str {
-        match self {
-            Self::Created(_) => "created",
-            Self::Repeated(_) => "repeated",
-            Self::Replaced { .. } => "replaced",
-            Self::FollowUp(_) => "follow_up",
-            Self::Amended(_) => "amended",
-            Self::Existing(_) => "existing",
-            Self::Rejected { why: RejectReason::Duplicate, .. } => "rejected",
-            Self::Rejected { why: RejectReason::FinishedHolder, .. } => "rejected_finished",
-            Self::Rejected { why: RejectReason::Undisclosed, .. } => "rejected_undisclosed",
-            Self::Mismatch { .. } => "mismatch",
-            Self::KeyReused(_) => "key_reused",
-            Self::KeySpent => "key_spent",
-            Self::IdTaken(_) => "id_taken",
-            Self::TooManyHolders => "too_many_holders",
-            Self::QueueFull(_) => "queue_full",
-            Self::Corrupt(_) => "corrupt",
-        }
+        self.kind().name()
     }
 
     /// Whether a job of its own was created by this very request.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use semel_core::draft::{Draft, Full, Reads, each};
+use semel_core::enqueue::OutcomeKind;
 use semel_core::follow_up::hold_again;
 use semel_core::ident::{JobId, QueueName};
 use semel_core::job::Head;
@@ -33,7 +34,7 @@ const OVERLOOKED_PATIENCE: Duration = Duration::from_millis(100);
 /// For how long a limit is taken for closed whose next job somebody's open transaction holds.
 const HELD_UP_REST: Duration = Duration::from_millis(250);
 /// How it is counted that a job was leased for a worker who cannot be given it: as where an enqueue meets one.
-const CORRUPT: &str = "corrupt";
+const CORRUPT: &str = OutcomeKind::Corrupt.name();
 /// Said where a worker is given what it has all the same.
 const NOT_GRANTED: &str = "jobs that could not be granted are left for the next claim";
 

@@ -3,15 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use semel_core::draft::Reads;
 use semel_core::enqueue::{Mode, Outcome};
 use semel_core::lease::Bearer;
 use semel_core::settle::Settled;
 use semel_engine::Engine;
 use semel_postgres::{Address, Postgres};
-use semel_store::Backend;
+use semel_store::bounds::LOADS_PER_DECISION_MAX;
+use semel_store::inside::Inside;
+use semel_store::{Backend, StoreError};
 use semel_testkit::fixture::claim;
 use semel_testkit::flows::chain;
 use semel_testkit::make::{job, keyed};
+use semel_testkit::transact::asking;
 
 use crate::place::{Place, client, url};
 
@@ -157,5 +161,20 @@ async fn an_ended_holder_that_cannot_be_read_is_in_nobodys_way() {
             let damage = format!("UPDATE {}.head SET state = 99 WHERE state = 5", place.schema());
             assert_eq!(caller.execute(&damage, &[]).await.unwrap(), 1);
         }
+    }
+}
+
+/// As often as outside.
+#[tokio::test]
+async fn a_decision_inside_has_as_many_loads_as_there_may_be() {
+    let place = Place::new();
+    let backend = Postgres::open(place.address()).await.unwrap();
+    let mut caller = client(&url()).await;
+    for (jobs, is_taken) in [(LOADS_PER_DECISION_MAX, true), (LOADS_PER_DECISION_MAX + 1, false)] {
+        let transaction = caller.transaction().await.unwrap();
+        let (mut inside, mut decide) = (backend.inside(&transaction), asking(jobs));
+        let told = inside.decide(Reads::default(), &mut decide).await;
+        let is_refused = matches!(told, Err(StoreError::Contended));
+        assert_eq!((told.is_ok(), is_refused), (is_taken, !is_taken), "{jobs}: {told:?}");
     }
 }

@@ -14,12 +14,12 @@ use semel_core::slot::Due;
 use semel_engine::Engine;
 use semel_store::StoreError;
 use semel_store::backend::{Backend, Batch, Claimed, Filter, QueueStats, Verdict};
-use semel_store::batcher::transact;
 use semel_store::clock::ManualClock;
 use semel_store::memory::Memory;
 use semel_testkit::crash::claim;
 use semel_testkit::make::{Want, job, key, keyed};
 use semel_testkit::redis::url;
+use semel_testkit::transact::transact;
 
 use crate::own::patient;
 use crate::place::{Passing, Place};

@@ -13,12 +13,12 @@ use semel_engine::Engine;
 use semel_redis::{Address, Redis};
 use semel_store::StoreError;
 use semel_store::backend::{Applied, Backend, Batch, BoxFuture};
-use semel_store::batcher::transact;
 use semel_store::layer::Layer;
 use semel_testkit::crash::claim;
 use semel_testkit::make::{job, key, keyed};
 use semel_testkit::patience::PATIENCE;
 use semel_testkit::redis::url;
+use semel_testkit::transact::transact;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 

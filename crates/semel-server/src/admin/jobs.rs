@@ -7,11 +7,12 @@ use http::request::Parts;
 use semel_core::ident::{JobId, WorkflowId};
 use semel_core::lease::Bearer;
 use semel_core::life::Revived;
-use semel_core::settle::{Refusal, Settled};
+use semel_core::settle::Settled;
 use semel_core::state::{State, StateSet};
+use semel_ojs::answer;
 use semel_ojs::bulk::Bulk;
+use semel_ojs::refusal::reason;
 use semel_ojs::write::{Object, list as put_list, object};
-use semel_ojs::{Code, Problem, answer};
 use semel_store::backend::Filter;
 
 use super::Page;
@@ -24,7 +25,6 @@ use crate::many::{Found, answers, check_confirmed, each, found};
 use crate::respond::{Answer, Answered, Refused, settled, show as show_job, view_for};
 use crate::search::Listed;
 use crate::tenancy::Scope;
-use crate::workers::reason;
 
 /// Jobs that a listing by page numbers looks through.
 const LOOKED_AT_MAX: usize = 10_000;
@@ -83,31 +83,11 @@ pub(crate) async fn retry(
     let (parts, _) = request.into_parts();
     dead_letter::no_idempotency(&parts, &app, &caller)?;
     let source = extract::source(&parts);
-    let revived = match app.engine.revive(id, &source).await? {
-        Revived::Refused(Refusal::NotFound) => {
-            let found = app.engine.heads(vec![id]).await?;
-            return Err(match found.first().map(|head| head.state) {
-                None => Refused::from(Refusal::NotFound).naming(id),
-                Some(State::Discarded) => no_dead_letter().into(),
-                Some(state) => Refusal::WrongState(state).into(),
-            });
-        }
-        revived => revived,
-    };
-    dead_letter::revived(&app, &caller, id, revived).await
-}
-
-/// A job that was discarded and not kept to be sent back: its state alone would not say why it is not.
-fn no_dead_letter() -> Problem {
-    Problem::new(
-        Code::Conflict,
-        "the job is discarded and is no dead letter: only those are sent back whose retry policy says on_exhaustion: dead_letter; \
-         enqueue its work anew",
-    )
-    .with_details(|object| {
-        object.plain("reason", "no_dead_letter");
-        object.plain("current_state", State::Discarded);
-    })
+    match app.engine.revive(id, &source).await? {
+        // It is a job that was asked for here, and not one of the dead letters.
+        Revived::Refused(refusal) => Err(Refused::from(refusal).naming(id)),
+        revived => dead_letter::revived(&app, &caller, id, revived).await,
+    }
 }
 
 /// `POST /admin/jobs/bulk/cancel`: live jobs that the filter admits.
@@ -216,4 +196,60 @@ fn told(verb: &str, found: &Found, done: &[JobId], put_more: impl FnOnce(&mut Ob
         found.put_rest(outer);
     });
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use axum::Router;
+    use axum::body::Body;
+    use http::Request;
+    use http::header::CONTENT_TYPE;
+    use http_body_util::BodyExt as _;
+    use semel_core::ident::JobId;
+    use semel_engine::Engine;
+    use semel_store::memory::Memory;
+    use serde_json::Value;
+    use tower_service::Service as _;
+
+    use super::why_left;
+
+    async fn ask(router: &mut Router, path: &str, body: &str) -> (u16, Value) {
+        let request = Request::post(path).header(CONTENT_TYPE, "application/json");
+        let response = router.call(request.body(Body::from(body.to_owned())).unwrap()).await.unwrap();
+        let status = response.status().as_u16();
+        let bytes = response.into_body().collect().await.unwrap().to_bytes();
+        (status, serde_json::from_slice(&bytes).unwrap())
+    }
+
+    /// Between the look at which dead letters there are and what is decided of each, somebody else may send it back, or delete it.
+    #[tokio::test]
+    async fn each_of_many_is_told_why_it_stays_as_a_single_one_is() {
+        let engine = Engine::start(Arc::new(Memory::default())).unwrap();
+        let mut router = crate::router(engine.clone(), crate::Config::default());
+        for (queue, on_exhaustion, word) in
+            [("kept", "dead_letter", "wrong_state"), ("thrown", "discard", "no_dead_letter")]
+        {
+            let retry = format!(r#"{{"max_attempts":1,"on_exhaustion":"{on_exhaustion}"}}"#);
+            let job =
+                format!(r#"{{"type":"a.b","args":[],"options":{{"queue":"{queue}","retry":{retry}}}}}"#);
+            let (_, made) = ask(&mut router, "/ojs/v1/jobs", &job).await;
+            let id = JobId::parse(made["job"]["id"].as_str().unwrap(), "").unwrap();
+            ask(&mut router, "/ojs/v1/workers/fetch", &format!(r#"{{"queues":["{queue}"]}}"#)).await;
+            let failure = format!(r#"{{"job_id":"{id}","error":{{"code":"x","message":"x"}}}}"#);
+            let (_, failed) = ask(&mut router, "/ojs/v1/workers/nack", &failure).await;
+            assert_eq!(failed["state"], "discarded", "{failed}");
+            // What is a dead letter is none after this.
+            drop(engine.revive(id, "").await.unwrap());
+            let why = why_left(&engine.revive(id, "").await.unwrap());
+            assert_eq!(why, Some(word), "{queue}");
+            let (status, told) = ask(&mut router, &format!("/ojs/v1/admin/jobs/{id}/retry"), "{}").await;
+            assert_eq!((status, told["error"]["details"]["reason"].as_str()), (409, why), "{told}");
+        }
+        let nobody = JobId::parse("01961111-aaaa-7bbb-8ccc-dddddddddddd", "").unwrap();
+        let why = why_left(&engine.revive(nobody, "").await.unwrap());
+        let (status, told) = ask(&mut router, &format!("/ojs/v1/admin/jobs/{nobody}/retry"), "{}").await;
+        assert_eq!((status, told["error"]["code"].as_str(), why), (404, why, Some("not_found")), "{told}");
+    }
 }

@@ -144,7 +144,7 @@ pub fn sample(folder: &Path) -> Sample {
             let offer = semel_testkit::make::keyed(&format!("key {number}")).offer();
             let mut reads = semel_core::draft::Reads::default();
             offer.reads(&mut reads);
-            semel_store::batcher::transact(&backend, &reads, |draft| {
+            semel_testkit::transact::transact(&backend, &reads, |draft| {
                 semel_core::enqueue::enqueue(draft, &offer)
             })
             .await

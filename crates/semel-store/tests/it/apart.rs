@@ -13,12 +13,12 @@ use semel_core::retention::Retention;
 use semel_core::state::StateSet;
 use semel_engine::Engine;
 use semel_store::backend::{Applied, Batch, BoxFuture};
-use semel_store::batcher::transact;
 use semel_store::clock::ManualClock;
 use semel_store::layer::Layer;
 use semel_store::memory::Memory;
 use semel_store::{Backend, Store, StoreError};
 use semel_testkit::make::{Want, keyed};
+use semel_testkit::transact::transact;
 use tokio::time::Instant;
 
 /// Of anybody in whatever state.

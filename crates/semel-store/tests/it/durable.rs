@@ -8,12 +8,12 @@ use semel_core::draft::{Reads, Snapshot};
 use semel_core::enqueue::{Outcome, enqueue};
 use semel_engine::Engine;
 use semel_store::backend::{Applied, Batch, BoxFuture};
-use semel_store::batcher::transact;
 use semel_store::layer::Layer;
 use semel_store::memory::Memory;
 use semel_store::{Backend, StoreError};
 use semel_testkit::fixture::claim;
 use semel_testkit::make::{Want, keyed};
+use semel_testkit::transact::transact;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 

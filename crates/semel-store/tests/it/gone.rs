@@ -7,12 +7,12 @@ use semel_core::draft::Reads;
 use semel_core::enqueue::enqueue;
 use semel_core::retention::Retention;
 use semel_core::state::State;
-use semel_store::batcher::transact;
 use semel_store::clock::ManualClock;
 use semel_store::memory::Memory;
 use semel_store::{Backend, Store};
 use semel_testkit::fixture::claim;
 use semel_testkit::make::job;
+use semel_testkit::transact::transact;
 
 /// While a store is away callers give up and ask again: each time once more would be leased to nobody.
 #[tokio::test]

@@ -11,6 +11,7 @@ mod durable;
 mod faults;
 mod forgetful;
 mod gone;
+mod loads;
 mod long;
 mod mixed;
 mod silent;

@@ -13,13 +13,13 @@ use semel_core::settle::{Settled, complete};
 use semel_core::state::{State, StateSet};
 use semel_core::unique::UniqueKey;
 use semel_store::backend::{Applied, Batch, BoxFuture, Verdict};
-use semel_store::batcher::transact;
 use semel_store::clock::ManualClock;
 use semel_store::layer::Layer;
 use semel_store::memory::Memory;
 use semel_store::{Backend, Store, StoreError};
 use semel_testkit::fixture::{bearer, claim};
 use semel_testkit::make::{Want, key, keyed};
+use semel_testkit::transact::transact;
 
 /// A store to which another server commits just before the next commit comes.
 struct Shared {

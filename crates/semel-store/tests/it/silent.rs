@@ -8,11 +8,11 @@ use semel_core::draft::Reads;
 use semel_core::enqueue::{Batch, Mode, Outcome, enqueue};
 use semel_core::retention::Retention;
 use semel_engine::Engine;
-use semel_store::batcher::transact;
 use semel_store::decor::Faulty;
 use semel_store::memory::Memory;
 use semel_store::{Backend, Store, StoreError};
 use semel_testkit::make::{Want, keyed};
+use semel_testkit::transact::transact;
 
 async fn put(backend: &dyn Backend, want: Want) {
     let (mut reads, offer) = (Reads::default(), want.offer());

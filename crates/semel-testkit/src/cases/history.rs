@@ -98,12 +98,13 @@ pub async fn a_removed_note_is_gone(f: &Fixture) {
 pub async fn a_deleted_dead_letter_is_gone(f: &Fixture) {
     let live = f.create(&job().attempts(1).dead_letter().offer()).await;
     let delete = |id| f.decide(move |draft| life::delete_dead_letter(draft, id));
-    assert_eq!(delete(live.id).await, Settled::Refused(Refusal::NotFound));
+    assert_eq!(delete(live.id).await, Settled::Refused(Refusal::NoDeadLetter(State::Available)));
     let (run, _) = f.claim_one().await;
     f.fail(&run).await;
     f.maintain().await;
     assert!(matches!(delete(live.id).await, Settled::Done(_)));
     assert_eq!(f.head(live.id).await, None);
+    assert_eq!(delete(live.id).await, Settled::Refused(Refusal::NotFound));
     let stats = f.queue("default").await.unwrap();
     assert_eq!((stats.count(State::Discarded), stats.purged, stats.created), (0, 1, 1));
 }

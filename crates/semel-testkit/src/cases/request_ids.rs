@@ -218,8 +218,9 @@ pub async fn the_id_of_a_deleted_dead_letter_is_its_own_for_a_day(f: &Fixture) {
     for _ in 0..2 {
         assert_eq!(f.enqueue(&want.offer()).await, Outcome::Repeated(Box::new(deleted.clone())));
         assert_eq!(f.enqueue(&want.clone().digest(2).offer()).await, Outcome::IdTaken(run.id));
-        assert_eq!(delete().await, Settled::Refused(Refusal::NotFound));
-        assert_eq!(f.decide(|draft| life::revive(draft, run.id)).await, Revived::Refused(Refusal::NotFound));
+        let is_none = Refusal::NoDeadLetter(State::Discarded);
+        assert_eq!(delete().await, Settled::Refused(is_none.clone()));
+        assert_eq!(f.decide(|draft| life::revive(draft, run.id)).await, Revived::Refused(is_none));
         let filter = Filter { dead_letters: true, limit: 10, ..Filter::default() };
         assert!(f.backend().list(filter).await.unwrap().heads.is_empty());
         f.maintain().await;

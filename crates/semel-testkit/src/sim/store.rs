@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use semel_core::draft::{DocumentKind, Expect, Group, Reads, Record, Snapshot, Write};
+use semel_core::draft::{DocumentKind, Expect, Group, QueueRow, Reads, Record, Snapshot, Write};
 use semel_core::slot::Due;
 use semel_core::time::Timestamp;
 use semel_store::LogPage;
@@ -351,6 +351,10 @@ impl Backend for Connection {
 
     fn queues(&self) -> BoxFuture<'_, Result<Vec<QueueStats>, StoreError>> {
         Box::pin(self.read(async move { self.shared.memory.queues().await }))
+    }
+
+    fn settings(&self) -> BoxFuture<'_, Result<Vec<QueueRow>, StoreError>> {
+        Box::pin(self.read(async move { self.shared.memory.settings().await }))
     }
 
     fn events(&self, cursor: u64, limit: u32) -> BoxFuture<'_, Result<LogPage, StoreError>> {

@@ -198,8 +198,7 @@ async fn extend(
     for (held, answered) in jobs.into_iter().zip(answers) {
         let such = match answered {
             Ok(Settled::Done(_) | Settled::Repeated(_)) => &mut beaten.extended,
-            // By this very lease: its handler has said so itself, and goes on.
-            Ok(Settled::Refused(Refusal::WrongState(State::Completed))) => &mut beaten.completed,
+            Ok(Settled::Refused(refusal)) if refusal.is_ended_by_itself() => &mut beaten.completed,
             Ok(Settled::Refused(refusal)) if refusal.is_cancelled() => &mut beaten.cancelled,
             Ok(Settled::Refused(_)) => &mut beaten.lost,
             Err(Undecided::Held) => &mut beaten.busy,

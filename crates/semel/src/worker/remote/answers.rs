@@ -6,6 +6,7 @@ use http::StatusCode;
 use semel_core::ident::JobId;
 use semel_core::settings::Directive;
 use semel_core::state::State;
+use semel_ojs::refusal;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
@@ -33,9 +34,8 @@ pub(super) fn beaten(jobs: Vec<Held>, answer: &Value) -> Option<Beaten> {
     let mut beaten = Beaten { directive, ..Beaten::default() };
     for held in jobs {
         let such = match lost.get(&held.id) {
-            // Ended by this very lease: its handler has said so itself, and goes on.
-            Some(reason) if **reason == State::Completed.name() => &mut beaten.completed,
-            Some(reason) if **reason == State::Cancelled.name() => &mut beaten.cancelled,
+            Some(reason) if **reason == refusal::COMPLETED => &mut beaten.completed,
+            Some(reason) if **reason == refusal::CANCELLED => &mut beaten.cancelled,
             Some(_) => &mut beaten.lost,
             None if extended.as_ref().is_none_or(|ids| ids.contains(&held.id)) => &mut beaten.extended,
             None if busy.as_ref().is_none_or(|ids| ids.contains(&held.id)) => &mut beaten.busy,
