@@ -2,7 +2,7 @@
 //!
 //! - [`graph`]: which crate may depend on which.
 //! - [`homes`]: what may be written only in one place: rules, moves between states, the clock.
-//! - [`length`]: files that want to be two.
+//! - [`length`]: files that want to be two, functions that want to be several.
 //! - [`leftovers`]: reminders, ignored tests, paths of somebody's machine.
 //! - [`licence`]: licences of the dependencies.
 //! - [`links`]: links and anchors of the documentation, and the book's list of pages.
@@ -91,6 +91,7 @@ pub fn run(workspace: &Workspace) -> Result<(), String> {
         ("metrics", metrics::check(&tree)),
         ("expressions of alerts and panels", promql::check(&tree)),
         ("publishing", publish::check(&metadata)),
+        ("length of functions", length::functions(&tree)),
     ];
     let mut mistakes = 0;
     let mut warnings = 0;

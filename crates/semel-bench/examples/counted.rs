@@ -9,7 +9,7 @@ use semel_bench::load::{Work, queue};
 use semel_core::enqueue::{Batch, Mode, Offer};
 use semel_core::lease::{Bearer, Grant, LeaseToken};
 use semel_engine::Engine;
-use semel_ojs::Enqueue;
+use semel_ojs::{Enqueue, Terms};
 use semel_store::backend::Claim;
 use semel_store::memory::Memory;
 
@@ -54,7 +54,7 @@ async fn play(engine: &Engine, case: &str, jobs: u64) -> Result<(), Failure> {
     match case {
         "a request is read" => {
             for _ in 0..jobs {
-                Enqueue::parse(REQUEST, true).map_err(|refused| format!("{refused:?}"))?;
+                Enqueue::parse(REQUEST, Terms::trusted()).map_err(|refused| format!("{refused:?}"))?;
             }
         }
         "a new job alone" => {

@@ -16,7 +16,7 @@ use crate::ident::{CronName, JobId};
 use crate::sight::Queues;
 use crate::time::Timestamp;
 
-use self::fire::fire;
+use self::fire::{Cause, Firing, fire};
 pub use self::record::{Cron, Decision, Overlap, Tick};
 pub use self::schedule::Schedule;
 
@@ -276,7 +276,8 @@ pub fn tick(draft: &mut Draft, name: &CronName) -> Result<Looked, Missing> {
         return Ok(Looked::NotDue);
     };
     let hash = Sha256::digest(format!("{} {}", cron.incarnation, due.as_micros()));
-    let ticked = match fire(draft, name, &mut cron, offer, due, job_id(due, &hash), false)? {
+    let firing = Firing { name, offer, tick: due, id: job_id(due, &hash), cause: Cause::Clock };
+    let ticked = match fire(draft, &mut cron, firing)? {
         Ok(ticked) => ticked,
         Err(corrupt) => {
             draft.set_document(&key(name), Some((document.text, Some(now.saturating_add(STOPPED_REST)))));
@@ -311,7 +312,8 @@ pub fn trigger(draft: &mut Draft, name: &CronName, queues: &Queues) -> Result<Op
     // No chance in it: the decision may be taken several times before it has loaded all it needs.
     let decided = cron.run_count + cron.skip_count;
     let hash = Sha256::digest(format!("{} by hand {decided}", cron.incarnation));
-    Ok(Some(match fire(draft, name, &mut cron, offer, now, job_id(now, &hash), true)? {
+    let firing = Firing { name, offer, tick: now, id: job_id(now, &hash), cause: Cause::Operator };
+    Ok(Some(match fire(draft, &mut cron, firing)? {
         Ok(tick) => {
             save(draft, name, &cron);
             Ok((cron, tick))

@@ -1,5 +1,7 @@
 //! A stored job: the head that decisions read, and the vocabulary around it.
 
+mod ended;
+
 use std::sync::Arc;
 
 use crate::ident::{JobId, JobType, QueueName};
@@ -9,6 +11,8 @@ use crate::retention::purge_at;
 use crate::state::State;
 use crate::time::Timestamp;
 use crate::unique::{Hold, UniqueKey, must_remember};
+
+pub use self::ended::KeyMemory;
 
 /// The hot part of a stored job: what admission, claim and settling look at. The immutable rest is the
 /// [`Body`](crate::body::Body), what grows later are its [notes](NoteKind).

@@ -14,6 +14,7 @@ use crate::limits::REQUEST_KEPT_S;
 use crate::planted::{Bug, is_planted};
 use crate::settings::{Directive, QueueSettings};
 use crate::settle::{Refusal, Settled, end};
+use crate::sight::Sight;
 use crate::state::{Event, State, StateSet, next};
 use crate::time::Timestamp;
 use crate::trail::Payload;
@@ -272,7 +273,7 @@ pub fn revive(draft: &mut Draft, id: JobId) -> Result<Revived, Missing> {
         let view = draft.key(&read)?;
         let is_one_of_too_many = view.too_many && view.holders.iter().any(|holder| holder.id == id);
         let others: Vec<Head> = view.holders.iter().filter(|holder| holder.id != id).cloned().collect();
-        let admission = admit(policy, &others, now, true);
+        let admission = admit(policy, &others, now, Sight::everything());
         if let Some(holder) = blocking_holder(&admission, &others) {
             let renewed = admission.renews(policy);
             renew_windows(draft, others.into_iter().filter(|holder| renewed.contains(&holder.id)).collect());

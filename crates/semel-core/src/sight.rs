@@ -38,15 +38,13 @@ pub struct Sight<'q> {
 }
 
 impl Sight<'_> {
+    /// Of a caller who sees every job there is.
+    pub const fn everything() -> Self {
+        Self { inspect: true, queues: &Queues::All }
+    }
+
     /// Whether the queue of a stored job is one that the caller sees. Tenants are apart already.
     pub fn sees(&self, queue: &QueueName) -> bool {
         self.queues.include(queue.name())
-    }
-}
-
-/// Of a caller who sees every queue.
-impl From<bool> for Sight<'_> {
-    fn from(inspect: bool) -> Self {
-        Self { inspect, queues: &Queues::All }
     }
 }

@@ -287,9 +287,10 @@ fn encode(ahead: &[JobId]) -> Bytes {
     serde_json::to_vec(&stored).unwrap_or_default().into()
 }
 
-/// Those that go on, of these jobs and of those that stand for one that has ended: the job that took its place, unless that is
-/// `but`, else those for which it was held back itself. One that was cancelled while it was held back has ended before the one
-/// it waited for.
+/// For each job in `jobs`: if it is live, keeps it. If it has ended, follows it instead: to the job that replaced it (unless that
+/// is `but`), otherwise to the jobs it was itself waiting for. The second case exists because a job can be cancelled while it is
+/// still waiting, and so end before the jobs it waited for. Each live job is given once, `but` never, and none that is
+/// [`HELD_LOOKS_MAX`] links or more away.
 pub(crate) fn still_live(draft: &mut Draft, jobs: &[JobId], but: JobId) -> Result<Vec<JobId>, Missing> {
     let mut live = Vec::new();
     let (mut seen, mut next) = (HashSet::from([but]), jobs.to_vec());

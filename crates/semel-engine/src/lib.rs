@@ -15,7 +15,7 @@
 //! - `once`: requests that were sent before.
 //! - `apart`: what is decided together until one of it stands in the way of the others.
 //! - `deadline`: until when somebody waits.
-//! - `untold`: jobs that were leased and of which nobody has been told.
+//! - `lease_guard`: gives back jobs that were leased and of which nobody was told.
 
 mod apart;
 pub mod counters;
@@ -31,6 +31,7 @@ pub mod hottest;
 pub mod job;
 pub mod key_log;
 pub mod latency;
+mod lease_guard;
 pub mod limits;
 mod once;
 pub mod policies;
@@ -39,7 +40,6 @@ pub mod room;
 pub mod samples;
 pub mod tasks;
 pub mod throughput;
-mod untold;
 pub mod webhooks;
 pub mod workers;
 pub mod workflows;

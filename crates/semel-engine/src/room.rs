@@ -157,7 +157,7 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
-    use semel_ojs::Enqueue;
+    use semel_ojs::{Enqueue, Terms};
 
     use super::asked;
 
@@ -166,7 +166,7 @@ mod tests {
     fn whatever_a_request_may_say_at_length_has_weight() {
         let asked_for = |options: &str| {
             let text = format!(r#"{{"type":"a.b","args":[{{}}],"meta":{{}},"options":{{{options}}}}}"#);
-            asked(&Enqueue::parse(&text, true).unwrap().into_parts().1)
+            asked(&Enqueue::parse(&text, Terms::trusted()).unwrap().into_parts().1)
         };
         let name = "n".repeat(255);
         let nothing = asked_for("");
@@ -183,7 +183,7 @@ mod tests {
         let by_args = format!(
             r#"{{"type":"a.b","args":[{{"{name}":1}}],"unique":{{"keys":["args"],"args_keys":["{name}"]}}}}"#
         );
-        let body = Enqueue::parse(&by_args, true).unwrap().into_parts().1;
+        let body = Enqueue::parse(&by_args, Terms::trusted()).unwrap().into_parts().1;
         assert_eq!(asked(&body), body.args.len() + body.meta.len() + body.extra.len() + 255);
     }
 }

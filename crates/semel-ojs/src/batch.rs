@@ -53,11 +53,7 @@ impl<'a> Batch<'a> {
     }
 
     /// Reads each job; a refusal's pointer says which.
-    pub fn requests<'t>(
-        &self,
-        terms: impl Into<Terms<'t>>,
-    ) -> impl Iterator<Item = Result<Enqueue, Invalid>> {
-        let terms = terms.into();
+    pub fn requests(&self, terms: Terms<'_>) -> impl Iterator<Item = Result<Enqueue, Invalid>> {
         // One for all of them.
         let mut work = Work::default();
         self.0.iter().enumerate().map(move |(at, raw)| {

@@ -40,7 +40,7 @@ impl Register {
     ///
     /// # Errors
     /// What is wrong, where, and what to send instead.
-    pub fn parse<'t>(text: &str, terms: impl Into<Terms<'t>>) -> Result<Self, Invalid> {
+    pub fn parse(text: &str, terms: Terms<'_>) -> Result<Self, Invalid> {
         let example = r#"{"name": "nightly", "expression": "0 3 * * *", "type": "report.make", "args": []}"#;
         let members = Members::request(text, example)?;
         for (name, value) in members.iter("").filter(|(name, _)| !MEMBERS.contains(name) && !is_of_job(name))

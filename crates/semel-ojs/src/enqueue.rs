@@ -2,6 +2,7 @@
 
 mod attributes;
 mod parts;
+mod payload;
 mod recent;
 
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use semel_core::enqueue::once::Once;
 use semel_core::enqueue::{Identity, Offer, When};
 use semel_core::error::Invalid;
 use semel_core::ident::{JobId, JobType, QueueName};
-use semel_core::limits::{ARGS_BYTES_MAX, META_BYTES_MAX, TAGS_MAX};
+use semel_core::limits::{META_BYTES_MAX, TAGS_MAX};
 use semel_core::lineage::Lineage;
 use semel_core::schema::Work;
 use semel_core::sight::Sight;
@@ -21,6 +22,7 @@ use semel_core::unique::{KeyInput, MissingKey, UniqueKey, UniquePolicy};
 
 use self::attributes::Attribute;
 use self::parts::Parts;
+use self::payload::Payload;
 use crate::members::{Members, Value, below};
 use crate::near::{meant, refuse_slip};
 use crate::template::{Template, Templates};
@@ -117,12 +119,12 @@ pub struct Enqueue {
 }
 
 impl Enqueue {
-    /// Reads a request on these terms; `true` or `false` alone say whether the caller may see other people's jobs.
+    /// Reads a request on these terms.
     ///
     /// # Errors
     /// What is wrong, where, and what to send instead.
-    pub fn parse<'t>(text: &str, terms: impl Into<Terms<'t>>) -> Result<Self, Invalid> {
-        Self::parse_within(text, terms.into(), &mut Work::default())
+    pub fn parse(text: &str, terms: Terms<'_>) -> Result<Self, Invalid> {
+        Self::parse_within(text, terms, &mut Work::default())
     }
 
     /// As [`parse`](Self::parse), of one of several jobs in a request, which share its work.
@@ -135,8 +137,8 @@ impl Enqueue {
     ///
     /// # Errors
     /// As [`parse`](Self::parse).
-    pub fn parse_to_explain<'t>(text: &str, terms: impl Into<Terms<'t>>) -> Result<Self, Invalid> {
-        Ok(Self::read(text, terms.into(), Identified::ToExplain, &mut Work::default())?)
+    pub fn parse_to_explain(text: &str, terms: Terms<'_>) -> Result<Self, Invalid> {
+        Ok(Self::read(text, terms, Identified::ToExplain, &mut Work::default())?)
     }
 
     /// As [`parse`](Self::parse), of a job whose request is in another form, which may name a key of its own.
@@ -152,52 +154,24 @@ impl Enqueue {
             None => None,
         };
         let mut parts = Parts::of(&members, options.as_ref())?;
-        let job_type = match parts.job_type {
-            Some(value) => JobType::parse(&value.string()?, "/type")?,
-            None => {
-                let missing = "is missing; send the kind of work, such as \"email.send\"";
-                return Err(Invalid::request("/type", missing).into());
-            }
-        };
-        let mut version = parts.version.map(read_version).transpose()?.flatten();
-        let template = find_template(terms, &job_type, version.as_deref(), identified)?;
+        let job_type = read_type(parts.job_type)?;
+        let asked = parts.version.map(read_version).transpose()?.flatten();
+        let template = find_template(terms, &job_type, asked.as_deref(), identified)?;
         let defaults = template.map(Template::defaults).transpose()?;
-        if let (Some(template), Some(defaults)) = (template, &defaults) {
-            // Passed over it would make the job another version's, with another key.
-            if let Some(misplaced) = parts.misplaced_version {
-                return Err(misplaced.refuse("names no version here; send it beside the job's type").into());
-            }
-            parts.fill_in(defaults);
-            if version.is_none() {
-                if let Some(odd) = parts.version {
-                    let wrong =
-                        "is neither a text nor a number; name a version of the template, or leave it out";
-                    return Err(odd.refuse(wrong).into());
-                }
-                version = Some(template.version.clone());
-                parts.add_text("version", &template.version);
-            }
-        }
+        let version = match (template, &defaults) {
+            (Some(template), Some(defaults)) => Some(parts.go_by(template, defaults, asked)?),
+            _ => asked,
+        };
         let queue = match parts.get(Attribute::Queue) {
             Some(value) => QueueName::parse(&value.string()?, &value.pointer())?,
             None => QueueName::default(),
         };
-        let args_value = parts.args.ok_or_else(|| {
-            Invalid::request("/args", "is missing; send an array, [] when the job needs none")
-        })?;
-        let marked = parts.get(Attribute::Sensitive);
-        let sensitive = marked.map(sensitive::read).transpose()?.unwrap_or_default();
-        let told = |refused: Invalid| sensitive::told(refused, &sensitive);
-        let args = read_args(args_value).map_err(told)?;
-        let meta_text = parts.meta_text().map_err(told)?;
-        let mut meta = read_meta(&meta_text).map_err(told)?;
-        if let Some(marked) = marked {
-            sensitive::check(marked, &sensitive, &args, &meta)?;
-        }
+        let payload = Payload::read(&parts)?;
+        let mut meta = payload.meta()?;
         // Of what the key is made of alone: it is kept as it was sent, and shown with the server's word in its place.
         let says_tenant = take_own(&mut meta, terms.tenant);
         if let Some(template) = template {
-            template.check(&args, &sensitive, work)?;
+            template.check(&payload.args, &payload.sensitive, work)?;
         }
         let retry = retry::read(parts.get(Attribute::Retry), parts.get(Attribute::MaxAttempts))?;
         let unique = match parts.policy(template, version.is_some(), identified)? {
@@ -207,36 +181,20 @@ impl Enqueue {
                     job_type: job_type.as_str(),
                     queue: queue.as_str(),
                     version: version.as_deref(),
-                    args: &args,
+                    args: &payload.args,
                     meta: &meta,
                 };
-                let key = policy.key(&input).map_err(|refused| {
-                    // A name that the policy says itself is no secret.
-                    let is_named =
-                        policy.args_keys().iter().any(|name| refused.pointer == below("/args/0", name));
-                    let refused = if is_named { refused } else { told(refused) };
-                    match parts.get(Attribute::Unique) {
-                        Some(sent) => unique::in_its_words(refused, sent),
-                        None => refused,
-                    }
-                })?;
-                Some(Identity { policy, key })
+                Some(identify(policy, &input, &parts, &payload)?)
             }
         };
-        let id = match parts.id {
-            Some(value) => Some(JobId::parse(&value.string()?, "/id").map_err(|mut refused| {
-                refused.message += "; leave `id` out and the server makes one";
-                refused
-            })?),
-            None => None,
-        };
+        let id = parts.id.map(read_id).transpose()?;
         let limit = parts.get(Attribute::RateLimit).map(|value| limit::read(value, &queue)).transpose()?;
         let body = Body {
-            args: args_value.text().into(),
-            meta: meta_text.into(),
+            args: payload.args_text.into(),
+            meta: payload.meta_text.into(),
             unique: unique.as_ref().map(|identity| UniquePolicy::clone(&identity.policy)),
             tags: parts.get(Attribute::Tags).map(read_tags).transpose()?.unwrap_or_default(),
-            sensitive,
+            sensitive: payload.sensitive,
             extra: parts.extra.into(),
             request_digest: id.map(|_| request_digest::request(&members, terms.tenant)).transpose()?,
             lineage: Lineage::default(),
@@ -355,6 +313,11 @@ pub struct Terms<'t> {
 }
 
 impl Terms<'_> {
+    /// Of a caller who sees everything, for a job of the default tenant that is as large as its parts may be.
+    pub const fn trusted() -> Self {
+        Self { sight: Sight::everything(), templates: None, tenant: "", job_bytes_max: usize::MAX }
+    }
+
     fn check_size(&self, text: &str) -> Result<(), Invalid> {
         let most = self.job_bytes_max;
         if text.len() <= most {
@@ -367,13 +330,6 @@ impl Terms<'_> {
     }
 }
 
-impl From<bool> for Terms<'_> {
-    /// Of a job in the default tenant, as large as its parts may be.
-    fn from(inspect: bool) -> Self {
-        Self { sight: inspect.into(), templates: None, tenant: "", job_bytes_max: usize::MAX }
-    }
-}
-
 /// What else may say who a job is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Identified<'k> {
@@ -383,6 +339,20 @@ pub(crate) enum Identified<'k> {
     ToExplain,
     /// A task, by its key, if it has one.
     AsTask(Option<&'k str>),
+}
+
+fn read_type(sent: Option<Value<'_>>) -> Result<JobType, Invalid> {
+    let sent = sent.ok_or_else(|| {
+        Invalid::request("/type", "is missing; send the kind of work, such as \"email.send\"")
+    })?;
+    JobType::parse(&sent.string()?, "/type")
+}
+
+fn read_id(value: Value<'_>) -> Result<JobId, Invalid> {
+    JobId::parse(&value.string()?, "/id").map_err(|mut refused| {
+        refused.message += "; leave `id` out and the server makes one";
+        refused
+    })
 }
 
 /// The template of the job's type, in the version that is asked for.
@@ -405,29 +375,23 @@ fn find_template<'t>(
     }
 }
 
-fn read_args(value: Value<'_>) -> Result<Json<'_>, Invalid> {
-    if !value.is_array() {
-        return Err(value.refuse("is not an array; send a JSON array, such as [{\"user_id\": 42}]"));
-    }
-    if value.text().len() > ARGS_BYTES_MAX {
-        return Err(Invalid::too_large(
-            "/args",
-            format!(
-                "is longer than {ARGS_BYTES_MAX} bytes; store the data elsewhere and send a reference to it"
-            ),
-        ));
-    }
-    value.tree()
-}
-
-fn read_meta(text: &str) -> Result<Json<'_>, Invalid> {
-    check_meta_bytes(text)?;
-    let tree = Json::parse(text, "/meta")?;
-    // Its members are looked up and added to by name.
-    if matches!(&tree, Json::Object(members) if members.len() > 1) {
-        Members::read(text, "/meta")?;
-    }
-    Ok(tree)
+/// Which jobs this one is the same as, by the policy that holds for it.
+fn identify(
+    policy: Arc<UniquePolicy>,
+    input: &KeyInput<'_>,
+    parts: &Parts<'_>,
+    payload: &Payload<'_>,
+) -> Result<Identity, Invalid> {
+    let key = policy.key(input).map_err(|refused| {
+        // A name that the policy says itself is no secret.
+        let is_named = policy.args_keys().iter().any(|name| refused.pointer == below("/args/0", name));
+        let refused = if is_named { refused } else { payload.told(refused) };
+        match parts.get(Attribute::Unique) {
+            Some(sent) => unique::in_its_words(refused, sent),
+            None => refused,
+        }
+    })?;
+    Ok(Identity { policy, key })
 }
 
 fn check_meta_bytes(text: &str) -> Result<(), Invalid> {

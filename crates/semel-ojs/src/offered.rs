@@ -75,10 +75,10 @@ impl fmt::Display for Said {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::enqueue::Enqueue;
+    use crate::enqueue::{Enqueue, Terms};
 
     fn shown(text: &str) -> String {
-        let (offer, _) = Enqueue::parse(text, true).unwrap().into_parts();
+        let (offer, _) = Enqueue::parse(text, Terms::trusted()).unwrap().into_parts();
         let body = Body::decode(&offer.body).unwrap();
         let mut out = String::new();
         object(&mut out, |options| put_options(&offer, &body, options));

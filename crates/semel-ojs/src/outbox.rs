@@ -29,7 +29,7 @@ pub fn read_with(id: JobId, text: &str, templates: Option<&Templates>) -> Result
                 .to_owned(),
         );
     }
-    let terms = Terms { templates, ..Terms::from(true) };
+    let terms = Terms { templates, ..Terms::trusted() };
     let request =
         Enqueue::parse(text, terms).map_err(|invalid| wrong(&invalid.pointer, &invalid.whole_message()))?;
     let (mut offer, _) = request.into_parts();
@@ -42,7 +42,7 @@ pub fn read_with(id: JobId, text: &str, templates: Option<&Templates>) -> Result
 
 #[cfg(test)]
 mod tests {
-    use super::{Enqueue, read};
+    use super::{Enqueue, Terms, read};
     use crate::Problem;
     use semel_core::ident::JobId;
 
@@ -102,7 +102,7 @@ mod tests {
             ),
         ] {
             let text = format!(r#"{{"type":"a.b","args":[],{members}}}"#);
-            let Err(refused) = Enqueue::parse(&text, true) else { panic!("not refused: {text}") };
+            let Err(refused) = Enqueue::parse(&text, Terms::trusted()) else { panic!("not refused: {text}") };
             assert_eq!(Problem::from(refused).message(), said);
             assert_eq!(read(id, &text).unwrap_err(), said);
         }

@@ -76,11 +76,7 @@ impl Create {
     ///
     /// # Errors
     /// What is wrong, where, and what to send instead.
-    pub fn parse<'t>(
-        text: &str,
-        terms: impl Into<Terms<'t>>,
-        templates: &'t Templates,
-    ) -> Result<Self, Refused> {
+    pub fn parse<'t>(text: &str, terms: Terms<'t>, templates: &'t Templates) -> Result<Self, Refused> {
         let example = r#"{"namespace": "payments", "name": "process", "context": {}}"#;
         let members = Members::request(text, example)?;
         let word = |name: &str| match members.get("", name) {
@@ -115,7 +111,7 @@ impl Create {
         check_size(template, context)?;
         let key = members.get("", "idempotency_key").map(|value| value.string()).transpose()?;
         let request = task_text(&members, template, context)?;
-        let terms = Terms { templates: Some(templates), ..terms.into() };
+        let terms = Terms { templates: Some(templates), ..terms };
         // Its steps are held against no schema.
         let identified = Identified::AsTask(key.as_deref());
         let read = Enqueue::read(&request, terms, identified, &mut Work::default())?;

@@ -87,6 +87,7 @@ impl Enqueue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::enqueue::Terms;
 
     const TRACE: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
@@ -113,7 +114,7 @@ mod tests {
         let text = r#"{"id":"01961111-aaaa-7bbb-8ccc-dddddddddddd","type":"a.b","args":[1],"meta":{"a":1},
             "unique":{"keys":["meta"],"meta_except":[]}}"#;
         let trace = Trace::read(TRACE, Some("v=1")).unwrap();
-        let plain = Enqueue::parse(text, true).unwrap();
+        let plain = Enqueue::parse(text, Terms::trusted()).unwrap();
         let traced = plain.clone().with_trace(&trace).unwrap();
         assert_eq!(&*traced.body.meta, format!(r#"{{"a":1,"traceparent":"{TRACE}","tracestate":"v=1"}}"#));
         assert_ne!(traced.offer.body, plain.offer.body);
@@ -121,7 +122,7 @@ mod tests {
         assert_eq!((keys(&traced), &traced.body.request_digest), (keys(&plain), &plain.body.request_digest));
         // One that the caller put there stays.
         let own = text.replace(r#"{"a":1}"#, r#"{"traceparent":"mine"}"#);
-        let own = Enqueue::parse(&own, true).unwrap().with_trace(&trace).unwrap();
+        let own = Enqueue::parse(&own, Terms::trusted()).unwrap().with_trace(&trace).unwrap();
         assert_eq!(&*own.body.meta, r#"{"traceparent":"mine"}"#);
     }
 
@@ -131,7 +132,13 @@ mod tests {
         let trace = Trace::read(TRACE, Some("v=1")).unwrap();
         let traced = |trace: &Trace, meta: &str| {
             let text = format!(r#"{{"type":"a.b","args":[],"meta":{meta}}}"#);
-            Enqueue::parse(&text, true).unwrap().with_trace(trace).unwrap().body.meta.into_string()
+            Enqueue::parse(&text, Terms::trusted())
+                .unwrap()
+                .with_trace(trace)
+                .unwrap()
+                .body
+                .meta
+                .into_string()
         };
         let both = format!(r#""traceparent":"{TRACE}","tracestate":"v=1""#);
         for (meta, expected) in [

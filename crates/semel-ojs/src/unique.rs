@@ -5,30 +5,100 @@ use semel_core::template::Asked;
 use semel_core::unique::{Dimension, MetaPart, MissingKey, PolicySpec, Preset, UniquePolicy};
 
 use crate::duration;
-use crate::members::{Value, below};
+use crate::members::{Members, Value, below};
 use crate::write::Object;
 
-/// The members of a policy.
-const NAMES: [&str; 18] = [
-    "keys",
-    "args_keys",
-    "meta_keys",
-    "meta_except",
-    "key",
-    "scope",
-    "with_version",
-    "period",
-    "period_ms",
-    "within",
-    "period_from",
-    "states",
-    "while_active",
-    "when_active",
-    "on_conflict",
-    "on_mismatch",
-    "disclose",
-    "preset",
+/// Takes one member that was sent, and is not null.
+type Take = for<'v> fn(&mut Sent<'v>, Value<'v>) -> Result<(), Invalid>;
+
+/// The members of a policy, and what each does.
+const MEMBERS: [(&str, Take); 18] = [
+    ("keys", |sent, value| put(&mut sent.spec.keys, value.strings())),
+    ("args_keys", |sent, value| put(&mut sent.spec.args_keys, value.strings())),
+    ("meta_keys", |sent, value| put(&mut sent.spec.meta_keys, value.strings())),
+    ("meta_except", |sent, value| put(&mut sent.spec.meta_except, value.strings())),
+    ("key", read_key),
+    ("scope", |sent, value| put(&mut sent.spec.scope, text(value))),
+    // What an answer says of a policy is a policy again.
+    ("with_version", |sent, value| {
+        sent.spec.with_version = value.flag()?;
+        Ok(())
+    }),
+    ("period", |sent, value| read_period(&mut sent.spec, value)),
+    ("period_ms", |sent, value| put(&mut sent.millis, Ok(value))),
+    ("within", |sent, value| put(&mut sent.within, Ok(value))),
+    ("period_from", |sent, value| put(&mut sent.spec.period_from, text(value))),
+    ("states", |sent, value| put(&mut sent.spec.states, value.strings())),
+    ("while_active", |sent, value| put(&mut sent.spec.while_active, value.flag())),
+    ("when_active", |sent, value| put(&mut sent.spec.when_active, text(value))),
+    ("on_conflict", |sent, value| put(&mut sent.spec.on_conflict, read_strategy(value))),
+    ("on_mismatch", |sent, value| put(&mut sent.spec.on_mismatch, text(value))),
+    ("disclose", |sent, value| put(&mut sent.spec.disclose, text(value))),
+    ("preset", |sent, value| put(&mut sent.preset, Ok(value))),
 ];
+
+/// The members that were sent, of which some are understood only beside the others.
+#[derive(Default)]
+struct Sent<'v> {
+    spec: PolicySpec,
+    preset: Option<Value<'v>>,
+    /// `key`, where it is a list.
+    key_list: Option<Value<'v>>,
+    /// `key`, where it is null.
+    null_key: Option<Value<'v>>,
+    millis: Option<Value<'v>>,
+    within: Option<Value<'v>>,
+}
+
+impl<'v> Sent<'v> {
+    fn read(members: &'v Members<'v>, pointer: &'v str) -> Result<Self, Invalid> {
+        let mut sent = Self::default();
+        for (name, value) in members.iter(pointer).filter(|(name, _)| *name != DUPLICATES) {
+            let Some((_, take)) = MEMBERS.iter().find(|(known, _)| *known == name) else {
+                return Err(unknown(value));
+            };
+            if !value.is_null() {
+                take(&mut sent, value)?;
+            } else if name == "key" {
+                sent.null_key = Some(value);
+            }
+        }
+        Ok(sent)
+    }
+
+    /// What they ask for together.
+    fn understood(self) -> Result<Read, Invalid> {
+        let Self { mut spec, preset, key_list, null_key, millis, within } = self;
+        if let Some(value) = millis {
+            refuse_second_period(&spec, value)?;
+            spec.period_ms = Some(read_millis(value)?);
+        }
+        if let Some(value) = within {
+            refuse_second_period(&spec, value)?;
+            let text = value.string()?;
+            let length = duration::parse(&text, &value.pointer())?;
+            spec.period_ms = Some(duration::millis(length));
+        }
+        let key_was_list = key_list.is_some();
+        if let Some(value) = key_list {
+            read_key_list(&mut spec, value)?;
+        }
+        let preset = preset.map(read_preset).transpose()?;
+        if let Some(value) = null_key {
+            refuse_null_key(&spec, preset, value)?;
+        }
+        // Go clients alone say a period so. Who says nothing of what is the same means the whole of args, by their documentation.
+        if millis.is_some() && preset.is_none() && !says_what_is_same(&spec) {
+            spec.keys = Some(vec!["type".to_owned(), "args".to_owned()]);
+        }
+        let period_member = match (millis, within) {
+            (Some(_), _) => "period_ms",
+            (None, Some(_)) => "within",
+            (None, None) => "period",
+        };
+        Ok(Read { asked: Asked { preset, spec }, key_was_list, period_member })
+    }
+}
 
 /// The member that an answer adds to a policy: those that the job has absorbed. It is no part of the policy.
 pub(crate) const DUPLICATES: &str = "duplicates";
@@ -92,89 +162,36 @@ pub(crate) fn read_asked(sent: Value<'_>) -> Result<Read, Invalid> {
             "is neither a policy nor the name of a preset; send an object such as {\"keys\": [\"type\", \"args\"]}",
         ));
     }
-    let mut spec = PolicySpec::default();
-    let mut preset = None;
-    let mut key_list = None;
-    let (mut millis, mut within) = (None, None);
-    let mut null_key = None;
-    let members = sent.members()?;
-    for (name, value) in members.iter(pointer) {
-        if name == DUPLICATES {
-            continue;
-        }
-        if value.is_null() {
-            match name {
-                "key" => null_key = Some(value),
-                known if NAMES.contains(&known) => {}
-                _ => return Err(unknown(value)),
-            }
-            continue;
-        }
-        match name {
-            "preset" => preset = Some(value),
-            "keys" => spec.keys = Some(value.strings()?),
-            "args_keys" => spec.args_keys = Some(value.strings()?),
-            "meta_keys" => spec.meta_keys = Some(value.strings()?),
-            "meta_except" => spec.meta_except = Some(value.strings()?),
-            "key" if value.is_array() => key_list = Some(value),
-            "key" => {
-                let key = value.string().map_err(|_| {
-                    value.refuse("is neither a text nor a list; send the text that names the work, or the members of args that count")
-                })?;
-                spec.key = Some(key.into_owned());
-            }
-            "scope" => spec.scope = Some(value.string()?.into_owned()),
-            // What an answer says of a policy is a policy again.
-            "with_version" => spec.with_version = value.flag()?,
-            "period" => read_period(&mut spec, value)?,
-            "period_ms" => millis = Some(value),
-            "within" => within = Some(value),
-            "period_from" => spec.period_from = Some(value.string()?.into_owned()),
-            "states" => spec.states = Some(value.strings()?),
-            "while_active" => spec.while_active = Some(value.flag()?),
-            "when_active" => spec.when_active = Some(value.string()?.into_owned()),
-            "on_conflict" => {
-                let strategy = value.string()?;
-                spec.on_conflict =
-                    Some(if strategy == "use_existing" { "ignore" } else { &*strategy }.to_owned());
-            }
-            "on_mismatch" => spec.on_mismatch = Some(value.string()?.into_owned()),
-            "disclose" => spec.disclose = Some(value.string()?.into_owned()),
-            _ => return Err(unknown(value)),
-        }
+    Sent::read(&sent.members()?, pointer)?.understood()
+}
+
+fn put<T>(member: &mut Option<T>, read: Result<T, Invalid>) -> Result<(), Invalid> {
+    *member = Some(read?);
+    Ok(())
+}
+
+fn text(value: Value<'_>) -> Result<String, Invalid> {
+    Ok(value.string()?.into_owned())
+}
+
+/// A strategy by our name for it, or by another.
+fn read_strategy(value: Value<'_>) -> Result<String, Invalid> {
+    let strategy = text(value)?;
+    Ok(if strategy == "use_existing" { "ignore".to_owned() } else { strategy })
+}
+
+fn read_key<'v>(sent: &mut Sent<'v>, value: Value<'v>) -> Result<(), Invalid> {
+    if value.is_array() {
+        return put(&mut sent.key_list, Ok(value));
     }
-    if let Some(value) = millis {
-        refuse_second_period(&spec, value)?;
-        spec.period_ms = Some(read_millis(value)?);
-    }
-    if let Some(value) = within {
-        refuse_second_period(&spec, value)?;
-        let text = value.string()?;
-        let length = duration::parse(&text, &value.pointer())?;
-        spec.period_ms = Some(duration::millis(length));
-    }
-    let key_was_list = key_list.is_some();
-    if let Some(value) = key_list {
-        read_key_list(&mut spec, value)?;
-    }
-    let preset = preset.map(read_preset).transpose()?;
-    if let Some(value) = null_key {
-        refuse_null_key(&spec, preset, value)?;
-    }
-    // Go clients alone say a period so. Who says nothing of what is the same means the whole of args, by their documentation.
-    if millis.is_some() && preset.is_none() && !says_what_is_same(&spec) {
-        spec.keys = Some(vec!["type".to_owned(), "args".to_owned()]);
-    }
-    let period_member = match (millis, within) {
-        (Some(_), _) => "period_ms",
-        (None, Some(_)) => "within",
-        (None, None) => "period",
-    };
-    Ok(Read { asked: Asked { preset, spec }, key_was_list, period_member })
+    let key = text(value).map_err(|_| {
+        value.refuse("is neither a text nor a list; send the text that names the work, or the members of args that count")
+    });
+    put(&mut sent.spec.key, key)
 }
 
 fn unknown(value: Value<'_>) -> Invalid {
-    let names = NAMES.join(", ");
+    let names = MEMBERS.map(|(name, _)| name).join(", ");
     value.refuse(format!("is not a member of a unique policy; use {names}"))
 }
 

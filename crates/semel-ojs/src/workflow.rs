@@ -35,7 +35,7 @@ const CALLBACKS: [(&str, &str, When); 3] = [
 ///
 /// # Errors
 /// What is wrong, where, and what to send instead.
-pub fn parse<'t>(text: &str, terms: impl Into<Terms<'t>>) -> Result<Plan, Invalid> {
+pub fn parse(text: &str, terms: Terms<'_>) -> Result<Plan, Invalid> {
     let example = r#"{"type": "chain", "steps": [{"type": "email.send", "args": []}]}"#;
     let members = Members::request(text, example)?;
     let id = members.get("", "id").map(|value| WorkflowId::parse(&value.string()?, "/id")).transpose()?;
@@ -47,7 +47,7 @@ pub fn parse<'t>(text: &str, terms: impl Into<Terms<'t>>) -> Result<Plan, Invali
         .any(|raw| Members::read(raw.get(), "").is_ok_and(|members| members.raw("depends_on").is_some()));
     let mut reader = Reader {
         steps: Vec::new(),
-        terms: terms.into(),
+        terms,
         defaults: Defaults::default(),
         names: Names::default(),
         work: Work::default(),

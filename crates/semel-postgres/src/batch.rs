@@ -4,13 +4,15 @@
 use std::collections::HashMap;
 
 use semel_core::draft::{DocumentKey, Expect, Group, Record, Write};
+use semel_core::event::Event;
 use semel_core::ident::JobId;
 use semel_core::job::Head;
 use semel_core::time::Timestamp;
 use semel_core::unique::UniqueKey;
+use tokio_postgres::types::Type;
 
 use crate::rows::{push_heads, version};
-use crate::values::Params;
+use crate::values::{Id, Params};
 
 /// Guards of absent ids and documents: few, because the database keeps each lock in memory that all connections share.
 const GUARDS: u128 = 256;
@@ -41,38 +43,143 @@ enum Becomes {
     Gone,
 }
 
+/// What a group relies on, of a job: its version, and whether it found none where one is kept for its key alone.
+struct SeenJob {
+    group: i32,
+    id: JobId,
+    version: i64,
+    none: bool,
+}
+
+/// Of a key: its version is this one after `more` writes of earlier groups, the last of which has it be at least `least`.
+struct SeenKey<'a> {
+    group: i32,
+    key: &'a [u8],
+    more: i64,
+    least: i64,
+    version: i64,
+}
+
+/// Of a queue.
+struct SeenQueue<'a> {
+    group: i32,
+    name: &'a str,
+    version: i64,
+}
+
+/// Of a document.
+struct SeenDocument<'a> {
+    group: i32,
+    kind: i16,
+    name: &'a str,
+    version: i64,
+}
+
+/// A new job whose id its caller chose.
+struct Chosen {
+    group: i32,
+    version: i64,
+}
+
+/// One group is decided on top of another.
+struct OnTop {
+    group: i32,
+    earlier: i32,
+}
+
+/// A write of a head, and until when it stays where it is kept for its key alone.
+struct Written<'a> {
+    group: i32,
+    is_new: bool,
+    until: Option<i64>,
+    head: &'a Head,
+}
+
+/// A new job's body.
+struct Body<'a> {
+    group: i32,
+    id: JobId,
+    body: &'a [u8],
+}
+
+/// A note of a job; without a text it goes.
+struct Note<'a> {
+    group: i32,
+    id: JobId,
+    kind: i16,
+    text: Option<&'a [u8]>,
+}
+
+/// An id that becomes part of a job; of none, it is free again.
+struct Absorbed<'a> {
+    group: i32,
+    id: JobId,
+    job: Option<JobId>,
+    digest: Option<&'a [u8]>,
+}
+
+/// A job that goes, and until when it is kept for its key alone, if it is.
+struct Forgotten {
+    group: i32,
+    id: JobId,
+    until: Option<i64>,
+}
+
+/// A queue's row.
+struct Settings<'a> {
+    group: i32,
+    name: &'a str,
+    paused: bool,
+    settings: Option<&'a str>,
+    version: i64,
+}
+
+/// A document; without a text it goes.
+struct Paper<'a> {
+    group: i32,
+    kind: i16,
+    name: &'a str,
+    version: i64,
+    due: Option<i64>,
+    text: Option<&'a [u8]>,
+}
+
+/// An event.
+struct Told<'a> {
+    group: i32,
+    event: &'a Event,
+}
+
 /// The groups of a commit, taken apart.
 #[derive(Default)]
-#[expect(
-    clippy::type_complexity,
-    reason = "a list for each column, in the order of the function's parameters"
-)]
 pub struct Columns<'a> {
+    /// How many groups there are.
+    groups: i32,
     stale: Vec<i32>,
     guards: Vec<i32>,
     owned: Vec<i32>,
-    jobs: (Vec<i32>, Vec<JobId>, Vec<i64>, Vec<bool>),
-    keys: (Vec<i32>, Vec<&'a [u8]>, Vec<i64>, Vec<i64>, Vec<i64>),
-    queues: (Vec<i32>, Vec<&'a str>, Vec<i64>),
-    documents: (Vec<i32>, Vec<i16>, Vec<&'a str>, Vec<i64>),
-    chosen: (Vec<i32>, Vec<i64>),
-    order: (Vec<i32>, Vec<i32>),
+    jobs: Vec<SeenJob>,
+    keys: Vec<SeenKey<'a>>,
+    queues: Vec<SeenQueue<'a>>,
+    documents: Vec<SeenDocument<'a>>,
+    chosen: Vec<Chosen>,
+    order: Vec<OnTop>,
     locked: Vec<&'a [u8]>,
     lookup: Vec<JobId>,
-    heads: (Vec<i32>, Vec<bool>, Vec<Option<i64>>, Vec<&'a Head>),
-    bodies: (Vec<i32>, Vec<JobId>, Vec<&'a [u8]>),
-    notes: (Vec<i32>, Vec<JobId>, Vec<i16>, Vec<Option<&'a [u8]>>),
-    spent: (Vec<i32>, Vec<JobId>, Vec<Option<JobId>>, Vec<Option<&'a [u8]>>),
-    forgotten: (Vec<i32>, Vec<JobId>, Vec<Option<i64>>),
-    settings: (Vec<i32>, Vec<&'a str>, Vec<bool>, Vec<Option<&'a str>>, Vec<i64>),
-    papers: (Vec<i32>, Vec<i16>, Vec<&'a str>, Vec<i64>, Vec<Option<i64>>, Vec<Option<&'a [u8]>>),
-    events: (Vec<i32>, Vec<i16>, Vec<JobId>, Vec<&'a str>, Vec<&'a str>, Vec<i64>, Vec<i64>),
+    heads: Vec<Written<'a>>,
+    bodies: Vec<Body<'a>>,
+    notes: Vec<Note<'a>>,
+    spent: Vec<Absorbed<'a>>,
+    forgotten: Vec<Forgotten>,
+    settings: Vec<Settings<'a>>,
+    papers: Vec<Paper<'a>>,
+    events: Vec<Told<'a>>,
 }
 
 impl<'a> Columns<'a> {
     /// Takes groups apart.
     pub fn of(groups: &'a [Group]) -> Self {
-        let mut columns = Self::default();
+        let mut columns = Self { groups: i32::try_from(groups.len()).unwrap_or(i32::MAX), ..Self::default() };
         let mut chains: HashMap<Record, Chain> = HashMap::new();
         for (number, group) in (0_i32..).zip(groups) {
             for expect in &group.expect {
@@ -80,11 +187,13 @@ impl<'a> Columns<'a> {
             }
             for (key, began) in &group.began {
                 // As the database has it, whatever earlier groups make of it.
-                columns.keys.0.push(number);
-                columns.keys.1.push(key.as_bytes());
-                columns.keys.2.push(0);
-                columns.keys.3.push(0);
-                columns.keys.4.push(version(*began));
+                columns.keys.push(SeenKey {
+                    group: number,
+                    key: key.as_bytes(),
+                    more: 0,
+                    least: 0,
+                    version: version(*began),
+                });
             }
             for expect in &group.expect {
                 if let Some(chain) = chains.get_mut(&expect.record) {
@@ -96,15 +205,7 @@ impl<'a> Columns<'a> {
             for write in &group.writes {
                 columns.write(number, write, &mut chains);
             }
-            for event in &group.events {
-                columns.events.0.push(number);
-                columns.events.1.push(i16::from(event.kind.code()));
-                columns.events.2.push(event.job);
-                columns.events.3.push(event.job_type.as_str());
-                columns.events.4.push(event.queue.as_str());
-                columns.events.5.push(i64::from(event.attempt));
-                columns.events.6.push(i64::from(event.amount));
-            }
+            columns.events.extend(group.events.iter().map(|event| Told { group: number, event }));
         }
         columns.locked.sort_unstable();
         columns.locked.dedup();
@@ -113,41 +214,44 @@ impl<'a> Columns<'a> {
 
     fn expect(&mut self, number: i32, group: &Group, expect: &'a Expect, chain: &mut Chain) {
         for earlier in chain.since.iter().chain(&chain.relies) {
-            self.order.0.push(number);
-            self.order.1.push(*earlier);
+            self.order.push(OnTop { group: number, earlier: *earlier });
         }
         let stored = version(expect.version);
         match (&expect.record, chain.becomes) {
             (Record::Key(key), _) => {
                 self.locked.push(key.as_bytes());
-                self.keys.0.push(number);
-                self.keys.1.push(key.as_bytes());
-                self.keys.2.push(chain.more);
-                self.keys.3.push(chain.least);
-                self.keys.4.push(stored);
+                self.keys.push(SeenKey {
+                    group: number,
+                    key: key.as_bytes(),
+                    more: chain.more,
+                    least: chain.least,
+                    version: stored,
+                });
             }
             (Record::Job(id), None) => {
                 if expect.version == 0 {
                     self.guards.push(guard(*id));
                 }
-                self.jobs.0.push(number);
-                self.jobs.1.push(*id);
-                self.jobs.2.push(stored);
-                self.jobs.3.push(group.found_none(*id));
+                self.jobs.push(SeenJob {
+                    group: number,
+                    id: *id,
+                    version: stored,
+                    none: group.found_none(*id),
+                });
             }
             (Record::Queue(name), None) => {
-                self.queues.0.push(number);
-                self.queues.1.push(name.as_str());
-                self.queues.2.push(stored);
+                self.queues.push(SeenQueue { group: number, name: name.as_str(), version: stored });
             }
             (Record::Document(key), None) => {
                 if expect.version == 0 {
                     self.guards.push(guard_of_document(key));
                 }
-                self.documents.0.push(number);
-                self.documents.1.push(i16::from(key.kind.code()));
-                self.documents.2.push(&key.name);
-                self.documents.3.push(stored);
+                self.documents.push(SeenDocument {
+                    group: number,
+                    kind: i16::from(key.kind.code()),
+                    name: &key.name,
+                    version: stored,
+                });
             }
             (Record::Job(id), Some(becomes)) => {
                 let there = match becomes {
@@ -183,17 +287,14 @@ impl<'a> Columns<'a> {
         match write {
             Write::Insert { head, body, minted } => {
                 if !minted {
-                    self.chosen.0.push(number);
-                    self.chosen.1.push(version(head.version));
+                    self.chosen.push(Chosen { group: number, version: version(head.version) });
                     // The same, where it goes in this very commit.
                     if chains.get(&Record::Job(head.id)).is_some_and(|chain| chain.becomes.is_some()) {
                         self.stale.push(number);
                     }
                 }
                 self.head(number, head, true, chains);
-                self.bodies.0.push(number);
-                self.bodies.1.push(head.id);
-                self.bodies.2.push(body);
+                self.bodies.push(Body { group: number, id: head.id, body });
             }
             Write::Update { head } => {
                 if head.key.is_none() {
@@ -203,20 +304,27 @@ impl<'a> Columns<'a> {
             }
             Write::Note { job, kind, text } => {
                 becomes(Record::Job(*job), None);
-                self.notes.0.push(number);
-                self.notes.1.push(*job);
-                self.notes.2.push(i16::from(kind.code()));
-                self.notes.3.push(text.as_deref());
+                self.notes.push(Note {
+                    group: number,
+                    id: *job,
+                    kind: i16::from(kind.code()),
+                    text: text.as_deref(),
+                });
             }
             Write::Spend { id, job, digest } => {
                 becomes(Record::Job(*id), Some(Becomes::Version(1)));
                 becomes(Record::Job(*job), None);
                 self.owned.push(guard(*id));
-                self.spend(number, *id, Some(*job), digest.as_ref().map(|digest| &digest[..]));
+                self.spent.push(Absorbed {
+                    group: number,
+                    id: *id,
+                    job: Some(*job),
+                    digest: digest.as_ref().map(|digest| &digest[..]),
+                });
             }
             Write::Free { id } => {
                 becomes(Record::Job(*id), Some(Becomes::Gone));
-                self.spend(number, *id, None, None);
+                self.spent.push(Absorbed { group: number, id: *id, job: None, digest: None });
             }
             Write::Forget { job, remember } => {
                 let chain = chains.entry(Record::Job(*job)).or_default();
@@ -227,17 +335,21 @@ impl<'a> Columns<'a> {
                     (Some(_), _) => Becomes::Remembered(None),
                 });
                 self.lookup.push(*job);
-                self.forgotten.0.push(number);
-                self.forgotten.1.push(*job);
-                self.forgotten.2.push(remember.map(Timestamp::as_micros));
+                self.forgotten.push(Forgotten {
+                    group: number,
+                    id: *job,
+                    until: remember.map(Timestamp::as_micros),
+                });
             }
             Write::Queue { row } => {
                 becomes(Record::Queue(row.name.clone()), Some(Becomes::Version(row.version)));
-                self.settings.0.push(number);
-                self.settings.1.push(row.name.as_str());
-                self.settings.2.push(row.paused);
-                self.settings.3.push(row.settings.as_deref());
-                self.settings.4.push(version(row.version));
+                self.settings.push(Settings {
+                    group: number,
+                    name: row.name.as_str(),
+                    paused: row.paused,
+                    settings: row.settings.as_deref(),
+                    version: version(row.version),
+                });
             }
             Write::Document { key, document } => {
                 let chain = chains.entry(Record::Document(key.clone())).or_default();
@@ -249,12 +361,14 @@ impl<'a> Columns<'a> {
                 let becomes = document.as_ref().map(|document| Becomes::Version(document.version));
                 chain.becomes = Some(becomes.unwrap_or(Becomes::Gone));
                 let document = document.as_ref();
-                self.papers.0.push(number);
-                self.papers.1.push(i16::from(key.kind.code()));
-                self.papers.2.push(&key.name);
-                self.papers.3.push(document.map_or(0, |document| version(document.version)));
-                self.papers.4.push(document.and_then(|document| document.due).map(Timestamp::as_micros));
-                self.papers.5.push(document.map(|document| &document.text[..]));
+                self.papers.push(Paper {
+                    group: number,
+                    kind: i16::from(key.kind.code()),
+                    name: &key.name,
+                    version: document.map_or(0, |document| version(document.version)),
+                    due: document.and_then(|document| document.due).map(Timestamp::as_micros),
+                    text: document.map(|document| &document.text[..]),
+                });
             }
         }
     }
@@ -270,17 +384,7 @@ impl<'a> Columns<'a> {
             chain.least = (chain.least + 1).max(version(head.version));
             self.locked.push(UniqueKey::as_bytes(key));
         }
-        self.heads.0.push(number);
-        self.heads.1.push(is_new);
-        self.heads.2.push(remembered_until(head));
-        self.heads.3.push(head);
-    }
-
-    fn spend(&mut self, number: i32, id: JobId, job: Option<JobId>, digest: Option<&'a [u8]>) {
-        self.spent.0.push(number);
-        self.spent.1.push(id);
-        self.spent.2.push(job);
-        self.spent.3.push(digest);
+        self.heads.push(Written { group: number, is_new, until: remembered_until(head), head });
     }
 
     /// Without the guards of what is absent, which would be held until a caller's transaction ends: there the rows themselves
@@ -291,70 +395,79 @@ impl<'a> Columns<'a> {
         self
     }
 
-    /// The parameters of `commit`, after those of the time.
-    pub fn push(self, params: &mut Params<'a>) {
-        params.places(self.stale);
-        params.places(self.guards);
-        params.places(self.owned);
-        params.places(self.jobs.0);
-        params.ids(self.jobs.1);
-        params.numbers(self.jobs.2);
-        params.flags(self.jobs.3);
-        params.places(self.keys.0);
-        params.blobs(self.keys.1);
-        params.numbers(self.keys.2);
-        params.numbers(self.keys.3);
-        params.numbers(self.keys.4);
-        params.places(self.queues.0);
-        params.texts(self.queues.1);
-        params.numbers(self.queues.2);
-        params.places(self.documents.0);
-        params.codes(self.documents.1);
-        params.texts(self.documents.2);
-        params.numbers(self.documents.3);
-        params.places(self.chosen.0);
-        params.numbers(self.chosen.1);
-        params.places(self.order.0);
-        params.places(self.order.1);
-        params.blobs(self.locked);
-        params.ids(self.lookup);
-        params.places(self.heads.0);
-        params.flags(self.heads.1);
-        params.maybe_numbers(self.heads.2);
-        push_heads(params, &self.heads.3);
-        params.places(self.bodies.0);
-        params.ids(self.bodies.1);
-        params.blobs(self.bodies.2);
-        params.places(self.notes.0);
-        params.ids(self.notes.1);
-        params.codes(self.notes.2);
-        params.maybe_blobs(self.notes.3);
-        params.places(self.spent.0);
-        params.ids(self.spent.1);
-        params.maybe_ids(self.spent.2);
-        params.maybe_blobs(self.spent.3);
-        params.places(self.forgotten.0);
-        params.ids(self.forgotten.1);
-        params.maybe_numbers(self.forgotten.2);
-        params.places(self.settings.0);
-        params.texts(self.settings.1);
-        params.flags(self.settings.2);
-        params.maybe_texts(self.settings.3);
-        params.numbers(self.settings.4);
-        params.places(self.papers.0);
-        params.codes(self.papers.1);
-        params.texts(self.papers.2);
-        params.numbers(self.papers.3);
-        params.maybe_numbers(self.papers.4);
-        params.maybe_blobs(self.papers.5);
-        params.places(self.events.0);
-        params.codes(self.events.1);
-        params.ids(self.events.2);
-        params.texts(self.events.3);
-        params.texts(self.events.4);
-        params.numbers(self.events.5);
-        params.numbers(self.events.6);
+    /// The parameters of `commit`, after those of the time: `mark` is this commit's own, and `waits` says whether it waits for locks.
+    /// Each list stands beside the name that it has there: two that changed places would be taken for one another without a word.
+    pub fn push(self, mark: Id, waits: bool, params: &mut Params<'a>) {
+        params.named("p_mark").push(mark, Type::UUID);
+        params.named("p_waits").push(waits, Type::BOOL);
+        params.named("p_groups").push(self.groups, Type::INT4);
+        params.named("p_stale").places(self.stale);
+        params.named("p_guards").places(self.guards);
+        params.named("p_owned").places(self.owned);
+        params.named("ej_group").places(each(&self.jobs, |seen| seen.group));
+        params.named("ej_id").ids(each(&self.jobs, |seen| seen.id));
+        params.named("ej_version").numbers(each(&self.jobs, |seen| seen.version));
+        params.named("ej_none").flags(each(&self.jobs, |seen| seen.none));
+        params.named("ek_group").places(each(&self.keys, |seen| seen.group));
+        params.named("ek_key").blobs(each(&self.keys, |seen| seen.key));
+        params.named("ek_more").numbers(each(&self.keys, |seen| seen.more));
+        params.named("ek_least").numbers(each(&self.keys, |seen| seen.least));
+        params.named("ek_version").numbers(each(&self.keys, |seen| seen.version));
+        params.named("eq_group").places(each(&self.queues, |seen| seen.group));
+        params.named("eq_name").texts(each(&self.queues, |seen| seen.name));
+        params.named("eq_version").numbers(each(&self.queues, |seen| seen.version));
+        params.named("ed_group").places(each(&self.documents, |seen| seen.group));
+        params.named("ed_kind").codes(each(&self.documents, |seen| seen.kind));
+        params.named("ed_name").texts(each(&self.documents, |seen| seen.name));
+        params.named("ed_version").numbers(each(&self.documents, |seen| seen.version));
+        params.named("c_group").places(each(&self.chosen, |chosen| chosen.group));
+        params.named("c_version").numbers(each(&self.chosen, |chosen| chosen.version));
+        params.named("p_after").places(each(&self.order, |order| order.group));
+        params.named("p_before").places(each(&self.order, |order| order.earlier));
+        params.named("p_keys").blobs(self.locked);
+        params.named("p_lookup").ids(self.lookup);
+        params.named("h_group").places(each(&self.heads, |written| written.group));
+        params.named("h_insert").flags(each(&self.heads, |written| written.is_new));
+        params.named("h_until").maybe_numbers(each(&self.heads, |written| written.until));
+        push_heads(params, &each(&self.heads, |written| written.head));
+        params.named("b_group").places(each(&self.bodies, |body| body.group));
+        params.named("b_id").ids(each(&self.bodies, |body| body.id));
+        params.named("b_body").blobs(each(&self.bodies, |body| body.body));
+        params.named("n_group").places(each(&self.notes, |note| note.group));
+        params.named("n_id").ids(each(&self.notes, |note| note.id));
+        params.named("n_kind").codes(each(&self.notes, |note| note.kind));
+        params.named("n_text").maybe_blobs(each(&self.notes, |note| note.text));
+        params.named("s_group").places(each(&self.spent, |spent| spent.group));
+        params.named("s_id").ids(each(&self.spent, |spent| spent.id));
+        params.named("s_job").maybe_ids(each(&self.spent, |spent| spent.job));
+        params.named("s_digest").maybe_blobs(each(&self.spent, |spent| spent.digest));
+        params.named("f_group").places(each(&self.forgotten, |gone| gone.group));
+        params.named("f_id").ids(each(&self.forgotten, |gone| gone.id));
+        params.named("f_until").maybe_numbers(each(&self.forgotten, |gone| gone.until));
+        params.named("q_group").places(each(&self.settings, |row| row.group));
+        params.named("q_name").texts(each(&self.settings, |row| row.name));
+        params.named("q_paused").flags(each(&self.settings, |row| row.paused));
+        params.named("q_settings").maybe_texts(each(&self.settings, |row| row.settings));
+        params.named("q_version").numbers(each(&self.settings, |row| row.version));
+        params.named("d_group").places(each(&self.papers, |paper| paper.group));
+        params.named("d_kind").codes(each(&self.papers, |paper| paper.kind));
+        params.named("d_name").texts(each(&self.papers, |paper| paper.name));
+        params.named("d_version").numbers(each(&self.papers, |paper| paper.version));
+        params.named("d_due").maybe_numbers(each(&self.papers, |paper| paper.due));
+        params.named("d_text").maybe_blobs(each(&self.papers, |paper| paper.text));
+        params.named("v_group").places(each(&self.events, |told| told.group));
+        params.named("v_kind").codes(each(&self.events, |told| i16::from(told.event.kind.code())));
+        params.named("v_job").ids(each(&self.events, |told| told.event.job));
+        params.named("v_type").texts(each(&self.events, |told| told.event.job_type.as_str()));
+        params.named("v_queue").texts(each(&self.events, |told| told.event.queue.as_str()));
+        params.named("v_attempt").numbers(each(&self.events, |told| i64::from(told.event.attempt)));
+        params.named("v_amount").numbers(each(&self.events, |told| i64::from(told.event.amount)));
     }
+}
+
+/// One column of rows.
+fn each<'r, R, T>(rows: &'r [R], column: impl Fn(&'r R) -> T) -> Vec<T> {
+    rows.iter().map(column).collect()
 }
 
 /// Which guard an absent id has.

@@ -14,7 +14,7 @@ use tokio_postgres::types::Type;
 
 use crate::people::CREATED;
 use crate::rows::{push_heads, version};
-use crate::values::Params;
+use crate::values::{Id, Params};
 
 /// Groups that can be applied in short.
 #[derive(Default)]
@@ -103,30 +103,35 @@ impl<'a> Brief<'a> {
             && self.notes.iter().all(|(job, kind, _)| jobs.contains(job) && notes.insert((job, kind.code())))
     }
 
-    /// The parameters of `brief`, after those of the time and the mark.
-    pub(crate) fn push(self, params: &mut Params<'a>) {
-        params.push(i32::try_from(self.new.len()).unwrap_or(i32::MAX), Type::INT4);
+    /// The parameters of `brief`, after those of the time: `mark` is this commit's own. Each stands beside the name that it has there.
+    pub(crate) fn push(self, mark: Id, params: &mut Params<'a>) {
+        params.named("p_mark").push(mark, Type::UUID);
+        params.named("p_new").push(i32::try_from(self.new.len()).unwrap_or(i32::MAX), Type::INT4);
         let heads: Vec<&Head> =
             self.new.iter().map(|(head, _)| *head).chain(self.others.iter().map(|(head, _)| *head)).collect();
         push_heads(params, &heads);
-        params.blobs(self.new.iter().map(|(_, body)| *body).collect());
+        params.named("b_body").blobs(self.new.iter().map(|(_, body)| *body).collect());
         let keyed = |head: &'a Head| head.key.as_ref().map(|key| (key, head));
         let (mut fresh, mut held): (Vec<_>, Vec<_>) =
             heads.iter().filter_map(|head| keyed(head)).partition(|(key, _)| self.keys.get(key) == Some(&0));
         fresh.sort_unstable_by_key(|(key, _)| key.as_bytes());
         held.sort_unstable_by_key(|(key, _)| key.as_bytes());
-        params.blobs(fresh.iter().map(|(key, _)| &key.as_bytes()[..]).collect());
-        params.ids(fresh.iter().map(|(_, head)| head.id).collect());
-        params.numbers(fresh.iter().map(|(_, head)| version(head.version)).collect());
-        params.numbers(self.others.iter().map(|(_, stored)| *stored).collect());
-        params.blobs(held.iter().map(|(key, _)| &key.as_bytes()[..]).collect());
-        params.maybe_numbers(held.iter().map(|(key, _)| self.keys.get(key).copied()).collect());
-        params.ids(held.iter().map(|(_, head)| head.id).collect());
-        params.numbers(held.iter().map(|(_, head)| version(head.version)).collect());
-        params.flags(held.iter().map(|(_, head)| Filing::of(head).slot != Slot::Done).collect());
-        params.ids(self.notes.iter().map(|(job, ..)| *job).collect());
-        params.codes(self.notes.iter().map(|(_, kind, _)| i16::from(kind.code())).collect());
-        params.blobs(self.notes.iter().map(|(.., text)| *text).collect());
+        params.named("k_key").blobs(fresh.iter().map(|(key, _)| &key.as_bytes()[..]).collect());
+        params.named("k_id").ids(fresh.iter().map(|(_, head)| head.id).collect());
+        params.named("k_version").numbers(fresh.iter().map(|(_, head)| version(head.version)).collect());
+        params.named("u_version").numbers(self.others.iter().map(|(_, stored)| *stored).collect());
+        params.named("o_key").blobs(held.iter().map(|(key, _)| &key.as_bytes()[..]).collect());
+        params
+            .named("o_stored")
+            .maybe_numbers(held.iter().map(|(key, _)| self.keys.get(key).copied()).collect());
+        params.named("o_id").ids(held.iter().map(|(_, head)| head.id).collect());
+        params.named("o_version").numbers(held.iter().map(|(_, head)| version(head.version)).collect());
+        params
+            .named("o_live")
+            .flags(held.iter().map(|(_, head)| Filing::of(head).slot != Slot::Done).collect());
+        params.named("n_id").ids(self.notes.iter().map(|(job, ..)| *job).collect());
+        params.named("n_kind").codes(self.notes.iter().map(|(_, kind, _)| i16::from(kind.code())).collect());
+        params.named("n_text").blobs(self.notes.iter().map(|(.., text)| *text).collect());
         let mut counts: BTreeMap<(&str, i16), i64> = BTreeMap::new();
         for head in &heads {
             *counts.entry((head.queue.as_str(), i16::from(head.state.code()))).or_default() += 1;
@@ -134,15 +139,15 @@ impl<'a> Brief<'a> {
         for (head, _) in &self.new {
             *counts.entry((head.queue.as_str(), CREATED)).or_default() += 1;
         }
-        params.texts(counts.keys().map(|(queue, _)| *queue).collect());
-        params.codes(counts.keys().map(|(_, what)| *what).collect());
-        params.numbers(counts.values().copied().collect());
-        params.codes(self.events.iter().map(|event| i16::from(event.kind.code())).collect());
-        params.ids(self.events.iter().map(|event| event.job).collect());
-        params.texts(self.events.iter().map(|event| event.job_type.as_str()).collect());
-        params.texts(self.events.iter().map(|event| event.queue.as_str()).collect());
-        params.numbers(self.events.iter().map(|event| i64::from(event.attempt)).collect());
-        params.numbers(self.events.iter().map(|event| i64::from(event.amount)).collect());
+        params.named("t_queue").texts(counts.keys().map(|(queue, _)| *queue).collect());
+        params.named("t_what").codes(counts.keys().map(|(_, what)| *what).collect());
+        params.named("t_n").numbers(counts.values().copied().collect());
+        params.named("v_kind").codes(self.events.iter().map(|event| i16::from(event.kind.code())).collect());
+        params.named("v_job").ids(self.events.iter().map(|event| event.job).collect());
+        params.named("v_type").texts(self.events.iter().map(|event| event.job_type.as_str()).collect());
+        params.named("v_queue").texts(self.events.iter().map(|event| event.queue.as_str()).collect());
+        params.named("v_attempt").numbers(self.events.iter().map(|event| i64::from(event.attempt)).collect());
+        params.named("v_amount").numbers(self.events.iter().map(|event| i64::from(event.amount)).collect());
     }
 }
 

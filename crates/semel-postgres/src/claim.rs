@@ -1,4 +1,6 @@
-//! A claim: one statement that grants by a template; what it granted is checked against the core's own grant.
+//! A claim: one statement that grants by a template. It answers the rows as they were, and the core grants by them what the caller is
+//! told: so whether a job could be granted at all is checked. That the template stored that very grant is not looked at here, because
+//! what it wrote does not come back; the tests compare it with the model's.
 
 use std::collections::{HashMap, HashSet};
 
@@ -64,23 +66,28 @@ impl<'a> Together<'a> {
     pub(crate) fn params(&self, shared: &Shared) -> Params<'a> {
         let mut params = Params::default();
         shared.push_time(&mut params);
-        let first = self.claims.first();
-        params.texts(first.iter().flat_map(|claim| &claim.queues).map(QueueName::as_str).collect());
-        params.texts(self.claims.iter().map(|claim| &*claim.grant.worker).collect());
-        params.places(
-            self.claims.iter().map(|claim| i32::try_from(claim.limit.min(LIMIT_MAX)).unwrap_or(0)).collect(),
-        );
-        params.push(i32::from(CLAIM_LOOKS_EXTRA), Type::INT4);
-        params.number(first.map_or(0, |claim| i64::from(claim.grant.visibility_ms)));
-        params.number(i64::from(Grant::TIMEOUT_MS));
-        params.push(i16::from(Grant::STATE.code()), Type::INT2);
-        params.push(Grant::SLOT as i16, Type::INT2);
-        params.push(i16::from(Grant::EVENT.code()), Type::INT2);
-        params.numbers(
-            first.iter().flat_map(|claim| &claim.closed).map(|lane| rows::lane_number(*lane)).collect(),
-        );
-        params.push(i32::from(LANE_LOOKS), Type::INT4);
+        self.push(&mut params);
         params
+    }
+
+    /// Those after the time's. Each stands beside the name that it has there.
+    pub(crate) fn push(&self, params: &mut Params<'a>) {
+        let first = self.claims.first();
+        let queues = first.iter().flat_map(|claim| &claim.queues).map(QueueName::as_str).collect();
+        params.named("p_queues").texts(queues);
+        params.named("p_workers").texts(self.claims.iter().map(|claim| &*claim.grant.worker).collect());
+        let limit = |claim: &&Claim| i32::try_from(claim.limit.min(LIMIT_MAX)).unwrap_or(0);
+        params.named("p_limits").places(self.claims.iter().map(limit).collect());
+        params.named("p_looks").push(i32::from(CLAIM_LOOKS_EXTRA), Type::INT4);
+        let visibility = first.map_or(0, |claim| i64::from(claim.grant.visibility_ms));
+        params.named("p_visibility_ms").number(visibility);
+        params.named("p_timeout_ms").number(i64::from(Grant::TIMEOUT_MS));
+        params.named("p_state").push(i16::from(Grant::STATE.code()), Type::INT2);
+        params.named("p_slot").push(Grant::SLOT as i16, Type::INT2);
+        params.named("p_event").push(i16::from(Grant::EVENT.code()), Type::INT2);
+        let closed = first.iter().flat_map(|claim| &claim.closed).map(|lane| rows::lane_number(*lane));
+        params.named("p_closed").numbers(closed.collect());
+        params.named("p_lane_looks").push(i32::from(LANE_LOOKS), Type::INT4);
     }
 
     /// What each of the claims took, from the rows of the answer. What cannot be read is left out, and its lease runs out: it
@@ -143,7 +150,8 @@ impl<'a> Together<'a> {
     }
 }
 
-/// The job of a row that the template wrote. The core has the last word on what a grant is.
+/// The job of a row that the template wrote, as it was before: the core grants it anew, and refuses what could not be granted. What the
+/// template is to have stored is the same (`take`, `lease`); nothing here sees it.
 fn granted(row: &Row, by: &Grant, now: Timestamp) -> Result<(Head, Full), PostgresError> {
     let before = rows::short_head(row, HEAD)?;
     let body = Bytes::copy_from_slice(row.try_get(3)?);

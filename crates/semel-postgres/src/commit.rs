@@ -325,17 +325,14 @@ impl Shared {
         if !groups.is_empty() {
             let mut params = Params::sparse();
             self.push_time(&mut params);
-            params.push(mark, Type::UUID);
             let brief = if may_be_brief { Brief::of(groups) } else { None };
             let function = match brief {
                 Some(brief) => {
-                    brief.push(&mut params);
+                    brief.push(mark, &mut params);
                     "brief"
                 }
                 None => {
-                    params.push(false, Type::BOOL);
-                    params.push(i32::try_from(groups.len()).unwrap_or(i32::MAX), Type::INT4);
-                    Columns::of(groups).push(&mut params);
+                    Columns::of(groups).push(mark, false, &mut params);
                     "commit"
                 }
             };

@@ -8,6 +8,7 @@ use semel_store::carry::{Heritage, Piece};
 use tokio_postgres::types::Type;
 
 use crate::error::PostgresError;
+use crate::people::KEPT;
 use crate::rows;
 use crate::store::Shared;
 use crate::values::{Id, Params};
@@ -25,7 +26,7 @@ impl Shared {
         params.number(i64::from(limit));
         let columns: Vec<&str> = rows::COLUMNS.iter().map(|(name, _)| *name).collect();
         let sql = format!(
-            "SELECT {}, slot_at FROM {} WHERE slot = -1 AND (slot_at, id) > ($1, $2) ORDER BY slot_at, id LIMIT $3",
+            "SELECT {}, slot_at FROM {} WHERE slot = {KEPT} AND (slot_at, id) > ($1, $2) ORDER BY slot_at, id LIMIT $3",
             columns.join(", "),
             self.name("head")
         );

@@ -16,7 +16,6 @@ use semel_store::bounds::{COMMIT_ATTEMPTS_MAX, Loads};
 use semel_store::inside::Inside;
 use semel_store::{News, StoreError};
 use tokio::time::{Instant, timeout_at};
-use tokio_postgres::types::Type;
 
 use crate::batch::Columns;
 use crate::commit::{WAIT, new_mark};
@@ -216,10 +215,7 @@ impl<S: Session> Transaction<S> {
         }
         let mut params = Params::sparse();
         self.shared.push_time(&mut params);
-        params.push(new_mark(), Type::UUID);
-        params.push(true, Type::BOOL);
-        params.push(1_i32, Type::INT4);
-        Columns::of(std::slice::from_ref(group)).without_guards().push(&mut params);
+        Columns::of(std::slice::from_ref(group)).without_guards().push(new_mark(), true, &mut params);
         let sql = format!("SELECT * FROM {}({})", self.shared.name("commit"), params.marks());
         let rows = self.ask(&sql, &params).await?;
         let row = rows.first().ok_or(PostgresError::Answer("commit"))?;

@@ -35,6 +35,8 @@ mod load;
 pub mod migrate;
 mod outbox;
 mod overlooked;
+#[cfg(test)]
+mod parameters;
 mod people;
 mod room;
 mod rows;

@@ -10,8 +10,7 @@ use semel_core::job::{Head, NoteKind};
 use semel_core::settings::waiting;
 use semel_core::state::{State, StateSet};
 use semel_core::time::Timestamp;
-use semel_core::unique::{UniqueKey, is_kept, leave_out_outlived};
-use semel_store::model::bounded;
+use semel_core::unique::UniqueKey;
 
 use crate::connect;
 use crate::documents;
@@ -132,26 +131,31 @@ impl Shared {
 
     /// What to ask the database for.
     pub(crate) fn question<'a>(&self, reads: &'a Reads) -> Question<'a> {
-        let ended = reads.keys_once();
         let mut params = Params::sparse();
         self.push_time(&mut params);
-        params.ids(reads.heads.clone());
-        let mut fulls = reads.fulls.clone();
-        fulls.sort_unstable();
-        fulls.dedup();
-        params.ids(fulls);
-        params.blobs(ended.keys().map(|key| &key.as_bytes()[..]).collect());
-        params.flags(ended.values().copied().collect());
-        let mut queues: Vec<&str> = reads.queues.iter().map(QueueName::as_str).collect();
-        queues.sort_unstable();
-        queues.dedup();
-        params.texts(queues);
-        params.codes(reads.documents.iter().map(|key| i16::from(key.kind.code())).collect());
-        params.texts(reads.documents.iter().map(|key| &*key.name).collect());
+        let keys = push_reads(reads, &mut params);
         let sql = format!("SELECT * FROM {}({})", self.name("look"), params.marks());
-        let keys = ended.into_iter().map(|(key, with_ended)| (*key, with_ended)).collect();
         Question { sql, params, keys }
     }
+}
+
+/// The parameters of `look`, after those of the time. Answers whether ended holders are asked for, by key.
+pub(crate) fn push_reads<'a>(reads: &'a Reads, params: &mut Params<'a>) -> HashMap<UniqueKey, bool> {
+    let ended = reads.keys_once();
+    params.named("p_heads").ids(reads.heads.clone());
+    let mut fulls = reads.fulls.clone();
+    fulls.sort_unstable();
+    fulls.dedup();
+    params.named("p_fulls").ids(fulls);
+    params.named("p_keys").blobs(ended.keys().map(|key| &key.as_bytes()[..]).collect());
+    params.named("p_ended").flags(ended.values().copied().collect());
+    let mut queues: Vec<&str> = reads.queues.iter().map(QueueName::as_str).collect();
+    queues.sort_unstable();
+    queues.dedup();
+    params.named("p_queues").texts(queues);
+    params.named("p_kinds").codes(reads.documents.iter().map(|key| i16::from(key.kind.code())).collect());
+    params.named("p_names").texts(reads.documents.iter().map(|key| &*key.name).collect());
+    ended.into_iter().map(|(key, with_ended)| (*key, with_ended)).collect()
 }
 
 impl Answered {
@@ -234,15 +238,9 @@ impl Answered {
         let states = if with_ended { StateSet::ALL } else { StateSet::LIVE };
         let covered = KeyRead { key, states, all: true };
         let Some(held) = self.keys.get(&key) else { return KeyView::new(0, Vec::new(), &covered, false) };
-        let heads = held.holders.iter().filter_map(|id| self.heads.get(id));
-        let heads = heads.filter(|(_, kept)| kept.is_none_or(|until| is_kept(until, self.now)));
-        let mut holders: Vec<Head> = heads.map(|(head, _)| head.clone()).collect();
-        if with_ended {
-            leave_out_outlived(&mut holders);
-        }
-        // Of more live ones than that the database brings at least one more than that, and all that decide among them.
-        let (holders, too_many) = bounded(holders);
-        KeyView::new(held.version, holders, &covered, too_many)
+        // Of more live ones than a view may carry the database brings at least one more than that, and all that decide among them.
+        let found = held.holders.iter().filter_map(|id| self.heads.get(id)).cloned();
+        KeyView::of(held.version, found, &covered, self.now)
     }
 }
 

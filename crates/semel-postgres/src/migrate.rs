@@ -126,7 +126,13 @@ fn are_outdated(mark: Option<&str>, schema: &Schema) -> bool {
 /// Every text, for tests.
 #[cfg(test)]
 pub(crate) fn texts() -> impl Iterator<Item = &'static str> {
-    STEPS.iter().map(|(_, text)| *text).chain(FUNCTIONS.iter().copied())
+    STEPS.iter().map(|(_, text)| *text).chain(functions())
+}
+
+/// Those of the functions.
+#[cfg(test)]
+pub(crate) fn functions() -> impl Iterator<Item = &'static str> {
+    FUNCTIONS.iter().copied()
 }
 
 /// How a database stands to this program.

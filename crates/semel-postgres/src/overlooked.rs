@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
 use semel_core::ident::QueueName;
+use semel_core::slot::Slot;
 use tokio::sync::oneshot::{self, error::TryRecvError};
 
 use crate::error::PostgresError;
@@ -64,9 +65,10 @@ impl Shared {
         let sql = format!(
             "SELECT w.queue FROM pg_catalog.unnest($1) AS w(queue) \
              WHERE NOT EXISTS (SELECT FROM {} q WHERE q.name = w.queue AND q.paused) \
-             AND EXISTS (SELECT FROM {} h WHERE h.slot = 0 AND h.lane IS NULL AND h.queue = w.queue)",
+             AND EXISTS (SELECT FROM {} h WHERE h.slot = {} AND h.lane IS NULL AND h.queue = w.queue)",
             self.name("queue"),
-            self.name("head")
+            self.name("head"),
+            Slot::Ready as i16
         );
         let rows = self.look_aside(&sql, &params).await?;
         rows.iter().map(|row| Ok(row.try_get(0)?)).collect()

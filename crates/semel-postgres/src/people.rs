@@ -29,10 +29,10 @@ const LOG_PAUSE: Duration = Duration::from_millis(10);
 /// The last place in a transaction that a cursor has bits for.
 const PLACE_MAX: u64 = (1 << PLACE_BITS) - 1;
 /// Where heads are filed that are kept for their keys alone.
-const KEPT: i16 = -1;
+pub(crate) const KEPT: i16 = -1;
 /// Counters of a queue that are not of a state.
 pub(crate) const CREATED: i16 = 100;
-const PURGED: i16 = 101;
+pub(crate) const PURGED: i16 = 101;
 
 impl Shared {
     /// What is due.
@@ -41,7 +41,10 @@ impl Shared {
             Due::Timer => ("slot_at", format!("slot = {}", Slot::Timer as i16)),
             Due::Lease => ("slot_at", format!("slot = {}", Slot::Lease as i16)),
             Due::Purge => ("slot_at", format!("slot = {}", Slot::Done as i16)),
-            Due::Expiry => ("expires_at", "expires_at IS NOT NULL AND slot IN (0, 1, 2)".to_owned()),
+            Due::Expiry => {
+                let [ready, timer, held] = [Slot::Ready, Slot::Timer, Slot::Held].map(|slot| slot as i16);
+                ("expires_at", format!("expires_at IS NOT NULL AND slot IN ({ready}, {timer}, {held})"))
+            }
         };
         let mut params = Params::default();
         self.push_time(&mut params);

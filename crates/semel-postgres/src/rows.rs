@@ -71,15 +71,19 @@ pub const fn lane_number(lane: Lane) -> i64 {
 /// Heads as columns: those that are no numbers, then all numbers of each head in the order of [`COLUMNS`]. Every list costs
 /// the database as much as ten values.
 pub fn push_heads<'a>(params: &mut Params<'a>, heads: &[&'a Head]) {
-    params.ids(heads.iter().map(|head| head.id).collect());
-    params.maybe_blobs(heads.iter().map(|head| head.key.as_ref().map(|key| &key.as_bytes()[..])).collect());
+    params.named("h_id").ids(heads.iter().map(|head| head.id).collect());
+    params
+        .named("h_key")
+        .maybe_blobs(heads.iter().map(|head| head.key.as_ref().map(|key| &key.as_bytes()[..])).collect());
     let hold = |head: &Head| (head.hold != Hold::NONE).then(|| head.hold.to_bytes().to_vec());
-    params.maybe_bytes(heads.iter().map(|head| hold(head)).collect());
-    params.texts(heads.iter().map(|head| head.job_type.as_str()).collect());
-    params.texts(heads.iter().map(|head| head.queue.as_str()).collect());
-    params.maybe_texts(heads.iter().map(|head| head.lease.as_ref().map(|lease| &*lease.worker)).collect());
-    params.maybe_ids(heads.iter().map(|head| head.follow_up).collect());
-    params.maybe_numbers(heads.iter().flat_map(|head| numbers(head)).collect());
+    params.named("h_hold").maybe_bytes(heads.iter().map(|head| hold(head)).collect());
+    params.named("h_type").texts(heads.iter().map(|head| head.job_type.as_str()).collect());
+    params.named("h_queue").texts(heads.iter().map(|head| head.queue.as_str()).collect());
+    params
+        .named("h_worker")
+        .maybe_texts(heads.iter().map(|head| head.lease.as_ref().map(|lease| &*lease.worker)).collect());
+    params.named("h_follow_up").maybe_ids(heads.iter().map(|head| head.follow_up).collect());
+    params.named("h_numbers").maybe_numbers(heads.iter().flat_map(|head| numbers(head)).collect());
 }
 
 /// What is a number of a head, in the order of [`COLUMNS`]; yes is 1.

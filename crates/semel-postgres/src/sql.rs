@@ -1,8 +1,13 @@
 //! The text of the schema. The files of `sql/` have marks in them: `@.` is the schema, `@head_…` are lists of the columns of a
-//! head, `@….short` those of a head whose numbers are one list, so that they are written down once.
+//! head, `@….short` those of a head whose numbers are one list, so that they are written down once; `@slot_…`, `@why_…` and `@what_…`
+//! are numbers that the functions know.
 
+use semel_core::lease::Unclaimable;
 use semel_core::limits::{BATCH_JOBS_MAX, HOLDERS_PER_KEY_MAX};
+use semel_core::slot::Slot;
+use semel_store::bounds::CROWD_MIN;
 
+use crate::people::{CREATED, KEPT, PURGED};
 use crate::rows::{COLUMNS, WORDS};
 
 /// What every function of the schema is planned under. Plans are cached for as long as a connection lives, and the first may
@@ -25,6 +30,23 @@ const EVENTS_BEFORE: &str = "coalesce((SELECT before.first + greatest(cardinalit
 
 /// Ready jobs that one claim passes over, at most, because others have their keys locked: as many as one call may have.
 const CLAIM_PASSES_MAX: usize = BATCH_JOBS_MAX;
+
+/// What the functions know by number: where heads are filed, why a ready one is not granted, what is counted beside states. The steps
+/// of the schema have the numbers themselves: they are never rewritten.
+const NUMBERS: &[(&str, i64)] = &[
+    ("@slot_ready", Slot::Ready as i64),
+    ("@slot_done", Slot::Done as i64),
+    ("@slot_kept", KEPT as i64),
+    ("@why_expired", Unclaimable::Expired as i64),
+    ("@why_exhausted", Unclaimable::Exhausted as i64),
+    ("@why_overlaps", Unclaimable::Overlaps as i64),
+    ("@why_limited", Unclaimable::Limited as i64),
+    ("@what_created", CREATED as i64),
+    ("@what_purged", PURGED as i64),
+];
+/// What may have been written to a key and says by `n` how many ended holders that has then: `@….is_crowded` asks whether these are to
+/// be looked over.
+const CROWDS: &[&str] = &["written", "w"];
 
 /// A schema's name, checked: it becomes part of statements.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,6 +108,14 @@ impl Schema {
         let kind = |word: &str| COLUMNS.iter().find(|(name, _)| *name == word).map_or("", |(_, kind)| *kind);
         let words: Vec<(&str, &str)> = WORDS.iter().map(|word| (*word, kind(word))).collect();
         let declared: Vec<String> = words.iter().map(|(name, kind)| format!("{name} {kind}")).collect();
+        let text = NUMBERS
+            .iter()
+            .fold(text.to_owned(), |text, (mark, number)| text.replace(mark, &number.to_string()));
+        let text = CROWDS.iter().fold(text, |text, from| {
+            // Whenever they have doubled.
+            let is_crowded = format!("{from}.n >= {CROWD_MIN} AND {from}.n & ({from}.n - 1) = 0");
+            text.replace(&format!("@{from}.is_crowded"), &is_crowded)
+        });
         let text = text
             .replace("@short_declared", &format!("{}, numbers int8[]", declared.join(", ")))
             .replace("@short_nulls_rest", &format!("{}, NULL::int8[]", nulls(&words[1..])))
@@ -137,7 +167,8 @@ pub fn is_number(kind: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::Schema;
+    use super::{NUMBERS, Schema};
+    use crate::migrate::functions;
 
     #[test]
     fn a_schema_is_named_by_plain_words_only() {
@@ -156,6 +187,35 @@ mod tests {
             let rendered = schema.render(text);
             assert!(!rendered.contains('@'), "{}", rendered.lines().find(|line| line.contains('@')).unwrap());
             assert!(rendered.contains("\"some_where\"."));
+        }
+    }
+
+    /// What stands behind each comparison with this column.
+    fn compared<'a>(text: &'a str, column: &'a str) -> impl Iterator<Item = &'a str> {
+        text.match_indices(column).filter_map(move |(at, _)| {
+            let rest = &text[at + column.len()..];
+            [" = ", " <> ", " IN ("].iter().find_map(|sign| rest.strip_prefix(sign))
+        })
+    }
+
+    #[test]
+    fn functions_know_by_name_what_has_one() {
+        let mut looked_at = 0;
+        for text in functions() {
+            for column in ["slot", "why"] {
+                for value in compared(text, column) {
+                    looked_at += 1;
+                    let is_bare = value.starts_with(|first: char| first.is_ascii_digit() || first == '-');
+                    assert!(!is_bare, "`{column}` is compared with {}", value.lines().next().unwrap());
+                }
+            }
+            for bare in ["100::int2", "101::int2", ".n >= "] {
+                assert!(!text.contains(bare), "{bare}");
+            }
+        }
+        assert!(looked_at > 20, "{looked_at}");
+        for (mark, _) in NUMBERS {
+            assert!(functions().any(|text| text.contains(mark)), "{mark} stands nowhere");
         }
     }
 

@@ -22,7 +22,6 @@ use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 use tokio_postgres::Row;
-use tokio_postgres::types::Type;
 
 use crate::address::Address;
 use crate::connect;
@@ -98,9 +97,8 @@ impl Shared {
 
     /// Adds the parameters of the time.
     pub(crate) fn push_time(&self, params: &mut Params<'_>) {
-        params.push(self.clock.as_ref().map(|clock| clock.now().as_micros()), Type::INT8);
-        params.number(self.ahead.load(Ordering::Acquire));
-        params.number(self.floor());
+        let clock = self.clock.as_ref().map(|clock| clock.now().as_micros());
+        params.time(clock, self.ahead.load(Ordering::Acquire), self.floor());
     }
 
     /// Takes note of what commits survive.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use deadpool_postgres::Object;
 use semel_core::hex;
 use semel_core::ident::JobId;
-use semel_store::{News, Untold, random};
+use semel_store::{News, UnsentNews, random};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
@@ -30,7 +30,7 @@ const NOBODY: &str = "-";
 /// What is to be told.
 pub struct Teller {
     name: String,
-    untold: Untold,
+    unsent: UnsentNews,
     /// The database's number of the connection by which this server listens; it is not told its own news.
     listens_by: AtomicI32,
 }
@@ -39,7 +39,7 @@ impl Teller {
     /// One with nothing to tell.
     pub fn new() -> Self {
         let name = hex::text(&random::secret()[..8]);
-        Self { name, untold: Untold::new(JOBS_MAX), listens_by: AtomicI32::new(0) }
+        Self { name, unsent: UnsentNews::new(JOBS_MAX), listens_by: AtomicI32::new(0) }
     }
 
     /// What this server calls itself.
@@ -54,12 +54,12 @@ impl Teller {
 
     /// Has news told, soon.
     pub fn note(&self, news: News) {
-        self.untold.note(news);
+        self.unsent.note(news);
     }
 
     /// Has the task look whether the store is still there.
     pub fn end(&self) {
-        self.untold.wake();
+        self.unsent.wake();
     }
 }
 
@@ -69,9 +69,9 @@ pub async fn run(store: Weak<Shared>) {
         let Some(shared) = store.upgrade() else { return };
         let teller = std::sync::Arc::clone(&shared.teller);
         drop(shared);
-        teller.untold.woken().await;
+        teller.unsent.woken().await;
         let Some(shared) = store.upgrade() else { return };
-        let news = teller.untold.take();
+        let news = teller.unsent.take();
         if let Err(error) = tell(&shared, &teller, &news).await {
             // They look for themselves, a little later.
             tracing::debug!(%error, "other servers could not be told what was committed");

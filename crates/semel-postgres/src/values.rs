@@ -65,9 +65,29 @@ impl<'a> FromSql<'a> for Id {
 pub struct Params<'a> {
     values: Vec<(Box<dyn ToSql + Sync + Send + 'a>, Type)>,
     is_sparse: bool,
+    /// The place of each that was named, and its name.
+    #[cfg(test)]
+    names: Vec<(usize, &'static str)>,
 }
 
 impl<'a> Params<'a> {
+    /// Says what the next one is called by the function that takes it. The database goes by the place alone; a test compares the
+    /// names with the function's text, and nothing else reads them.
+    pub fn named(&mut self, name: &'static str) -> &mut Self {
+        #[cfg(test)]
+        self.names.push((self.values.len(), name));
+        #[cfg(not(test))]
+        let _ = name;
+        self
+    }
+
+    /// Adds those of the time, with which most functions begin.
+    pub fn time(&mut self, clock: Option<i64>, ahead: i64, floor: i64) {
+        self.named("p_clock").push(clock, Type::INT8);
+        self.named("p_ahead").number(ahead);
+        self.named("p_floor").number(floor);
+    }
+
     /// Adds one.
     pub fn push(&mut self, value: impl ToSql + Sync + Send + 'a, kind: Type) {
         self.values.push((Box::new(value), kind));
@@ -168,6 +188,15 @@ impl<'a> Params<'a> {
     /// As the client takes them.
     pub fn typed(&self) -> Vec<(&(dyn ToSql + Sync), Type)> {
         self.values.iter().map(|(value, kind)| (&**value as &(dyn ToSql + Sync), kind.clone())).collect()
+    }
+
+    /// The name of each, and its type as the database has it in its catalogue.
+    #[cfg(test)]
+    pub fn named_types(&self) -> Vec<(&'static str, String)> {
+        let places = self.names.iter().map(|(place, _)| *place);
+        assert!(places.eq(0..self.values.len()), "each has one name: {:?}", self.names);
+        let types = self.values.iter().map(|(_, kind)| kind.name().to_owned());
+        self.names.iter().map(|(_, name)| *name).zip(types).collect()
     }
 
     /// `$1, $2, …` for all of them.

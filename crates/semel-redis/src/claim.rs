@@ -1,5 +1,6 @@
 //! Claims: one script that grants by a template, to all that differ in nothing but who takes how many. Its answer is what is stored
-//! then.
+//! then, and the caller is told that: the core grants nothing anew. That it is what the core would have granted the tests see, which
+//! compare it with the model's.
 
 use bytes::Bytes;
 use redis::{Cmd, Value};

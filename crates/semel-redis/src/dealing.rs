@@ -24,7 +24,7 @@ const FEW: u32 = 16;
 const MORE: u32 = 2;
 const MUCH_MORE: u32 = 8;
 /// What a candidate has in the place of a reason when it would be granted.
-const GRANTED: u8 = 255;
+pub(crate) const GRANTED: u8 = 255;
 
 /// A job that a partition would look at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

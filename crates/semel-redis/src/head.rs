@@ -12,17 +12,27 @@ use semel_core::time::Timestamp;
 use semel_core::unique::{Hold, UniqueKey};
 
 /// The slot of a head that is kept for its key alone.
-const KEPT: u8 = 255;
+pub(crate) const KEPT: u8 = 255;
 /// A place that is none. No time has these bytes but the first there is.
 pub const NO_PLACE: [u8; 8] = [0; 8];
 
 /// Flags for the scripts.
-mod flag {
+pub(crate) mod flag {
     pub const EXHAUSTED: u8 = 1;
     pub const ALONE: u8 = 2;
     pub const DEAD: u8 = 4;
     pub const LIMITED: u8 = 8;
     pub const KEY: u8 = 16;
+}
+
+/// Parts that the scripts cut out: the first byte and the last, as they count them, from 1.
+pub(crate) mod part {
+    pub const VERSION: (usize, usize) = (5, 12);
+    pub const FENCE: (usize, usize) = (13, 20);
+    pub const PLACE: (usize, usize) = (33, 40);
+    pub const EXPIRY: (usize, usize) = (41, 48);
+    pub const VISIBLE: (usize, usize) = (57, 64);
+    pub const LIMIT: (usize, usize) = (73, 80);
 }
 
 /// Bits of what the rest has.
@@ -245,7 +255,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-// The scripts know these by number.
+// Heads are stored with these.
 const _: () = assert!(Slot::Ready as u8 == 0 && Slot::Lease as u8 == 3 && Slot::Done as u8 == 4);
 
 #[cfg(test)]
@@ -284,10 +294,9 @@ pub(crate) mod tests {
         }
     }
 
-    #[test]
-    fn a_head_is_read_as_it_was_written() {
+    fn most() -> Head {
         let at = |micros| Timestamp::from_micros(micros);
-        let most = Head {
+        Head {
             key: Some(UniqueKey::from_bytes([9; 32])),
             lane: Lane::from_code(77),
             priority: -100,
@@ -311,14 +320,34 @@ pub(crate) mod tests {
             ending: Some(Ending::DeadLetter),
             awaited: true,
             ..least()
-        };
-        for head in [least(), most] {
+        }
+    }
+
+    #[test]
+    fn a_head_is_read_as_it_was_written() {
+        for head in [least(), most()] {
             let bytes = write(&head);
             let stored = read(head.id, &bytes).unwrap();
             assert_eq!((&stored.head, stored.kept), (&head, None));
             for cut in 0..bytes.len() {
                 assert!(read(head.id, &bytes[..cut]).is_none(), "{cut}");
             }
+        }
+    }
+
+    #[test]
+    fn the_scripts_find_each_part_where_it_is_written() {
+        let (waiting, running) = (Head { expires_at: Some(Timestamp::from_micros(4)), ..least() }, most());
+        let lease = running.lease.as_deref().unwrap();
+        for (head, (first, last), is) in [
+            (&running, part::VERSION, running.version.to_be_bytes()),
+            (&running, part::FENCE, running.fence.to_be_bytes()),
+            (&running, part::PLACE, place(lease.ends_at())),
+            (&waiting, part::EXPIRY, place(Timestamp::from_micros(4))),
+            (&running, part::VISIBLE, place(lease.visible_until)),
+            (&running, part::LIMIT, 77_u64.to_be_bytes()),
+        ] {
+            assert_eq!(write(head)[first - 1..last], is, "{first}");
         }
     }
 

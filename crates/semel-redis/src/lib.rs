@@ -60,7 +60,8 @@ mod recovery;
 mod request;
 mod routes;
 mod said;
-mod scripts;
+#[doc(hidden)]
+pub mod scripts;
 mod seats;
 mod shortcut;
 pub mod store;

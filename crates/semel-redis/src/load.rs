@@ -6,12 +6,11 @@ use bytes::Bytes;
 use redis::Value;
 use semel_core::draft::{Document, Full, KeyRead, KeyView, QueueRow, Reads, Snapshot, Spent};
 use semel_core::ident::{JobId, QueueName};
-use semel_core::job::{Head, NoteKind};
+use semel_core::job::NoteKind;
 use semel_core::settings::waiting;
 use semel_core::state::{State, StateSet};
 use semel_core::time::Timestamp;
-use semel_core::unique::{UniqueKey, is_kept, leave_out_outlived};
-use semel_store::model::bounded;
+use semel_core::unique::UniqueKey;
 
 use crate::error::RedisError;
 use crate::head::{self, Reader, Stored, maybe_time};
@@ -273,11 +272,6 @@ pub fn view(key: UniqueKey, found: Option<Held>, now: Timestamp) -> KeyView {
         return KeyView::new(0, Vec::new(), &covered, false);
     };
     let covered = KeyRead { key, states: if with_ended { StateSet::ALL } else { StateSet::LIVE }, all: true };
-    let holders = holders.into_iter().filter(|stored| stored.kept.is_none_or(|until| is_kept(until, now)));
-    let mut holders: Vec<Head> = holders.map(|stored| stored.head).collect();
-    if with_ended {
-        leave_out_outlived(&mut holders);
-    }
-    let (holders, too_many) = bounded(holders);
-    KeyView::new(version, holders, &covered, too_many)
+    let found = holders.into_iter().map(|stored| (stored.head, stored.kept));
+    KeyView::of(version, found, &covered, now)
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use semel_core::ident::JobId;
-use semel_store::{News, Untold, random};
+use semel_store::{News, UnsentNews, random};
 
 use crate::commit::RESOLVE_PAUSE;
 use crate::error::RedisError;
@@ -27,7 +27,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// What is to be told.
 pub struct Teller {
     name: [u8; 8],
-    untold: Untold,
+    unsent: UnsentNews,
     /// Whether everybody is to look for himself, who tells it too.
     is_for_all: AtomicBool,
 }
@@ -35,8 +35,8 @@ pub struct Teller {
 impl Teller {
     /// One with nothing to tell.
     pub fn new() -> Self {
-        let untold = Untold::new(JOBS_MAX);
-        Self { name: random::number().to_be_bytes(), untold, is_for_all: AtomicBool::new(false) }
+        let unsent = UnsentNews::new(JOBS_MAX);
+        Self { name: random::number().to_be_bytes(), unsent, is_for_all: AtomicBool::new(false) }
     }
 
     /// What this server calls itself.
@@ -46,7 +46,7 @@ impl Teller {
 
     /// Has news told, soon.
     pub fn note(&self, news: News) {
-        self.untold.note(news);
+        self.unsent.note(news);
     }
 
     /// A commit has failed. Where it was done after all, who waits for it elsewhere is not to wait to the end.
@@ -59,12 +59,12 @@ impl Teller {
     /// Has everybody who waits for something look for himself, in this process too, soon.
     pub fn have_all_look(&self) {
         self.is_for_all.store(true, Ordering::Release);
-        self.untold.wake();
+        self.unsent.wake();
     }
 
     /// Has the task look whether the store is still there.
     pub fn end(&self) {
-        self.untold.wake();
+        self.unsent.wake();
     }
 }
 
@@ -75,10 +75,10 @@ pub async fn run(store: Weak<Shared>) {
         let Some(shared) = store.upgrade() else { return };
         let teller = std::sync::Arc::clone(&shared.teller);
         drop(shared);
-        teller.untold.woken().await;
+        teller.unsent.woken().await;
         let Some(shared) = store.upgrade() else { return };
         let is_for_all = teller.is_for_all.swap(false, Ordering::AcqRel);
-        let gathered = teller.untold.take();
+        let gathered = teller.unsent.take();
         let news = if is_for_all { News::everything() } else { gathered };
         if !news.is_empty() {
             let name = if is_for_all { NOBODY } else { teller.name };

@@ -42,6 +42,9 @@ enum Item {
 /// Of an item its body if it is offered, and its outcome if that is known already.
 type Taken = (Option<Body>, Option<Outcome>);
 
+/// Of an item its body if it was offered, or why it was refused before that.
+type Sent = Result<Option<Body>, Problem>;
+
 /// Reads the items of a batch, each with its own part of the batch's `Idempotency-Key`.
 async fn read(app: &App, caller: &Caller, parts: &Parts, text: &str) -> Result<Vec<Item>, Refused> {
     let batch = Batch::parse(text)?;
@@ -191,18 +194,7 @@ pub(crate) async fn each(Scope(app): Scope, caller: Caller, request: Request) ->
             Decided::Refused { .. } => return Err(Refused::out_of_step()),
         }
     };
-    let mut decided = decided.into_iter();
-    let (mut outcomes, mut read) = (Vec::with_capacity(items.len()), Vec::with_capacity(items.len()));
-    for item in items {
-        read.push(match item {
-            Ok((body, known)) => {
-                outcomes.push(known.or_else(|| decided.next()).ok_or_else(Refused::out_of_step)?);
-                Ok(body)
-            }
-            Err(problem) => Err(problem),
-        });
-    }
-    let items = read;
+    let (items, outcomes) = with_outcomes(items, decided)?;
     let mut stored = Stored::read(&app, &caller, &parts, &outcomes).await;
     let mut counts = Counts::of(&outcomes);
     let mut decided = outcomes.iter();
@@ -248,6 +240,25 @@ pub(crate) async fn each(Scope(app): Scope, caller: Caller, request: Request) ->
     };
     let answer = Answer::status(status, out);
     Ok(if failed == 0 { said_again(answer, &outcomes) } else { answer })
+}
+
+/// All items, and the outcomes of those that were not refused before they were decided, in their order.
+fn with_outcomes(
+    items: Vec<Result<Taken, Problem>>,
+    decided: Vec<Outcome>,
+) -> Result<(Vec<Sent>, Vec<Outcome>), Refused> {
+    let mut decided = decided.into_iter();
+    let (mut sent, mut outcomes) = (Vec::with_capacity(items.len()), Vec::with_capacity(items.len()));
+    for item in items {
+        sent.push(match item {
+            Ok((body, known)) => {
+                outcomes.push(known.or_else(|| decided.next()).ok_or_else(Refused::out_of_step)?);
+                Ok(body)
+            }
+            Err(problem) => Err(problem),
+        });
+    }
+    Ok((sent, outcomes))
 }
 
 fn put_result(index: usize, verdict: Result<(&JobView<'_>, Admitted<'_>), Problem>, out: &mut String) {

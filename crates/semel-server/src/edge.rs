@@ -302,10 +302,10 @@ fn finish(response: &mut Response, id: HeaderValue, app: &App) {
         let request_id = id.to_str().unwrap_or_default();
         if let Some(cause) = &refused.cause {
             let code = refused.problem.code().entry().wire;
-            let refrain = app.engine.store().refrain();
+            let failures = app.engine.store().repeated_failures();
             // While the store refuses, every request does. Of what is nobody's fault but ours each is found by its id.
             let is_ours = refused.problem.code() == Code::Internal;
-            if let Some(repeated) = if is_ours { Some(0) } else { refrain.again(FAILED, cause) } {
+            if let Some(repeated) = if is_ours { Some(0) } else { failures.again(FAILED, cause) } {
                 tracing::error!(request_id, code, cause, repeated, "{FAILED}");
             }
             if app.config.tells_causes {

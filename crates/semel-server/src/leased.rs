@@ -58,8 +58,8 @@ impl Leased {
             let more = match self.app.engine.claim(piece(claim, wanted)).await {
                 Ok(more) => more,
                 Err(error) => {
-                    let refrain = self.app.engine.store().refrain();
-                    refrain.warn("a fetch is answered with the jobs that it has", &error);
+                    let failures = self.app.engine.store().repeated_failures();
+                    failures.warn("a fetch is answered with the jobs that it has", &error);
                     return;
                 }
             };

@@ -37,13 +37,13 @@ pub struct Remembered {
 }
 
 impl Remembered {
-    /// Whose body is gone is kept for its key's sake alone, however long it was kept before.
+    /// The same, and of one whose body is gone [what that means](Head::without_body).
     #[must_use]
-    pub fn settled(mut self) -> Self {
-        if self.forget_at.is_some() {
-            self.head.until = self.head.finished_at;
+    pub fn settled(self) -> Self {
+        if self.forget_at.is_none() {
+            return self;
         }
-        self
+        Self { head: self.head.without_body(), forget_at: self.forget_at }
     }
 }
 

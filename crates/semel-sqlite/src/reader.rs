@@ -225,10 +225,10 @@ fn kept_until(db: &Connection, seq: i64) -> Result<Option<Timestamp>, SqliteErro
     })
 }
 
-/// Completes what a key's memory has of an ended job by [until when](kept_until) its body is kept, where that may decide which of two
-/// stands for the other: a dead letter stands for none.
+/// Completes what a key's memory has of an ended job by [until when](kept_until) its body is kept, where that
+/// [may matter](Head::lacks_kept_until).
 pub fn add_kept_until(db: &Connection, seq: i64, head: &mut Head) -> Result<(), SqliteError> {
-    if head.until.is_none() && !head.is_dead_letter() {
+    if head.lacks_kept_until() {
         head.until = kept_until(db, seq)?;
     }
     Ok(())

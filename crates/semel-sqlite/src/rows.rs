@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, Row, Statement, params};
 use semel_core::ident::{JobId, JobType, QueueName};
-use semel_core::job::{Ending, Head, Role};
+use semel_core::job::{Ending, Head, KeyMemory};
 use semel_core::state::State;
 use semel_core::time::Timestamp;
 use semel_core::unique::{Hold, UniqueKey};
@@ -124,8 +124,7 @@ pub fn own_key(row: &Row<'_>) -> rusqlite::Result<Option<UniqueKey>> {
 pub fn remembered(row: &Row<'_>, names: Option<&Names>) -> Result<Remembered, SqliteError> {
     let seq: i64 = row.get(1)?;
     let wrong = |what| SqliteError::Row { seq, what };
-    let finished_at = Timestamp::from_micros(row.get(10)?);
-    let head = Head {
+    let memory = KeyMemory {
         id: id(row, 2)?.ok_or(wrong("no id"))?,
         key: key(row, 0)?,
         hold: hold(row, 3)?,
@@ -137,29 +136,15 @@ pub fn remembered(row: &Row<'_>, names: Option<&Names>) -> Result<Remembered, Sq
             Some(names) => names.queue(row.get(5)?)?,
             None => QueueName::from_stored(""),
         },
-        lane: None,
-        priority: 0,
         state: State::from_code(row.get(6)?).ok_or(wrong("no such state"))?,
-        role: Role::Plain,
-        attempt: 0,
-        max_attempts: 0,
-        visibility_ms: 0,
-        timeout_ms: 0,
         version: unsigned(row.get(7)?),
         fence: unsigned(row.get(8)?),
         created_at: Timestamp::from_micros(row.get(9)?),
-        available_at: finished_at,
-        expires_at: None,
-        started_at: None,
-        finished_at: Some(finished_at),
+        finished_at: Timestamp::from_micros(row.get(10)?),
         renewed_at: time(row, 11)?,
-        until: None,
-        lease: None,
-        follow_up: None,
         ending: row.get::<_, Option<u8>>(12)?.and_then(Ending::from_code),
-        awaited: false,
     };
-    Ok(Remembered { head, forget_at: time(row, 13)? }.settled())
+    Ok(Remembered { head: memory.into(), forget_at: time(row, 13)? }.settled())
 }
 
 /// Until when the job of a row minds a burned lease, or is kept, by the column `rest`; nothing where that cannot be read.

@@ -8,10 +8,9 @@ use semel_core::ident::JobId;
 use semel_core::job::Head;
 use semel_core::state::StateSet;
 use semel_core::time::Timestamp;
-use semel_core::unique::{UniqueKey, is_kept, leave_out_outlived};
+use semel_core::unique::{UniqueKey, is_kept};
 use semel_store::backend::Peek;
 use semel_store::clock::SteadyTime;
-use semel_store::model::bounded;
 
 use crate::documents;
 use crate::error::SqliteError;
@@ -93,14 +92,12 @@ pub fn snapshot(
                 }
             }
         }
-        // Those in memory may outlive those that are filed, and the other way round.
-        leave_out_outlived(&mut view.holders);
-        let (holders, too_many) = bounded(std::mem::take(&mut view.holders));
-        // There may be too many in memory alone, of whom the view has had those that decide.
-        (view.holders, view.too_many) = (holders, view.too_many || too_many);
+        // Those in memory may outlive those that are filed, and the other way round. Where there were too many in memory alone, the view
+        // has had those of them that decide, and they stay too many.
+        view.states = StateSet::ALL;
+        view.reduce();
         let filed = |head: &Head| Some((head.id, read.key, *places.get(&head.id)?));
         seen.extend(view.holders.iter().filter_map(filed));
-        view.states = StateSet::ALL;
         snapshot.add_key(read.key, view);
     }
     for key in &reads.documents {

@@ -147,7 +147,7 @@ impl<'a> Writer<'a> {
     fn update(&mut self, head: Head) -> Result<(), SqliteError> {
         self.touch(&head.queue);
         let Some(before) = self.at.model.head(head.id) else {
-            return self.update_filed(head);
+            return self.update_filed(&head);
         };
         if let (Some(key), None) = (before.key, head.key) {
             self.release(head.id, key);
@@ -157,14 +157,9 @@ impl<'a> Writer<'a> {
         if head.state.is_finished() && before.state.is_live() {
             self.at.pending.ended += 1;
         }
-        // An earlier decision of the batch has brought it back to memory, and this one still goes by what the key's memory
+        // An earlier decision of the batch may have brought it back to memory, and this one still goes by what the key's memory
         // had of it.
-        let is_partial = self.at.seen.contains_key(&head.id);
-        let head = match (before.state.is_finished(), head.state.is_finished()) {
-            (true, true) if is_partial => still_ended(before, &head),
-            (true, false) => sent_back(before, head),
-            _ => head,
-        };
+        let head = if before.state.is_finished() { before.with_ended_change(&head) } else { head };
         self.moved(self.at.seq(head.id), &head);
         self.at.model.put(head);
         Ok(())
@@ -209,9 +204,9 @@ impl<'a> Writer<'a> {
     }
 
     /// New values for a job that has been filed: it comes back among the live rows and is filed again later.
-    fn update_filed(&mut self, head: Head) -> Result<(), SqliteError> {
+    fn update_filed(&mut self, head: &Head) -> Result<(), SqliteError> {
         let Some((seq, mut before)) = reader::filed(self.db, self.at, head.id)? else {
-            return self.update_remembered(&head);
+            return self.update_remembered(head);
         };
         if let Some(key) = before.key {
             // What was left out in favour of a later one, or released with it, does not hold the key again.
@@ -224,7 +219,7 @@ impl<'a> Writer<'a> {
             }
         }
         // A head that a decision took from the key's memory has only what the key needs.
-        let head = if head.state.is_finished() { still_ended(&before, &head) } else { head };
+        let head = before.with_ended_change(head);
         let released = reader::holds_key(self.db, seq)? && head.key.is_none();
         if head.id.row() != seq.unsigned_abs() {
             self.at.foreign.insert(head.id, seq);
@@ -256,7 +251,7 @@ impl<'a> Writer<'a> {
         // A window that was renewed is to be remembered for longer.
         let forget_at = must_remember(head, self.now).until().unwrap_or(self.now);
         if let Some(known) = self.remembered(&key, seq)? {
-            let head = Head { version: head.version, renewed_at: head.renewed_at, ..known };
+            let head = known.with_ended_change(head);
             self.remember(key, seq, head.id, Some(Remembered { head, forget_at: Some(forget_at) }));
         }
         self.at.model.touch_key(&key, head.version);
@@ -364,22 +359,6 @@ impl<'a> Writer<'a> {
             self.at.record.events(count, data);
         }
     }
-}
-
-/// An ended job with what a decision may change of it, which may have seen no more of it than its key's memory has.
-fn still_ended(before: &Head, decided: &Head) -> Head {
-    let key = decided.key.and(before.key);
-    // A key's memory has the ending, and not until when the job is kept: that changes with the ending alone, as when a dead letter
-    // is deleted.
-    let until = if decided.ending == before.ending { before.until } else { decided.until };
-    let Head { version, renewed_at, ending, .. } = *decided;
-    Head { key, version, renewed_at, ending, until, ..before.clone() }
-}
-
-/// A job that lives again, with all that it was admitted with: the decision may have seen no more of it than its key's memory has.
-fn sent_back(before: &Head, decided: Head) -> Head {
-    let Head { lane, role, priority, max_attempts, visibility_ms, timeout_ms, created_at, .. } = *before;
-    Head { lane, role, priority, max_attempts, visibility_ms, timeout_ms, created_at, ..decided }
 }
 
 /// Ids of finished jobs whose retention is over, looking at a bounded number of rows from where the last look ended.

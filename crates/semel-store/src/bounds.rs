@@ -6,6 +6,9 @@
 pub const CLAIM_LOOKS_EXTRA: u16 = 64;
 /// Jobs of one limit that a claim looks at, at most: their limit mostly lets few of them start.
 pub const LANE_LOOKS: u16 = 16;
+/// Ended holders of a key that have a store look for those among them that another outlives: so many, and again whenever they have
+/// doubled.
+pub const CROWD_MIN: u32 = 8;
 /// Rows that one page for people looks at.
 pub const LIST_LOOKS_MAX: usize = 5_000;
 /// A cursor of the log is the number of a record and, in so many bits, the event's place in it.

@@ -9,7 +9,7 @@
 //! - [`layer`]: a store around a store; [`decor`]: stores that misbehave on purpose, for tests.
 //! - [`inside`], [`outbox`]: decisions inside a transaction of the caller's own; jobs that wait in a table.
 //! - [`copy`](mod@copy), [`carry`]: a store carried over into another one.
-//! - [`log`]: a piece of the event log. [`refrain`]: failures that stay, told now and then. [`bounds`], [`random`]: what stores have in common.
+//! - [`log`]: a piece of the event log. [`repeated`]: failures that stay, told now and then. [`bounds`], [`random`]: what stores have in common.
 //! - [`hints`], [`news`], [`lanes`], `readiness`, `watch`, [`clock`], [`error`]: wake-ups, time, what may go wrong.
 
 mod answers;
@@ -39,7 +39,7 @@ pub mod outbox;
 pub mod random;
 mod readiness;
 mod ready;
-pub mod refrain;
+pub mod repeated;
 mod request;
 mod store;
 mod waitlist;
@@ -48,7 +48,7 @@ mod watch;
 pub use backend::Backend;
 pub use error::StoreError;
 pub use log::{LogPage, Recorded};
-pub use news::{News, Untold};
+pub use news::{News, UnsentNews};
 pub use readiness::Mark;
 pub use store::Store;
 pub use waitlist::WAIT_MAX;

@@ -18,7 +18,6 @@ use semel_core::slot::{Due, Filing, Slot};
 use semel_core::time::Timestamp;
 use semel_core::unique::is_kept;
 
-pub use self::keys::{bounded, deciding};
 pub use self::queues::QueueTotals;
 use self::queues::Queues;
 use crate::backend::Filter;

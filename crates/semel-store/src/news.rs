@@ -88,13 +88,13 @@ impl News {
 
 /// News that others have not been told yet. Noting some is quick; one task takes what has gathered, and tells it.
 #[derive(Debug)]
-pub struct Untold {
+pub struct UnsentNews {
     gathered: Mutex<News>,
     jobs_max: usize,
     wake: Notify,
 }
 
-impl Untold {
+impl UnsentNews {
     /// None yet; no more than `jobs_max` jobs will be named.
     pub fn new(jobs_max: usize) -> Self {
         Self { gathered: Mutex::default(), jobs_max, wake: Notify::new() }
@@ -134,7 +134,7 @@ mod tests {
     use std::pin::pin;
     use std::task::{Context, Waker};
 
-    use super::{News, Untold};
+    use super::{News, UnsentNews};
     use semel_core::ident::JobId;
 
     #[test]
@@ -151,16 +151,16 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_noted_is_taken_once() {
-        let untold = Untold::new(5);
-        untold.note(News::default());
+        let unsent = UnsentNews::new(5);
+        unsent.note(News::default());
         let mut nobody = Context::from_waker(Waker::noop());
-        assert!(pin!(untold.woken()).poll(&mut nobody).is_pending(), "there is nothing to tell");
+        assert!(pin!(unsent.woken()).poll(&mut nobody).is_pending(), "there is nothing to tell");
         for _ in 0..2 {
-            untold.note(News { ready: true, ..News::default() });
+            unsent.note(News { ready: true, ..News::default() });
         }
-        untold.woken().await;
-        assert!(untold.take().ready && untold.take().is_empty());
-        untold.wake();
-        untold.woken().await;
+        unsent.woken().await;
+        assert!(unsent.take().ready && unsent.take().is_empty());
+        unsent.wake();
+        unsent.woken().await;
     }
 }

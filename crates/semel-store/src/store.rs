@@ -21,7 +21,7 @@ use crate::error::StoreError;
 use crate::hints::Hints;
 use crate::log::LogPage;
 use crate::random;
-use crate::refrain::Refrain;
+use crate::repeated::RepeatedFailures;
 use crate::request::{Decide, Decision, Left, Outcome, Request, Waiting};
 use crate::waitlist::WAIT_MAX;
 
@@ -53,7 +53,7 @@ pub struct Store {
     retention: Arc<Retention>,
     peek: Option<Arc<dyn Peek>>,
     passes_over: bool,
-    refrain: Arc<Refrain>,
+    repeated_failures: Arc<RepeatedFailures>,
 }
 
 impl Store {
@@ -136,7 +136,7 @@ impl Store {
             retention,
             peek,
             passes_over,
-            refrain: Arc::default(),
+            repeated_failures: Arc::default(),
         };
         (store, batcher.run(ended))
     }
@@ -160,9 +160,9 @@ impl Store {
         &self.hints
     }
 
-    /// What the log has been told of it that is said again and again.
-    pub fn refrain(&self) -> &Refrain {
-        &self.refrain
+    /// Failures that the log is told of now and then, however often they come.
+    pub fn repeated_failures(&self) -> &RepeatedFailures {
+        &self.repeated_failures
     }
 
     /// Has a decision taken and committed, and gives back its outcome. `reads` is what it will surely need; what else

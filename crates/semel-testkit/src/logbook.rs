@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use semel_core::draft::{KeyRead, Reads};
+use semel_core::sight::Sight;
 use semel_core::slot::Due;
 use semel_core::time::Timestamp;
 use semel_core::unique::admit;
@@ -109,8 +110,11 @@ pub async fn state(backend: &dyn Backend) -> String {
                 KeyRead { key: identity.key, states: policy.states(), all: policy.needs_all_holders() };
             let snapshot = backend.load(&Reads { keys: vec![read], ..Reads::default() }).await.unwrap();
             let holders = &snapshot.peek_key(&identity.key).unwrap().holders;
-            let _infallible =
-                writeln!(text, "key {number} {with} {:?}", admit(policy, holders, snapshot.now, true));
+            let _infallible = writeln!(
+                text,
+                "key {number} {with} {:?}",
+                admit(policy, holders, snapshot.now, Sight::everything())
+            );
         }
     }
     for recorded in backend.events(0, u32::MAX).await.unwrap().events {

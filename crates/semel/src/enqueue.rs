@@ -179,7 +179,7 @@ fn request(
 
 /// On which terms this program's requests are read.
 pub(crate) fn terms(templates: &Templates) -> Terms<'_> {
-    Terms { templates: Some(templates), ..Terms::from(true) }
+    Terms { templates: Some(templates), ..Terms::trusted() }
 }
 
 /// Makes the job nobody's duplicate, for a test that does not care.
@@ -361,7 +361,7 @@ mod tests {
 
     fn offer(bytes: usize) -> Offer {
         let text = format!(r#"{{"type":"a.b","args":["{}"]}}"#, "x".repeat(bytes));
-        let (offer, _) = Enqueue::parse(&text, true).unwrap().into_parts();
+        let (offer, _) = Enqueue::parse(&text, Terms::trusted()).unwrap().into_parts();
         assert_eq!(offer.start, Start::Now);
         offer
     }

@@ -84,9 +84,9 @@ impl Open {
         self
     }
 
-    /// This program relays the outbox of its database, beside whoever else does. Entries are decided by the templates of whoever takes
-    /// them, this program's by those that it has (`templates`), by none where it has none: so all who relay one database
-    /// have the same templates. Servers (`semel serve`) do it unasked. Other stores have no outbox.
+    /// Makes this program relay the outbox of its PostgreSQL database. Several programs may relay the same one; servers (`semel serve`)
+    /// always do. Whichever takes an entry applies its own templates to it (here those of `templates`, if any), so give all of them the
+    /// same templates. Only PostgreSQL has an outbox.
     #[cfg(feature = "postgres")]
     pub fn relay_outbox(mut self) -> Self {
         self.relays = true;

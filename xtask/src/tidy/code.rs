@@ -49,7 +49,8 @@ pub fn is_word(character: char) -> bool {
     character.is_alphanumeric() || character == '_'
 }
 
-fn first_word(text: &str) -> &str {
+/// The name that `text` begins with, after spaces; empty when it begins with something else.
+pub fn first_word(text: &str) -> &str {
     let text = text.trim_start();
     text.split(|character| !is_word(character)).next().unwrap_or(text)
 }
@@ -205,7 +206,7 @@ fn test_items(tokens: &str) -> Vec<(usize, usize)> {
 }
 
 /// The end of the item that begins at its attributes: after its body, or after its semicolon.
-fn item_end(tokens: &str) -> usize {
+pub fn item_end(tokens: &str) -> usize {
     let mut depth = 0usize;
     let mut is_in_body = false;
     for (index, character) in tokens.char_indices() {

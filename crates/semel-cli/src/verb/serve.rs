@@ -1,5 +1,7 @@
 //! `semel serve`.
 
+mod hangup;
+
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
@@ -15,11 +17,14 @@ use crate::failure::{Context, Failure};
 use crate::host::{Host, Opened};
 use crate::log_writer::{LogWriter, WrittenAtEnd};
 use crate::otlp::Exporter;
+use crate::place::Place;
 use crate::print;
 use crate::stop::Stop;
 use crate::tokens::{Entry, TokenFile};
 use crate::verb::doctor::off;
 use crate::verb::templates;
+
+use self::hangup::Hangup;
 
 /// More connections than a process has descriptors for.
 const CONNECTIONS_MAX: usize = 1 << 20;
@@ -99,55 +104,27 @@ impl Serve {
         let _written_at_end = start_log(&settings.log, &settings.log_format)?;
         let (mut stop, hangup) = (Stop::new()?, Hangup::new()?);
         check_own(&settings)?;
-        let tokens = match tokens(&settings)? {
-            Some(tokens) if tokens.is_empty() && settings.token_store.is_none() => return Err(no_token()),
-            Some(tokens) => Tokens::only(tokens),
-            None => Tokens::default(),
-        };
-        let (exporter, spans) = match &settings.otlp {
-            Some(url) => {
-                let (exporter, spans) = Exporter::start(url)?;
-                (Some(exporter), Some(spans))
-            }
-            None => (None, None),
-        };
+        let tokens = let_in(&settings)?;
+        let (exporter, spans) = settings.otlp.as_deref().map(Exporter::start).transpose()?.unzip();
         let templates = TemplateSet::new(templates::of(&settings)?);
-        let webhooks = Rules { allow_private: self.webhooks_allow_private };
         let config = Config {
             allow_reset: self.allow_reset,
-            webhooks,
+            webhooks: self.rules(),
             tokens: tokens.clone(),
             templates: templates.clone(),
             sample_policies: settings.sample_policies,
             spans,
             ..Config::default()
         };
-        let limits = Limits {
-            connections: self.max_connections.clamp(1, CONNECTIONS_MAX),
-            drain: Duration::from_secs(self.drain),
-            ..Limits::default()
-        };
-        let tls = match certificate(&settings)? {
-            Some((certificate, key)) => {
-                Some(Tls::new(&certificate, &key).map_err(|error| Failure::usage(error.to_string()))?)
-            }
-            None => None,
-        };
-        let store = match self.min_replicas {
-            None => settings.store.clone(),
-            Some(replicas) => settings.store.with_replicas(replicas)?,
-        };
-        let store = match self.partitions {
-            None => store,
-            Some(partitions) => store.with_partitions(partitions)?,
-        };
+        let tls = tls_of(&settings)?;
+        let store = self.store(&settings)?;
         for thought in templates::thoughts(&templates.get()) {
             tracing::warn!(advice = thought, "a template's policy may not mean what it says");
         }
         let starting = async {
             let opened = Opened::open(&store).await?.keeping(settings.retention.clone());
             opened.warn_if_empty(&store).await;
-            Host::start_with(opened, &settings.listen, config, limits, tls.clone()).await
+            Host::start_with(opened, &settings.listen, config, self.limits(), tls.clone()).await
         };
         let mut host = tokio::select! {
             started = starting => started?,
@@ -156,56 +133,46 @@ impl Serve {
                 return Ok(());
             }
         };
-        host.deliver(webhooks, templates.clone());
+        host.deliver(self.rules(), templates.clone());
         host.announce()?;
-        // It is there to serve, whether or not anybody reads where.
-        if let Err(error) = print::try_put(format_args!("listening on {}\n", host.url())) {
-            tracing::warn!(%error, "nobody is told on stdout where it listens");
-        }
-        tracing::info!(url = host.url(), %store, ?tokens, tls = tls.is_some(), "ready");
-        if let Some(offset) = host.time_offset().await.filter(|offset| offset.is_notable()) {
-            tracing::warn!(advice = off(offset), "a clock is wrong, or was");
-        }
-        if tls.is_none() && !host.is_local() {
-            tracing::warn!(
-                "tokens cross the network unprotected; use --tls-cert and --tls-key, or a proxy that ends TLS"
-            );
-        }
+        tell_ready(&host, &store, &tokens, tls.is_some()).await;
         let reloading = hangup.each(|| self.reload(globals, &tokens, tls.as_ref(), &templates));
         let poison = tokio::select! {
             () = stop.next() => None,
             poison = host.broken() => Some(poison),
             () = reloading => None,
         };
-        tracing::info!("stopping: requests under way may end");
-        let stopping = async {
-            let stopped = host.stop().await;
-            if let Some(exporter) = exporter {
-                exporter.stop().await;
-            }
-            stopped
-        };
-        let has_failed = poison.is_some();
-        let broken_off = async {
-            if has_failed {
-                // Nobody has told it to stop yet.
-                stop.next().await;
-                tracing::info!("told to stop, which it does already: once more breaks off what is under way");
-            }
-            stop.next().await;
-        };
-        let stopped = tokio::select! {
-            stopped = stopping => stopped,
-            // What is acknowledged is in the store, as after a crash.
-            () = broken_off => Err(Failure::failed("told to stop twice: what was under way was broken off")
-                .next("who got no answer may send the same again, with its id")),
-        };
+        let stopped = end(host, exporter, &mut stop, poison.is_some()).await;
         match poison {
             None => stopped,
             Some(why) => Err(Failure::failed(why).next(
                 "look at the disk and start the server again; if the file is damaged, semel restore a backup",
             )),
         }
+    }
+
+    const fn rules(&self) -> Rules {
+        Rules { allow_private: self.webhooks_allow_private }
+    }
+
+    fn limits(&self) -> Limits {
+        Limits {
+            connections: self.max_connections.clamp(1, CONNECTIONS_MAX),
+            drain: Duration::from_secs(self.drain),
+            ..Limits::default()
+        }
+    }
+
+    /// The store that is set, with what this verb's own flags say of it.
+    fn store(&self, settings: &Settings) -> Result<Place, Failure> {
+        let mut store = settings.store.clone();
+        if let Some(replicas) = self.min_replicas {
+            store = store.with_replicas(replicas)?;
+        }
+        if let Some(partitions) = self.partitions {
+            store = store.with_partitions(partitions)?;
+        }
+        Ok(store)
     }
 
     /// What is set, by this verb's own flags first.
@@ -269,6 +236,53 @@ impl Serve {
     }
 }
 
+/// Says that it is there to serve, and what is odd about it.
+async fn tell_ready(host: &Host, store: &Place, tokens: &Tokens, has_tls: bool) {
+    // It is there to serve, whether or not anybody reads where.
+    if let Err(error) = print::try_put(format_args!("listening on {}\n", host.url())) {
+        tracing::warn!(%error, "nobody is told on stdout where it listens");
+    }
+    tracing::info!(url = host.url(), %store, ?tokens, tls = has_tls, "ready");
+    if let Some(offset) = host.time_offset().await.filter(|offset| offset.is_notable()) {
+        tracing::warn!(advice = off(offset), "a clock is wrong, or was");
+    }
+    if !has_tls && !host.is_local() {
+        tracing::warn!(
+            "tokens cross the network unprotected; use --tls-cert and --tls-key, or a proxy that ends TLS"
+        );
+    }
+}
+
+/// Lets what is under way end, until it is told to stop a second time. `has_failed` says that nobody has told it once.
+async fn end(
+    host: Host,
+    exporter: Option<Exporter>,
+    stop: &mut Stop,
+    has_failed: bool,
+) -> Result<(), Failure> {
+    tracing::info!("stopping: requests under way may end");
+    let stopping = async {
+        let stopped = host.stop().await;
+        if let Some(exporter) = exporter {
+            exporter.stop().await;
+        }
+        stopped
+    };
+    let broken_off = async {
+        if has_failed {
+            stop.next().await;
+            tracing::info!("told to stop, which it does already: once more breaks off what is under way");
+        }
+        stop.next().await;
+    };
+    tokio::select! {
+        stopped = stopping => stopped,
+        // What is acknowledged is in the store, as after a crash.
+        () = broken_off => Err(Failure::failed("told to stop twice: what was under way was broken off")
+            .next("who got no answer may send the same again, with its id")),
+    }
+}
+
 /// Takes the tokens that the files have now: all of them, or none where a file makes no sense.
 fn retake_tokens(settings: &Settings, present: &Tokens) -> Result<Left, Failure> {
     let tokens = tokens(settings)?;
@@ -308,6 +322,15 @@ fn check_own(settings: &Settings) -> Result<(), Failure> {
     }
     Err(Failure::usage("SEMEL_TOKEN, or token in semel.toml, is the token to call a server with, and lets nobody in")
         .next("name the tokens that do: --tokens FILE (of semel token create), or for tests --token-file FILE (one a line, each may do everything); or unset it to serve without tokens"))
+}
+
+/// Who is let in when it starts. A file that names nobody is an error, but for one that may be written to later.
+fn let_in(settings: &Settings) -> Result<Tokens, Failure> {
+    match tokens(settings)? {
+        Some(tokens) if tokens.is_empty() && settings.token_store.is_none() => Err(no_token()),
+        Some(tokens) => Ok(Tokens::only(tokens)),
+        None => Ok(Tokens::default()),
+    }
 }
 
 /// The tokens of both files; `None` when neither is named.
@@ -353,6 +376,11 @@ fn certificate(settings: &Settings) -> Result<Option<Pem>, Failure> {
     }
 }
 
+fn tls_of(settings: &Settings) -> Result<Option<Tls>, Failure> {
+    let Some((certificate, key)) = certificate(settings)? else { return Ok(None) };
+    Ok(Some(Tls::new(&certificate, &key).map_err(|error| Failure::usage(error.to_string()))?))
+}
+
 /// The log of this process, from now on. What is logged is written by the time that what this gives is gone, unless nobody reads it.
 fn start_log(level: &str, format: &str) -> Result<WrittenAtEnd, Failure> {
     let level = LevelFilter::from_str(level).map_err(|_| {
@@ -383,38 +411,6 @@ fn start_log(level: &str, format: &str) -> Result<WrittenAtEnd, Failure> {
     };
     started.context("cannot start the log")?;
     Ok(written_at_end)
-}
-
-/// Signals to read the settings again.
-struct Hangup {
-    #[cfg(unix)]
-    signals: tokio::signal::unix::Signal,
-}
-
-impl Hangup {
-    /// Registered at once: unhandled, the signal would end the process.
-    fn new() -> Result<Self, Failure> {
-        Ok(Self {
-            #[cfg(unix)]
-            signals: tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup())
-                .context("cannot listen for signals")?,
-        })
-    }
-
-    /// Does something at each, for ever.
-    #[cfg(unix)]
-    async fn each(mut self, mut then: impl FnMut()) {
-        while self.signals.recv().await.is_some() {
-            then();
-        }
-        std::future::pending::<()>().await;
-    }
-
-    /// There are none here.
-    #[cfg(not(unix))]
-    async fn each(self, _: impl FnMut()) {
-        std::future::pending::<()>().await;
-    }
 }
 
 #[cfg(test)]

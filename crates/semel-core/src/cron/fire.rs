@@ -22,6 +22,55 @@ use crate::waiting::{self, Added};
 
 use super::{Cron, Decision, Overlap, Tick};
 
+/// Who has a tick decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// Its time has come.
+    Clock,
+    /// Somebody asked for it by hand.
+    Operator,
+}
+
+/// A tick that is to be decided.
+pub(super) struct Firing<'c> {
+    /// The cron's name.
+    pub(super) name: &'c CronName,
+    /// The cron's job.
+    pub(super) offer: Offer,
+    /// The time the tick stands for.
+    pub(super) tick: Timestamp,
+    /// The id of the job that it admits.
+    pub(super) id: JobId,
+    /// Why it is decided now.
+    pub(super) cause: Cause,
+}
+
+/// What a tick does about jobs of earlier ones that go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Course {
+    /// It offers nothing.
+    Skip,
+    /// It offers its job, which waits for their end.
+    Hold,
+    /// It cancels them, and offers its job in their place.
+    CancelFirst,
+    /// It offers its job, whatever goes on.
+    Offer,
+}
+
+/// What a tick does by the overlap policy, while so many of the cron's jobs go on, `own` of them themselves and the others by one that
+/// replaced them. `start` is when the tick's own job may start.
+fn overlap(policy: Overlap, own: usize, going: usize, start: Start) -> Course {
+    match policy {
+        Overlap::Skip if own > 0 && !is_planted(Bug::OverlapIgnored) => Course::Skip,
+        Overlap::Enqueue if going >= CRON_JOBS_LIVE_MAX => Course::Skip,
+        // What people are to activate waits for them alone.
+        Overlap::Enqueue if going > 0 && start != Start::OnActivation => Course::Hold,
+        Overlap::CancelPrevious if own > 0 => Course::CancelFirst,
+        Overlap::Skip | Overlap::Allow | Overlap::CancelPrevious | Overlap::Enqueue => Course::Offer,
+    }
+}
+
 /// A job of the cron that has not ended, or has been replaced by one that has not.
 struct Going {
     /// The cron's own.
@@ -39,111 +88,127 @@ impl Going {
 /// Applies the overlap policy and offers the job.
 pub(super) fn fire(
     draft: &mut Draft,
-    name: &CronName,
     cron: &mut Cron,
-    mut offer: Offer,
-    tick: Timestamp,
-    id: JobId,
-    by_hand: bool,
+    mut firing: Firing<'_>,
 ) -> Result<Result<Tick, Corrupt>, Missing> {
-    let now = draft.now();
-    let mut ticked =
-        Tick { tick: tick.as_micros(), at: now.as_micros(), decision: Decision::Fired, by_hand, job: None };
-    let letters = dead_letters(draft, cron, id)?;
-    let going = going(draft, cron, id)?;
+    let letters = dead_letters(draft, cron, firing.id)?;
+    let going = going(draft, cron, firing.id)?;
     cron.set_live(&letters, going.iter().map(|going| going.id));
     let own: Vec<JobId> = going.iter().filter(|going| going.is_own()).map(|going| going.id).collect();
-    let is_skipped = match cron.overlap {
-        Overlap::Skip => !own.is_empty() && !is_planted(Bug::OverlapIgnored),
-        Overlap::Enqueue => going.len() >= CRON_JOBS_LIVE_MAX,
-        Overlap::Allow | Overlap::CancelPrevious => false,
-    };
+    let course = overlap(cron.overlap, own.len(), going.len(), firing.offer.start);
     let last = going.iter().rfind(|going| going.is_own()).or(going.last()).map(|going| going.head.id);
-    if is_skipped {
-        return Ok(Ok(skip(draft, name, cron, &offer, id, ticked, last)));
+    if course == Course::Skip {
+        return Ok(Ok(firing.decide(draft, cron, Decision::Skipped, last)));
     }
-    offer.id = Some(id);
-    offer.body = match signed(&offer.body, cron.template(), name, tick) {
+    firing.offer.id = Some(firing.id);
+    firing.offer.body = match signed(&firing.offer.body, cron.template(), firing.name, firing.tick) {
         Ok(body) => body,
         Err(corrupt) => return Ok(Err(corrupt)),
     };
+    if course == Course::Hold {
+        firing.offer.start = match firing.offer.start {
+            Start::Later(when) => Start::Held(when),
+            _ => Start::OnActivation,
+        };
+    }
     let before = draft.mark();
-    // What people are to activate waits for them alone.
-    let is_held = cron.overlap == Overlap::Enqueue && !going.is_empty() && offer.start != Start::OnActivation;
-    match cron.overlap {
-        // Those that wait first, or the end of the one that runs would let them go.
-        Overlap::CancelPrevious => each(own.iter().rev(), |id| cancel(draft, *id)).map(drop)?,
-        Overlap::Enqueue if is_held => {
-            offer.start = match offer.start {
-                Start::Later(when) => Start::Held(when),
-                _ => Start::OnActivation,
-            };
-        }
-        Overlap::Enqueue | Overlap::Skip | Overlap::Allow => {}
-    }
-    let mut outcome = enqueue(draft, &offer)?;
-    if !own.is_empty() && cron.overlap == Overlap::CancelPrevious && decided(&outcome).0 != Decision::Fired {
-        // Nothing has taken their place, so they go on; what a duplicate writes, it writes beside them.
-        draft.back_to(before);
-        let beside = enqueue(draft, &offer)?;
-        if decided(&beside).0 == Decision::Fired {
-            draft.back_to(before);
-        } else {
-            outcome = beside;
-        }
-    }
+    let outcome = match course {
+        Course::CancelFirst => offer_instead(draft, &firing.offer, &own)?,
+        Course::Hold | Course::Offer | Course::Skip => enqueue(draft, &firing.offer)?,
+    };
+    deferred::note(draft, &firing.offer, &outcome, &format!("cron {}", firing.name))?;
     let (decision, job) = decided(&outcome);
-    deferred::note(draft, &offer, &outcome, &format!("cron {name}"))?;
-    let mut behind = HashSet::<JobId>::new();
-    if let (Decision::Fired, Some(head), true) = (decision, job, is_held) {
-        // The admission itself may have replaced one that it was to wait for.
-        let left = self::going(draft, cron, head.id)?;
-        // Only one that took a place has anybody behind it.
-        let is_replacing = matches!(outcome, Outcome::Replaced { .. });
-        let waits = if is_replacing { who_wait_for(draft, head, &left)? } else { HashSet::new() };
-        if hold_back(draft, head, &left, &waits)? == Added::TooMany {
+    if let (Decision::Fired, Some(head)) = (decision, job) {
+        let behind = match course {
+            Course::Hold => line_up(draft, cron, head, &outcome)?,
+            Course::CancelFirst | Course::Offer | Course::Skip => Some(HashSet::new()),
+        };
+        let Some(behind) = behind else {
             // Rather none than two at once.
             draft.back_to(before);
-            return Ok(Ok(skip(draft, name, cron, &offer, id, ticked, last)));
-        }
-        behind.extend(left.iter().filter(|going| waits.contains(&going.head.id)).map(|going| going.id));
+            return Ok(Ok(firing.decide(draft, cron, Decision::Skipped, last)));
+        };
+        let others = going.iter().map(|going| going.id).filter(|id| *id != head.id);
+        // Behind those it waits for, and before those that wait for it: the next tick is held back by the last that waits.
+        let (behind, ahead): (Vec<JobId>, Vec<JobId>) = others.partition(|id| behind.contains(id));
+        cron.set_live(&letters, ahead.into_iter().chain([head.id]).chain(behind));
     }
-    ticked.decision = decision;
-    ticked.job = job.map(|head| head.id.to_string());
-    match (decision, job) {
-        (Decision::Fired, Some(head)) => {
-            cron.run_count += 1;
-            cron.last_run_at = Some(now.as_micros());
-            cron.last_job.clone_from(&ticked.job);
-            let others = going.iter().map(|going| going.id).filter(|id| *id != head.id);
-            // Behind those it waits for, and before those that wait for it: the next tick is held back by the last that waits.
-            let (behind, ahead): (Vec<JobId>, Vec<JobId>) = others.partition(|id| behind.contains(id));
-            cron.set_live(&letters, ahead.into_iter().chain([head.id]).chain(behind));
-        }
-        // The job of a duplicate may be anybody's: the overlap policy is about the cron's own.
-        _ => cron.skip_count += 1,
-    }
-    tell(draft, name, &offer, id, &ticked);
-    cron.remember(ticked.clone());
-    Ok(Ok(ticked))
+    // The job of a duplicate may be anybody's: the overlap policy is about the cron's own.
+    Ok(Ok(firing.decide(draft, cron, decision, job.map(|head| head.id))))
 }
 
-/// The tick admits nothing, because a job of an earlier one goes on.
-fn skip(
+impl Firing<'_> {
+    /// Notes what became of the tick, in the cron and in the log. `job` is the one that was admitted, or stood in the way.
+    fn decide(&self, draft: &mut Draft, cron: &mut Cron, decision: Decision, job: Option<JobId>) -> Tick {
+        let ticked = Tick {
+            tick: self.tick.as_micros(),
+            at: draft.now().as_micros(),
+            decision,
+            by_hand: self.cause == Cause::Operator,
+            job: job.map(|id| id.to_string()),
+        };
+        if decision == Decision::Fired {
+            cron.run_count += 1;
+            cron.last_run_at = Some(ticked.at);
+            cron.last_job.clone_from(&ticked.job);
+        } else {
+            cron.skip_count += 1;
+        }
+        self.tell(draft, &ticked);
+        cron.remember(ticked.clone());
+        ticked
+    }
+
+    /// Tells the log what became of it, in the commit that decides it.
+    fn tell(&self, draft: &mut Draft, tick: &Tick) {
+        let (kind, amount) = match tick.decision {
+            Decision::Fired => (EventKind::CronTriggered, u32::from(tick.by_hand)),
+            Decision::Skipped => (EventKind::CronSkipped, Skip::Overlap as u32),
+            Decision::Duplicate => (EventKind::CronSkipped, Skip::Duplicate as u32),
+            Decision::Rejected => (EventKind::CronSkipped, Skip::Rejected as u32),
+        };
+        let Offer { job_type, queue, .. } = &self.offer;
+        draft.tell_of(Event::of_tick(kind, self.name, self.id, job_type, queue, amount));
+    }
+}
+
+/// Offers the job in the place of those that go on, which end where it is admitted and not otherwise.
+fn offer_instead(draft: &mut Draft, offer: &Offer, own: &[JobId]) -> Result<Outcome, Missing> {
+    let before = draft.mark();
+    // Those that wait first, or the end of the one that runs would let them go.
+    each(own.iter().rev(), |id| cancel(draft, *id)).map(drop)?;
+    let instead = enqueue(draft, offer)?;
+    if decided(&instead).0 == Decision::Fired {
+        return Ok(instead);
+    }
+    // Nothing has taken their place, so they go on; what a duplicate writes, it writes beside them.
+    draft.back_to(before);
+    let beside = enqueue(draft, offer)?;
+    if decided(&beside).0 == Decision::Fired {
+        draft.back_to(before);
+        return Ok(instead);
+    }
+    Ok(beside)
+}
+
+/// Holds the job that was admitted back for those that go on. Gives back which of the cron's jobs wait for it instead; none when it
+/// cannot be held back, because too many are already.
+fn line_up(
     draft: &mut Draft,
-    name: &CronName,
-    cron: &mut Cron,
-    offer: &Offer,
-    id: JobId,
-    mut ticked: Tick,
-    because_of: Option<JobId>,
-) -> Tick {
-    ticked.decision = Decision::Skipped;
-    ticked.job = because_of.map(|id| id.to_string());
-    cron.skip_count += 1;
-    tell(draft, name, offer, id, &ticked);
-    cron.remember(ticked.clone());
-    ticked
+    cron: &Cron,
+    head: &Head,
+    outcome: &Outcome,
+) -> Result<Option<HashSet<JobId>>, Missing> {
+    // The admission itself may have replaced one that it was to wait for.
+    let left = going(draft, cron, head.id)?;
+    // Only one that took a place has anybody behind it.
+    let is_replacing = matches!(outcome, Outcome::Replaced { .. });
+    let waits = if is_replacing { who_wait_for(draft, head, &left)? } else { HashSet::new() };
+    if hold_back(draft, head, &left, &waits)? == Added::TooMany {
+        return Ok(None);
+    }
+    let behind = left.iter().filter(|going| waits.contains(&going.head.id));
+    Ok(Some(behind.map(|going| going.id).collect()))
 }
 
 /// The cron's jobs in the dead letter list: one that is sent back goes on again. `but` is the job of this tick.
@@ -214,17 +279,6 @@ fn hold_back(
     Ok(held)
 }
 
-/// Tells the log what became of a tick, in the commit that decides it.
-fn tell(draft: &mut Draft, name: &CronName, offer: &Offer, id: JobId, tick: &Tick) {
-    let (kind, amount) = match tick.decision {
-        Decision::Fired => (EventKind::CronTriggered, u32::from(tick.by_hand)),
-        Decision::Skipped => (EventKind::CronSkipped, Skip::Overlap as u32),
-        Decision::Duplicate => (EventKind::CronSkipped, Skip::Duplicate as u32),
-        Decision::Rejected => (EventKind::CronSkipped, Skip::Rejected as u32),
-    };
-    draft.tell_of(Event::of_tick(kind, name, id, &offer.job_type, &offer.queue, amount));
-}
-
 /// What an admission means to a tick, and the job it is about.
 fn decided(outcome: &Outcome) -> (Decision, Option<&Head>) {
     match outcome {
@@ -258,4 +312,42 @@ fn signed(body: &[u8], template: &str, name: &CronName, tick: Timestamp) -> Resu
     body.meta = serde_json::to_string(&meta).map_err(corrupt)?.into();
     body.request_digest = Some(Sha256::digest(template.as_bytes()).into());
     body.encode()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use crate::enqueue::When;
+
+    use super::{CRON_JOBS_LIVE_MAX, Course, Overlap, Start, overlap};
+
+    #[test]
+    fn the_overlap_policy_and_what_goes_on_say_what_a_tick_does() {
+        const MAX: usize = CRON_JOBS_LIVE_MAX;
+        let later = Start::Later(When::In(Duration::from_secs(1)));
+        for (policy, own, going, start, course) in [
+            (Overlap::Skip, 0, 0, Start::Now, Course::Offer),
+            // One that replaced the cron's job may be anybody's.
+            (Overlap::Skip, 0, 1, Start::Now, Course::Offer),
+            (Overlap::Skip, 1, 1, Start::Now, Course::Skip),
+            (Overlap::Skip, 1, 2, Start::OnActivation, Course::Skip),
+            (Overlap::Allow, 0, 0, Start::Now, Course::Offer),
+            (Overlap::Allow, MAX, MAX, Start::Now, Course::Offer),
+            (Overlap::CancelPrevious, 0, 0, Start::Now, Course::Offer),
+            (Overlap::CancelPrevious, 0, 1, Start::Now, Course::Offer),
+            (Overlap::CancelPrevious, 1, 2, Start::Now, Course::CancelFirst),
+            (Overlap::CancelPrevious, MAX, MAX, Start::OnActivation, Course::CancelFirst),
+            (Overlap::Enqueue, 0, 0, Start::Now, Course::Offer),
+            (Overlap::Enqueue, 0, 1, Start::Now, Course::Hold),
+            (Overlap::Enqueue, 1, 1, later, Course::Hold),
+            (Overlap::Enqueue, 1, 1, Start::OnActivation, Course::Offer),
+            (Overlap::Enqueue, 1, MAX - 1, Start::Now, Course::Hold),
+            (Overlap::Enqueue, 0, MAX, Start::Now, Course::Skip),
+            (Overlap::Enqueue, MAX, MAX, Start::OnActivation, Course::Skip),
+        ] {
+            let what = format!("{} with {own} of {going}, {start:?}", policy.name());
+            assert_eq!(overlap(policy, own, going, start), course, "{what}");
+        }
+    }
 }

@@ -1,11 +1,14 @@
-//! What decisions change of a key's holders in the overlay, and how that is taken back.
+//! Which of a key's holders a decision sees, what it changes of them in the overlay, and how that is taken back.
 
 use crate::ident::JobId;
 use crate::job::Head;
+use crate::limits::HOLDERS_PER_KEY_MAX;
 use crate::planted::{Bug, is_planted};
-use crate::unique::UniqueKey;
+use crate::state::StateSet;
+use crate::time::Timestamp;
+use crate::unique::{UniqueKey, deciding, is_kept, leave_out_outlived};
 
-use super::snapshot::KeyView;
+use super::snapshot::{KeyRead, KeyView};
 use super::undo::Undo;
 use super::{Draft, push_one};
 
@@ -23,6 +26,33 @@ pub(super) struct Before {
 }
 
 impl KeyView {
+    /// A view at `now` of what a store found: every holder in the states that `covered` names, each with the time until which it is
+    /// kept for its key's sake alone, if it is. Those whose time is over are none, and the rest is [reduced](Self::reduce).
+    pub fn of(
+        version: u64,
+        found: impl IntoIterator<Item = (Head, Option<Timestamp>)>,
+        covered: &KeyRead,
+        now: Timestamp,
+    ) -> Self {
+        let is_there = |until: Option<Timestamp>| until.is_none_or(|until| is_kept(until, now));
+        let holders = found.into_iter().filter_map(|(head, until)| is_there(until).then_some(head)).collect();
+        let mut view = Self::new(version, holders, covered, false);
+        view.reduce();
+        view
+    }
+
+    /// Leaves out the holders that another [outlives](crate::unique::outlives), if the view covers ended ones, and of more than
+    /// [`HOLDERS_PER_KEY_MAX`] those that [cannot change an admission](deciding()). Then they are too many, however few are left.
+    pub fn reduce(&mut self) {
+        if self.states.intersects(StateSet::FINISHED) {
+            leave_out_outlived(&mut self.holders);
+        }
+        if self.holders.len() > HOLDERS_PER_KEY_MAX {
+            self.holders = deciding(self.holders.iter()).into_iter().cloned().collect();
+            self.too_many = true;
+        }
+    }
+
     /// Gives a holder its new values, or adds one. Says what was there.
     pub(super) fn apply(&mut self, head: &Head, held_before: bool, command: u32) -> Before {
         let mut before = self.as_it_is();

@@ -250,13 +250,12 @@ pub(super) fn blocks_by(hold: &Hold, while_active: bool, holder: &Head, now: Tim
 /// [`UniquePolicy::needs_all_holders`]). `sight` is what the caller may see of other people's jobs.
 ///
 /// Nothing is allocated unless holders have to be listed.
-pub fn admit<'h, 'q>(
+pub fn admit<'h>(
     policy: &UniquePolicy,
     holders: impl IntoIterator<Item = &'h Head>,
     now: Timestamp,
-    sight: impl Into<Sight<'q>>,
+    sight: Sight<'_>,
 ) -> Admission {
-    let sight = sight.into();
     let mut named: Option<&Head> = None;
     let mut disclose = policy.disclose();
     // Whether the decision would have to do something to a job that is not there for the caller.
@@ -318,8 +317,7 @@ pub fn admit<'h, 'q>(
 
 /// Whether an answer may show a holder: by the strictest of what the offered job's policy says, of what its caller may
 /// see, and of what the holder's own policy says. So nobody who probes can choose it.
-pub fn disclosed<'q>(incoming: Disclose, sight: impl Into<Sight<'q>>, holder: &Head) -> Disclose {
-    let sight = sight.into();
+pub fn disclosed(incoming: Disclose, sight: Sight<'_>, holder: &Head) -> Disclose {
     strictest(incoming, sight.inspect && sight.sees(&holder.queue), holder)
 }
 

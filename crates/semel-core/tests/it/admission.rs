@@ -152,7 +152,7 @@ fn all_the_runs_that_are_replaced_are_waited_for() {
         Head { lease: Some(Box::new(lease)), ..head(row, State::Active, 5) }
     });
     let waits = policy(r#"{"on_conflict":"replace","when_active":"wait"}"#);
-    let told = admit(&waits, &runs, NOW, true);
+    let told = admit(&waits, &runs, NOW, Sight::everything());
     assert!(matches!(told, Admission::Replace { wait_until: Some(at), .. } if at == ago(-9)), "{told:?}");
 }
 
@@ -162,7 +162,9 @@ fn a_holder_that_another_outlives_is_not_renewed() {
     let sliding = policy(r#"{"period":"PT1H","period_from":"last_duplicate","states":["completed"]}"#);
     let of = |row, age| Head { hold: sliding.hold(), ..head(row, State::Completed, age) };
     let (older, newer) = (of(0, 9), of(1, 5));
-    let Admission::Reject { renew, .. } = admit(&sliding, [&older, &newer], NOW, true) else { panic!() };
+    let Admission::Reject { renew, .. } = admit(&sliding, [&older, &newer], NOW, Sight::everything()) else {
+        panic!()
+    };
     assert_eq!(renew, [newer.id]);
 }
 
@@ -201,13 +203,13 @@ fn the_strictest_word_on_disclosure_counts() {
         renew: Vec::new(),
     };
     let existing = Admission::Existing { holder: open.id, renew: Vec::new() };
-    assert_eq!(admit(&ignore, [&open], NOW, true), existing);
-    assert_eq!(admit(&ignore, [&open], NOW, false), undisclosed);
-    assert_eq!(admit(&ignore, [&open, &closed], NOW, true), undisclosed);
-    assert_eq!(admit(&ignore, [&open, &expired], NOW, true), existing);
+    assert_eq!(admit(&ignore, [&open], NOW, Sight::everything()), existing);
+    assert_eq!(admit(&ignore, [&open], NOW, Sight { inspect: false, ..Sight::everything() }), undisclosed);
+    assert_eq!(admit(&ignore, [&open, &closed], NOW, Sight::everything()), undisclosed);
+    assert_eq!(admit(&ignore, [&open, &expired], NOW, Sight::everything()), existing);
     let replace = policy(r#"{"on_conflict":"replace","disclose":"never"}"#);
     assert!(matches!(
-        admit(&replace, [&open], NOW, true),
+        admit(&replace, [&open], NOW, Sight::everything()),
         Admission::Replace { disclose: Disclose::Never, .. }
     ));
 }
@@ -256,7 +258,7 @@ fn period() -> impl Strategy<Value = Option<Period>> {
     ]
 }
 
-fn a_policy() -> impl Strategy<Value = UniquePolicy> {
+pub(crate) fn a_policy() -> impl Strategy<Value = UniquePolicy> {
     let choices = (0..OnConflict::ALL.len(), 0..PeriodFrom::ALL.len(), 0..Disclose::ALL.len());
     let states =
         prop_oneof![3 => any::<u8>(), 1 => Just(StateSet::ALL.bits()), 1 => Just(StateSet::LIVE.bits())];
@@ -286,7 +288,7 @@ fn age() -> impl Strategy<Value = i64> {
     ]
 }
 
-fn a_holder() -> impl Strategy<Value = Head> {
+pub(crate) fn a_holder() -> impl Strategy<Value = Head> {
     let times = (age(), age(), prop::option::of(age()), prop::option::of(-50..50_i64));
     (
         times,
@@ -346,7 +348,7 @@ fn newest_of_each(holders: &[Head]) -> Vec<&Head> {
 }
 
 /// The kind of an answer: all but which of several blocking holders it names.
-fn kind(admission: &Admission) -> (u8, Option<(RejectReason, Disclose)>) {
+pub(crate) fn kind(admission: &Admission) -> (u8, Option<(RejectReason, Disclose)>) {
     match admission {
         Admission::Create => (0, None),
         Admission::Existing { .. } => (1, None),
@@ -363,7 +365,7 @@ proptest! {
 
     #[test]
     fn a_job_is_created_exactly_when_nobody_blocks(policy in a_policy(), holders in holders(), inspect in any::<bool>()) {
-        let admission = admit(&policy, &holders, NOW, inspect);
+        let admission = admit(&policy, &holders, NOW, Sight { inspect, ..Sight::everything() });
         let is_blocked = holders.iter().any(|holder| blocks(&policy, holder, NOW).is_blocking());
         prop_assert_eq!(admission == Admission::Create, !is_blocked);
         if let Some(named) = admission.holder() {
@@ -393,12 +395,14 @@ proptest! {
             prop_assert_eq!(holder.queue.name(), "mail");
         }
         // It blocks nevertheless.
-        prop_assert_eq!(admission == Admission::Create, admit(&policy, &holders, NOW, true) == Admission::Create);
+        let seen = admit(&policy, &holders, NOW, Sight::everything());
+        prop_assert_eq!(admission == Admission::Create, seen == Admission::Create);
     }
 
     #[test]
     fn after_a_replacement_nobody_else_blocks(policy in a_policy(), holders in holders()) {
-        if let Admission::Replace { holders: replaced, scheduled_at, wait_until, .. } = admit(&policy, &holders, NOW, true) {
+        let admission = admit(&policy, &holders, NOW, Sight::everything());
+        if let Admission::Replace { holders: replaced, scheduled_at, wait_until, .. } = admission {
             let mut after = holders.clone();
             for holder in after.iter_mut().filter(|holder| replaced.contains(&holder.id)) {
                 prop_assert!(holder.state.is_live());
@@ -406,7 +410,7 @@ proptest! {
                 holder.finished_at = Some(NOW);
                 holder.lease = None;
             }
-            prop_assert_eq!(admit(&policy, &after, NOW, true), Admission::Create);
+            prop_assert_eq!(admit(&policy, &after, NOW, Sight::everything()), Admission::Create);
             let kept = holders.iter().any(|holder| replaced.contains(&holder.id) && holder.state == State::Scheduled);
             prop_assert_eq!(scheduled_at.is_some(), kept && policy.on_conflict() == OnConflict::ReplaceExceptSchedule);
             prop_assert!(wait_until.is_none() || policy.when_active() == semel_core::unique::WhenActive::Wait);
@@ -421,14 +425,15 @@ proptest! {
             let by = turn % turned.len();
             turned.rotate_left(by);
         }
-        prop_assert_eq!(admit(&policy, &holders, NOW, true), admit(&policy, &turned, NOW, true));
+        let told = [&holders, &turned].map(|holders| admit(&policy, holders, NOW, Sight::everything()));
+        prop_assert_eq!(&told[0], &told[1]);
     }
 
     #[test]
     fn live_holders_and_the_newest_finished_are_enough(policy in a_policy(), holders in holders(), inspect in any::<bool>()) {
-        let all = admit(&policy, &holders, NOW, inspect);
+        let all = admit(&policy, &holders, NOW, Sight { inspect, ..Sight::everything() });
         if !policy.needs_all_holders() {
-            let fewer = admit(&policy, newest_of_each(&holders), NOW, inspect);
+            let fewer = admit(&policy, newest_of_each(&holders), NOW, Sight { inspect, ..Sight::everything() });
             prop_assert_eq!(kind(&all), kind(&fewer));
             if policy.period().is_none() || policy.period_from() == PeriodFrom::Created {
                 prop_assert_eq!(all, fewer);
@@ -475,7 +480,10 @@ fn a_month_s_end_does_not_let_an_older_holder_outlive_a_newer_one() {
         ..head(row, State::Completed, 60 * 24 * 60)
     };
     let holders = [ended(0, "2026-01-30T23:00:00Z"), ended(1, "2026-01-31T01:00:00Z")];
-    assert_eq!(kind(&admit(&month, &holders, NOW, true)), kind(&admit(&month, &holders[1..], NOW, true)));
+    assert_eq!(
+        kind(&admit(&month, &holders, NOW, Sight::everything())),
+        kind(&admit(&month, &holders[1..], NOW, Sight::everything()))
+    );
 }
 
 #[test]

@@ -5,6 +5,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use semel_core::sight::Sight;
 use semel_core::state::{Event, State, next};
 use semel_core::unique::admit;
 
@@ -57,7 +58,7 @@ fn every_answer_to_a_duplicate() {
         let policy = policy(&format!(r#"{{"on_conflict":"{strategy}",{states}{more}}}"#));
         for (name, holders) in HOLDERS {
             let holders = holders();
-            let admission = admit(&policy, &holders, NOW, true);
+            let admission = admit(&policy, &holders, NOW, Sight::everything());
             writeln!(table, "{name:<30} -> {}", show(&admission, &holders)).unwrap();
         }
     }

@@ -3,6 +3,7 @@
 
 mod admission;
 mod canon;
+mod deciding;
 mod explanation;
 mod golden;
 mod grants;

@@ -50,7 +50,10 @@ fn what_is_in_another_queue_is_neither_shown_nor_touched() {
     let replace = policy(r#"{"on_conflict":"replace","states":["active","available"]}"#);
     let told = admit(&replace, [&running, &waiting], NOW, sight);
     assert_eq!(told, refused(&running, RejectReason::Undisclosed));
-    assert!(matches!(admit(&replace, [&running, &waiting], NOW, true), Admission::Replace { .. }));
+    assert!(matches!(
+        admit(&replace, [&running, &waiting], NOW, Sight::everything()),
+        Admission::Replace { .. }
+    ));
     // One that waits for no run is let go by no end of one.
     let let_go = within("billing", a_follow_up(6, State::Scheduled, 1));
     assert!(matches!(admit(&replace, [&running, &let_go], NOW, sight), Admission::Replace { .. }));

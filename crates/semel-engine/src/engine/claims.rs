@@ -21,8 +21,8 @@ use crate::apart::{Apart, PATIENCE, apart};
 use crate::deadline;
 use crate::job::Job;
 use crate::latency::What;
+use crate::lease_guard::LeaseGuard;
 use crate::limits::LimitSeen;
-use crate::untold::Untold;
 
 /// How often a claim looks again because somebody else was quicker with what it saw.
 const VAIN_LOOKS_MAX: u32 = 16;
@@ -75,11 +75,11 @@ impl Engine {
             closed.sort_unstable();
             closed.dedup();
             let store = self.shared.store.clone();
-            let keep = move |claimed: Claimed| (Untold::taken(&store, &claimed.jobs), claimed);
+            let keep = move |claimed: Claimed| (LeaseGuard::taken(&store, &claimed.jobs), claimed);
             let wish = Claim { closed, ..claim.clone() };
             let (taken, mut claimed) = self.shared.store.claim_keeping(wish, keep).await?;
             claimed.unclaimable.retain(|(id, _)| !left.contains(id));
-            let mut untold = vec![taken];
+            let mut guards = vec![taken];
             let room = limit.saturating_sub(claimed.jobs.len());
             let has_way = match self.not_granted(claimed.unclaimable, room, &claim.grant).await {
                 Ok(seen) => {
@@ -87,7 +87,7 @@ impl Engine {
                         claimed.jobs.extend(seen.granted);
                         put_in_line(&mut claimed.jobs, &claim.queues);
                     }
-                    untold.extend(seen.untold);
+                    guards.extend(seen.guards);
                     let before = passed.len();
                     passed.extend(seen.closed);
                     passed.sort_unstable();
@@ -101,12 +101,12 @@ impl Engine {
                 Err(error) if claimed.jobs.is_empty() => return Err(error),
                 // What the store has leased is the worker's, whatever became of the others.
                 Err(error) => {
-                    self.store().refrain().warn(NOT_GRANTED, &error);
+                    self.store().repeated_failures().warn(NOT_GRANTED, &error);
                     false
                 }
             };
             // From here on nothing is waited for.
-            untold.into_iter().for_each(Untold::told);
+            guards.into_iter().for_each(LeaseGuard::told);
             let jobs = self.readable(claimed.jobs)?;
             for Job { head, .. } in &jobs {
                 let waited = head.started_at.map_or(Duration::ZERO, |began| began.since(head.available_at));
@@ -256,7 +256,7 @@ impl Engine {
             let decide = move |draft: &mut Draft| Ok((limit::claim(draft, &ids, &grant, room)?, draft.now()));
             let leased = store.clone();
             let keep = move |(turns, now): (Vec<(JobId, Turn)>, Timestamp)| {
-                (Untold::granted(&leased, &turns), turns, now)
+                (LeaseGuard::granted(&leased, &turns), turns, now)
             };
             store.decide_keeping(PATIENCE, reads, decide, keep)
         };
@@ -273,7 +273,7 @@ impl Engine {
         let (mut unreadable, mut held_up) = (Vec::new(), Vec::new());
         let mut failed = None;
         for (ids, decided) in decided {
-            let (untold, turns, now) = match decided {
+            let (guard, turns, now) = match decided {
                 Apart::Done(decided) => decided,
                 Apart::HeldUp | Apart::Stalled => {
                     held_up.extend(ids);
@@ -288,7 +288,7 @@ impl Engine {
                     continue;
                 }
             };
-            seen.untold.push(untold);
+            seen.guards.push(guard);
             for (id, turn) in turns {
                 self.note_turn(id, turn, now, look, seen);
             }
@@ -319,7 +319,7 @@ impl Engine {
         match failed {
             Some(error) if seen.granted.is_empty() => Err(error),
             Some(error) => {
-                self.store().refrain().warn(NOT_GRANTED, &error);
+                self.store().repeated_failures().warn(NOT_GRANTED, &error);
                 Ok(())
             }
             None => Ok(()),
@@ -463,8 +463,8 @@ impl Engine {
 #[derive(Default)]
 struct Seen {
     granted: Vec<(Head, Full)>,
-    /// Their leases.
-    untold: Vec<Untold>,
+    /// What gives their leases back, should nobody be told of them.
+    guards: Vec<LeaseGuard>,
     /// How many were settled, so that they stand in nobody's way.
     settled: usize,
     /// Those that are still to be settled.

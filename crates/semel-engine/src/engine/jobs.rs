@@ -19,8 +19,8 @@ use super::Engine;
 use crate::apart::{Apart, PATIENCE, apart};
 use crate::hottest::Hot;
 use crate::latency::What;
+use crate::lease_guard;
 use crate::policies::Label;
-use crate::untold;
 
 /// Heads that one look at the hottest holders reads: commits wait while it does.
 const HOLDERS_AT_ONCE: usize = 100;
@@ -75,7 +75,7 @@ impl Engine {
     /// One that cannot be given back is free again when its lease ends.
     pub fn give_back_untold(&self, leases: impl IntoIterator<Item = (JobId, LeaseToken)>) {
         let stored = leases.into_iter().map(|(id, lease)| (self.space.stored_id(id), lease));
-        untold::give_back(&self.shared.store, stored);
+        lease_guard::give_back(&self.shared.store, stored);
     }
 
     /// A worker puts a job off by `wait`, and gets its attempt back.

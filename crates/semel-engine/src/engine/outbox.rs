@@ -47,8 +47,8 @@ impl Engine {
                     Ok(_) => Duration::ZERO,
                     Err(StoreError::Closed) => return,
                     Err(error) => {
-                        let refrain = engine.store().refrain();
-                        refrain.warn("the outbox could not be relayed; it is tried again", &error);
+                        let failures = engine.store().repeated_failures();
+                        failures.warn("the outbox could not be relayed; it is tried again", &error);
                         REST
                     }
                 };

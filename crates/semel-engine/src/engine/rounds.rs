@@ -3,7 +3,7 @@
 use std::sync::Weak;
 use std::time::Duration;
 
-use semel_store::refrain::Over;
+use semel_store::repeated::Over;
 use semel_store::{Store, StoreError};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
@@ -48,7 +48,7 @@ async fn go_round(store: &Store, engine: &Weak<Shared>, mut stop: watch::Receive
             Ok(rest) => rest.min(HOUSEKEEPING_EVERY),
             Err(StoreError::Closed) => return,
             Err(error) => {
-                store.refrain().warn("the duties could not use the store; they try again", &error);
+                store.repeated_failures().warn("the duties could not use the store; they try again", &error);
                 REST_AFTER_FAILURE
             }
         };
@@ -88,7 +88,7 @@ async fn go_round(store: &Store, engine: &Weak<Shared>, mut stop: watch::Receive
 
 /// Says what has failed again and again, whoever met with it, and does no more.
 fn tell_what_is_over(store: &Store) {
-    for Over { what, text, times } in store.refrain().over() {
+    for Over { what, text, times } in store.repeated_failures().over() {
         tracing::info!(what, error = text, times, "this has not happened for a minute");
     }
 }
@@ -117,7 +117,7 @@ where
 /// What a turn says. One that failed is taken again when it is time for the next.
 fn or_later(store: &Store, turn: Result<bool, StoreError>) -> bool {
     turn.unwrap_or_else(|error| {
-        store.refrain().warn("housekeeping failed; it is tried again", &error);
+        store.repeated_failures().warn("housekeeping failed; it is tried again", &error);
         false
     })
 }
@@ -195,7 +195,7 @@ async fn keep_store(store: &Store) {
                 Ok(false) => break,
                 Err(StoreError::Closed) => return,
                 Err(error) => {
-                    store.refrain().warn("the store could not keep house; it tries again", &error);
+                    store.repeated_failures().warn("the store could not keep house; it tries again", &error);
                     break;
                 }
             }

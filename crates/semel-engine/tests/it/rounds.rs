@@ -254,5 +254,5 @@ async fn a_store_that_stays_away_is_told_of_once_a_minute() {
     store.is_back.store(true, Ordering::SeqCst);
     sleep(10 * 60 * SECOND).await;
     assert_eq!(told(), during);
-    assert!(engine.store().refrain().over().is_empty(), "the duties have said that it is over");
+    assert!(engine.store().repeated_failures().over().is_empty(), "the duties have said that it is over");
 }

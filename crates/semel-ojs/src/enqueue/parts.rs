@@ -132,7 +132,7 @@ impl<'m> Parts<'m> {
     }
 
     /// What the template says where the request says nothing. Attributes that say one thing together come together.
-    pub(super) fn fill_in(&mut self, defaults: &'m Members<'m>) {
+    fn fill_in(&mut self, defaults: &'m Members<'m>) {
         let known = defaults.iter("").filter_map(|(name, value)| Some((Attribute::from_name(name)?, value)));
         let unsaid: Vec<(Attribute, Value<'m>)> =
             known.filter(|(attribute, _)| !self.slots.speak_of(*attribute)).collect();
@@ -141,8 +141,33 @@ impl<'m> Parts<'m> {
         }
     }
 
+    /// Goes by the template of the job's type. Gives back in which version: the one that is asked for, or the template's own, which is
+    /// then kept with the job.
+    pub(super) fn go_by(
+        &mut self,
+        template: &Template,
+        defaults: &'m Members<'m>,
+        asked: Option<String>,
+    ) -> Result<String, Invalid> {
+        // Passed over it would make the job another version's, with another key.
+        if let Some(misplaced) = self.misplaced_version {
+            return Err(misplaced.refuse("names no version here; send it beside the job's type"));
+        }
+        self.fill_in(defaults);
+        match (asked, self.version) {
+            (Some(version), _) => Ok(version),
+            (None, Some(odd)) => Err(
+                odd.refuse("is neither a text nor a number; name a version of the template, or leave it out")
+            ),
+            (None, None) => {
+                self.add_text("version", &template.version);
+                Ok(template.version.clone())
+            }
+        }
+    }
+
     /// Adds a member to those that are kept and shown as they are.
-    pub(super) fn add_text(&mut self, name: &str, text: &str) {
+    fn add_text(&mut self, name: &str, text: &str) {
         let mut own = String::new();
         crate::write::put_string(&mut own, name);
         own.push(':');

@@ -8,7 +8,7 @@ use semel_core::template::{Asked, Said, effective};
 use semel_core::unique::{Given, Preset, UniquePolicy};
 
 use super::{StepTemplate, Template};
-use crate::enqueue::Enqueue;
+use crate::enqueue::{Enqueue, Terms};
 use crate::members::{Members, Value};
 use crate::task::check_fits;
 use crate::unique;
@@ -238,7 +238,7 @@ impl Reader {
                     continue;
                 }
                 let request = format!("{{\"type\":\"a\",\"args\":[],\"{name}\":{}}}", value.text());
-                match Enqueue::parse(&request, true) {
+                match Enqueue::parse(&request, Terms::trusted()) {
                     Ok(_) => object.raw(name, value.text()),
                     Err(invalid) => self.0.push(invalid.under(base)),
                 }
@@ -246,7 +246,8 @@ impl Reader {
         });
         // Those that are well by themselves may contradict each other.
         if let Some(members) = text.strip_prefix('{').filter(|members| *members != "}")
-            && let Err(invalid) = Enqueue::parse(&format!("{{\"type\":\"a\",\"args\":[],{members}"), true)
+            && let Err(invalid) =
+                Enqueue::parse(&format!("{{\"type\":\"a\",\"args\":[],{members}"), Terms::trusted())
         {
             self.0.push(invalid.under(base));
         }

@@ -21,7 +21,7 @@ fn templates() -> Templates {
 fn the_jobs_of_a_request_share_what_their_schemas_may_cost() {
     const JOBS: usize = 200;
     let templates = templates();
-    let terms = Terms { templates: Some(&templates), ..Terms::from(true) };
+    let terms = Terms { templates: Some(&templates), ..Terms::trusted() };
     let job = format!(r#"{{"type":"mail.send","args":["{}"]}}"#, "a".repeat(4_000));
     let jobs = vec![job.as_str(); JOBS].join(",");
     let text = format!(r#"{{"jobs":[{jobs}]}}"#);
@@ -46,7 +46,7 @@ fn the_jobs_of_a_request_share_what_their_schemas_may_cost() {
 #[test]
 fn a_job_among_others_is_no_larger_than_one_alone() {
     const MOST: usize = 1_000;
-    let terms = Terms { job_bytes_max: MOST, ..Terms::from(true) };
+    let terms = Terms { job_bytes_max: MOST, ..Terms::trusted() };
     for (before, after) in [
         (r#"{"type":"a.b","args":[],"tags":[""#, r#""]}"#),
         (r#"{"type":"a.b","args":[],"x_own":""#, r#""}"#),

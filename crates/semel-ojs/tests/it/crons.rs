@@ -8,10 +8,11 @@ use semel_core::cron::{self, Cron, Enabled, Overlap};
 use semel_core::draft::{Draft, Reads, Snapshot};
 use semel_core::error::InvalidKind;
 use semel_core::time::Timestamp;
+use semel_ojs::Terms;
 use semel_ojs::cron::{Register, answer, change, listed};
 
 fn read(text: &str) -> Register {
-    Register::parse(text, true).unwrap_or_else(|refused| panic!("{refused} in {text}"))
+    Register::parse(text, Terms::trusted()).unwrap_or_else(|refused| panic!("{refused} in {text}"))
 }
 
 /// The job's members, in `options`, at the template's top, or beside the registration's own.
@@ -120,9 +121,10 @@ fn a_template_is_refused_with_its_place() {
     ] {
         let text =
             format!(r#"{{"name":"c","expression":"@daily","job_template":{{"type":"a.b",{member}}}}}"#);
-        assert_eq!(Register::parse(&text, true).unwrap_err().pointer, pointer, "{text}");
+        assert_eq!(Register::parse(&text, Terms::trusted()).unwrap_err().pointer, pointer, "{text}");
     }
-    let refused = Register::parse(r#"{"name":"c","expression":"@daily","type":"a.b","queue":"A"}"#, true);
+    let refused =
+        Register::parse(r#"{"name":"c","expression":"@daily","type":"a.b","queue":"A"}"#, Terms::trusted());
     assert_eq!(refused.unwrap_err().pointer, "/queue");
 }
 
@@ -132,8 +134,9 @@ fn a_schedule_under_two_names_is_one() {
     let text = |members: &str| format!(r#"{{"name":"c",{members},"type":"a.b"}}"#);
     let both = text(r#""expression":"@daily","cron":"@daily""#);
     assert_eq!(read(&both).registration.expression, "@daily");
-    let refused =
-        Register::parse(&text(r#""expression":"@daily","cron":"@hourly""#), true).map(drop).unwrap_err();
+    let refused = Register::parse(&text(r#""expression":"@daily","cron":"@hourly""#), Terms::trusted())
+        .map(drop)
+        .unwrap_err();
     assert_eq!((refused.kind, refused.pointer.as_str()), (InvalidKind::Request, "/cron"));
     assert!(refused.message.contains("/expression"), "{refused}");
     let changed = change(r#"{"cron":"@hourly","expression":"@daily"}"#, &before());
@@ -155,13 +158,13 @@ fn what_is_said_of_the_job_beside_its_template_is_refused() {
         (r#""unique_key":"k""#, "/unique_key"),
     ] {
         let text = format!("{{{own},{template},{beside}}}");
-        let refused = Register::parse(&text, true).map(drop).unwrap_err();
+        let refused = Register::parse(&text, Terms::trusted()).map(drop).unwrap_err();
         assert_eq!((refused.kind, refused.pointer.as_str()), (InvalidKind::Request, pointer), "{text}");
         assert!(refused.message.contains("job_template"), "{refused}");
     }
     // Without a template it is the job's, and refused as a job's is.
     let text = format!(r#"{{{own},"type":"a.b","unique_key":"k"}}"#);
-    assert_eq!(Register::parse(&text, true).map(drop).unwrap_err().pointer, "/unique_key");
+    assert_eq!(Register::parse(&text, Terms::trusted()).map(drop).unwrap_err().pointer, "/unique_key");
     for beside in [r#""meta":{},"options":null"#, r#""options":{"queue":"q"},"type":"a.b","args":[1.0]"#] {
         assert_eq!(read(&format!("{{{own},{template},{beside}}}")).registration.offer.queue.as_str(), "q");
     }
@@ -209,6 +212,6 @@ fn a_schedule_is_read_in_its_zone() {
         (r#"{"name":"c","expression":"@daily","timezone":"EST","type":"a.b"}"#, "/timezone"),
         (r#"{"name":"c","expression":"@daily","overlap_policy":"x","type":"a.b"}"#, "/overlap_policy"),
     ] {
-        assert_eq!(Register::parse(text, true).unwrap_err().pointer, pointer, "{text}");
+        assert_eq!(Register::parse(text, Terms::trusted()).unwrap_err().pointer, pointer, "{text}");
     }
 }

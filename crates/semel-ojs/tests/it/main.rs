@@ -20,14 +20,14 @@ mod workers;
 mod workflows;
 
 use semel_core::error::{Invalid, InvalidKind};
-use semel_ojs::Enqueue;
+use semel_ojs::{Enqueue, Terms};
 
 fn read(text: &str) -> Enqueue {
-    Enqueue::parse(text, true).unwrap_or_else(|refused| panic!("{refused} in {text}"))
+    Enqueue::parse(text, Terms::trusted()).unwrap_or_else(|refused| panic!("{refused} in {text}"))
 }
 
 fn refused(text: &str) -> Invalid {
-    match Enqueue::parse(text, true) {
+    match Enqueue::parse(text, Terms::trusted()) {
         Ok(_) => panic!("not refused: {text}"),
         Err(refused) => refused,
     }

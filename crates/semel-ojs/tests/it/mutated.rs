@@ -4,7 +4,7 @@ use semel_ojs::bulk::{self, Bulk};
 use semel_ojs::cron::Register;
 use semel_ojs::progress::Progress;
 use semel_ojs::worker::Fetch;
-use semel_ojs::{Enqueue, settings, webhook, workflow};
+use semel_ojs::{Enqueue, Terms, settings, webhook, workflow};
 
 use crate::properties;
 
@@ -97,10 +97,10 @@ fn change(text: &str, chance: &mut Chance) -> String {
 
 #[test]
 fn valid_requests_are_understood_and_break_nothing() {
-    let cron: fn(&str) -> bool = |text| Register::parse(text, true).is_ok();
-    let flow: fn(&str) -> bool = |text| workflow::parse(text, true).is_ok();
+    let cron: fn(&str) -> bool = |text| Register::parse(text, Terms::trusted()).is_ok();
+    let flow: fn(&str) -> bool = |text| workflow::parse(text, Terms::trusted()).is_ok();
     let readers: [fn(&str) -> bool; VALID.len()] = [
-        |text| Enqueue::parse(text, true).is_ok(),
+        |text| Enqueue::parse(text, Terms::trusted()).is_ok(),
         cron,
         cron,
         cron,

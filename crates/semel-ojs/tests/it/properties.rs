@@ -4,6 +4,7 @@
 use semel_core::body::Body;
 use semel_core::canon::{Json, differences, digest};
 use semel_core::error::Invalid;
+use semel_core::sight::Sight;
 use semel_core::time::Timestamp;
 use semel_core::unique::{Period, UniquePolicy};
 use semel_ojs::batch::Batch;
@@ -11,7 +12,7 @@ use semel_ojs::bulk::{self, Bulk};
 use semel_ojs::cron::Register;
 use semel_ojs::progress::Progress;
 use semel_ojs::worker::{Ack, Fetch, Heartbeat, Nack, bearer, reason};
-use semel_ojs::{Enqueue, duration, settings, webhook, workflow};
+use semel_ojs::{Enqueue, Terms, duration, settings, webhook, workflow};
 
 /// The canonical form of a canonical form is itself, and is JSON to others too.
 pub fn canon(text: &str) {
@@ -50,8 +51,9 @@ pub fn policy(text: &str) {
     if Json::parse(text, "").is_err() {
         return;
     }
-    let Ok(request) = Enqueue::parse(&body(text), true) else { return };
-    let (first, again) = (request.canonical(), Enqueue::parse(&body(text), true).unwrap().canonical());
+    let Ok(request) = Enqueue::parse(&body(text), Terms::trusted()) else { return };
+    let (first, again) =
+        (request.canonical(), Enqueue::parse(&body(text), Terms::trusted()).unwrap().canonical());
     assert_eq!(first, again);
     if let Some(policy) = request.policy() {
         let rebuilt = UniquePolicy::build(&policy.to_spec(), "").unwrap();
@@ -75,14 +77,17 @@ pub fn times(text: &str) {
 /// Bodies of requests.
 pub fn bodies(text: &str) {
     for inspect in [false, true] {
-        if let Ok(request) = Enqueue::parse(text, inspect) {
+        if let Ok(request) = Enqueue::parse(
+            text,
+            Terms { sight: Sight { inspect, ..Sight::everything() }, ..Terms::trusted() },
+        ) {
             let _any = request.canonical();
             let (offer, body) = request.into_parts();
             assert_eq!(Body::decode(&offer.body).unwrap(), body);
         }
     }
     if let Ok(batch) = Batch::parse(text) {
-        assert_eq!(batch.requests(true).count(), batch.len());
+        assert_eq!(batch.requests(Terms::trusted()).count(), batch.len());
     }
     let _any = (Fetch::parse(text), Ack::parse(text), Nack::parse(text), Heartbeat::parse(text));
     let _any = (bearer(text), reason(text));
@@ -92,7 +97,7 @@ pub fn bodies(text: &str) {
 /// Bodies of all other requests: each is understood, or refused with a place and a word on it.
 pub fn requests(text: &str) {
     let mut refused: Vec<Option<Invalid>> = vec![
-        workflow::parse(text, true).err(),
+        workflow::parse(text, Terms::trusted()).err(),
         Bulk::parse(text).err(),
         bulk::purge(text).err(),
         settings::queue(text).err(),
@@ -100,7 +105,7 @@ pub fn requests(text: &str) {
         Progress::parse(text).err(),
         Progress::parse_percent(text).err(),
     ];
-    let registered = Register::parse(text, true);
+    let registered = Register::parse(text, Terms::trusted());
     refused.push(registered.as_ref().err().cloned());
     if let Ok(Register { name, registration, .. }) = registered {
         // What is taken for a schedule ticks.

@@ -1,5 +1,5 @@
 use semel_core::unique::{Dimension, OnConflict, UniquePolicy};
-use semel_ojs::Enqueue;
+use semel_ojs::{Enqueue, Terms};
 
 use crate::{all_refused, read, refused};
 
@@ -59,7 +59,7 @@ fn a_name_given_twice_beside_the_key_does_not_break_the_canonical_form() {
     // One that it looks at is refused, asked about or not.
     let twice = text(r#""/args/0""#).replace("\"x\":1", "\"user\":8");
     assert_eq!(refused(&twice).pointer, "/args/0/user");
-    assert_eq!(Enqueue::parse_to_explain(&twice, true).unwrap_err().pointer, "/args/0/user");
+    assert_eq!(Enqueue::parse_to_explain(&twice, Terms::trusted()).unwrap_err().pointer, "/args/0/user");
 }
 
 #[test]

@@ -26,7 +26,7 @@ fn a_context_is_bounded_by_what_all_steps_make_of_it() {
     let create = |length: usize| {
         let context = json!({ "text": "x".repeat(length) });
         let request = json!({ "namespace": "a", "name": "long", "context": context }).to_string();
-        Create::parse(&request, true, &templates)
+        Create::parse(&request, Terms::trusted(), &templates)
     };
     let fits = TASK_BYTES_MAX / 20 - 1_100;
     assert!(create(fits).is_ok());
@@ -42,7 +42,7 @@ fn a_step_of_a_template_is_not_bounded_by_what_a_request_may_be() {
     let steps = json!([{ "name": "s", "handler": "a.b", "config": "x".repeat(5_000) }]);
     let templates =
         templates(&[json!({ "namespace": "a", "name": "b", "version": "1.0.0", "steps": steps })]);
-    let terms = Terms { job_bytes_max: 1_000, ..Terms::from(true) };
+    let terms = Terms { job_bytes_max: 1_000, ..Terms::trusted() };
     assert!(Create::parse(r#"{"namespace":"a","name":"b","context":{}}"#, terms, &templates).is_ok());
 }
 
@@ -55,7 +55,7 @@ fn a_key_that_a_task_cannot_have_is_refused() {
     let create = |more: Value| {
         let mut request = json!({ "namespace": "a", "name": "b", "context": {} });
         request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        Create::parse(&request.to_string(), true, &templates)
+        Create::parse(&request.to_string(), Terms::trusted(), &templates)
     };
     assert!(create(json!({})).is_ok());
     let Err(Refused::Invalid(invalid)) = create(json!({ "unique_key": "evt_1" })) else { panic!() };
@@ -86,7 +86,9 @@ fn what_a_task_cannot_have_is_refused_with_what_to_do_instead() {
     ] {
         let mut request = json!({ "namespace": "a", "name": "b", "context": {} });
         request[member] = json!("x");
-        let Err(Refused::Invalid(invalid)) = Create::parse(&request.to_string(), true, &templates) else {
+        let Err(Refused::Invalid(invalid)) =
+            Create::parse(&request.to_string(), Terms::trusted(), &templates)
+        else {
             panic!("{member}")
         };
         assert_eq!(invalid.pointer, format!("/{member}"));
@@ -111,7 +113,7 @@ fn what_is_wrong_with_the_args_is_told_of_the_context_alone() {
     ]);
     let place = |name: &str, context: Value| {
         let request = json!({ "namespace": "a", "name": name, "context": context }).to_string();
-        match Create::parse(&request, true, &templates) {
+        match Create::parse(&request, Terms::trusted(), &templates) {
             Err(Refused::Invalid(invalid)) => invalid.pointer,
             other => panic!("{other:?}"),
         }
@@ -146,7 +148,7 @@ fn a_templates_version_stands_once_in_what_is_kept() {
         templates(&[json!({ "namespace": "email", "name": "send", "version": "1.0.0", "queue": "mail" })]);
     let read = |version: Value| {
         let request = json!({ "type": "email.send", "args": [], "version": version }).to_string();
-        Enqueue::parse(&request, Terms { templates: Some(&templates), ..Terms::from(true) })
+        Enqueue::parse(&request, Terms { templates: Some(&templates), ..Terms::trusted() })
     };
     let (offer, _) = read(Value::Null).unwrap().into_parts();
     let kept = String::from_utf8_lossy(&offer.body).into_owned();
@@ -162,7 +164,7 @@ fn a_version_among_the_options_of_a_templates_job_is_refused() {
     let templates = templates(&[json!({ "namespace": "email", "name": "send", "version": "1.0.0" })]);
     let read = |job_type: &str, version: Value| {
         let request = json!({ "type": job_type, "args": [], "options": { "version": version } }).to_string();
-        Enqueue::parse(&request, Terms { templates: Some(&templates), ..Terms::from(true) })
+        Enqueue::parse(&request, Terms { templates: Some(&templates), ..Terms::trusted() })
     };
     assert_eq!(read("email.send", json!("1.0.0")).unwrap_err().pointer, "/options/version");
     // It says nothing, or stands among members that nobody knows.
@@ -177,7 +179,7 @@ fn what_a_request_says_stands_before_what_its_template_says_of_the_same() {
     })]);
     let read = |options: Value| {
         let request = json!({ "type": "email.send", "args": [], "options": options }).to_string();
-        let terms = Terms { templates: Some(&templates), ..Terms::from(true) };
+        let terms = Terms { templates: Some(&templates), ..Terms::trusted() };
         let offer = Enqueue::parse(&request, terms).unwrap().into_parts().0;
         (offer.timeout_ms, offer.visibility_ms, offer.max_attempts)
     };
@@ -193,7 +195,7 @@ fn what_a_request_says_of_retries_takes_the_place_of_all_that_its_template_says(
     let templates = templates(&[json!({ "namespace": "email", "name": "send", "retry": retry })]);
     let read = |options: Value| {
         let request = json!({ "type": "email.send", "args": [], "options": options }).to_string();
-        let terms = Terms { templates: Some(&templates), ..Terms::from(true) };
+        let terms = Terms { templates: Some(&templates), ..Terms::trusted() };
         Enqueue::parse(&request, terms).unwrap().body.retry
     };
     let own = RetryPolicy { max_attempts: 2, ..RetryPolicy::default() };

@@ -18,7 +18,7 @@ const POLICIES: [&str; 4] = [
 ];
 
 fn terms(tenant: &str) -> Terms<'_> {
-    Terms { tenant, ..Terms::from(true) }
+    Terms { tenant, ..Terms::trusted() }
 }
 
 fn request(tenant: &str, rest: &str, unique: &str) -> Enqueue {

@@ -1,5 +1,5 @@
 use semel_core::error::InvalidKind;
-use semel_ojs::Enqueue;
+use semel_ojs::{Enqueue, Terms};
 use serde_json::{Value, json};
 
 const VECTORS: &str = include_str!("../../../semel-core/testdata/unique-keys.json");
@@ -24,7 +24,8 @@ fn keys_over_the_wire_are_those_of_the_vectors() {
     for case in vectors["cases"].as_array().unwrap() {
         let Some(text) = request(case) else { continue };
         let name = &case["name"];
-        let request = Enqueue::parse(&text, true).unwrap_or_else(|refused| panic!("{name}: {refused}"));
+        let request =
+            Enqueue::parse(&text, Terms::trusted()).unwrap_or_else(|refused| panic!("{name}: {refused}"));
         assert_eq!(request.canonical().unwrap().as_deref(), case["canonical"].as_str(), "{name}");
         let key = request.offer.unique.as_ref().unwrap().key.to_string();
         assert_eq!(Some(key.as_str()), case["key"].as_str(), "{name}");
@@ -39,7 +40,8 @@ fn errors_over_the_wire_are_those_of_the_vectors() {
     for case in vectors["errors"].as_array().unwrap() {
         let Some(text) = request(case) else { continue };
         let name = &case["name"];
-        let refused = Enqueue::parse(&text, true).err().unwrap_or_else(|| panic!("{name} was not refused"));
+        let refused =
+            Enqueue::parse(&text, Terms::trusted()).err().unwrap_or_else(|| panic!("{name} was not refused"));
         assert!(matches!(refused.kind, InvalidKind::Request | InvalidKind::Payload), "{name}: {refused}");
         if let Some(pointer) = case["pointer"].as_str() {
             assert_eq!(refused.pointer, pointer, "{name}");

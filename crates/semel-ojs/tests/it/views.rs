@@ -13,7 +13,7 @@ use semel_core::tenant::{Namespace, Tenant};
 use semel_core::time::Timestamp;
 use semel_core::trail::{Duplicates, Failure, Sender};
 use semel_ojs::answer::Admitted;
-use semel_ojs::{Enqueue, JobView, answer};
+use semel_ojs::{Enqueue, JobView, Terms, answer};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
@@ -306,7 +306,7 @@ fn nothing_that_is_sent_stands_beside_the_servers_own_word() {
     for name in &names {
         for value in ["{}", "[]", "\"x\"", "7", "true", "null"] {
             let text = format!(r#"{{"type":"a.b","args":[],"unique":{{"key":"k"}},"{name}":{value}}}"#);
-            if let Ok(request) = Enqueue::parse(&text, true) {
+            if let Ok(request) = Enqueue::parse(&text, Terms::trusted()) {
                 names_of(&worn.answers(&request.body));
                 taken += 1;
             }

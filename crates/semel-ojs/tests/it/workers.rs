@@ -2,6 +2,7 @@ use semel_core::error::{Invalid, InvalidKind};
 use semel_core::ident::JobId;
 use semel_core::lease::LeaseToken;
 use semel_core::limits::JSON_DEPTH_MAX;
+use semel_ojs::Terms;
 use semel_ojs::batch::Batch;
 use semel_ojs::progress::Progress;
 use semel_ojs::settings::{DIRECTIVE_MEMBERS, directive};
@@ -224,7 +225,7 @@ fn heartbeats_name_so_many_jobs() {
 #[test]
 fn a_batch_says_which_of_its_jobs_is_wrong() {
     let batch = Batch::parse(r#"{"jobs":[{"type":"a.b","args":[]},{"type":"a.b","args":7}]}"#).unwrap();
-    let requests: Vec<_> = batch.requests(true).collect();
+    let requests: Vec<_> = batch.requests(Terms::trusted()).collect();
     assert!(requests[0].is_ok());
     assert_eq!(requests[1].as_ref().unwrap_err().pointer, "/jobs/1/args");
     for text in ["{}", r#"{"jobs":[]}"#, r#"{"jobs":{}}"#] {

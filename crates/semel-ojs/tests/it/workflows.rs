@@ -7,10 +7,10 @@ use semel_core::enqueue::{Start, When};
 use semel_core::error::{Invalid, InvalidKind};
 use semel_core::limits::{WORKFLOW_OPTIONS_BYTES_MAX, WORKFLOW_STEPS_MAX};
 use semel_core::workflow::{Form, When as CallbackWhen};
-use semel_ojs::workflow;
+use semel_ojs::{Terms, workflow};
 
 fn refused(text: &str) -> Invalid {
-    match workflow::parse(text, true) {
+    match workflow::parse(text, Terms::trusted()) {
         Ok(_) => panic!("not refused: {text}"),
         Err(refused) => refused,
     }
@@ -26,7 +26,8 @@ fn a_step_too_many_is_refused_before_those_after_it_are_read() {
     let most = WORKFLOW_STEPS_MAX;
     for (form, member) in [("chain", "steps"), ("group", "jobs")] {
         let plan =
-            workflow::parse(&format!(r#"{{"type":"{form}","{member}":[{}]}}"#, jobs(most)), true).unwrap();
+            workflow::parse(&format!(r#"{{"type":"{form}","{member}":[{}]}}"#, jobs(most)), Terms::trusted())
+                .unwrap();
         assert_eq!(plan.steps.len(), most);
         // What comes after the one too many would be refused for another reason.
         let text = format!(r#"{{"type":"{form}","{member}":[{},7]}}"#, jobs(most + 1));
@@ -57,7 +58,7 @@ fn what_the_steps_wait_for_is_bounded() {
     let two =
         |more: &str| format!(r#"{{"type":"chain","steps":[{},{}]}}"#, group("a", more), group("b", more));
     for short in ["", "xxx"] {
-        assert_eq!(workflow::parse(&two(short), true).unwrap().steps.len(), WORKFLOW_STEPS_MAX);
+        assert_eq!(workflow::parse(&two(short), Terms::trusted()).unwrap().steps.len(), WORKFLOW_STEPS_MAX);
     }
     // As long as they are when they are told.
     for long in [&*"x".repeat(250), &*r"\u0001".repeat(3)] {
@@ -68,7 +69,7 @@ fn what_the_steps_wait_for_is_bounded() {
     let plain = r#"{"type":"a.b","args":[]}"#;
     let long = "x".repeat(250);
     let between = format!(r#"{{"type":"chain","steps":[{},{plain},{plain}]}}"#, group("a", &long));
-    assert_eq!(workflow::parse(&between, true).unwrap().steps.len(), WORKFLOW_STEPS_MAX / 2 + 2);
+    assert_eq!(workflow::parse(&between, Terms::trusted()).unwrap().steps.len(), WORKFLOW_STEPS_MAX / 2 + 2);
 }
 
 /// It would be taken for nothing.
@@ -99,7 +100,7 @@ fn depends_on_inside_of_a_nested_workflow_is_refused() {
     // Of nothing there is nothing to wait for.
     let empty = r#"{"type":"a.b","args":[],"depends_on":[]}"#;
     let text = format!(r#"{{"type":"chain","steps":[{{"type":"group","jobs":[{empty}]}}]}}"#);
-    assert_eq!(workflow::parse(&text, true).unwrap().steps.len(), 1);
+    assert_eq!(workflow::parse(&text, Terms::trusted()).unwrap().steps.len(), 1);
 }
 
 /// It says either what its type says, or what its steps say.
@@ -128,7 +129,7 @@ fn the_type_of_a_workflow_is_what_it_is() {
         let refused = refused(&text);
         assert_eq!((refused.kind, refused.pointer.as_str()), (InvalidKind::Request, pointer), "{text}");
     }
-    let form = |text: &str| workflow::parse(text, true).unwrap().form;
+    let form = |text: &str| workflow::parse(text, Terms::trusted()).unwrap().form;
     assert_eq!(
         form(&format!(r#"{{"type":"chain","steps":[{empty},{plain}],"callbacks":{{}}}}"#)),
         Form::Chain
@@ -136,7 +137,10 @@ fn the_type_of_a_workflow_is_what_it_is() {
     assert_eq!(form(&format!(r#"{{"type":"dag","steps":[{plain},{empty}]}}"#)), Form::Graph);
     let batch =
         format!(r#"{{"type":"batch","jobs":[{empty}],"steps":null,"callbacks":{{"on_failure":{plain}}}}}"#);
-    assert_eq!((form(&batch), workflow::parse(&batch, true).unwrap().steps.len()), (Form::Batch, 2));
+    assert_eq!(
+        (form(&batch), workflow::parse(&batch, Terms::trusted()).unwrap().steps.len()),
+        (Form::Batch, 2)
+    );
 }
 
 /// As it always did: steps of one list name each other.
@@ -144,7 +148,7 @@ fn the_type_of_a_workflow_is_what_it_is() {
 fn depends_on_in_one_list_says_what_waits_for_what() {
     let plan = workflow::parse(
         r#"{"steps":[{"id":"a","type":"a.b","args":[]},{"id":"b","type":"a.b","args":[],"depends_on":["a"]}]}"#,
-        true,
+        Terms::trusted(),
     )
     .unwrap();
     assert_eq!((plan.steps[0].after.len(), plan.steps[1].after.as_slice()), (0, &[0][..]));
@@ -178,12 +182,12 @@ fn a_step_that_is_named_twice_is_refused_where_it_comes_again() {
     assert_eq!(refused(&graph(r#""a",7"#)).pointer, "/steps/2/depends_on/1");
     assert_eq!(refused(&graph(r#""a","nobody""#)).pointer, "/steps/2/depends_on/1");
     // Several steps may name one.
-    let plan = workflow::parse(&graph(r#""b","a""#), true).unwrap();
+    let plan = workflow::parse(&graph(r#""b","a""#), Terms::trusted()).unwrap();
     assert_eq!((&*plan.steps[2].after, &*plan.steps[2].results), (&[1, 0][..], &[1, 0][..]));
     let plan = workflow::parse(
         r#"{"steps":[{"id":"a","type":"a.b","args":[]},{"id":"b","type":"a.b","args":[],"depends_on":["a"]},
         {"id":"c","type":"a.b","args":[],"depends_on":["a","b"]}]}"#,
-        true,
+        Terms::trusted(),
     )
     .unwrap();
     assert_eq!((&*plan.steps[1].after, &*plan.steps[2].after), (&[0][..], &[0, 1][..]));
@@ -193,7 +197,7 @@ fn a_step_that_is_named_twice_is_refused_where_it_comes_again() {
 #[test]
 fn a_plan_in_which_a_step_is_named_twice_is_refused() {
     let text = format!(r#"{{"type":"chain","steps":[{}]}}"#, jobs(2));
-    let plan = workflow::parse(&text, true).unwrap();
+    let plan = workflow::parse(&text, Terms::trusted()).unwrap();
     plan.check().unwrap();
     let mut waits = plan.clone();
     waits.steps[1].after.push(0);
@@ -221,7 +225,7 @@ fn the_options_of_a_workflow_are_its_steps_defaults() {
         format!(r#"{{{options},"steps":[{{"id":"a","type":"a.b","args":[],"depends_on":[]}},{own}]}}"#),
         format!(r#"{{"type":"chain","steps":[{{"type":"group",{options},"jobs":[{plain},{own}]}}]}}"#),
     ] {
-        let plan = workflow::parse(&text, true).unwrap();
+        let plan = workflow::parse(&text, Terms::trusted()).unwrap();
         let (given, own) = (&plan.steps[0].offer, &plan.steps[1].offer);
         assert_eq!((given.queue.as_str(), given.priority, given.timeout_ms), ("q", 7, 9_000), "{text}");
         assert_eq!((given.visibility_ms, given.max_attempts), (8_000, 4), "{text}");
@@ -247,7 +251,7 @@ fn the_options_of_a_workflow_are_its_steps_defaults() {
     let nested = format!(
         r#"{{"type":"chain",{options},"steps":[{{"type":"group","options":{{"queue":"inner"}},"jobs":[{plain}]}},{plain}]}}"#
     );
-    let plan = workflow::parse(&nested, true).unwrap();
+    let plan = workflow::parse(&nested, Terms::trusted()).unwrap();
     let queues: Vec<_> =
         plan.steps.iter().map(|step| (step.offer.queue.as_str(), step.offer.priority)).collect();
     assert_eq!(queues, [("inner", 7), ("q", 7)]);
@@ -284,7 +288,7 @@ fn the_options_of_a_workflow_are_bounded_over_all_steps() {
         let long = "x".repeat(bytes - r#"{"x":""}"#.len());
         format!(r#"{{"type":"group","options":{{"x":"{long}"}},"jobs":[{}]}}"#, jobs(WORKFLOW_STEPS_MAX))
     };
-    assert_eq!(workflow::parse(&request(most), true).unwrap().steps.len(), WORKFLOW_STEPS_MAX);
+    assert_eq!(workflow::parse(&request(most), Terms::trusted()).unwrap().steps.len(), WORKFLOW_STEPS_MAX);
     let refused = refused(&request(most + 1));
     assert_eq!((refused.kind, refused.pointer.as_str()), (InvalidKind::TooLarge, "/options"));
     assert!(refused.message.contains("say less"), "{refused}");
@@ -320,7 +324,7 @@ fn what_is_said_of_jobs_is_refused_beside_the_steps_of_a_workflow() {
     let own = format!(
         r#"{{"type":"chain","name":"n","queue":null,"x_team":"billing","metadata":{{}},"steps":[{job}]}}"#
     );
-    assert_eq!(workflow::parse(&own, true).unwrap().steps.len(), 1);
+    assert_eq!(workflow::parse(&own, Terms::trusted()).unwrap().steps.len(), 1);
 }
 
 /// Nearly said it would hold for none either, and a policy that does not hold lets the same work run twice.
@@ -365,7 +369,7 @@ fn steps_that_are_named_as_callbacks_are_callbacks() {
         let text = format!(
             r#"{{"steps":[{{"id":"a","type":"a.b","args":[]}},{{"id":"{callback}","type":"a.b","args":[],"depends_on":["a"]}}]}}"#
         );
-        let plan = workflow::parse(&text, true).unwrap();
+        let plan = workflow::parse(&text, Terms::trusted()).unwrap();
         (plan.form, plan.steps[1].when, plan.steps[1].is_callback)
     };
     for (member, step, when) in [
@@ -382,7 +386,7 @@ fn steps_that_are_named_as_callbacks_are_callbacks() {
         let text = format!(
             r#"{{"steps":[{{"name":"a","type":"a.b","args":[]}},{{"name":"{name}","type":"a.b","args":[],"depends_on":["a"]}}]}}"#
         );
-        let plan = workflow::parse(&text, true).unwrap();
+        let plan = workflow::parse(&text, Terms::trusted()).unwrap();
         let step = &plan.steps[1];
         assert_eq!(
             (&*step.id, plan.form, step.when, step.is_callback),
@@ -401,7 +405,7 @@ fn names_that_make_the_waits_too_long_are_no_ids() {
     let of = |n: usize, said: &dyn Fn(usize) -> String| {
         let text =
             format!(r#"{{"type":"chain","steps":[{},{}]}}"#, group(n, said), group(n, &|_| String::new()));
-        workflow::parse(&text, true).map(|plan| plan.steps[0].id.clone())
+        workflow::parse(&text, Terms::trusted()).map(|plan| plan.steps[0].id.clone())
     };
     let name = |at: usize| format!(r#""name":"a-name-of-{at:04}","#);
     assert_eq!(of(400, &name).unwrap(), "a-name-of-0000");
@@ -413,7 +417,7 @@ fn names_that_make_the_waits_too_long_are_no_ids() {
 #[test]
 fn a_step_without_an_id_is_called_by_its_name_where_it_has_it_alone() {
     let ids = |text: &str| -> Vec<String> {
-        workflow::parse(text, true).unwrap().steps.into_iter().map(|step| step.id).collect()
+        workflow::parse(text, Terms::trusted()).unwrap().steps.into_iter().map(|step| step.id).collect()
     };
     let step = |said: &str| format!(r#"{{{said}"type":"a.b","args":[]}}"#);
     let of = |form: &str, steps: &[&str]| {
@@ -452,7 +456,7 @@ fn a_step_without_an_id_is_called_by_its_name_where_it_has_it_alone() {
             r#""name":"c","depends_on":["step-0","step-1"],"#,
         ],
     );
-    let plan = workflow::parse(&graph, true).unwrap();
+    let plan = workflow::parse(&graph, Terms::trusted()).unwrap();
     let waits: Vec<&[u32]> = plan.steps.iter().map(|step| &*step.after).collect();
     assert_eq!(waits, [&[][..], &[0], &[0, 1]]);
     assert_eq!(plan.steps[2].id, "c");
@@ -463,7 +467,7 @@ fn a_step_without_an_id_is_called_by_its_name_where_it_has_it_alone() {
             .zip(waits)
             .map(|(name, waits)| step(&format!(r#""name":"{name}","depends_on":[{waits}],"#)));
         let text = format!(r#"{{"steps":[{}]}}"#, steps.collect::<Vec<_>>().join(","));
-        let steps = workflow::parse(&text, true).unwrap().steps;
+        let steps = workflow::parse(&text, Terms::trusted()).unwrap().steps;
         steps.into_iter().map(|step| (step.id, step.after)).collect::<Vec<_>>()
     };
     let said = |id: &str, after: &[u32]| (id.to_owned(), after.to_vec());

@@ -54,7 +54,7 @@ BEGIN
         SELECT count(*) + (SELECT count(*) FROM k), array_agg(l.queue), array_agg(l.state) INTO v_count, v_queues, v_states FROM (
             SELECT h.queue, h.state FROM generate_series(p_new + 1, v_n) AS w(i) JOIN @.head h ON h.id = h_id[w.i]
             WHERE (SELECT count(*) FROM k) = coalesce(cardinality(o_key), 0)
-                AND h.version = u_version[w.i - p_new] AND h.slot <> -1 AND h.key IS NOT DISTINCT FROM h_key[w.i]
+                AND h.version = u_version[w.i - p_new] AND h.slot <> @slot_kept AND h.key IS NOT DISTINCT FROM h_key[w.i]
             FOR UPDATE OF h SKIP LOCKED
         ) AS l;
         IF v_count <> v_n - p_new + coalesce(cardinality(o_key), 0) THEN
@@ -76,7 +76,7 @@ BEGIN
                 RETURNING k.key, cardinality(k.done) AS n, w.live = '{}' AS is_end
             )
             -- Looked over when they have doubled, by whoever has added one.
-            SELECT coalesce(array_agg(w.key) FILTER (WHERE w.is_end AND w.n >= 8 AND w.n & (w.n - 1) = 0), '{}') INTO crowded FROM w;
+            SELECT coalesce(array_agg(w.key) FILTER (WHERE w.is_end AND @w.is_crowded), '{}') INTO crowded FROM w;
         END IF;
         IF v_n > p_new THEN
             UPDATE @.head h SET @head_assigned_at FROM generate_series(p_new + 1, v_n) AS w(i) WHERE h.id = h_id[w.i];

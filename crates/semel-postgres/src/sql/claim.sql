@@ -67,21 +67,21 @@ BEGIN
         v_beyond := 0;
         v_priority := NULL;
         v_limited := '{}';
-        IF EXISTS (SELECT 1 FROM @.head h WHERE h.slot = 0 AND h.lane IS NOT NULL AND h.queue = v_queue) THEN
+        IF EXISTS (SELECT 1 FROM @.head h WHERE h.slot = @slot_ready AND h.lane IS NOT NULL AND h.queue = v_queue) THEN
             -- The first of each limit, found from limit to limit; not locked, because nothing is done to them here.
             v_limited := ARRAY(
                 WITH RECURSIVE lanes AS (
-                    SELECT (SELECT h.lane FROM @.head h WHERE h.slot = 0 AND h.lane IS NOT NULL AND h.queue = v_queue
+                    SELECT (SELECT h.lane FROM @.head h WHERE h.slot = @slot_ready AND h.lane IS NOT NULL AND h.queue = v_queue
                         ORDER BY h.lane LIMIT 1) AS lane
                     UNION ALL
                     SELECT (SELECT h.lane FROM @.head h
-                        WHERE h.slot = 0 AND h.lane IS NOT NULL AND h.queue = v_queue AND h.lane > l.lane
+                        WHERE h.slot = @slot_ready AND h.lane IS NOT NULL AND h.queue = v_queue AND h.lane > l.lane
                         ORDER BY h.lane LIMIT 1)
                     FROM lanes l WHERE l.lane IS NOT NULL
                 )
                 SELECT f.id FROM lanes l CROSS JOIN LATERAL (
                     SELECT h.id, h.priority, h.slot_at FROM @.head h
-                    WHERE h.slot = 0 AND h.lane IS NOT NULL AND h.queue = v_queue AND h.lane = l.lane
+                    WHERE h.slot = @slot_ready AND h.lane IS NOT NULL AND h.queue = v_queue AND h.lane = l.lane
                     ORDER BY h.priority DESC, h.slot_at, h.id LIMIT least(v_wanted, p_lane_looks)
                 ) AS f
                 WHERE l.lane IS NOT NULL AND l.lane <> ALL (p_closed)
@@ -96,7 +96,7 @@ BEGIN
             INTO v_round, v_keys, v_states, v_some_special, v_priority, v_slot_at FROM (
                 SELECT h.id, h.key, h.state, h.expires_at IS NOT NULL OR h.exhausted OR h.role <> 0 AS is_special, h.priority, h.slot_at
                 FROM @.head h
-                WHERE h.slot = 0 AND h.lane IS NULL AND h.queue = v_queue
+                WHERE h.slot = @slot_ready AND h.lane IS NULL AND h.queue = v_queue
                     AND (v_priority IS NULL OR (-h.priority, h.slot_at, h.id) > (-v_priority, v_slot_at, v_id))
                 ORDER BY h.priority DESC, h.slot_at, h.id LIMIT v_size FOR UPDATE SKIP LOCKED
             ) AS r;
@@ -139,24 +139,24 @@ BEGIN
                     coalesce(array_agg(coalesce(v_whose[least(v_limit - v_wanted + c.before + 1, v_limit)], 1) ORDER BY c.place), '{}')
                 INTO v_open, v_why, v_to FROM (
                   SELECT c.id, c.why, c.place, c.before,
-                    count(*) FILTER (WHERE c.why IS NULL OR c.before >= v_wanted AND c.why <> 3) OVER (ORDER BY c.place) AS stops
+                    count(*) FILTER (WHERE c.why IS NULL OR c.before >= v_wanted AND c.why <> @why_limited) OVER (ORDER BY c.place) AS stops
                   FROM (
                     SELECT c.id, c.why, c.place,
-                        (count(*) FILTER (WHERE c.why IS NULL OR c.why = 3) OVER (ORDER BY c.place)
-                            - CASE WHEN c.why IS NULL OR c.why = 3 THEN 1 ELSE 0 END)::int4 AS before
+                        (count(*) FILTER (WHERE c.why IS NULL OR c.why = @why_limited) OVER (ORDER BY c.place)
+                            - CASE WHEN c.why IS NULL OR c.why = @why_limited THEN 1 ELSE 0 END)::int4 AS before
                     FROM (
                         SELECT h.id, r.place,
                             CASE
-                                WHEN h.lane IS NOT NULL THEN 3
-                                WHEN h.expires_at <= v_now THEN 0
-                                WHEN h.exhausted THEN 1
+                                WHEN h.lane IS NOT NULL THEN @why_limited
+                                WHEN h.expires_at <= v_now THEN @why_expired
+                                WHEN h.exhausted THEN @why_exhausted
                                 WHEN h.role <> 0 AND (
                                     EXISTS (SELECT 1 FROM @.key k, unnest(k.live) AS u(id) JOIN @.head o ON o.id = u.id
                                         WHERE k.key = h.key AND o.id <> h.id AND o.visible_until IS NOT NULL)
                                     OR EXISTS (SELECT 1 FROM unnest(v_round) WITH ORDINALITY AS e(id, place) JOIN @.head o ON o.id = e.id
                                         WHERE e.place < r.place AND o.lane IS NULL AND o.key = h.key AND NOT o.exhausted
                                             AND (o.expires_at IS NULL OR o.expires_at > v_now))
-                                ) THEN 2
+                                ) THEN @why_overlaps
                             END::int2 AS why
                         FROM unnest(v_round) WITH ORDINALITY AS r(id, place) JOIN @.head h ON h.id = r.id
                         WHERE v_all_free OR h.lane IS NOT NULL OR h.key IS NULL OR h.key = ANY (v_free)
@@ -170,7 +170,7 @@ BEGIN
                     RETURN QUERY SELECT 3::int2, o.why::int8, o.whose, NULL::bytea, o.id, @head_nulls_rest
                         FROM unnest(v_open, v_why, v_to) WITH ORDINALITY AS o(id, why, whose, place)
                         WHERE o.why IS NOT NULL ORDER BY o.place;
-                    v_wanted := v_wanted - cardinality(array_positions(v_why, 3::int2));
+                    v_wanted := v_wanted - cardinality(array_positions(v_why, @why_limited::int2));
                     v_given := ARRAY(SELECT o.id FROM unnest(v_open, v_why) WITH ORDINALITY AS o(id, why, place)
                         WHERE o.why IS NULL ORDER BY o.place);
                     v_given_to := ARRAY(SELECT o.whose FROM unnest(v_to, v_why) WITH ORDINALITY AS o(whose, why, place)

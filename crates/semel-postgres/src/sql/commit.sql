@@ -176,7 +176,7 @@ BEGIN
             LEFT JOIN @.head h ON h.id = e.id
             WHERE e.version <> CASE
                 WHEN h.id IS NULL THEN CASE WHEN EXISTS (SELECT 1 FROM @.absorbed a WHERE a.id = e.id) THEN 1 ELSE 0 END
-                WHEN h.slot = -1 AND e.none THEN 0
+                WHEN h.slot = @slot_kept AND e.none THEN 0
                 ELSE h.version END);
     END IF;
     IF cardinality(ek_key) > 0 THEN
@@ -250,8 +250,8 @@ BEGIN
         WITH w AS MATERIALIZED (
             SELECT x.key, count(*) FILTER (WHERE x.keyed) AS n, max(x.version + x.later) FILTER (WHERE x.keyed) AS least,
                 coalesce(array_agg(x.id ORDER BY x.id) FILTER (WHERE x.last), '{}') AS ids,
-                coalesce(array_agg(x.id ORDER BY x.id) FILTER (WHERE x.last AND x.keyed AND x.slot <> 4), '{}') AS live,
-                coalesce(array_agg(x.id ORDER BY x.id) FILTER (WHERE x.last AND x.keyed AND x.slot = 4), '{}') AS done,
+                coalesce(array_agg(x.id ORDER BY x.id) FILTER (WHERE x.last AND x.keyed AND x.slot <> @slot_done), '{}') AS live,
+                coalesce(array_agg(x.id ORDER BY x.id) FILTER (WHERE x.last AND x.keyed AND x.slot = @slot_done), '{}') AS done,
                 coalesce(bool_or(NOT x.keyed) FILTER (WHERE x.last), false) AS is_released,
                 bool_or(x.id IS NULL) AS is_fresh
             FROM (
@@ -292,7 +292,7 @@ BEGIN
         )
         -- Looked over when they have doubled, by whoever has added one.
         SELECT (SELECT count(*) FROM fresh),
-            ARRAY(SELECT written.key FROM written WHERE written.is_end AND written.n >= 8 AND written.n & (written.n - 1) = 0)
+            ARRAY(SELECT written.key FROM written WHERE written.is_end AND @written.is_crowded)
         INTO v_count, v_crowded;
         IF v_count <> cardinality(v_fresh) THEN
             RAISE EXCEPTION 'a key was taken meanwhile' USING ERRCODE = 'serialization_failure';
@@ -303,12 +303,12 @@ BEGIN
         -- The counters, while the old states are still there.
         INSERT INTO @.tally (queue, what, n)
         SELECT c.queue, c.what, sum(c.n)::int8 FROM (
-            SELECT h_queue[w.i], c.what, 1 FROM generate_series(1, v_n) AS w(i), LATERAL (VALUES (@w.state), (100::int2)) AS c(what)
+            SELECT h_queue[w.i], c.what, 1 FROM generate_series(1, v_n) AS w(i), LATERAL (VALUES (@w.state), (@what_created::int2)) AS c(what)
                 WHERE v_last[w.i] AND v_made[w.i]
             UNION ALL
             SELECT c.queue, c.what, c.n FROM generate_series(1, v_n) AS w(i) JOIN @.head h ON h.id = h_id[w.i],
                 LATERAL (VALUES (h_queue[w.i], @w.state, 1), (h.queue, h.state, -1)) AS c(queue, what, n)
-                WHERE v_last[w.i] AND NOT v_made[w.i] AND h.slot <> -1
+                WHERE v_last[w.i] AND NOT v_made[w.i] AND h.slot <> @slot_kept
         ) AS c(queue, what, n) GROUP BY c.queue, c.what HAVING sum(c.n) <> 0;
 
         IF cardinality(v_inserted) > 0 THEN
@@ -334,18 +334,18 @@ BEGIN
         v_count := cardinality(array_positions(v_last, true)) - cardinality(v_inserted);
         IF v_count > 0 THEN
             UPDATE @.head h SET @head_assigned_at FROM generate_series(1, v_n) AS w(i)
-                WHERE v_last[w.i] AND NOT v_made[w.i] AND h.id = h_id[w.i] AND h.slot <> -1;
+                WHERE v_last[w.i] AND NOT v_made[w.i] AND h.id = h_id[w.i] AND h.slot <> @slot_kept;
             GET DIAGNOSTICS v_done = ROW_COUNT;
             IF v_done < v_count THEN
                 -- Heads that are kept for their keys alone are filed by the end of that, or not at all.
                 v_doomed := ARRAY(
                     SELECT CASE WHEN h_key[w.i] IS NULL OR h_until[w.i] IS NULL THEN h.id END
                     FROM generate_series(1, v_n) AS w(i) JOIN @.head h ON h.id = h_id[w.i]
-                    WHERE v_last[w.i] AND h.slot = -1);
+                    WHERE v_last[w.i] AND h.slot = @slot_kept);
                 IF cardinality(v_doomed) > 0 THEN
                     UPDATE @.head h SET version = @w.version, renewed_at = @w.renewed_at, slot_at = h_until[w.i]
                     FROM generate_series(1, v_n) AS w(i)
-                    WHERE v_last[w.i] AND h.id = h_id[w.i] AND h.slot = -1 AND h.id <> ALL (array_remove(v_doomed, NULL));
+                    WHERE v_last[w.i] AND h.id = h_id[w.i] AND h.slot = @slot_kept AND h.id <> ALL (array_remove(v_doomed, NULL));
                     PERFORM @.forget(array_remove(v_doomed, NULL), v_now);
                 END IF;
             END IF;
@@ -363,7 +363,7 @@ BEGIN
                 SELECT DISTINCT ON (w.id, w.kind) w.id, w.kind, w.text
                 FROM unnest(n_group, n_id, n_kind, n_text) WITH ORDINALITY AS w(g, id, kind, text, place)
                 WHERE w.g <> ALL (v_stale) ORDER BY w.id, w.kind, w.place DESC
-            ) AS w JOIN @.head h ON h.id = w.id AND h.slot <> -1
+            ) AS w JOIN @.head h ON h.id = w.id AND h.slot <> @slot_kept
             WHERE w.text IS NOT NULL
             ON CONFLICT (id, kind) DO UPDATE SET text = excluded.text;
     END IF;
@@ -397,9 +397,9 @@ BEGIN
         v_ids := ARRAY(SELECT w.id FROM unnest(f_group, f_id) AS w(g, id) WHERE w.g <> ALL (v_stale));
         INSERT INTO @.tally (queue, what, n)
             SELECT c.queue, c.what, sum(c.n)::int8 FROM (
-                SELECT h.queue, h.state, -1 FROM @.head h WHERE h.id = ANY (v_ids) AND h.slot <> -1
+                SELECT h.queue, h.state, -1 FROM @.head h WHERE h.id = ANY (v_ids) AND h.slot <> @slot_kept
                 UNION ALL
-                SELECT h.queue, 101::int2, 1 FROM @.head h WHERE h.id = ANY (v_ids) AND h.slot <> -1
+                SELECT h.queue, @what_purged::int2, 1 FROM @.head h WHERE h.id = ANY (v_ids) AND h.slot <> @slot_kept
             ) AS c(queue, what, n) GROUP BY c.queue, c.what;
         IF v_n > 0 THEN
             -- Of a head that a later group has written, that write says until when it is kept for its key alone, or that it is not.
@@ -412,7 +412,7 @@ BEGIN
                 ) AS l ON true
                 ORDER BY w.place);
         END IF;
-        UPDATE @.head h SET slot = -1, slot_at = w.until, dead = false
+        UPDATE @.head h SET slot = @slot_kept, slot_at = w.until, dead = false
             FROM unnest(f_group, f_id, f_until) AS w(g, id, until)
             WHERE h.id = w.id AND w.until IS NOT NULL AND w.g <> ALL (v_stale);
         PERFORM @.forget(ARRAY(SELECT w.id FROM unnest(f_group, f_id, f_until) AS w(g, id, until)

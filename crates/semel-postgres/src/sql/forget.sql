@@ -25,7 +25,7 @@ CREATE OR REPLACE FUNCTION @.forget_due(p_now int8, p_limit int4) RETURNS int4
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    v_ids uuid[] := ARRAY(SELECT id FROM @.head WHERE slot = -1 AND slot_at <= p_now ORDER BY slot_at, id LIMIT p_limit);
+    v_ids uuid[] := ARRAY(SELECT id FROM @.head WHERE slot = @slot_kept AND slot_at <= p_now ORDER BY slot_at, id LIMIT p_limit);
     v_keys bytea[];
 BEGIN
     IF cardinality(v_ids) = 0 THEN
@@ -35,7 +35,7 @@ BEGIN
         ORDER BY key FOR UPDATE SKIP LOCKED);
     -- What somebody has locked, or has renewed meanwhile, is left for a later look: nobody waits here while others wait for
     -- what is locked already. A key of which nothing is left knows nothing of them.
-    v_ids := ARRAY(SELECT h.id FROM @.head h WHERE h.id = ANY (v_ids) AND h.slot = -1 AND h.slot_at <= p_now
+    v_ids := ARRAY(SELECT h.id FROM @.head h WHERE h.id = ANY (v_ids) AND h.slot = @slot_kept AND h.slot_at <= p_now
         AND (h.key IS NULL OR h.key = ANY (v_keys) OR NOT EXISTS (SELECT FROM @.key k WHERE k.key = h.key))
         ORDER BY h.id FOR UPDATE SKIP LOCKED);
     PERFORM @.forget(v_ids, p_now);

@@ -26,7 +26,7 @@ BEGIN
             + CASE WHEN current_setting('fsync')::boolean THEN 0 ELSE 16 END)::int2, NULL::bytea,
         (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::int8::text, @short_nulls;
     IF cardinality(p_keys) > 0 THEN
-        RETURN QUERY SELECT 5::int2, NULL::uuid, k.version, h.slot_at, (h.slot = -1)::int4::int2, k.key, NULL::text, @h.short
+        RETURN QUERY SELECT 5::int2, NULL::uuid, k.version, h.slot_at, (h.slot = @slot_kept)::int4::int2, k.key, NULL::text, @h.short
             FROM unnest(p_keys, p_ended) AS w(key, ended) JOIN @.key k ON k.key = w.key
             LEFT JOIN LATERAL (SELECT o.* FROM unnest(
                     CASE WHEN cardinality(k.live) > @holders_max THEN @.deciding(k.live) ELSE k.live END
@@ -34,7 +34,7 @@ BEGIN
                 JOIN @.head o ON o.id = u.id) AS h ON true;
     END IF;
     IF cardinality(p_heads) > 0 OR cardinality(p_fulls) > 0 THEN
-        RETURN QUERY SELECT 1::int2, NULL::uuid, CASE WHEN h.slot = -1 THEN 1 ELSE 0 END::int8, h.slot_at, NULL::int2,
+        RETURN QUERY SELECT 1::int2, NULL::uuid, CASE WHEN h.slot = @slot_kept THEN 1 ELSE 0 END::int8, h.slot_at, NULL::int2,
             NULL::bytea, NULL::text, @h.short
             FROM (SELECT DISTINCT unnest(p_heads || p_fulls)) AS w(id) JOIN @.head h ON h.id = w.id;
     END IF;

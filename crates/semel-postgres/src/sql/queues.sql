@@ -12,17 +12,17 @@ BEGIN
         SELECT u.name, NULL::int2, coalesce(q.version, 0), coalesce(q.paused, false), least((
             -- The first of each priority is the oldest of it.
             WITH RECURSIVE firsts AS (
-                (SELECT h.priority, h.slot_at FROM @.head h WHERE h.slot = 0 AND h.lane IS NULL AND h.queue = u.name
+                (SELECT h.priority, h.slot_at FROM @.head h WHERE h.slot = @slot_ready AND h.lane IS NULL AND h.queue = u.name
                     ORDER BY h.priority DESC, h.slot_at LIMIT 1)
                 UNION ALL
                 SELECT n.priority, n.slot_at FROM firsts f, LATERAL (
                     SELECT h.priority, h.slot_at FROM @.head h
-                    WHERE h.slot = 0 AND h.lane IS NULL AND h.queue = u.name AND h.priority < f.priority
+                    WHERE h.slot = @slot_ready AND h.lane IS NULL AND h.queue = u.name AND h.priority < f.priority
                     ORDER BY h.priority DESC, h.slot_at LIMIT 1) AS n
             )
             SELECT min(f.slot_at) FROM firsts f
         ), (
-            SELECT min(h.slot_at) FROM @.head h WHERE h.slot = 0 AND h.lane IS NOT NULL AND h.queue = u.name
+            SELECT min(h.slot_at) FROM @.head h WHERE h.slot = @slot_ready AND h.lane IS NOT NULL AND h.queue = u.name
         )), q.settings
         FROM (
             SELECT t.queue AS name FROM @.total t UNION SELECT t.queue FROM @.tally t

@@ -26,14 +26,14 @@ BEGIN
     END IF;
     IF NOT v_is_long THEN
         SELECT @now, EXISTS (SELECT 1 FROM @.queue q WHERE q.name = v_queue AND q.paused)
-            OR EXISTS (SELECT 1 FROM @.head h WHERE h.slot = 0 AND h.lane IS NOT NULL AND h.queue = v_queue)
+            OR EXISTS (SELECT 1 FROM @.head h WHERE h.slot = @slot_ready AND h.lane IS NOT NULL AND h.queue = v_queue)
         INTO v_now, v_is_long;
     END IF;
     IF NOT v_is_long THEN
         -- Others lock keys before heads; who has the heads must not wait for a key.
         WITH r AS MATERIALIZED (
             SELECT h.id, h.key, h.expires_at IS NOT NULL OR h.exhausted OR h.role <> 0 AS is_special FROM @.head h
-            WHERE h.slot = 0 AND h.lane IS NULL AND h.queue = v_queue
+            WHERE h.slot = @slot_ready AND h.lane IS NULL AND h.queue = v_queue
             ORDER BY h.priority DESC, h.slot_at, h.id LIMIT v_limit FOR UPDATE SKIP LOCKED
         ), k AS MATERIALIZED (
             SELECT 1 FROM r JOIN @.key k ON k.key = r.key FOR UPDATE OF k SKIP LOCKED

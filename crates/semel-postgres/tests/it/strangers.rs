@@ -5,17 +5,19 @@ use std::time::Duration;
 
 use semel_core::draft::{Group, KeyRead, Reads};
 use semel_core::enqueue::Outcome;
+use semel_core::ident::JobId;
+use semel_core::job::Head;
 use semel_core::lease::{Bearer, Grant, LeaseToken};
 use semel_core::settle::{Report, Settled};
 use semel_core::sight::Queues;
 use semel_core::state::StateSet;
+use semel_core::unique::deciding;
 use semel_engine::Engine;
 use semel_engine::duty::{Purge, Reap};
 use semel_postgres::Postgres;
 use semel_store::Backend;
 use semel_store::backend::{Batch, Claim, Filter, Verdict};
 use semel_store::clock::ManualClock;
-use semel_store::model::deciding;
 use semel_testkit::fixture::{claim, groups_of};
 use semel_testkit::make::{Want, foreign_id, job, key, keyed};
 
@@ -68,6 +70,12 @@ async fn an_entry_with_a_zero_in_a_name_is_told_why_it_is_refused() {
     assert_eq!(told, [invalid("{\"zero \u{fffd}\": 1}"), invalid("[]")]);
 }
 
+fn ids<'a>(heads: impl IntoIterator<Item = &'a Head>) -> Vec<JobId> {
+    let mut ids: Vec<JobId> = heads.into_iter().map(|head| head.id).collect();
+    ids.sort_unstable();
+    ids
+}
+
 /// Of a key that thousands hold a load brings no more than a decision may need: those that decide are among them, also where
 /// there are thousands of which each might.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -111,15 +119,52 @@ async fn a_key_that_thousands_hold_is_loaded_in_part() {
         let snapshot = store.load(&Reads { keys: vec![read], ..Reads::default() }).await.unwrap();
         let view = snapshot.peek_key(&key("a")).unwrap();
         assert!(view.too_many);
-        let ids = |heads: Vec<&semel_core::job::Head>| {
-            let mut ids: Vec<_> = heads.iter().map(|head| head.id).collect();
-            ids.sort_unstable();
-            ids
-        };
-        assert_eq!(ids(view.holders.iter().collect()), ids(deciding(all.iter())));
+        assert_eq!(ids(&view.holders), ids(deciding(all.iter())));
     }
     let replaces = keyed("a").on_conflict("replace").offer();
     assert_eq!(engine.enqueue(replaces, "").await.unwrap(), Outcome::TooManyHolders);
+}
+
+/// Whoever they are: what the database leaves out by a rule of its own is nobody that decides by the core's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_any_thousands_of_holders_those_that_decide_are_brought() {
+    let place = Place::new();
+    let (store, engine) = opened(&place).await;
+    let schema = place.schema();
+    let offer = keyed("a").states(StateSet::FINISHED).offer();
+    let Outcome::Created(first) = engine.enqueue(offer, "").await.unwrap() else { panic!("not created") };
+    let first = first.created_at.as_micros();
+    let client = client(&url()).await;
+    let copies = format!(
+        "INSERT INTO {schema}.head SELECT (jsonb_populate_record(h, jsonb_build_object('id', gen_random_uuid()))).*
+             FROM {schema}.head h, generate_series(1, 3000);
+         UPDATE {schema}.key SET live = ARRAY(SELECT id FROM {schema}.head)"
+    );
+    client.batch_execute(&copies).await.unwrap();
+    for seed in 1..=4 {
+        // Of each there are few values, so that many are the same. Byte 2 of a hold is its disclosure.
+        let any = format!(
+            "SELECT setseed({seed} / 10.0);
+             UPDATE {schema}.head h SET created_at = w.created_at, state = w.state, attempt = w.attempt,
+                 hold = set_byte(h.hold, 2, w.disclose), expires_at = w.expires_at, renewed_at = w.created_at + w.renewed_after
+             FROM (SELECT id, {first} + floor(random() * 900)::int8 AS created_at,
+                     (ARRAY[3, 1, 4])[1 + floor(random() * 3)::int4] AS state, floor(random() * 2)::int8 AS attempt,
+                     floor(random() * 2)::int4 AS disclose,
+                     CASE WHEN random() < 0.4 THEN {first} + 1000000000000 + floor(random() * 300)::int8 END AS expires_at,
+                     CASE WHEN random() < 0.3 THEN floor(random() * 2000)::int8 END AS renewed_after
+                 FROM {schema}.head) AS w
+             WHERE h.id = w.id"
+        );
+        client.batch_execute(&any).await.unwrap();
+        let all = store.list(Filter { limit: 4_000, ..Filter::default() }).await.unwrap().heads;
+        let expected = ids(deciding(all.iter()));
+        // So that the newest of the others, which come along, are not all there are.
+        assert!(all.len() == 3_001 && expected.len() < 1_000, "{} of {}", expected.len(), all.len());
+        let read = KeyRead { key: key("a"), states: StateSet::LIVE, all: true };
+        let snapshot = store.load(&Reads { keys: vec![read], ..Reads::default() }).await.unwrap();
+        let view = snapshot.peek_key(&key("a")).unwrap();
+        assert_eq!((ids(&view.holders), view.too_many), (expected, true), "{seed}");
+    }
 }
 
 /// Whatever holds up the house-keeping of a key with many ended holders holds up no answer for long; it is done later.

@@ -53,7 +53,7 @@ if said then
         local h = call('GET', BASE .. 'h' .. id)
         local of = taken[unpack_bytes('>I2', said, from)]
         -- Still this grant's.
-        if of and h and sub(h, 13, 20) == sub(said, from + 18, from + 25) and byte(h, 1) == 3 then
+        if of and h and sub(h, @AT_FENCE) == sub(said, from + 18, from + 25) and byte(h, 1) == @SLOT_LEASE then
             of.ids[#of.ids + 1], of.heads[#of.heads + 1] = id, h
         end
     end
@@ -126,7 +126,7 @@ local function runs_beside(id, h)
     local live = holders_of(key_record(key)).live
     for i = 1, #live do
         local other = live[i] ~= id and head_of(live[i])
-        if other and sub(other, 57, 64) ~= NONE then
+        if other and sub(other, @AT_VISIBLE) ~= NONE then
             return true
         end
     end
@@ -134,18 +134,18 @@ local function runs_beside(id, h)
 end
 
 local function why_not(id, h)
-    if flag(h, 8) then
-        return 3
+    if flag(h, @FLAG_LIMITED) then
+        return @WHY_LIMITED
     end
-    local expires = sub(h, 41, 48)
+    local expires = sub(h, @AT_EXPIRY)
     if expires ~= NONE and not is_before(now_place, expires) then
-        return 0
+        return @WHY_EXPIRED
     end
-    if flag(h, 1) then
-        return 1
+    if flag(h, @FLAG_EXHAUSTED) then
+        return @WHY_EXHAUSTED
     end
-    if flag(h, 2) and runs_beside(id, h) then
-        return 2
+    if flag(h, @FLAG_ALONE) and runs_beside(id, h) then
+        return @WHY_OVERLAPS
     end
     return nil
 end
@@ -230,7 +230,7 @@ local function numbers_of(version, fence, attempt)
     return found
 end
 
-local slot_and_state = char(3, state)
+local slot_and_state = char(@SLOT_LEASE, state)
 -- Grants a job that is ready in its queue's own set, and under no limit.
 local function grant(id, h, share)
     local version, fence, attempt = unpack_bytes('>I8I8I4', h, 5)
@@ -245,7 +245,7 @@ local function grant(id, h, share)
     records[written + 1], records[written + 2] = HEADS .. id, new
     active[written + 1], active[written + 2] = 0, span.first .. id
     written = written + 2
-    local expires = sub(h, 41, 48)
+    local expires = sub(h, @AT_EXPIRY)
     if expires ~= NONE then
         place('x', expires .. id, false)
     end
@@ -274,20 +274,20 @@ local function look_at(found, queue)
         local share, id = shares[taker], ids[i]
         local h = head_of(id)
         -- A queue may be named twice: what was granted just now is filed elsewhere when all is written.
-        if h and byte(h, 1) == 0 then
+        if h and byte(h, 1) == @SLOT_READY then
             local why = why_not(id, h)
             -- Who asks is also told of the first behind those that are shown.
             if is_asked then
-                seen[#seen + 1] = pack('>I2', queue) .. char(why or 255) .. found[i] .. sub(h, 73, 80)
+                seen[#seen + 1] = pack('>I2', queue) .. char(why or @WHY_GRANTED) .. found[i] .. sub(h, @AT_LIMIT)
             end
             if is_full then
-                if why ~= 3 then
+                if why ~= @WHY_LIMITED then
                     break
                 end
                 share.refused[#share.refused + 1] = { id, why }
             elseif why then
                 share.refused[#share.refused + 1] = { id, why }
-                if why == 3 then
+                if why == @WHY_LIMITED then
                     take_one(share)
                 end
             else

@@ -67,7 +67,7 @@ local function version_of(kind, name, is_none)
             if is_none and byte(h, 1) == KEPT then
                 return NONE
             end
-            return sub(h, 5, 12)
+            return sub(h, @AT_VERSION)
         end
         if call('EXISTS', BASE .. 's' .. name) == 1 then
             return '\0\0\0\0\0\0\0\1'

@@ -1,17 +1,20 @@
 -- What every script begins with. KEYS[1] is the partition: all its keys begin so, and have one hash tag. Nothing in here knows a
 -- state: a head says by its first bytes where it is filed, and everything after its names is the program's own.
 --
--- A head: 1 slot (255: kept for its key alone), 2 state, 3 flags (1 exhausted, 2 never beside another run of its key, 4 dead
--- letter, 8 under a limit, 16 has a key), 4 priority (the lowest first), 5 version, 13 fence, 21 attempt, 25 visibility, 29 timeout
--- (milliseconds), 33 place in its slot, 41 place in the order of expiry, 49 started, 57 visible until, 65 run until, 73 limit,
--- 81 names (type, queue, each behind its length), its key, the worker behind its length, the rest. Numbers have their highest byte
--- first. A place is a time whose bytes are in its order; all zeros are none.
+-- What stands behind an `@` is a number that the program puts there: where heads are filed (`SLOT`), their flags (`FLAG`), why a ready
+-- one is not granted (`WHY`), and where parts of a head begin and end (`AT`).
+--
+-- A head: 1 slot (@SLOT_KEPT: kept for its key alone), 2 state, 3 flags (@FLAG_EXHAUSTED exhausted, @FLAG_ALONE never beside another
+-- run of its key, @FLAG_DEAD dead letter, @FLAG_LIMITED under a limit, @FLAG_KEY has a key), 4 priority (the lowest first),
+-- 5 version, 13 fence, 21 attempt, 25 visibility, 29 timeout (milliseconds), 33 place in its slot, 41 place in the order of expiry,
+-- 49 started, 57 visible until, 65 run until, 73 limit, 81 names (type, queue, each behind its length), its key, the worker behind its
+-- length, the rest. Numbers have their highest byte first. A place is a time whose bytes are in its order; all zeros are none.
 local BASE = KEYS[1]
 local call = redis.call
 local sub, byte, char, format, max = string.sub, string.byte, string.char, string.format, math.max
 local pack, unpack_bytes = struct.pack, struct.unpack
 local NONE = '\0\0\0\0\0\0\0\0'
-local KEPT = 255
+local KEPT = @SLOT_KEPT
 -- The highest version of a job that is gone, and how many records the log has had, as `time_of` found them.
 local GONE, RECORDS = 0, 0
 -- By which commit over several partitions this one is locked, and into how many the store is divided, if it is.
@@ -61,7 +64,7 @@ local function names_of(h)
 end
 
 local function key_of(h)
-    if not flag(h, 16) then
+    if not flag(h, @FLAG_KEY) then
         return nil
     end
     local after = names_of(h)

@@ -74,7 +74,7 @@ elseif what == 'outlived' then
     local found = holders_of(key_record(ARGV[5]))
     for i = 6, #ARGV, 2 do
         local h = head_of(ARGV[i])
-        if h and sub(h, 5, 12) == ARGV[i + 1] then
+        if h and sub(h, @AT_VERSION) == ARGV[i + 1] then
             found.moved = take_out(found.done, ARGV[i]) or found.moved
         end
     end

@@ -109,22 +109,22 @@ local function list_of(lists, set)
     return list
 end
 
-local SETS = { [1] = 't', [3] = 'a', [4] = 'd', [KEPT] = 'f' }
+local SETS = { [@SLOT_TIMER] = 't', [@SLOT_LEASE] = 'a', [@SLOT_DONE] = 'd', [KEPT] = 'f' }
 
 -- Where a head is filed: the set and its place there.
 local function filed(id, h)
     local slot = byte(h, 1)
-    if slot == 0 then
+    if slot == @SLOT_READY then
         local _, queue = names_of(h)
-        local member = sub(h, 4, 4) .. sub(h, 33, 40) .. id
-        if flag(h, 8) then
-            return 'l' .. queue .. sub(h, 73, 80), member
+        local member = sub(h, 4, 4) .. sub(h, @AT_PLACE) .. id
+        if flag(h, @FLAG_LIMITED) then
+            return 'l' .. queue .. sub(h, @AT_LIMIT), member
         end
         return 'r' .. queue, member
     end
     local set = SETS[slot]
     if set then
-        return set, sub(h, 33, 40) .. id
+        return set, sub(h, @AT_PLACE) .. id
     end
     return nil
 end
@@ -161,10 +161,10 @@ local function file(id, old, new, put)
     end
     local expired, expires = NONE, NONE
     if old then
-        expired = sub(old, 41, 48)
+        expired = sub(old, @AT_EXPIRY)
     end
     if new then
-        expires = sub(new, 41, 48)
+        expires = sub(new, @AT_EXPIRY)
     end
     if expired ~= expires then
         if expired ~= NONE then
@@ -174,7 +174,7 @@ local function file(id, old, new, put)
             put('x', expires .. id, true)
         end
     end
-    local was_dead, is_dead = old and flag(old, 4), new and flag(new, 4)
+    local was_dead, is_dead = old and flag(old, @FLAG_DEAD), new and flag(new, @FLAG_DEAD)
     if was_dead and not is_dead then
         put('z', id, false)
     elseif is_dead and not was_dead then
@@ -197,7 +197,7 @@ end
 
 -- Ended holders of a key are looked over when they have doubled.
 local function note_crowd(key, n)
-    if n >= 8 and bit.band(n, n - 1) == 0 then
+    if n >= @CROWD_MIN and bit.band(n, n - 1) == 0 then
         crowded[key] = true
     end
 end
@@ -215,7 +215,7 @@ local function insert(id, h, body)
         local found = key_record(key)
         touch_key(found, number(h, 5))
         local list = holders_of(found).live
-        if byte(h, 1) == 4 then
+        if byte(h, 1) == @SLOT_DONE then
             list = found.done
         end
         list[#list + 1] = id
@@ -247,7 +247,7 @@ local function forget(id, kept)
         call('DEL', BASE .. 'y' .. id)
     end
     if kept ~= NONE then
-        local new = char(KEPT) .. sub(old, 2, 2) .. char(bit.band(byte(old, 3), 251)) .. sub(old, 4, 32) .. kept .. sub(old, 41)
+        local new = char(KEPT) .. sub(old, 2, 2) .. char(bit.band(byte(old, 3), @ALL_BUT_DEAD)) .. sub(old, 4, 32) .. kept .. sub(old, 41)
         file(id, old, new, place)
         put_head(id, new)
         return
@@ -279,7 +279,7 @@ local function update(id, new, kept, is_alone)
     if not old then
         return
     end
-    local key, is_held = key_of(new), flag(old, 16)
+    local key, is_held = key_of(new), flag(old, @FLAG_KEY)
     if byte(old, 1) == KEPT then
         if not key or kept == NONE then
             forget(id, NONE)
@@ -291,7 +291,7 @@ local function update(id, new, kept, is_alone)
         end
         note_gone(new)
         -- Whatever its program says: a head that is kept for its key alone is no dead letter.
-        new = char(KEPT) .. sub(new, 2, 2) .. char(bit.band(byte(new, 3), 251)) .. sub(new, 4, 32) .. kept .. sub(new, 41)
+        new = char(KEPT) .. sub(new, 2, 2) .. char(bit.band(byte(new, 3), @ALL_BUT_DEAD)) .. sub(new, 4, 32) .. kept .. sub(new, 41)
         file(id, old, new, place)
         put_head(id, new)
         touch_key(key_record(key), number(new, 5))
@@ -315,8 +315,8 @@ local function update(id, new, kept, is_alone)
         local found = key_record(key)
         touch_key(found, number(new, 5))
         -- A holder keeps its place among the others: decisions see them in the order in which they came.
-        if byte(new, 1) ~= 4 then
-            if is_held and byte(old, 1) ~= 4 then
+        if byte(new, 1) ~= @SLOT_DONE then
+            if is_held and byte(old, 1) ~= @SLOT_DONE then
                 return
             end
             holders_of(found)

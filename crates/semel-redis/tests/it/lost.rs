@@ -10,6 +10,7 @@ use semel_core::enqueue::{Outcome, enqueue};
 use semel_core::partition;
 use semel_core::state::State;
 use semel_engine::Engine;
+use semel_redis::scripts::Script;
 use semel_redis::{Address, Redis};
 use semel_store::StoreError;
 use semel_store::backend::{Applied, Backend, Batch, BoxFuture};
@@ -24,18 +25,6 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::partitions::PARTITIONS;
 use crate::place::Place;
-
-const COMMIT: &str = concat!(
-    include_str!("../../src/lua/common.lua"),
-    include_str!("../../src/lua/writes.lua"),
-    include_str!("../../src/lua/fresh.lua"),
-    include_str!("../../src/lua/commit.lua")
-);
-const CLAIM: &str = concat!(
-    include_str!("../../src/lua/common.lua"),
-    include_str!("../../src/lua/writes.lua"),
-    include_str!("../../src/lua/claim.lua")
-);
 
 /// What becomes of the next request of a kind.
 const NOTHING: u8 = 0;
@@ -138,7 +127,7 @@ async fn hand_on(client: TcpStream, upstream: TcpStream, sum: String, does: Arc<
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_whose_answer_is_lost_is_answered_as_what_became_of_it() {
-    let between = Between::start(COMMIT).await;
+    let between = Between::start(Script::Commit.text()).await;
     let backend = Arc::new(Redis::open(&between.address()).await.unwrap());
     let engine = Engine::without_duties(backend).unwrap();
     engine.enqueue(keyed("before").offer(), "").await.unwrap();
@@ -158,7 +147,7 @@ async fn a_commit_whose_answer_is_lost_is_answered_as_what_became_of_it() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_claim_whose_answer_is_lost_is_answered_with_the_jobs_it_took() {
-    let between = Between::start(CLAIM).await;
+    let between = Between::start(Script::Claim.text()).await;
     let backend = Arc::new(Redis::open(&between.address()).await.unwrap());
     let engine = Engine::without_duties(Arc::clone(&backend) as _).unwrap();
     for name in ["a", "b", "c"] {
@@ -180,7 +169,7 @@ async fn a_claim_whose_answer_is_lost_is_answered_with_the_jobs_it_took() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_is_sent_again_until_redis_is_back() {
-    let between = Between::start(COMMIT).await;
+    let between = Between::start(Script::Commit.text()).await;
     let backend = Arc::new(Redis::open(&between.address()).await.unwrap());
     let engine = Engine::without_duties(backend).unwrap();
     engine.enqueue(keyed("a").offer(), "").await.unwrap();
@@ -205,7 +194,7 @@ async fn a_commit_is_sent_again_until_redis_is_back() {
 /// It may be there: whoever takes it for undone makes a second one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_may_have_been_done_is_not_told_as_undone() {
-    let between = Between::start(COMMIT).await;
+    let between = Between::start(Script::Commit.text()).await;
     let address = between.address().with_patience(std::time::Duration::from_millis(200));
     let engine = Engine::without_duties(Arc::new(Redis::open(&address).await.unwrap())).unwrap();
     let mut ear = ear(&address).await;
@@ -282,7 +271,7 @@ async fn a_request_that_comes_late_is_refused() {
     let base = format!("{}{{p0}}", base.split("prefix=").nth(1).unwrap());
     let mut turn = async |number: u64, settings: &str| -> redis::RedisResult<Vec<String>> {
         let mut command = redis::cmd("EVAL");
-        command.arg(COMMIT).arg(1).arg(&base).arg("sender").arg(number).arg("").arg(0).arg(0);
+        command.arg(Script::Commit.text()).arg(1).arg(&base).arg("sender").arg(number).arg("").arg(0).arg(0);
         // No new jobs; one other group, the first of the batch, about no job and no key; its events.
         let counts = [0_u32, 0, 0, 0, 0, 1].map(u32::to_be_bytes).concat();
         command.arg(counts).arg(&1_u32.to_be_bytes()[..]).arg("").arg("").arg("");

@@ -12,6 +12,7 @@ use semel_core::ident::{JobId, QueueName};
 use semel_core::life;
 use semel_core::partition;
 use semel_engine::Engine;
+use semel_redis::scripts::Script;
 use semel_redis::{Address, Redis};
 use semel_store::Backend;
 use semel_testkit::make::{Want, foreign_id, job, key, keyed};
@@ -23,14 +24,6 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::own::patient;
 use crate::place::{Passing, Place};
 
-const CROSS: &str =
-    concat!(include_str!("../../src/lua/common.lua"), include_str!("../../src/lua/cross.lua"));
-const COMMIT: &str = concat!(
-    include_str!("../../src/lua/common.lua"),
-    include_str!("../../src/lua/writes.lua"),
-    include_str!("../../src/lua/fresh.lua"),
-    include_str!("../../src/lua/commit.lua")
-);
 pub const PARTITIONS: u16 = 4;
 
 pub async fn engine(address: &Address) -> Engine {
@@ -175,10 +168,10 @@ pub async fn cut_after(steps: usize, loses_answer: bool) -> (u16, Arc<AtomicUsiz
 /// The same before another Redis.
 pub async fn cut_after_at(upstream: &str, steps: usize, loses_answer: bool) -> (u16, Arc<AtomicUsize>) {
     let mut sums = Vec::new();
-    for script in [CROSS, COMMIT] {
+    for script in [Script::Cross, Script::Commit] {
         let mut connection = patient(upstream).await;
         let sum: String =
-            redis::cmd("SCRIPT").arg("LOAD").arg(script).query_async(&mut connection).await.unwrap();
+            redis::cmd("SCRIPT").arg("LOAD").arg(script.text()).query_async(&mut connection).await.unwrap();
         sums.push(sum);
     }
     // That it goes on is said now and then, and is no step.
@@ -335,7 +328,7 @@ async fn a_partition_that_is_told_again_writes_something_to_wait_for() {
     for turn in [crossed, crossed + 1] {
         redis::cmd("DEL").arg(format!("{base}@")).exec_async(&mut connection).await.unwrap();
         let mut again = redis::cmd("EVAL");
-        again.arg(COMMIT).arg(1).arg(&base).arg("x").arg(turn).arg("").arg(0).arg(0);
+        again.arg(Script::Commit.text()).arg(1).arg(&base).arg("x").arg(turn).arg("").arg(0).arg(0);
         let told = again.query_async::<(String, String)>(&mut connection).await;
         assert_eq!(told.map(|(_, said)| said).ok(), (turn == crossed).then(String::new));
         let is_written: bool =

@@ -9,6 +9,7 @@ use semel_core::enqueue::{Mode, Outcome};
 use semel_core::lease::{Bearer, LeaseToken};
 use semel_core::settle::Settled;
 use semel_engine::Engine;
+use semel_redis::scripts::Script;
 use semel_redis::{Address, Durability, Redis, RedisError};
 use semel_store::StoreError;
 use semel_store::backend::Backend;
@@ -364,12 +365,6 @@ async fn an_encrypted_connection_is_to_whom_it_says_it_is() {
     panic!("no port could be had");
 }
 
-const UPKEEP: &str = concat!(
-    include_str!("../../src/lua/common.lua"),
-    include_str!("../../src/lua/writes.lua"),
-    include_str!("../../src/lua/upkeep.lua")
-);
-
 /// A commit may tell of a thousand jobs, and Redis has the whole log in its memory.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_log_is_bounded_by_its_records_and_by_what_is_in_them() {
@@ -390,7 +385,8 @@ async fn the_log_is_bounded_by_its_records_and_by_what_is_in_them() {
     };
     let mut kept = async |records: u64, bytes: u64| {
         let mut trim = redis::cmd("EVAL");
-        trim.arg(UPKEEP).arg(1).arg(&base).arg("").arg(0).arg(0).arg("trim").arg(records).arg(bytes);
+        trim.arg(Script::Upkeep.text()).arg(1).arg(&base).arg("").arg(0).arg(0);
+        trim.arg("trim").arg(records).arg(bytes);
         trim.exec_async(&mut connection).await.unwrap();
         let length: usize = redis::cmd("XLEN").arg(&log).query_async(&mut connection).await.unwrap();
         let page = engine.store().events(0, 1_000).await.unwrap();
@@ -418,7 +414,8 @@ async fn the_log_is_bounded_by_its_records_and_by_what_is_in_them() {
     let jobs = (0..900).map(|_| job().offer()).collect();
     engine.enqueue_batch(jobs, Mode::Each, "").await.unwrap();
     let mut trim = redis::cmd("EVAL");
-    trim.arg(UPKEEP).arg(1).arg(&base).arg("").arg(0).arg(0).arg("trim").arg(280).arg(2_000 * each);
+    trim.arg(Script::Upkeep.text()).arg(1).arg(&base).arg("").arg(0).arg(0);
+    trim.arg("trim").arg(280).arg(2_000 * each);
     trim.exec_async(&mut connection).await.unwrap();
     let length: usize = redis::cmd("XLEN").arg(&log).query_async(&mut connection).await.unwrap();
     assert_eq!(length, left + 1);

@@ -1,8 +1,10 @@
 //! An operator's endpoints.
 
-use semel_ojs::Code;
+use semel_ojs::Code::{
+    Conflict, CursorGone, Duplicate, InvalidRequest, NotFound, TooManyHolders, Unsupported,
+};
 
-use crate::caller::Access;
+use crate::caller::Access::Admin;
 use crate::{admin, audit, dead_letter, queues, tenancy};
 
 use super::endpoint::{Endpoint, delete, get, post, put};
@@ -10,8 +12,12 @@ use super::parameters::{AUDIT, HISTORY, LIMIT, OFFSET, PAGE, PER_PAGE, QUEUE, ST
 
 /// The rows of this area.
 pub(super) fn rows() -> Vec<Endpoint> {
-    use Access::Admin;
-    use Code::{Conflict, CursorGone, Duplicate, InvalidRequest, NotFound, TooManyHolders, Unsupported};
+    let parts = [of_server(), of_jobs(), of_dead_letters(), of_queues(), of_workers()];
+    parts.into_iter().flatten().collect()
+}
+
+/// The server as a whole, its tenants, its policies, its record of what operators did.
+fn of_server() -> Vec<Endpoint> {
     vec![
         post("/ojs/v1/admin/reset", Admin, admin::reset)
             .named("reset", "Deletes everything; only on servers started with --allow-reset.")
@@ -45,6 +51,12 @@ pub(super) fn rows() -> Vec<Endpoint> {
             .query(AUDIT)
             .answers(200, "Audit")
             .refuses(&[InvalidRequest]),
+    ]
+}
+
+/// Jobs, one by one or by a filter.
+fn of_jobs() -> Vec<Endpoint> {
+    vec![
         get("/ojs/v1/admin/jobs", Admin, admin::jobs::list)
             .named("adminListJobs", "Jobs by page numbers, newest first.")
             .query(&[STATES, QUEUE, TYPE, PAGE, PER_PAGE, LIMIT, OFFSET])
@@ -77,6 +89,12 @@ pub(super) fn rows() -> Vec<Endpoint> {
             .named("adminRetryJob", "Offers a dead letter again, under its own policy.")
             .answers(200, "JobAnswer")
             .refuses(&[NotFound, Conflict, Duplicate, TooManyHolders]),
+    ]
+}
+
+/// Dead letters.
+fn of_dead_letters() -> Vec<Endpoint> {
+    vec![
         get("/ojs/v1/admin/dead-letter", Admin, admin::dead_letter::list)
             .named("adminListDeadLetters", "Dead letters by page numbers, newest first.")
             .query(&[STATES, QUEUE, TYPE, PAGE, PER_PAGE, LIMIT, OFFSET])
@@ -95,6 +113,18 @@ pub(super) fn rows() -> Vec<Endpoint> {
             .named("adminRetryDeadLetter", "Offers one again, under its own policy.")
             .answers(200, "JobAnswer")
             .refuses(&[NotFound, Conflict, Duplicate, TooManyHolders]),
+        // What Open Job Spec's own pages for operators ask for by another name.
+        post("/ojs/v1/admin/dead-letter/retry", Admin, admin::jobs::bulk_retry)
+            .named("retryDeadLetters", "The same as bulkRetry.")
+            .takes("BulkWish")
+            .answers(200, "BulkDone")
+            .refuses(&[InvalidRequest, CursorGone]),
+    ]
+}
+
+/// Queues, and what is set for them.
+fn of_queues() -> Vec<Endpoint> {
+    vec![
         get("/ojs/v1/admin/queues", Admin, admin::queues::list)
             .named("adminListQueues", "Queues by page numbers, with their counts.")
             .query(&[PAGE, PER_PAGE, LIMIT, OFFSET])
@@ -126,22 +156,23 @@ pub(super) fn rows() -> Vec<Endpoint> {
             .takes("ConfirmedPurge")
             .answers(200, "Purged")
             .refuses(&[InvalidRequest, NotFound, CursorGone]),
-        get("/ojs/v1/admin/workers", Admin, admin::workers::list)
-            .named("listWorkers", "The workers that this server has heard of lately.")
-            .query(&[PAGE, PER_PAGE, LIMIT, OFFSET])
-            .answers(200, "Workers")
-            .refuses(&[InvalidRequest]),
-        // What Open Job Spec's own pages for operators ask for by other names.
+        // What Open Job Spec's own pages for operators ask for by another name.
         delete("/ojs/v1/admin/queues/{name}/jobs", Admin, queues::purge_confirmed)
             .named("emptyQueue", "The same as adminPurgeQueue.")
             .takes("ConfirmedPurge")
             .answers(200, "Purged")
             .refuses(&[InvalidRequest, NotFound, CursorGone]),
-        post("/ojs/v1/admin/dead-letter/retry", Admin, admin::jobs::bulk_retry)
-            .named("retryDeadLetters", "The same as bulkRetry.")
-            .takes("BulkWish")
-            .answers(200, "BulkDone")
-            .refuses(&[InvalidRequest, CursorGone]),
+    ]
+}
+
+/// Workers, and what they are told.
+fn of_workers() -> Vec<Endpoint> {
+    vec![
+        get("/ojs/v1/admin/workers", Admin, admin::workers::list)
+            .named("listWorkers", "The workers that this server has heard of lately.")
+            .query(&[PAGE, PER_PAGE, LIMIT, OFFSET])
+            .answers(200, "Workers")
+            .refuses(&[InvalidRequest]),
         post("/ojs/v1/admin/workers/{id}/quiet", Admin, admin::workers::quiet)
             .named("quietWorker", "Tells a worker at its next heartbeat to take no more jobs.")
             .answers(200, "DirectiveSet")

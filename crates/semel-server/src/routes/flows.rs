@@ -1,8 +1,10 @@
 //! Crons and workflows.
 
-use semel_ojs::Code;
+use semel_ojs::Code::{
+    Conflict, Contended, Duplicate, InvalidRequest, InvalidRetryPolicy, NotFound, QueueFull,
+};
 
-use crate::caller::Access;
+use crate::caller::Access::{Inspect, Produce};
 use crate::{crons, workflows};
 
 use super::endpoint::{Endpoint, delete, get, patch, post};
@@ -10,8 +12,11 @@ use super::parameters::{CRONS, WORKFLOWS};
 
 /// The rows of this area.
 pub(super) fn rows() -> Vec<Endpoint> {
-    use Access::{Inspect, Produce};
-    use Code::{Conflict, Contended, Duplicate, InvalidRequest, InvalidRetryPolicy, NotFound, QueueFull};
+    [of_crons(), of_workflows()].into_iter().flatten().collect()
+}
+
+/// Crons.
+fn of_crons() -> Vec<Endpoint> {
     vec![
         post("/ojs/v1/cron", Produce, crons::register)
             .named("registerCron", "Registers a cron, or makes the one of that name what is asked for.")
@@ -71,6 +76,12 @@ pub(super) fn rows() -> Vec<Endpoint> {
             .named("deleteCronToo", "The same as deleteCron.")
             .answers(200, "CronAnswer")
             .refuses(&[NotFound, Contended]),
+    ]
+}
+
+/// Workflows.
+fn of_workflows() -> Vec<Endpoint> {
+    vec![
         post("/ojs/v1/workflows", Produce, workflows::create)
             .named(
                 "createWorkflow",

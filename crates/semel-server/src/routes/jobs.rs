@@ -1,8 +1,8 @@
 //! Jobs, how far they have come, dead letters, and unique keys.
 
-use semel_ojs::Code;
+use semel_ojs::Code::{Conflict, CursorGone, Duplicate, InvalidRequest, NotFound, TooManyHolders};
 
-use crate::caller::Access;
+use crate::caller::Access::{Admin, Inspect, Produce, Touch, Work};
 use crate::{batch, dead_letter, explain, jobs, key_events, progress, unique_jobs, workers};
 
 use super::ADMISSION;
@@ -11,8 +11,11 @@ use super::parameters::{DEAD_LETTERS, JOBS, KEY_EVENTS, QUEUE, REASON, STATES, T
 
 /// The rows of this area.
 pub(super) fn rows() -> Vec<Endpoint> {
-    use Access::{Admin, Inspect, Produce, Touch, Work};
-    use Code::{Conflict, CursorGone, Duplicate, InvalidRequest, NotFound, TooManyHolders};
+    [of_jobs(), of_runs(), of_dead_letters(), of_keys()].into_iter().flatten().collect()
+}
+
+/// Jobs, as those who offer them see them.
+fn of_jobs() -> Vec<Endpoint> {
     vec![
         post("/ojs/v1/jobs", Produce, jobs::create)
             .named("enqueue", "Offers one job; its unique policy decides what becomes of it.")
@@ -58,6 +61,12 @@ pub(super) fn rows() -> Vec<Endpoint> {
             .named("activateJob", "Makes a pending job available.")
             .answers(200, "JobAnswer")
             .refuses(&[NotFound, Conflict]),
+    ]
+}
+
+/// How a job's run goes on and ends.
+fn of_runs() -> Vec<Endpoint> {
+    vec![
         post("/ojs/v1/jobs/{id}/ack", Work, workers::ack_named)
             .named("ackJob", "Completes the job that the path names.")
             .may_take("AckNamed")
@@ -77,6 +86,12 @@ pub(super) fn rows() -> Vec<Endpoint> {
             .named("showProgress", "How far a run has come.")
             .answers(200, "Progress")
             .refuses(&[NotFound]),
+    ]
+}
+
+/// Dead letters.
+fn of_dead_letters() -> Vec<Endpoint> {
+    vec![
         get("/ojs/v1/dead-letter", Inspect, dead_letter::list)
             .named("listDeadLetters", "Jobs that failed for good, newest first.")
             .query(DEAD_LETTERS)
@@ -95,6 +110,12 @@ pub(super) fn rows() -> Vec<Endpoint> {
             .named("retryDeadLetter", "Offers one again, under its own policy.")
             .answers(200, "JobAnswer")
             .refuses(&[NotFound, Conflict, Duplicate, TooManyHolders]),
+    ]
+}
+
+/// Unique keys: what they would decide, and who holds them.
+fn of_keys() -> Vec<Endpoint> {
+    vec![
         post("/ojs/v1/unique/explain", Produce, explain::explain)
             .named("explain", "What an enqueue request would lead to, and why; stores nothing.")
             .takes("Enqueue")

@@ -81,7 +81,7 @@ async fn relay(mut webhooks: Webhooks, stop: Drain) {
             Err(error) => {
                 engine
                     .store()
-                    .refrain()
+                    .repeated_failures()
                     .warn("events could not be made deliveries of; it is tried again", &error);
                 REST_AFTER_FAILURE
             }
@@ -135,8 +135,8 @@ async fn deliver(webhooks: Arc<Webhooks>, sender: Sender, stop: Drain) {
                     let begun = under_way.spawn(async move {
                         let began = Instant::now();
                         if let Err(error) = run(&webhooks, &sender, &job).await {
-                            let refrain = webhooks.engine().store().refrain();
-                            refrain.warn("a delivery could not be settled; its lease will end", &error);
+                            let failures = webhooks.engine().store().repeated_failures();
+                            failures.warn("a delivery could not be settled; its lease will end", &error);
                         }
                         began.elapsed()
                     });
@@ -147,8 +147,8 @@ async fn deliver(webhooks: Arc<Webhooks>, sender: Sender, stop: Drain) {
             }
             Err(StoreError::Closed) => break,
             Err(error) => {
-                let refrain = webhooks.engine().store().refrain();
-                refrain.warn("deliveries could not be fetched; it is tried again", &error);
+                let failures = webhooks.engine().store().repeated_failures();
+                failures.warn("deliveries could not be fetched; it is tried again", &error);
                 tokio::time::sleep(REST_AFTER_FAILURE).await;
             }
         }

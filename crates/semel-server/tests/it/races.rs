@@ -82,7 +82,10 @@ async fn a_shutdown_lets_requests_under_way_end() {
     while !server.get_text("/metrics").await.contains("semel_http_polls_waiting 1\n") {}
     let stopping = tokio::spawn(server.stop());
     tokio::time::sleep(Duration::from_millis(200)).await;
-    let offer = semel_ojs::Enqueue::parse(r#"{"type":"a.b","args":[],"queue":"late"}"#, true).unwrap().offer;
+    let offer =
+        semel_ojs::Enqueue::parse(r#"{"type":"a.b","args":[],"queue":"late"}"#, semel_ojs::Terms::trusted())
+            .unwrap()
+            .offer;
     engine.enqueue(offer, "test").await.unwrap();
     let fetched = waiting.await.unwrap().unwrap();
     assert_eq!(fetched["jobs"].as_array().unwrap().len(), 1);

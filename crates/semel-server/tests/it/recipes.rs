@@ -8,7 +8,7 @@ use semel_core::lease::{Bearer, Grant, LeaseToken};
 use semel_core::settle::{Report, Settled};
 use semel_engine::duty::{Expire, Promote, Purge, Reap};
 use semel_engine::{Engine, Job};
-use semel_ojs::Enqueue;
+use semel_ojs::{Enqueue, Terms};
 use semel_store::backend::Claim;
 use semel_store::clock::ManualClock;
 use semel_store::memory::Memory;
@@ -143,7 +143,8 @@ impl Scene {
                 ended(&self.engine.fail(id, bearer, report).await.unwrap())
             }
             sent if sent.starts_with("it is sent") => {
-                let (offer, _) = Enqueue::parse(&request(recipe, sent), true).unwrap().into_parts();
+                let (offer, _) =
+                    Enqueue::parse(&request(recipe, sent), Terms::trusted()).unwrap().into_parts();
                 word(&self.engine.enqueue(offer, "test").await.unwrap())
             }
             other => panic!("{}: nothing is known of `{other}`", recipe.name),

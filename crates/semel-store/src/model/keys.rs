@@ -2,11 +2,11 @@
 
 use semel_core::draft::{KeyRead, KeyView};
 use semel_core::ident::JobId;
-use semel_core::job::{Ending, Head};
+use semel_core::job::Head;
 use semel_core::limits::HOLDERS_PER_KEY_MAX;
 use semel_core::state::StateSet;
 use semel_core::time::Timestamp;
-use semel_core::unique::{UniqueKey, is_kept, outlives};
+use semel_core::unique::{UniqueKey, deciding, is_kept, outlives};
 
 use super::Model;
 use crate::heads::Place;
@@ -29,7 +29,9 @@ impl Model {
         if self.files_done { StateSet::ALL } else { StateSet::LIVE }
     }
 
-    /// The holders of a key that are here, as a decision at `now` may see them.
+    /// The holders of a key that are here, as a decision at `now` may see them. Not by [`KeyView::of`]: those that another outlives were
+    /// left out as they ended, heads are copied only of holders that are in the view, and a key is known to have too many by all
+    /// that are filed under it, those included whose time is over.
     pub fn key_view(&self, read: &KeyRead, now: Timestamp) -> KeyView {
         let covered = KeyRead { states: self.covered(), all: true, ..*read };
         let Some(entry) = self.keys.get(&self.heads, &read.key) else {
@@ -88,47 +90,4 @@ impl Model {
             self.keys.retain(&self.heads, &key, |holder| Some(holder) != place);
         }
     }
-}
-
-/// What a view carries of a key's holders: all, or of too many those that decide. Says whether they are too many.
-pub fn bounded(holders: Vec<Head>) -> (Vec<Head>, bool) {
-    if holders.len() <= HOLDERS_PER_KEY_MAX {
-        return (holders, false);
-    }
-    (deciding(holders.iter()).into_iter().cloned().collect(), true)
-}
-
-/// The holders that decide whether any blocks: one is left out only for another in its state that was created,
-/// finished and renewed no earlier, expires no earlier, and hides at least as much. One that expired unstarted blocks nobody, so it
-/// stands in for no other than such; nor does one that may come to that for one that has begun, which blocks when it has expired.
-pub fn deciding<'a>(heads: impl Iterator<Item = &'a Head>) -> Vec<&'a Head> {
-    let rank = |head: &Head| {
-        (
-            head.expires_at.unwrap_or(Timestamp::MAX),
-            head.finished_at,
-            head.renewed_at.unwrap_or(head.created_at),
-            head.hold.disclose,
-            head.ending != Some(Ending::Expired),
-            head.expires_at.is_none() || head.has_begun(),
-        )
-    };
-    let mut heads: Vec<&Head> = heads.collect();
-    heads.sort_unstable_by_key(|head| std::cmp::Reverse((head.created_at, head.id)));
-    let mut kept: Vec<&Head> = Vec::new();
-    for head in heads {
-        let (expires, finished, renewed, disclose, blocks, stays) = rank(head);
-        let covered = kept.iter().filter(|other| other.state == head.state).any(|other| {
-            let other = rank(other);
-            other.0 >= expires
-                && other.1 >= finished
-                && other.2 >= renewed
-                && other.3 >= disclose
-                && other.4 >= blocks
-                && other.5 >= stays
-        });
-        if !covered {
-            kept.push(head);
-        }
-    }
-    kept
 }

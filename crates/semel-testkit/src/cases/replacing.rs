@@ -8,6 +8,7 @@ use semel_core::enqueue::{Offer, Outcome};
 use semel_core::ident::JobId;
 use semel_core::job::{Ending, Head, NoteKind};
 use semel_core::life;
+use semel_core::sight::Sight;
 use semel_core::state::{State, StateSet};
 use semel_core::time::Timestamp;
 use semel_core::trail::Marks;
@@ -33,7 +34,7 @@ async fn nobody_else_blocks(f: &Fixture, offer: &Offer, created: JobId) {
     let identity = offer.unique.as_ref().unwrap();
     let mut others = f.holders(identity.key).await;
     others.retain(|holder| holder.id != created);
-    assert_eq!(admit(&identity.policy, &others, f.now().await, true), Admission::Create);
+    assert_eq!(admit(&identity.policy, &others, f.now().await, Sight::everything()), Admission::Create);
 }
 
 /// A run with a follow-up that waits for its end.

@@ -16,6 +16,7 @@ use semel_core::lease::Unclaimable;
 use semel_core::life::{self, KeyReleased};
 use semel_core::limit::Turn;
 use semel_core::settle;
+use semel_core::sight::Sight;
 use semel_core::slot::Due;
 use semel_core::unique::{Admission, UniqueKey, admit};
 use semel_store::backend::Filter;
@@ -249,7 +250,7 @@ impl Pair {
         let now = self.store.now().await;
         let others: Vec<Head> =
             self.store.holders(identity.key).await.into_iter().filter(|head| head.id != created).collect();
-        match admit(&identity.policy, &others, now, true) {
+        match admit(&identity.policy, &others, now, Sight::everything()) {
             Admission::Create => Ok(()),
             other => Err(format!("{created} was created, and yet: {other:?}")),
         }

@@ -7,6 +7,7 @@ use semel_core::job::{Head, NoteKind};
 use semel_core::life::Revived;
 use semel_core::limit::Turn;
 use semel_core::settle::Settled;
+use semel_core::sight::Sight;
 use semel_core::unique::{Admission, admit};
 
 use super::command::policy;
@@ -44,7 +45,7 @@ pub(super) async fn decision(f: &Fixture, number: u64, with: usize) -> Admission
     let policy = &identity.policy;
     let read = KeyRead { key: identity.key, states: policy.states(), all: policy.needs_all_holders() };
     let snapshot = f.load(&Reads { keys: vec![read], ..Reads::default() }).await;
-    admit(policy, &snapshot.peek_key(&identity.key).unwrap().holders, snapshot.now, true)
+    admit(policy, &snapshot.peek_key(&identity.key).unwrap().holders, snapshot.now, Sight::everything())
 }
 
 /// Answers about a run.

@@ -15,6 +15,7 @@ use std::time::Duration;
 use semel_core::event::EventKind;
 use semel_core::ident::{JobId, JobType};
 use semel_core::job::{Head, Role};
+use semel_core::sight::Sight;
 use semel_core::state::State;
 use semel_core::time::Timestamp;
 use semel_core::unique::{Admission, UniqueKey, UniquePolicy, admit, blocks as admission_blocks};
@@ -309,8 +310,9 @@ impl Chronicle {
         let right = any_reading(&readings, |heads| is_right(policy, head, heads, &done, now, is_scheduled));
         // Whoever was cancelled does not block any policy that replaces; so it is asked about those who are left.
         let alone = head.role == Role::FollowUp
-            || any_reading(&others, |heads| admit(policy, heads, now, true) == Admission::Create)
-                != Some(false);
+            || any_reading(&others, |heads| {
+                admit(policy, heads, now, Sight::everything()) == Admission::Create
+            }) != Some(false);
         self.decisions += 1;
         match right {
             None => self.unseen.unclear += 1,
@@ -386,7 +388,7 @@ fn is_right(
         Expected::FollowUp { .. } => !is_plain && done.is_empty(),
         Expected::Existing(_) | Expected::Reject(..) | Expected::Amend(_) => false,
     };
-    let by_core = match admit(policy, holders, now, true) {
+    let by_core = match admit(policy, holders, now, Sight::everything()) {
         Admission::Create => is_plain && done.is_empty(),
         Admission::Replace { holders, .. } => {
             is_plain && holders.into_iter().collect::<BTreeSet<_>>() == *done

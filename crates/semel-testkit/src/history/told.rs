@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use semel_core::event::EventKind;
 use semel_core::ident::JobId;
 use semel_core::job::{Head, Role};
+use semel_core::sight::Sight;
 use semel_core::time::Timestamp;
 use semel_core::unique::{Admission, RejectReason, UniqueKey, UniquePolicy, admit};
 
@@ -241,7 +242,7 @@ fn is_said(asked: &Asked, holders: &[Head], now: Timestamp) -> bool {
         (Expected::Reject(id, why), Answer::Rejected(said, because)) => (id, why) == (*said, *because),
         _ => false,
     };
-    let by_core = match (admit(&asked.policy, holders, now, true), &asked.answer) {
+    let by_core = match (admit(&asked.policy, holders, now, Sight::everything()), &asked.answer) {
         (Admission::Existing { holder, .. }, Answer::Existing(said)) => holder == *said,
         (
             Admission::AmendFollowUp { follow_up: id } | Admission::AmendWaiting { holder: id },

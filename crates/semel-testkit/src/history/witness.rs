@@ -7,6 +7,7 @@ use semel_core::body::Body;
 use semel_core::draft::{Group, Write};
 use semel_core::ident::{JobId, QueueName};
 use semel_core::job::{Ending, Head, NoteKind, Role};
+use semel_core::sight::Sight;
 use semel_core::state::State;
 use semel_core::time::Timestamp;
 use semel_core::trail::{Duplicates, Payload};
@@ -210,7 +211,7 @@ impl Witness {
         if head.role == Role::Plain {
             let (mut others, _) = self.holders(&key, head.created_at);
             others.retain(|other| other.id != head.id);
-            let again = admit(&policy, &others, head.created_at, true);
+            let again = admit(&policy, &others, head.created_at, Sight::everything());
             if again != Admission::Create
                 || decide(&policy, &others, head.created_at, true) != Expected::Create
             {

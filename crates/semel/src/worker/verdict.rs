@@ -156,8 +156,7 @@ pub struct Return<T>(pub T);
 
 /// What a handler may return: `()`, [`Outcome`], [`Return`], or a `Result` of one of these, whose error fails the
 /// attempt. An error is anything that becomes a `Box<dyn Error>`: every error type, a `String`, an `anyhow::Error`, or a
-/// [`Failure`]. That one stays what it is where another error is it or has it among its causes: its type is the attempt's, and what
-/// it says of the next one holds.
+/// [`Failure`]. If the error is, or is caused by, a [`Failure`], that failure's type and retry delay are used.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not say how a run ends",
     label = "a handler cannot return this",

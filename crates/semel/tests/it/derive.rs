@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use semel::{Disclose, Envelope, Job, JobState, OnConflict, PeriodFrom, RateLimit, Retry, Unique};
 use semel_core::limit::Rate;
-use semel_ojs::Enqueue;
+use semel_ojs::{Enqueue, Terms};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -124,7 +124,7 @@ fn whatever_serde_writes_is_the_one_item_of_the_args() {
 #[test]
 fn a_rate_without_a_period_says_none() {
     assert_eq!(wire(&Paced)["options"]["rate_limit"], json!({ "rate": 5 }));
-    let read = Enqueue::parse(&Envelope::of(&Paced).into_json().unwrap(), true).unwrap();
+    let read = Enqueue::parse(&Envelope::of(&Paced).into_json().unwrap(), Terms::trusted()).unwrap();
     let second = Rate { count: 5, period_us: 1_000_000 };
     assert_eq!(read.offer.limit.unwrap().rate, Some(second));
 }

@@ -1,4 +1,4 @@
-//! What is said again and again: a failure that stays is told when it comes, then once a minute with how often it came since, and once
+//! Failures that come again and again: one that stays is told when it comes, then once a minute with how often it came since, and once
 //! more when it has not come for a minute.
 
 use std::fmt::Display;
@@ -12,9 +12,9 @@ const TELL_EVERY: Duration = Duration::from_secs(60);
 /// So many texts are told apart; all others are counted together, for one may have something else in it each time.
 const KINDS_MAX: usize = 64;
 
-/// What is said of late, by the text of it.
+/// The failures that came of late, by what is said of them.
 #[derive(Debug, Default)]
-pub struct Refrain(Mutex<Vec<Said>>);
+pub struct RepeatedFailures(Mutex<Vec<Said>>);
 
 #[derive(Debug)]
 struct Said {
@@ -38,7 +38,7 @@ pub struct Over {
     pub times: u64,
 }
 
-impl Refrain {
+impl RepeatedFailures {
     /// Whether what happens now, for this reason, is to be told: where it is, how often it has happened since it was told last.
     pub fn again(&self, what: &'static str, text: &str) -> Option<u64> {
         let now = Instant::now();
@@ -96,46 +96,46 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_stays_is_told_once_a_minute_with_how_often_it_was() {
-        let refrain = Refrain::default();
-        assert_eq!(refrain.again("a request failed", "away"), Some(0));
-        assert_eq!(refrain.again("a request failed", "locked"), Some(0), "something else");
-        assert_eq!(refrain.again("a duty failed", "away"), Some(0), "of somebody else");
+        let failures = RepeatedFailures::default();
+        assert_eq!(failures.again("a request failed", "away"), Some(0));
+        assert_eq!(failures.again("a request failed", "locked"), Some(0), "something else");
+        assert_eq!(failures.again("a duty failed", "away"), Some(0), "of somebody else");
         let mut told = Vec::new();
         for _ in 0..120 {
             tokio::time::advance(TELL_EVERY / 60).await;
-            told.extend(refrain.again("a request failed", "away"));
+            told.extend(failures.again("a request failed", "away"));
         }
         assert_eq!(told, [59, 59]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn it_is_told_that_it_is_over() {
-        let refrain = Refrain::default();
+        let failures = RepeatedFailures::default();
         for text in ["away", "once", "away", "away"] {
-            refrain.again("a request failed", text);
+            failures.again("a request failed", text);
         }
         tokio::time::advance(TELL_EVERY / 2).await;
-        refrain.again("a request failed", "locked");
-        refrain.again("a request failed", "locked");
-        assert!(refrain.over().is_empty());
+        failures.again("a request failed", "locked");
+        failures.again("a request failed", "locked");
+        assert!(failures.over().is_empty());
         tokio::time::advance(TELL_EVERY / 2).await;
         let over = |text: &str, times| Over { what: "a request failed", text: text.to_owned(), times };
-        assert_eq!(refrain.over(), [over("away", 3)], "of what was once everything has been told");
-        assert_eq!(refrain.again("a request failed", "away"), Some(0), "it begins anew");
+        assert_eq!(failures.over(), [over("away", 3)], "of what was once everything has been told");
+        assert_eq!(failures.again("a request failed", "away"), Some(0), "it begins anew");
         tokio::time::advance(TELL_EVERY).await;
-        assert_eq!(refrain.over(), [over("locked", 2)]);
-        assert!(refrain.over().is_empty());
+        assert_eq!(failures.over(), [over("locked", 2)]);
+        assert!(failures.over().is_empty());
     }
 
     #[tokio::test(start_paused = true)]
     async fn texts_that_differ_each_time_are_counted_together() {
-        let refrain = Refrain::default();
+        let failures = RepeatedFailures::default();
         let told =
-            (0..1_000).filter(|number| refrain.again("a job is damaged", &number.to_string()).is_some());
+            (0..1_000).filter(|number| failures.again("a job is damaged", &number.to_string()).is_some());
         assert_eq!(told.count(), KINDS_MAX + 1);
-        assert_eq!(refrain.again("a job is damaged", "0"), None, "that is known");
+        assert_eq!(failures.again("a job is damaged", "0"), None, "that is known");
         tokio::time::advance(TELL_EVERY).await;
         let rest = u64::try_from(1_000 - KINDS_MAX - 1).unwrap();
-        assert_eq!(refrain.again("a job is damaged", "1000"), Some(rest));
+        assert_eq!(failures.again("a job is damaged", "1000"), Some(rest));
     }
 }

@@ -1,4 +1,4 @@
-//! Jobs that were leased and of which nobody has been told.
+//! Gives back jobs that were leased and of which nobody was told.
 
 use semel_core::draft::{Full, Reads};
 use semel_core::ident::JobId;
@@ -8,14 +8,14 @@ use semel_core::limit::Turn;
 use semel_core::settle;
 use semel_store::Store;
 
-/// Leases on their way to whoever asked for them. Dropped before they are [told](Self::told), wherever that is, their jobs are
+/// Guards leases on their way to whoever asked for them. Dropped before they are [told](Self::told), wherever that is, their jobs are
 /// given back.
-pub(crate) struct Untold {
+pub(crate) struct LeaseGuard {
     store: Store,
     leases: Vec<(JobId, LeaseToken)>,
 }
 
-impl Untold {
+impl LeaseGuard {
     /// Those of jobs that a claim took.
     pub(crate) fn taken(store: &Store, jobs: &[(Head, Full)]) -> Self {
         Self { store: store.clone(), leases: jobs.iter().map(|(head, _)| lease(head)).collect() }
@@ -36,7 +36,7 @@ impl Untold {
     }
 }
 
-impl Drop for Untold {
+impl Drop for LeaseGuard {
     fn drop(&mut self) {
         give_back(&self.store, self.leases.drain(..));
     }
