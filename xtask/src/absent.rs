@@ -64,16 +64,20 @@ const DRIVERS: [Driver; 2] = [
 const VERSION: &[&str] = &["--version"];
 /// Whether this machine lets a process have a file system of its own: containers mostly do not.
 const MOUNTS: &[&str] = &["-rm", "mount", "-t", "tmpfs", "tmpfs", "."];
+/// Whether what is made here may be given to somebody else: only root may do that, and not in every container.
+const GIVES: &[&str] = &["65534:65534", "."];
 
 /// Programs that tests run: what each is called, what it is asked, and a test that needs it.
-const PROGRAMS: [(&str, &[&str], &str); 7] = [
+const PROGRAMS: [(&str, &[&str], &str); 9] = [
     ("python3", VERSION, "keys_in_python"),
     ("node", VERSION, "keys_in_javascript"),
+    ("chown", GIVES, "what_root_makes_belongs_to_the_owner_of_the_folder"),
     ("curl", VERSION, "start_over_http"),
     ("curl", VERSION, "every_block_is_tried"),
     ("promtool", VERSION, "metrics_are_what_promtool_reads"),
     ("systemd-analyze", VERSION, "systemd_finds_nothing_wrong_with_the_unit"),
     ("unshare", MOUNTS, "a_full_disk_is_an_error_and_nothing_is_lost_when_there_is_room_again"),
+    ("unshare", MOUNTS, "what_the_file_system_refuses_is_said_when_a_store_is_opened"),
 ];
 
 /// The variable that names the folder of Open Job Spec's suites; unless somebody sets it, `.cargo/config.toml` does.
@@ -188,18 +192,26 @@ mod tests {
 
     #[test]
     fn the_tests_have_these_names() {
+        let disk = include_str!("../../crates/semel-sqlite/tests/it/disk.rs");
         let page = [
             include_str!("../../crates/semel-core/tests/it/page.rs"),
             include_str!("../../crates/semel-cli/tests/it/start.rs"),
             include_str!("../../crates/semel-cli/tests/it/pages.rs"),
             include_str!("../../crates/semel-server/tests/it/listing.rs"),
-            include_str!("../../crates/semel-sqlite/tests/it/disk.rs"),
+            disk,
+            include_str!("../../crates/semel-sqlite/tests/it/modes.rs"),
             include_str!("tidy/packaging.rs"),
         ]
         .concat();
         for (program, _, test) in PROGRAMS {
             assert!(page.contains(&format!("fn {test}()")), "{program}: {test}");
         }
+        // Each test that has a disk of its own, and no other.
+        let functions = disk.split("\nfn ").filter_map(|function| function.split_once('('));
+        let has_disk = |(name, rest): &(&str, &str)| *name != "small_disk" && rest.contains("small_disk(");
+        let on_a_disk: Vec<&str> = functions.filter(has_disk).map(|(name, _)| name).collect();
+        let mounts = PROGRAMS.iter().filter(|(program, ..)| *program == "unshare");
+        assert_eq!(on_a_disk, mounts.map(|(.., test)| *test).collect::<Vec<_>>());
         let missing = suites(None).unwrap_err();
         let module = missing.tests.trim_end_matches("::").rsplit("::").next().unwrap();
         let outer = include_str!("../../crates/semel-server/tests/it/suites.rs");

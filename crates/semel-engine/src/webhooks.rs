@@ -342,7 +342,8 @@ fn offer(
         start,
         expires: None,
         visibility_ms: 60_000,
-        timeout_ms: 60_000,
+        // Longer than the lease: what a server leaves as it goes is sent again at once when the lease is over, not after a failure's rest.
+        timeout_ms: 120_000,
         max_attempts,
         unique: Some(Identity { policy: Arc::new(policy), key }),
         body: body.encode()?,

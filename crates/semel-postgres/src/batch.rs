@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use semel_core::draft::{DocumentKey, Expect, Group, Record, Write};
+use semel_core::draft::{Document, DocumentKey, Expect, Group, Record, Write};
 use semel_core::event::Event;
 use semel_core::ident::JobId;
 use semel_core::job::Head;
@@ -351,26 +351,33 @@ impl<'a> Columns<'a> {
                     version: version(row.version),
                 });
             }
-            Write::Document { key, document } => {
-                let chain = chains.entry(Record::Document(key.clone())).or_default();
-                // Where this group has seen that it is there, it is its row that is locked.
-                if chain.relies != Some(number) || chain.is_absent {
-                    self.owned.push(guard_of_document(key));
-                }
-                chain.since.push(number);
-                let becomes = document.as_ref().map(|document| Becomes::Version(document.version));
-                chain.becomes = Some(becomes.unwrap_or(Becomes::Gone));
-                let document = document.as_ref();
-                self.papers.push(Paper {
-                    group: number,
-                    kind: i16::from(key.kind.code()),
-                    name: &key.name,
-                    version: document.map_or(0, |document| version(document.version)),
-                    due: document.and_then(|document| document.due).map(Timestamp::as_micros),
-                    text: document.map(|document| &document.text[..]),
-                });
-            }
+            Write::Document { key, document } => self.document(number, key, document.as_ref(), chains),
         }
+    }
+
+    fn document(
+        &mut self,
+        number: i32,
+        key: &'a DocumentKey,
+        document: Option<&'a Document>,
+        chains: &mut HashMap<Record, Chain>,
+    ) {
+        let chain = chains.entry(Record::Document(key.clone())).or_default();
+        // Where this group has seen that it is there, it is its row that is locked.
+        if chain.relies != Some(number) || chain.is_absent {
+            self.owned.push(guard_of_document(key));
+        }
+        chain.since.push(number);
+        let becomes = document.map(|document| Becomes::Version(document.version));
+        chain.becomes = Some(becomes.unwrap_or(Becomes::Gone));
+        self.papers.push(Paper {
+            group: number,
+            kind: i16::from(key.kind.code()),
+            name: &key.name,
+            version: document.map_or(0, |document| version(document.version)),
+            due: document.and_then(|document| document.due).map(Timestamp::as_micros),
+            text: document.map(|document| &document.text[..]),
+        });
     }
 
     fn head(&mut self, number: i32, head: &'a Head, is_new: bool, chains: &mut HashMap<Record, Chain>) {

@@ -268,7 +268,23 @@ impl Shared {
 
 #[cfg(test)]
 mod tests {
-    use super::{KEY_PAGES, KEY_REST, KEY_REST_MAX, KEYS_MANY, Round, SELDOM};
+    use super::{
+        KEY_PAGES, KEY_REST, KEY_REST_MAX, KEYS_MANY, RECORDS_KEPT, Round, SELDOM, SHOWN_FOR, UNSHOWN_KEPT,
+    };
+
+    #[test]
+    fn the_page_says_how_much_of_the_log_is_kept() {
+        let page = include_str!("../../../docs/guide/events.md");
+        let page = page.split_whitespace().collect::<Vec<_>>().join(" ");
+        for said in [
+            "In PostgreSQL it is the newest 200,000 commits that told something",
+            "a commit is counted a minute after it could be read at the earliest",
+            "while one transaction stands open up to two million are kept",
+        ] {
+            assert!(page.contains(said), "{said}");
+        }
+        assert_eq!((RECORDS_KEPT, SHOWN_FOR, UNSHOWN_KEPT), (200_000, 60_000_000, 2_000_000));
+    }
 
     /// Looks at a table of so many stretches; says how many looks a round takes, with the rest after it.
     fn round(round: &mut Round, stretches: i64, dropped: u64, servers: u64) -> u64 {

@@ -18,6 +18,8 @@ const PREFIX_BYTES_MAX: usize = 64;
 const REPLICAS_MAX: u32 = 64;
 /// How long a request is sent again whose answer was lost, or that found no primary.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long after the first answer a partition is taken for away that has not answered.
+const AWAY_AFTER: Duration = Duration::from_secs(1);
 
 /// The address of a store. Shown without its password.
 #[derive(Clone)]
@@ -31,6 +33,7 @@ pub struct Address {
     /// Into how many partitions the store is divided, if that is said.
     partitions: Option<u16>,
     patience: Duration,
+    away_after: Duration,
 }
 
 impl Address {
@@ -101,8 +104,15 @@ impl Address {
             let info = plain.into_connection_info();
             Seats::one(info.map_err(|_| refuse("write redis://USER:PASSWORD@HOST:PORT/NUMBER"))?)
         };
-        let nameless =
-            Self { seats, prefix: String::new(), roots, replicas: 0, partitions: None, patience: PATIENCE };
+        let nameless = Self {
+            seats,
+            prefix: String::new(),
+            roots,
+            replicas: 0,
+            partitions: None,
+            patience: PATIENCE,
+            away_after: AWAY_AFTER,
+        };
         let named = nameless.with_prefix(prefix)?.with_replicas(replicas)?;
         partitions.map_or(Ok(named.clone()), |partitions| named.with_partitions(partitions))
     }
@@ -165,6 +175,18 @@ impl Address {
         self.patience
     }
 
+    /// The same, where a partition that has not answered is waited for so long after the first one that has, and taken for away only
+    /// then. For tests: on a machine that does other things as well, what a partition has that is all there is to be found at once.
+    #[must_use]
+    pub fn with_away_after(&self, away_after: Duration) -> Self {
+        Self { away_after, ..self.clone() }
+    }
+
+    /// How long after the first answer a partition is taken for away that has not answered.
+    pub(crate) const fn away_after(&self) -> Duration {
+        self.away_after
+    }
+
     /// How it is connected to, if it is one Redis that stays where it is.
     pub fn info(&self) -> Option<&ConnectionInfo> {
         self.seats.named.first().filter(|_| !self.seats.are_many())
@@ -218,9 +240,9 @@ impl PartialEq for Address {
             named.map(|info| (info.addr().to_string(), user(info.redis_settings()))).collect()
         };
         let own = |address: &Self| {
-            let Self { seats, prefix, roots, replicas, partitions, patience } = address;
+            let Self { seats, prefix, roots, replicas, partitions, patience, away_after } = address;
             let places = (seats.guide.clone(), seats.is_encrypted, user(&seats.settings));
-            (places, prefix.clone(), roots.clone(), *replicas, *partitions, *patience)
+            (places, prefix.clone(), roots.clone(), *replicas, *partitions, *patience, *away_after)
         };
         own(self) == own(other) && named(self) == named(other)
     }

@@ -19,7 +19,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::error::RedisError;
 use crate::head::{Reader, Stored};
 use crate::load::{Held, Loaded, counters, document, notes, queue_row, spent, stored, view};
-use crate::partitions::{AWAY_AFTER, Partitions};
+use crate::partitions::Partitions;
 use crate::routes::Route;
 use crate::values::{Values, list, maybe_bytes};
 
@@ -161,7 +161,7 @@ impl Partitions {
         let mut asking: FuturesUnordered<_> = named.into_iter().map(ask).collect();
         let mut all = Vec::with_capacity(asking.len());
         let (mut others, mut is_answered) = (Some(others), false);
-        let mut until = is_soon.then(|| Instant::now() + AWAY_AFTER);
+        let mut until = is_soon.then(|| Instant::now() + self.away_after());
         loop {
             let next = match until {
                 Some(until) => timeout_at(until, asking.next()).await,
@@ -176,7 +176,7 @@ impl Partitions {
                         if others.is_none() {
                             return all;
                         }
-                        until = Some(Instant::now() + AWAY_AFTER);
+                        until = Some(Instant::now() + self.away_after());
                     }
                 }
                 Ok(None) => return all,

@@ -25,9 +25,6 @@ const REST_MAX: Duration = Duration::from_millis(10);
 /// After so long whoever waits looks after those that locked it.
 const LOOK_AFTER: Duration = Duration::from_millis(50);
 
-/// How long after the first answer a partition is taken for away that has not answered.
-pub const AWAY_AFTER: Duration = Duration::from_secs(1);
-
 /// All partitions of a store.
 pub struct Partitions {
     all: Vec<Arc<Shared>>,
@@ -68,6 +65,11 @@ impl Partitions {
     /// One of them.
     pub fn at(&self, number: u16) -> &Arc<Shared> {
         &self.all[usize::from(number) % self.all.len()]
+    }
+
+    /// How long after the first answer one is taken for away that has not answered.
+    pub fn away_after(&self) -> Duration {
+        self.first().address.away_after()
     }
 
     /// The only one, where the store is not divided.
@@ -118,7 +120,7 @@ impl Partitions {
             match next {
                 Some(Ok(said)) => {
                     all.push(said);
-                    until = until.or_else(|| Some(Instant::now() + AWAY_AFTER));
+                    until = until.or_else(|| Some(Instant::now() + self.away_after()));
                 }
                 Some(Err(error)) if error.passes() => failure = Some(error),
                 Some(Err(error)) => return Err(error),

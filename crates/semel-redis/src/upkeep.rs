@@ -85,3 +85,21 @@ impl Shared {
         Ok(held.map(|stored| stored.head).filter(|head| State::is_finished(head.state)).collect())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{BYTES_KEPT, RECORDS_KEPT};
+
+    #[test]
+    fn the_page_says_how_much_of_the_log_is_kept() {
+        let page = include_str!("../../../docs/guide/events.md");
+        let page = page.split_whitespace().collect::<Vec<_>>().join(" ");
+        for said in [
+            "In Redis it is the newest 200,000 commits that told something",
+            "of these no more than have about 256 MiB of events",
+        ] {
+            assert!(page.contains(said), "{said}");
+        }
+        assert_eq!((RECORDS_KEPT, BYTES_KEPT >> 20), (200_000, 256));
+    }
+}

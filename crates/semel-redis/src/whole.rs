@@ -11,7 +11,7 @@ use semel_core::time::Timestamp;
 use semel_store::backend::{DueIds, Filter, Found, Listing, QueueStats, Seek};
 
 use crate::error::RedisError;
-use crate::partitions::{AWAY_AFTER, Partitions};
+use crate::partitions::Partitions;
 
 /// Where one has not answered that is away, duties are to look again soon.
 fn sooner(known: Option<Timestamp>, at: Timestamp) -> Option<Timestamp> {
@@ -50,7 +50,7 @@ impl Partitions {
         let left = ids.get(limit as usize).map(|(at, _)| *at);
         all.next = [all.next, left].into_iter().flatten().min();
         if is_missed {
-            all.next = sooner(all.next, all.now.saturating_add(AWAY_AFTER));
+            all.next = sooner(all.next, all.now.saturating_add(self.away_after()));
         }
         all.ids = ids.into_iter().take(limit as usize).map(|(_, id)| id).collect();
         Ok(all)
@@ -150,7 +150,7 @@ impl Partitions {
                 let left = all.documents.get(limit as usize).and_then(|(_, document)| document.due);
                 all.next = [all.next, left].into_iter().flatten().min();
                 if is_missed {
-                    all.next = sooner(all.next, all.now.saturating_add(AWAY_AFTER));
+                    all.next = sooner(all.next, all.now.saturating_add(self.away_after()));
                 }
                 limit
             }

@@ -33,6 +33,32 @@ pub async fn quickest<F: Future<Output = Duration>>(good: Duration, mut once: im
 }
 
 /// How often something is done: a few times, or as often as a variable says.
-pub fn rounds<N: FromStr>(variable: &str, few: N) -> N {
-    std::env::var(variable).ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(few)
+///
+/// # Panics
+/// When the variable says no number, or zero: the test that somebody asked for would pass without being played.
+pub fn rounds<N: FromStr + PartialEq + Default>(variable: &str, few: N) -> N {
+    match std::env::var_os(variable) {
+        Some(said) => read(variable, &said.to_string_lossy()),
+        None => few,
+    }
+}
+
+fn read<N: FromStr + PartialEq + Default>(variable: &str, said: &str) -> N {
+    let rounds = said.parse().ok().filter(|rounds| *rounds != N::default());
+    rounds.unwrap_or_else(|| panic!("{variable}={said} is no number of rounds"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{read, rounds};
+
+    #[test]
+    fn who_asks_for_rounds_is_told_when_they_are_none() {
+        assert_eq!(rounds("NOBODY_SETS_THIS", 3_u64), 3);
+        assert_eq!(read::<u64>("ROUNDS", "100"), 100);
+        for said in ["", "0", "00", "-1", "1OO", "1e3", "100 "] {
+            let played = std::panic::catch_unwind(|| read::<u64>("ROUNDS", said));
+            assert!(played.is_err(), "{said:?}: {played:?}");
+        }
+    }
 }

@@ -20,10 +20,9 @@ const LONG_FUNCTIONS: &[(&str, &str, usize)] = &[
     ("crates/semel-macros/src/unique.rs", "one", 105),
     ("crates/semel-ojs/src/enqueue/parts.rs", "of", 91),
     ("crates/semel-ojs/src/worker.rs", "parse", 82),
-    ("crates/semel-postgres/src/batch.rs", "write", 86),
     ("crates/semel-postgres/src/listener.rs", "run", 89),
     ("crates/semel-redis/src/gathering.rs", "load_within", 82),
-    ("crates/semel-store/src/flight.rs", "commit", 96),
+    ("crates/semel-store/src/flight.rs", "commit", 87),
     ("crates/semel-testkit/src/differential/pair.rs", "step", 81),
     ("crates/semel-testkit/src/history/lives.rs", "tell", 85),
 ];

@@ -9,7 +9,7 @@ use super::tree::{File, Tree};
 /// Where the server names its metrics.
 const METRICS: &str = "crates/semel-server/src/metrics.rs";
 /// Where outcomes and ends are named.
-const OUTCOMES: [&str; 2] = ["crates/semel-core/src/enqueue/outcome.rs", "crates/semel-engine/src/"];
+const OUTCOMES: [&str; 2] = ["crates/semel-core/src/enqueue/kind.rs", "crates/semel-engine/src/"];
 /// The alerts.
 const ALERTS: &str = "packaging/prometheus/alerts.yml";
 /// What to do for each.
@@ -161,7 +161,7 @@ mod tests {
     fn found(alerts: &str, guide: &str) -> Vec<String> {
         let files = [
             ("crates/semel-server/src/metrics.rs", "\"semel_jobs\" \"semel_wait_seconds\""),
-            ("crates/semel-core/src/enqueue/outcome.rs", "A => \"created\""),
+            ("crates/semel-core/src/enqueue/kind.rs", "A => \"created\""),
             ("crates/semel-engine/src/duty.rs", "\"existing\""),
             ("crates/semel-server/src/routes/a.rs", ROUTES),
             ("packaging/prometheus/alerts.yml", alerts),

@@ -1,7 +1,7 @@
 //! `semel backup` and `semel restore`.
 
 use std::fs::Permissions;
-use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -15,11 +15,18 @@ use crate::run::{Folder, Ran, Server, without_settings};
 
 const PAY: [&str; 5] = ["enqueue", "invoice.pay", "42", "--key", "invoice-42"];
 
-/// Who is not root, whom no mode keeps from anything.
-fn as_somebody_else(command: &mut Command) {
+/// Who is not root, whom no mode keeps from anything. The folder is the test's own.
+fn as_somebody_else(command: &mut Command, folder: &Folder) {
     if let Ok(account) = std::env::var("SEMEL_TEST_ACCOUNT") {
         let (user, group) = account.split_once(':').unwrap();
         command.uid(user.parse().unwrap()).gid(group.parse().unwrap());
+    } else {
+        // What one makes belongs to whom one is.
+        let user = std::fs::metadata(folder.path()).unwrap().uid();
+        assert_ne!(
+            user, 0,
+            "root has to say by SEMEL_TEST_ACCOUNT who else there is: run `cargo xtask test`"
+        );
     }
     without_settings(command);
 }
@@ -41,7 +48,7 @@ fn a_backup_is_restored_from_where_nobody_can_write() {
     std::fs::copy(env!("CARGO_BIN_EXE_semel"), path("program")).unwrap();
     let mut restore = Command::new(path("program"));
     restore.current_dir(folder.path()).args(["restore", "kept/copy.db", "sqlite:new/semel.db"]);
-    as_somebody_else(&mut restore);
+    as_somebody_else(&mut restore, &folder);
     let ran = Ran::of(&mut restore);
     mode("kept", 0o755);
     assert_eq!(ran.code, 0, "{}", ran.err);
@@ -63,7 +70,7 @@ fn whoever_shares_a_store_shares_what_is_beside_it() {
     std::fs::copy(env!("CARGO_BIN_EXE_semel"), path("program")).unwrap();
     let mut other = Command::new(path("program"));
     other.current_dir(folder.path()).args(["enqueue", "a.b", "2", "--store", "sqlite:shared/semel.db"]);
-    as_somebody_else(&mut other);
+    as_somebody_else(&mut other, &folder);
     assert_eq!(Ran::of(&mut other).code, 0);
     let beside = std::fs::read_dir(path("shared")).unwrap().map(|entry| entry.unwrap().path());
     let beside: Vec<_> =

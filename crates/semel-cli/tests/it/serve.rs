@@ -1,5 +1,8 @@
 //! `semel serve`: ready, owned, drained.
 
+use std::io::ErrorKind;
+use std::time::{Duration, Instant};
+
 use crate::requests;
 use crate::run::{Folder, Ran, Server};
 
@@ -19,31 +22,46 @@ fn it_says_one_line_and_drains_on_sigterm() {
 #[test]
 fn a_request_under_way_is_answered_when_it_stops() {
     let folder = Folder::new();
-    let server = Server::start(&folder, &[]);
+    // With more time than the poll waits: what is not ended is heard to its end.
+    let server = Server::start(&folder, &["--drain", "60"]);
     let address = server.url.trim_start_matches("http://").to_owned();
     let wish = r#"{"queues":["default"],"wait_ms":30000}"#;
+    let began = Instant::now();
     let mut waiting = requests::send(&server.url, "POST /ojs/v1/workers/fetch", "", wish).unwrap();
     // The server says when it waits.
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         let (_, metrics) = requests::ask(&server.url, "GET /metrics", "", "").unwrap();
         if metrics.contains("semel_http_polls_waiting 1\n") {
             break;
         }
-        assert!(std::time::Instant::now() < deadline, "{metrics}");
+        assert!(Instant::now() < deadline, "{metrics}");
     }
-    let began = std::time::Instant::now();
     let (status, _, err) = server.stop();
     assert_eq!(status.code(), Some(0), "{err}");
-    assert!(began.elapsed() < std::time::Duration::from_secs(8), "the long poll held it up");
+    assert!(!err.contains("still under way"), "{err}");
+    assert!(began.elapsed() < Duration::from_secs(30), "the long poll held it up");
     let mut answer = String::new();
     std::io::Read::read_to_string(&mut waiting, &mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("{\"jobs\":[]}"), "{answer}");
     assert!(std::net::TcpStream::connect(&address).is_err(), "new ones are refused");
 }
 
+/// Does something that takes less than `limit`, unless the machine does other things as well: at one of a few times.
+fn in_less_than(limit: Duration, once: impl Fn() -> Duration) {
+    let took: Vec<Duration> =
+        std::iter::repeat_with(once).take(4).take_while(|took| *took >= limit).collect();
+    assert!(took.len() < 4, "{took:?}");
+}
+
 #[test]
 fn a_subscriber_who_never_answers_does_not_hold_up_the_end() {
+    // A delivery is given up by itself after 15 seconds.
+    in_less_than(Duration::from_secs(10), it_ends_beside_one_who_never_answers);
+}
+
+/// How long it takes.
+fn it_ends_beside_one_who_never_answers() -> Duration {
     let folder = Folder::new();
     let server = Server::start(&folder, &["--webhooks-allow-private", "--drain", "1"]);
     let subscriber = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -52,13 +70,13 @@ fn a_subscriber_who_never_answers_does_not_hold_up_the_end() {
     folder.json(&["enqueue", "a.b"]);
     // The delivery has come.
     let (held, _) = subscriber.accept().unwrap();
-    let began = std::time::Instant::now();
+    let began = Instant::now();
     let (status, _, err) = server.stop();
+    let took = began.elapsed();
     assert_eq!(status.code(), Some(0), "{err}");
-    // A delivery is given up by itself after 15 seconds.
-    assert!(began.elapsed() < std::time::Duration::from_secs(10), "{:?}: {err}", began.elapsed());
     assert!(err.contains("webhooks were still being delivered"), "{err}");
     drop(held);
+    took
 }
 
 #[test]
@@ -161,15 +179,15 @@ fn a_log_that_nobody_reads_holds_up_nobody() {
     let url = line.trim_end().strip_prefix("listening on ").unwrap();
     for _ in 0..1_500 {
         let mut stream = requests::send(url, "GET /live", "", "").unwrap();
-        stream.set_read_timeout(Some(std::time::Duration::from_secs(30))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         let mut answer = [0; 12];
         std::io::Read::read_exact(&mut stream, &mut answer).unwrap();
         assert_eq!(answer, *b"HTTP/1.1 200");
     }
     assert!(semel_testkit::signal::kill("-TERM", server.0.id()).status().unwrap().success());
-    let began = std::time::Instant::now();
+    let began = Instant::now();
     assert_eq!(server.0.wait().unwrap().code(), Some(0));
-    assert!(began.elapsed() < std::time::Duration::from_secs(20), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     drop(unread);
 }
 
@@ -235,9 +253,14 @@ fn settings_come_from_the_environment_and_the_file() {
     assert!(folder.path().join("from-env.db").exists());
 }
 
-/// The head of a request whose body does not come; the server has read it when it asks for the body.
 #[test]
 fn what_is_under_way_has_the_time_to_drain_and_no_more() {
+    // Not told how long, it would be ten seconds.
+    in_less_than(Duration::from_secs(8), it_ends_beside_a_body_that_does_not_come);
+}
+
+/// The head of a request whose body does not come; the server has read it when it asks for the body. How long the end takes then.
+fn it_ends_beside_a_body_that_does_not_come() -> Duration {
     use std::io::{Read, Write};
     let folder = Folder::new();
     let server = Server::start(&folder, &["--drain", "1"]);
@@ -247,11 +270,13 @@ fn what_is_under_way_has_the_time_to_drain_and_no_more() {
     let mut asked = [0; 12];
     slow.read_exact(&mut asked).unwrap();
     assert_eq!(asked, *b"HTTP/1.1 100");
-    let began = std::time::Instant::now();
+    let began = Instant::now();
     let (status, _, err) = server.stop();
+    let took = began.elapsed();
     assert_eq!(status.code(), Some(0), "{err}");
-    assert!(began.elapsed() < std::time::Duration::from_secs(8), "{:?}: {err}", began.elapsed());
+    assert!(took >= Duration::from_secs(1), "{took:?}: {err}");
     assert!(err.contains("requests were still under way"), "{err}");
+    took
 }
 
 #[test]
@@ -271,10 +296,21 @@ fn so_many_connections_are_served_at_one_time() {
     let mut first = asked();
     is_answered(&mut first).unwrap();
     let mut second = asked();
-    second.set_read_timeout(Some(std::time::Duration::from_millis(300))).unwrap();
-    assert!(is_answered(&mut second).is_err(), "both are served");
+    // As long as another one is answered so often, this one would have been as well.
+    let (mut heard, mut buffer) = (Vec::<u8>::new(), [0_u8; 4_096]);
+    for number in 1..=20 {
+        first.write_all(b"GET /live HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+        while String::from_utf8_lossy(&heard).matches("HTTP/1.1 200").count() < number {
+            let read = first.read(&mut buffer).unwrap();
+            assert_ne!(read, 0, "the first is served no more");
+            heard.extend_from_slice(&buffer[..read]);
+        }
+    }
+    second.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    let unanswered = is_answered(&mut second).expect_err("both are served");
+    assert!(matches!(unanswered.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "{unanswered}");
     drop(first);
-    second.set_read_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
+    second.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     is_answered(&mut second).unwrap();
 }
 
@@ -320,10 +356,10 @@ fn a_server_that_stops_takes_its_address_back() {
     let said = || std::fs::read_to_string(folder.path().join("semel.db.lock")).unwrap();
     assert!(said().contains(&server.url));
     server.signal("-TERM");
-    let began = std::time::Instant::now();
+    let began = Instant::now();
     while !said().starts_with("process ") {
         // The body alone has 30 seconds.
-        assert!(began.elapsed() < std::time::Duration::from_secs(20), "{}", said());
+        assert!(began.elapsed() < Duration::from_secs(20), "{}", said());
         std::thread::yield_now();
     }
     server.signal("-INT");
@@ -339,13 +375,13 @@ fn a_second_signal_breaks_off_what_is_under_way() {
     let half = half_a_request(&server);
     server.signal("-TERM");
     server.log_until("stopping");
-    let began = std::time::Instant::now();
+    let began = Instant::now();
     server.signal("-INT");
     let (status, _, err) = server.end();
     assert_eq!(status.code(), Some(1), "{err}");
     assert!(err.contains("told to stop twice"), "{err}");
     // The body alone has 30 seconds.
-    assert!(began.elapsed() < std::time::Duration::from_secs(20), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     drop(half);
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use semel_core::cron::{self, Overlap};
 use semel_core::draft::{Group, Reads, Record};
@@ -25,9 +25,10 @@ use semel_store::{Backend, StoreError};
 use semel_testkit::fixture::{bearer, claim};
 use semel_testkit::flows::{cron_name, registration};
 use semel_testkit::make::{Want, job, key, keyed};
+use tokio::time::Instant;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// Far less than a caller waits for somebody's transaction.
+/// Far less than a caller waits for somebody's transaction, by a clock that stands still but for what is waited for.
 const AT_ONCE: Duration = Duration::from_secs(2);
 
 /// A store in which somebody has locked some records.
@@ -135,7 +136,7 @@ async fn all_but_one<F: Future<Output = Result<Ran, StoreError>>>(bench: &Bench,
     assert_eq!((ran.moved, ran.held_up), (1, 0));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_job_that_somebody_holds_keeps_no_other_from_its_time() {
     let bench = Bench::new();
     let ids = bench.several(&job().later(SECOND)).await;
@@ -144,7 +145,7 @@ async fn a_job_that_somebody_holds_keeps_no_other_from_its_time() {
     assert_eq!(bench.states(&ids).await, [State::Available; 4]);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_job_that_somebody_holds_keeps_no_other_from_being_tried_again() {
     let bench = Bench::new();
     bench.several(&job().times(1_000, 0)).await;
@@ -153,7 +154,7 @@ async fn a_job_that_somebody_holds_keeps_no_other_from_being_tried_again() {
     all_but_one(&bench, || Reap.run_once(bench.engine.store())).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_job_that_somebody_holds_keeps_no_other_from_expiring_and_being_purged() {
     let bench = Bench::new();
     let ids = bench.several(&job().expires(SECOND)).await;
@@ -164,7 +165,7 @@ async fn a_job_that_somebody_holds_keeps_no_other_from_expiring_and_being_purged
     all_but_one(&bench, || Purge.run_once(bench.engine.store())).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_document_that_somebody_holds_keeps_no_other_from_its_turn() {
     let bench = Bench::new();
     for name in ["a", "b", "c", "d"] {
@@ -177,7 +178,7 @@ async fn a_document_that_somebody_holds_keeps_no_other_from_its_turn() {
 }
 
 /// They stay the first that are due, and are more than one run decides or looks at together.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn however_many_documents_somebody_holds_one_behind_them_has_its_turn() {
     let bench = Bench::new();
     let minutely = || registration("* * * * *", Overlap::Allow, job().of_type("a.tick").offer());
@@ -198,7 +199,7 @@ async fn however_many_documents_somebody_holds_one_behind_them_has_its_turn() {
     assert!(ran.next.is_some_and(|next| next <= ran.now), "there is more: {ran:?}");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_request_that_somebody_holds_keeps_no_other_from_being_forgotten() {
     let bench = Bench::new();
     for number in 0..4 {
@@ -213,7 +214,7 @@ async fn a_request_that_somebody_holds_keeps_no_other_from_being_forgotten() {
 }
 
 /// And the duties of a server go on, all of them.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_duties_of_a_server_go_on() {
     let bench = Bench::new();
     let running = bench.create(job().queue("other").times(1_000, 0).offer()).await;
@@ -305,7 +306,7 @@ async fn a_commit_that_hangs_keeps_no_other_job_from_its_lease() {
     };
     tokio::time::sleep(SECOND).await;
     let named = jobs.iter().map(|job| (job.head.id, bearer(&job.head))).collect();
-    let begun = tokio::time::Instant::now();
+    let begun = Instant::now();
     let answers = engine.extend(named, Some(60_000), &Queues::All).await.unwrap();
     let is_extended = answers.iter().map(|answer| matches!(answer, Ok(Settled::Done(_))));
     assert_eq!(is_extended.collect::<Vec<_>>(), [true, false, true]);
@@ -315,7 +316,7 @@ async fn a_commit_that_hangs_keeps_no_other_job_from_its_lease() {
 }
 
 /// It is neither extended nor lost: its worker says again that it holds it.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_job_that_somebody_holds_keeps_no_other_from_its_lease() {
     let bench = Bench::new();
     for _ in 0..3 {
@@ -361,7 +362,7 @@ async fn a_commit_that_hangs_has_nobody_wait_longer_for_what_somebody_else_holds
     tokio::time::sleep(SECOND / 10).await;
     *bench.store.stuck.lock().unwrap() = Some(Record::Job(jobs[0].head.id));
     tokio::time::sleep(SECOND / 10).await;
-    let begun = tokio::time::Instant::now();
+    let begun = Instant::now();
     let named = jobs[1..].iter().map(|job| (job.head.id, bearer(&job.head))).collect();
     let extended = bench.engine.extend(named, Some(60_000), &Queues::All);
     let extended = tokio::time::timeout(60 * SECOND, extended).await.unwrap().unwrap();
@@ -375,7 +376,7 @@ async fn a_commit_that_hangs_has_nobody_wait_longer_for_what_somebody_else_holds
 }
 
 /// Those of its limit wait with it, and nobody else.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_limited_job_that_somebody_holds_keeps_no_other_from_its_worker() {
     let bench = Bench::new();
     let limit = |key: &str| Some(Limit { key: key.into(), concurrency: Some(1), rate: None });

@@ -123,25 +123,30 @@ fn valid_requests_are_understood_and_break_nothing() {
 
 #[test]
 fn what_nearly_is_a_request_is_refused_with_a_place() {
-    let mut chance = Chance(7);
+    let (mut chance, mut refusals) = (Chance(7), 0);
     for _ in 0..3_000 {
         let mut text = VALID[chance.below(VALID.len())].to_owned();
         for _ in 0..=chance.below(3) {
             text = change(&text, &mut chance);
         }
-        properties::bodies(&text);
+        refusals += properties::refusals(&text);
     }
+    // What is a request of one kind is none of most others.
+    assert!(refusals > 30_000, "{refusals}");
 }
 
 #[test]
 fn what_is_nothing_is_refused_with_a_place() {
-    let mut chance = Chance(11);
+    let (mut chance, mut refusals) = (Chance(11), 0);
     for _ in 0..1_000 {
         let mut text = String::new();
         for _ in 0..chance.below(30) {
             text.push_str(PIECES[chance.below(PIECES.len())]);
             text.extend(char::from_u32((chance.next() % 0x300) as u32));
         }
-        properties::bodies(&text);
+        assert!(Enqueue::parse(&text, Terms::trusted()).is_err(), "{text}");
+        refusals += properties::refusals(&text);
     }
+    // As a request of nearly every kind.
+    assert!(refusals > 15_000, "{refusals}");
 }

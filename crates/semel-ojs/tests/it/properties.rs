@@ -76,27 +76,18 @@ pub fn times(text: &str) {
 
 /// Bodies of requests.
 pub fn bodies(text: &str) {
-    for inspect in [false, true] {
-        if let Ok(request) = Enqueue::parse(
-            text,
-            Terms { sight: Sight { inspect, ..Sight::everything() }, ..Terms::trusted() },
-        ) {
-            let _any = request.canonical();
-            let (offer, body) = request.into_parts();
-            assert_eq!(Body::decode(&offer.body).unwrap(), body);
-        }
-    }
-    if let Ok(batch) = Batch::parse(text) {
-        assert_eq!(batch.requests(Terms::trusted()).count(), batch.len());
-    }
-    let _any = (Fetch::parse(text), Ack::parse(text), Nack::parse(text), Heartbeat::parse(text));
-    let _any = (bearer(text), reason(text));
-    requests(text);
+    let _any = refusals(text);
 }
 
-/// Bodies of all other requests: each is understood, or refused with a place and a word on it.
-pub fn requests(text: &str) {
+/// A body of a request of each kind: it is understood, or refused with a place and a word on it. Answers how often it was refused.
+pub fn refusals(text: &str) -> usize {
     let mut refused: Vec<Option<Invalid>> = vec![
+        Fetch::parse(text).err(),
+        Ack::parse(text).err(),
+        Nack::parse(text).err(),
+        Heartbeat::parse(text).err(),
+        bearer(text).err(),
+        reason(text).err(),
         workflow::parse(text, Terms::trusted()).err(),
         Bulk::parse(text).err(),
         bulk::purge(text).err(),
@@ -105,6 +96,21 @@ pub fn requests(text: &str) {
         Progress::parse(text).err(),
         Progress::parse_percent(text).err(),
     ];
+    for inspect in [false, true] {
+        let terms = Terms { sight: Sight { inspect, ..Sight::everything() }, ..Terms::trusted() };
+        match Enqueue::parse(text, terms) {
+            Ok(request) => {
+                let _any = request.canonical();
+                let (offer, body) = request.into_parts();
+                assert_eq!(Body::decode(&offer.body).unwrap(), body);
+            }
+            Err(invalid) => refused.push(Some(invalid)),
+        }
+    }
+    match Batch::parse(text) {
+        Ok(batch) => assert_eq!(batch.requests(Terms::trusted()).count(), batch.len()),
+        Err(invalid) => refused.push(Some(invalid)),
+    }
     let registered = Register::parse(text, Terms::trusted());
     refused.push(registered.as_ref().err().cloned());
     if let Ok(Register { name, registration, .. }) = registered {
@@ -118,8 +124,10 @@ pub fn requests(text: &str) {
         assert!(webhook::Target::parse(&wish.url).is_ok(), "{}", wish.url);
         refused.push(webhook::change(text, &mut wish).err());
     }
-    for refused in refused.into_iter().flatten() {
+    let refused: Vec<Invalid> = refused.into_iter().flatten().collect();
+    for refused in &refused {
         assert!(refused.pointer.is_empty() || refused.pointer.starts_with('/'), "{refused} in {text}");
         assert!(!refused.message.is_empty(), "{} in {text}", refused.pointer);
     }
+    refused.len()
 }

@@ -206,7 +206,10 @@ async fn a_server_that_says_nothing_is_passed_over() {
     let both = format!("postgres@{},", silent.local_addr().unwrap());
     let address = Address::parse(&other.url().replacen("postgres@", &both, 1)).unwrap();
     let store = timeout(Duration::from_secs(20), Postgres::open(&address)).await.unwrap().unwrap();
-    let (store, begun) = (Arc::new(store), Instant::now());
+    let store = Arc::new(store);
+    silent.set_nonblocking(true).unwrap();
+    let asked = || std::iter::from_fn(|| silent.accept().ok()).count();
+    assert!(asked() > 0);
     // It is not asked again for each connection.
     let mut loads = tokio::task::JoinSet::new();
     for _ in 0..4 {
@@ -216,7 +219,7 @@ async fn a_server_that_says_nothing_is_passed_over() {
     for loaded in loads.join_all().await {
         loaded.unwrap();
     }
-    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+    assert_eq!(asked(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -312,7 +315,10 @@ async fn a_database_that_takes_no_writes_is_not_connected_to_at_every_request() 
     fence(&client(&cluster.url()).await).await;
     let made = || cluster.log().matches("connection received").count();
     let (before, begun, mut refused) = (made(), Instant::now(), 0);
-    while refused < 500 {
+    // All that it may have, once a second.
+    let most = || 8 * (2 + usize::try_from(begun.elapsed().as_secs()).unwrap());
+    // As many requests as would show it, on a slow machine as well.
+    while refused < 500_usize.max(2 * most()) {
         let mut asking = tokio::task::JoinSet::new();
         for number in 0..4 {
             let engine = engine.clone();
@@ -324,8 +330,6 @@ async fn a_database_that_takes_no_writes_is_not_connected_to_at_every_request() 
             refused += 1;
         }
     }
-    // All that it may have, once a second.
-    let most = 8 * (2 + usize::try_from(begun.elapsed().as_secs()).unwrap());
-    assert!(most < refused / 2, "too slow to say anything: {:?}", begun.elapsed());
-    assert!(made() - before <= most, "{} of at most {most}", made() - before);
+    let (made, most) = (made() - before, most());
+    assert!(made <= most, "{made} of at most {most}, for {refused} requests");
 }

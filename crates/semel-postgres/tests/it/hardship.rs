@@ -225,6 +225,10 @@ async fn who_gave_up_waiting_asks_again_with_the_same_id_and_is_answered_as_the_
     });
     let watcher = client(&url()).await;
     until(&watcher, &format!("SELECT count(*) = 1 FROM {}.head", place.schema())).await;
+    // It has come to ask what became of it, several times and in vain.
+    let before = between.refused();
+    let is_asked = async || between.refused() > before + 3 || asked.is_finished();
+    semel_testkit::patience::until("it asks again", is_asked).await;
     assert!(!asked.is_finished(), "what is not known is not answered");
     // Whoever waited is gone.
     asked.abort();

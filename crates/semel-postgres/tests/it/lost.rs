@@ -1,6 +1,6 @@
 //! Connections that are lost in the middle of a commit: what was applied is answered as applied, what was not never is.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
@@ -29,6 +29,8 @@ pub struct Between {
     port: u16,
     swallows: Arc<AtomicBool>,
     refuses: Arc<AtomicBool>,
+    /// How many were hung up on.
+    refused: Arc<AtomicUsize>,
     /// Whether something else is answered instead of what is swallowed.
     is_full: Arc<AtomicBool>,
     spoils: Spoils,
@@ -54,9 +56,12 @@ impl Between {
         let (told, hangs_up, full) = (Arc::clone(&swallows), Arc::clone(&refuses), Arc::clone(&is_full));
         let spoils = Spoils::default();
         let spoiled = Arc::clone(&spoils);
+        let refused = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&refused);
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 if hangs_up.load(Ordering::SeqCst) {
+                    counted.fetch_add(1, Ordering::SeqCst);
                     continue;
                 }
                 let upstream = TcpStream::connect(&database).await.unwrap();
@@ -64,7 +69,7 @@ impl Between {
                 tokio::spawn(hand_on(client, upstream, told, full, spoiled));
             }
         });
-        Self { port, swallows, refuses, is_full, spoils }
+        Self { port, swallows, refuses, refused, is_full, spoils }
     }
 
     /// The address of a place by this way.
@@ -76,6 +81,11 @@ impl Between {
     /// Hangs up on whoever connects from now on, or not any more.
     pub fn refuse(&self, refuses: bool) {
         self.refuses.store(refuses, Ordering::SeqCst);
+    }
+
+    /// How many it has hung up on.
+    pub fn refused(&self) -> usize {
+        self.refused.load(Ordering::SeqCst)
     }
 
     /// Says from now on that the disk is full, instead of what is swallowed.

@@ -19,6 +19,9 @@ use tokio::task::JoinSet;
 use crate::contention::inside;
 use crate::place::{Passing, Place, client, judge, url};
 
+/// Shorter than a server waits for a connection, which is 15 seconds.
+const SHORT: Duration = Duration::from_secs(14);
+
 /// A pooler with fewer connections than are wanted of it.
 struct Behind {
     place: Place,
@@ -148,7 +151,7 @@ async fn callers_who_have_all_of_a_poolers_connections_go_on() {
             let mine = inside(&engine, &store, &first, mine).await.unwrap();
             (mine, inside(&engine, &store, &second, yours).await.unwrap())
         };
-        let (mine, yours) = tokio::time::timeout(Duration::from_secs(10), both).await.unwrap();
+        let (mine, yours) = tokio::time::timeout(SHORT, both).await.unwrap();
         assert_eq!((mine.len(), yours.len()), (2, 2));
         first.commit().await.unwrap();
         second.commit().await.unwrap();
@@ -167,6 +170,6 @@ async fn the_outbox_is_relayed_through_one_connection() {
     let insert = format!("INSERT INTO {table} (envelope) VALUES ('{{}}'), ('{{}}')");
     writer.batch_execute(&insert).await.unwrap();
     let read: Read = Arc::new(|id, _| Ok(keyed(&id.to_string()).id(id).offer()));
-    let relayed = tokio::time::timeout(Duration::from_secs(10), engine.relay_once(&*store, &read));
+    let relayed = tokio::time::timeout(SHORT, engine.relay_once(&*store, &read));
     assert_eq!(relayed.await.unwrap().unwrap(), 2);
 }

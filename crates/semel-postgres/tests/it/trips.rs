@@ -19,8 +19,11 @@ use tokio::time::{Instant, sleep_until};
 use crate::lost::Between;
 use crate::place::{Place, client, url};
 
-/// How long who asks says nothing before he is given an answer: what he sends without waiting for one has come by then.
-const QUIET: Duration = Duration::from_millis(20);
+/// How long who asks says nothing before he is given an answer: what he sends without waiting for one has come by then, on a machine
+/// that does other things as well.
+const QUIET: Duration = Duration::from_millis(200);
+/// The same where it does not matter whether one trip is taken for two.
+const BRIEFLY: Duration = Duration::from_millis(20);
 
 /// Something between a server and the database that hands everything on, and writes down what is asked: one entry for each time that
 /// somebody asks who waits for no answer.
@@ -60,7 +63,8 @@ impl Talk {
 }
 
 impl Wire {
-    pub async fn start() -> Self {
+    /// One that gives an answer to who has been quiet for so long.
+    pub async fn start(quiet: Duration) -> Self {
         let database = url().split('@').nth(1).unwrap().split('/').next().unwrap().to_owned();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -75,7 +79,7 @@ impl Wire {
                 let talk = Talk { trips, trip: 0, awaited: 1, heard: Instant::now() };
                 let talk = Arc::new(Mutex::new(talk));
                 tokio::spawn(ask(from_client, to_upstream, Arc::clone(&talk)));
-                tokio::spawn(answer(from_upstream, to_client, talk));
+                tokio::spawn(answer(from_upstream, to_client, talk, quiet));
             }
         });
         Self { port, trips }
@@ -111,16 +115,16 @@ async fn ask(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, talk: Arc<Mutex<Ta
     }
 }
 
-async fn answer(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, talk: Arc<Mutex<Talk>>) {
+async fn answer(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, talk: Arc<Mutex<Talk>>, quiet: Duration) {
     while let Ok((kind, message)) = message(&mut from, true).await {
         // It is ready for the next one.
         if kind == b'Z' {
             loop {
-                let quiet = talk.lock().unwrap().heard + QUIET;
-                if quiet <= Instant::now() {
+                let until = talk.lock().unwrap().heard + quiet;
+                if until <= Instant::now() {
                     break;
                 }
-                sleep_until(quiet).await;
+                sleep_until(until).await;
             }
             talk.lock().unwrap().awaited -= 1;
         }
@@ -146,7 +150,8 @@ async fn message(from: &mut OwnedReadHalf, has_kind: bool) -> std::io::Result<(u
 /// Of one job or of a thousand.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_load_and_a_commit_are_one_round_trip_each_however_much_is_in_them() {
-    let (place, wire) = (Place::new(), Wire::start().await);
+    let (place, wire) = (Place::new(), Wire::start(QUIET).await);
+    Postgres::migrate(place.address()).await.unwrap();
     let store = Arc::new(Postgres::open(&wire.address(&place)).await.unwrap());
     let engine = Engine::without_duties(Arc::clone(&store) as Arc<dyn Backend>).unwrap();
     // Which queues are bounded is asked once.
@@ -187,7 +192,8 @@ async fn a_load_and_a_commit_are_one_round_trip_each_however_much_is_in_them() {
 /// However often it is used.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_is_asked_once_which_server_it_has_reached() {
-    let (place, wire) = (Place::new(), Wire::start().await);
+    let (place, wire) = (Place::new(), Wire::start(QUIET).await);
+    Postgres::migrate(place.address()).await.unwrap();
     let store = Arc::new(Postgres::open(&wire.address(&place)).await.unwrap());
     let load = async || store.load(&Reads::default()).await;
     let list = async || store.list(Filter { limit: 1, ..Filter::default() }).await;
@@ -207,7 +213,7 @@ async fn a_connection_is_asked_once_which_server_it_has_reached() {
 /// How many servers there are is asked where it decides something, and housekeeping goes on where nobody says so.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn housekeeping_asks_for_other_servers_only_where_they_matter() {
-    let (place, wire) = (Place::new(), Wire::start().await);
+    let (place, wire) = (Place::new(), Wire::start(BRIEFLY).await);
     let store = Postgres::open(&wire.address(&place)).await.unwrap();
     let (client, schema) = (client(&url()).await, place.schema());
     let asks = |trips: &[String]| trips.iter().filter(|trip| trip.contains("pg_locks")).count();

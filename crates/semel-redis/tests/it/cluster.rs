@@ -146,6 +146,25 @@ async fn a_node_that_is_away_keeps_back_its_own_jobs_alone() {
     .await;
 }
 
+/// What tests ask of one machine goes by this.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_is_waited_for_as_long_as_was_asked_before_it_is_taken_for_away() {
+    const JOBS: usize = 60;
+    let cluster = Cluster::start(0, NEVER, &[]).await;
+    let address = Address::parse(&format!("{}?partitions=16", cluster.url())).unwrap();
+    let engine = crate::partitions::engine(&address.with_away_after(PATIENCE)).await;
+    for _ in 0..JOBS {
+        engine.enqueue(job().offer(), "").await.unwrap();
+    }
+    let late = &cluster.nodes[1].own;
+    late.pause();
+    let claiming = tokio::spawn(async move { engine.claim(claim(100)).await });
+    tokio::time::sleep(2 * AWAY_AFTER).await;
+    assert!(!claiming.is_finished(), "it was passed over");
+    late.go_on();
+    assert_eq!(claiming.await.unwrap().unwrap().len(), JOBS);
+}
+
 /// A server that is started while others are down as well, or while a replica takes over from one of them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_is_opened_once_the_nodes_are_there_that_have_it() {
@@ -254,7 +273,8 @@ async fn requests_about_a_node_that_is_away_hold_up_no_others() {
     for _ in 0..3 {
         let told = timeout(SOON, engine.enqueue(next(), "")).await.unwrap().unwrap();
         assert!(told.is_inserted(), "{told:?}");
-        let run = timeout(SOON, engine.claim(claim(1))).await.unwrap().unwrap().remove(0);
+        // One that answers a second later than another is passed over, as the one that is away; who waits is told of it.
+        let run = timeout(SOON, engine.claim_or_wait(claim(1), PATIENCE)).await.unwrap().unwrap().remove(0);
         let bearer = Bearer { lease: Some(LeaseToken(run.head.fence)), worker: None };
         timeout(SOON, engine.complete(run.head.id, bearer, None)).await.unwrap().unwrap();
     }

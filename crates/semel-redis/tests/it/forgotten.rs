@@ -14,6 +14,7 @@ use semel_store::carry::Part;
 use semel_testkit::TempDir;
 use semel_testkit::crash::claim;
 use semel_testkit::make::{key, keyed};
+use semel_testkit::patience::PATIENCE;
 use semel_testkit::redis::url;
 
 use crate::own::{Own, patient};
@@ -67,6 +68,7 @@ async fn a_store_that_is_emptied_under_its_users_is_made_anew_before_it_takes_an
         let folder = TempDir::new();
         let own = Own::start(folder.path(), &[]).await;
         let address = Address::parse(&own.url()).unwrap().with_partitions(partitions).unwrap();
+        let address = address.with_away_after(PATIENCE);
         let store = Arc::new(Redis::open(&address).await.unwrap());
         let engine = Engine::without_duties(Arc::clone(&store) as _).unwrap();
         let mut connection = own.connection().await;

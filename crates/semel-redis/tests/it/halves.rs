@@ -45,7 +45,8 @@ async fn broken_off<K: Kind>(kind: &K, steps: usize, loses_answer: bool) -> Opti
         let address = Address::parse(url).unwrap().with_prefix(&prefix).unwrap();
         address.with_partitions(PARTITIONS).unwrap()
     };
-    let direct = engine(&at(&url())).await;
+    // Whom he has left locked answers when it was seen that he is gone.
+    let direct = engine(&at(&url()).with_away_after(PATIENCE)).await;
     let ready = kind.prepare(&direct).await;
     let (port, _) = cut_after(steps, loses_answer).await;
     let through = at(&format!("redis://127.0.0.1:{port}")).with_patience(Duration::from_millis(300));
@@ -275,9 +276,7 @@ impl Kind for Step {
         let statuses = async || letters(&direct.workflow(id).await.unwrap().unwrap());
         let is_done = direct.job(job).await.unwrap().unwrap().head.state == State::Completed;
         assert_eq!(statuses().await, if is_done { "cr" } else { "rw" });
-        // A partition that answers a second later than the others is passed over, and who waits is told of it.
-        let patience = if is_done { PATIENCE } else { Duration::ZERO };
-        let next = direct.claim_or_wait(claim(9), patience).await.unwrap();
+        let next = direct.claim(claim(9)).await.unwrap();
         assert_eq!(next.len(), usize::from(is_done));
         direct.complete(job, bearer, None).await.unwrap();
         assert_eq!(statuses().await, "cr");
@@ -300,7 +299,7 @@ async fn whoever_ends_what_another_has_decided_tells_all() {
         let address = Address::parse(url).unwrap().with_prefix(&prefix).unwrap();
         address.with_partitions(PARTITIONS).unwrap()
     };
-    let direct = engine(&at(&url())).await;
+    let direct = engine(&at(&url()).with_away_after(PATIENCE)).await;
     let mut ear = redis::Client::open(url()).unwrap().get_async_pubsub().await.unwrap();
     for partition in 0..PARTITIONS {
         ear.subscribe(format!("{}news", at(&url()).base_of(partition))).await.unwrap();

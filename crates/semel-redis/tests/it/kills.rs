@@ -15,7 +15,7 @@ use semel_store::backend::Batch;
 use semel_store::clock::{Clock, ManualClock};
 use semel_testkit::TempDir;
 use semel_testkit::make::keyed;
-use semel_testkit::patience::rounds;
+use semel_testkit::patience::{PATIENCE, rounds};
 use semel_testkit::traffic::Traffic;
 
 use crate::own::Own;
@@ -120,6 +120,7 @@ async fn time_does_not_run_away_from_the_clock_with_every_new_run() {
     let folder = TempDir::new();
     let mut own = Own::start(folder.path(), &["--appendfsync", "always"]).await;
     let address = Address::parse(&own.url()).unwrap().with_partitions(PARTITIONS).unwrap();
+    let address = address.with_away_after(PATIENCE);
     let clock = ManualClock::default();
     let open = async || {
         let store = Arc::new(Redis::open_with_clock(&address, clock.clone()).await.unwrap());

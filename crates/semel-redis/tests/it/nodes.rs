@@ -82,6 +82,11 @@ impl Node {
         self.says(&["INFO", "replication"], "role:master").await
     }
 
+    /// Whether it takes the cluster it is in for one that most primaries are missing from, so that it answers nobody.
+    pub async fn is_alone(&self) -> bool {
+        self.says(&["CLUSTER", "INFO"], "cluster_state:fail").await
+    }
+
     /// Whether it is a replica that has caught up.
     pub async fn is_replica(&self) -> bool {
         let info = self.ask(&["INFO", "replication"]).await.unwrap_or_default();

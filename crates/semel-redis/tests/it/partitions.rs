@@ -16,6 +16,7 @@ use semel_redis::scripts::Script;
 use semel_redis::{Address, Redis};
 use semel_store::Backend;
 use semel_testkit::make::{Want, foreign_id, job, key, keyed};
+use semel_testkit::patience::PATIENCE;
 use semel_testkit::redis::{prefix, url};
 use semel_testkit::{Fixture, Step};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -256,7 +257,7 @@ async fn broken_off(steps: usize, loses_answer: bool) -> Option<bool> {
         let address = Address::parse(url).unwrap().with_prefix(&prefix).unwrap();
         address.with_partitions(PARTITIONS).unwrap()
     };
-    let direct = engine(&at(&url())).await;
+    let direct = engine(&at(&url()).with_away_after(PATIENCE)).await;
     let (port, _) = cut_after(steps, loses_answer).await;
     let through = at(&format!("redis://127.0.0.1:{port}")).with_patience(Duration::from_millis(300));
     let victim = engine(&through).await;
@@ -373,6 +374,7 @@ async fn claims_take_the_first_of_all_and_see_at_once_what_others_were_told() {
     let folder = semel_testkit::TempDir::new();
     let own = crate::own::Own::start(folder.path(), &[]).await;
     let address = Address::parse(&own.url()).unwrap().with_partitions(16).unwrap();
+    let address = address.with_away_after(PATIENCE);
     let store = Arc::new(Redis::open(&address).await.unwrap());
     let engine = Engine::without_duties(Arc::clone(&store) as _).unwrap();
     let mut made = Vec::new();

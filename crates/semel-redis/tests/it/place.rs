@@ -5,6 +5,7 @@ use std::sync::Arc;
 use semel_redis::{Address, Redis};
 use semel_store::Backend;
 use semel_store::clock::ManualClock;
+use semel_testkit::patience::PATIENCE;
 use semel_testkit::redis::{prefix, url};
 use semel_testkit::runtime::wait_for;
 
@@ -18,9 +19,10 @@ impl Place {
         Self::at(&url())
     }
 
-    /// One in a server of which the test knows more.
+    /// One in a server of which the test knows more. Its partitions are all there, however late one of them answers.
     pub fn at(url: &str) -> Self {
-        Self { address: Address::parse(url).unwrap().with_prefix(&prefix()).unwrap() }
+        let address = Address::parse(url).unwrap().with_prefix(&prefix()).unwrap();
+        Self { address: address.with_away_after(PATIENCE) }
     }
 
     /// One that is divided.

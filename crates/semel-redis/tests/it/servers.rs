@@ -141,19 +141,28 @@ pub async fn one_hears_another(place: &Place) {
 /// After a restart of Redis time stands for up to two seconds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_runs_of_a_key_are_in_order_while_time_stands() {
-    runs_are_in_order(&Place::new(), 0).await;
+    runs_are_in_order(Place::new, 0).await;
 }
 
 /// Where another partition's node was started anew this one's time stands for the time that servers have seen there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_runs_of_a_key_are_in_order_while_another_partitions_time_stands() {
-    let place = Place::divided(4);
     let home = partition::of_key(&key("k"), 4);
-    runs_are_in_order(&place, (home + 1) % 4).await;
+    runs_are_in_order(|| Place::divided(4), (home + 1) % 4).await;
 }
 
-/// The time of that partition stands.
-async fn runs_are_in_order(place: &Place, partition: u16) {
+/// The time of that partition stands, for a moment that a busy machine may let pass: then others are tried.
+async fn runs_are_in_order(place: impl Fn() -> Place, partition: u16) {
+    for _ in 0..15 {
+        if are_in_order_while_time_stands(&place(), partition).await {
+            return;
+        }
+    }
+    panic!("time went on each time before all was seen");
+}
+
+/// Whether time stood until the end; in order they are in any case.
+async fn are_in_order_while_time_stands(place: &Place, partition: u16) -> bool {
     let engines = servers(place, 3).await;
     let want = |mode: &str| keyed("k").on_conflict(mode).offer();
     engines[0].enqueue(want("ignore"), "").await.unwrap();
@@ -199,6 +208,6 @@ async fn runs_are_in_order(place: &Place, partition: u16) {
         engines[(server + 2) % 3].complete(next, Bearer::default(), None).await.unwrap();
     }
     let clock: (i64, i64) = redis::cmd("TIME").query_async(&mut connection).await.unwrap();
-    assert!(clock.0 * 1_000_000 + clock.1 < later, "it took too long to see anything");
     assert!(fences.windows(2).all(|pair| pair[0] < pair[1]), "{fences:?}");
+    clock.0 * 1_000_000 + clock.1 < later
 }

@@ -8,6 +8,7 @@ use semel_server::{Config, Limits};
 use semel_testkit::patience::rounds;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 use tokio::sync::Barrier;
 
 use crate::harness::{Server, Told};
@@ -80,8 +81,12 @@ async fn a_shutdown_lets_requests_under_way_end() {
         client.post_json("/ojs/v1/workers/fetch", &json!({ "queues": ["late"], "wait_ms": 20_000 })).await
     });
     while !server.get_text("/metrics").await.contains("semel_http_polls_waiting 1\n") {}
+    let address = server.address;
     let stopping = tokio::spawn(server.stop());
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    // It has begun to stop once it takes no new connections.
+    while TcpStream::connect(address).await.is_ok() {
+        tokio::task::yield_now().await;
+    }
     let offer =
         semel_ojs::Enqueue::parse(r#"{"type":"a.b","args":[],"queue":"late"}"#, semel_ojs::Terms::trusted())
             .unwrap()
@@ -97,7 +102,7 @@ async fn who_says_nothing_is_not_waited_for() {
     let limits = Limits { connections: 1, header_timeout: Duration::from_millis(300), ..Limits::default() };
     let server = Server::with_limits(Config::default(), limits).await;
     // It takes the only place and then sends half a header.
-    let mut silent = tokio::net::TcpStream::connect(server.address).await.unwrap();
+    let mut silent = TcpStream::connect(server.address).await.unwrap();
     silent.write_all(b"GET /health HTTP/1.1\r\nhost:").await.unwrap();
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert_eq!(server.get("/health").await.status, 200);

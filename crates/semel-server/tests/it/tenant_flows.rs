@@ -356,7 +356,7 @@ async fn a_tenant_has_so_many_crons() {
     // So it may where another server has let one more in.
     acme.register_cron(cron_name("elsewhere"), yearly.clone()).await.unwrap();
     for name in ["c0", "elsewhere"] {
-        assert_eq!(asker.post("/ojs/v1/cron", cron(name)).await.status, 200, "{name}");
+        assert!(asker.post("/ojs/v1/cron", cron(name)).await.status < 300, "{name}");
     }
     acme.remove_cron(cron_name("elsewhere"), Queues::All).await.unwrap();
     for other in [None, Some("globex")] {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use semel_client::{HeaderMap, Method};
 use semel_core::event::{Event, EventKind};
-use semel_engine::duty::Promote;
+use semel_engine::duty::{Promote, Reap};
 use semel_engine::follow::{Follow, Wanted};
 use semel_server::Config;
 use semel_server::webhooks::{Courier, Rules};
@@ -14,7 +14,7 @@ use semel_store::memory::Memory;
 use serde_json::json;
 
 use crate::harness::{Server, job};
-use crate::webhooks::{PATH, SECRET, next, subscribe, subscriber};
+use crate::webhooks::{NEVER, PATH, SECRET, next, subscribe, subscriber};
 
 /// What happens to deliveries.
 fn followed(server: &Server, kind: EventKind) -> Follow {
@@ -64,6 +64,75 @@ async fn it_is_sent_again_as_the_same_after_the_policys_wait_and_after_retry_aft
     }
     ids.push(next(&mut told).await.header("x-ojs-delivery-id").to_owned());
     assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
+    courier.stop().await;
+    server.stop().await;
+}
+
+/// As often as the page says, and for about as long.
+#[tokio::test]
+async fn one_that_fails_each_time_is_given_up_after_fifteen_attempts() {
+    const ATTEMPTS: u32 = 15;
+    let clock = ManualClock::default();
+    let webhooks = Rules { allow_private: true };
+    let store = Arc::new(Memory::new(clock.clone()));
+    let server = Server::on_store(store, Config { webhooks, ..Config::default() }).await;
+    let courier = Courier::start(&server.engine, webhooks);
+    let (url, mut told) = subscriber(&["500 Broken"; ATTEMPTS as usize]).await;
+    subscribe(&server, None, &json!({ "url": url, "events": ["job.enqueued"], "secret": SECRET })).await;
+    let (mut retrying, mut discarded) =
+        (followed(&server, EventKind::Retrying), followed(&server, EventKind::Discarded));
+    server.create(&job(&json!(1), &json!({}))).await;
+    let mut waited = Duration::ZERO;
+    for attempt in 1..ATTEMPTS {
+        next(&mut told).await;
+        let wait = happened(&mut retrying).await.amount;
+        // 5 seconds, doubled each time, times a half to one and a half; four hours at most, before and after.
+        let middle = (5_000_u32 << (attempt - 1)).min(14_400_000);
+        let expected = middle / 2..=(middle / 2 * 3).min(14_400_000);
+        assert!(expected.contains(&wait), "after {attempt}: {wait} ms");
+        let wait = Duration::from_millis(u64::from(wait));
+        waited += wait;
+        clock.advance(wait + Duration::from_millis(1));
+        Promote.run_once(server.engine.store()).await.unwrap();
+    }
+    assert_eq!(next(&mut told).await.header("x-ojs-event-type"), "job.enqueued");
+    happened(&mut discarded).await;
+    let hours = waited.as_secs() / 3_600;
+    assert!((6..=16).contains(&hours), "{waited:?}");
+    // What comes next is of the next event.
+    clock.advance(Duration::from_secs(2 * 24 * 3_600));
+    Promote.run_once(server.engine.store()).await.unwrap();
+    let later = server.create(&job(&json!(2), &json!({}))).await;
+    let got = next(&mut told).await;
+    assert!(got.body.contains(later.job_id()), "{}", got.body);
+    courier.stop().await;
+    assert!(told.try_recv().is_err(), "it was sent again");
+    server.stop().await;
+}
+
+/// So it is with one that is under way when a server has used up its time to drain.
+#[tokio::test]
+async fn one_that_was_let_go_is_sent_again_as_the_same_when_its_lease_has_ended() {
+    let clock = ManualClock::default();
+    let webhooks = Rules { allow_private: true };
+    let store = Arc::new(Memory::new(clock.clone()));
+    let server = Server::on_store(store, Config { webhooks, ..Config::default() }).await;
+    let courier = Courier::start(&server.engine, webhooks);
+    let (url, mut told) = subscriber(&[NEVER]).await;
+    subscribe(&server, None, &json!({ "url": url, "events": ["job.enqueued"], "secret": SECRET })).await;
+    server.create(&job(&json!(1), &json!({}))).await;
+    let first = next(&mut told).await;
+    courier.stop_within(Duration::ZERO).await;
+    let courier = Courier::start(&server.engine, webhooks);
+    clock.advance(Duration::from_secs(59));
+    assert_eq!(Reap.run_once(server.engine.store()).await.unwrap().moved, 0, "somebody may be delivering it");
+    assert!(told.try_recv().is_err());
+    clock.advance(Duration::from_secs(2));
+    // At once, and not when a failed one would be tried again.
+    Reap.run_once(server.engine.store()).await.unwrap();
+    let again = next(&mut told).await;
+    let [first, again] = [first, again].map(|got| got.header("x-ojs-delivery-id").to_owned());
+    assert_eq!(first, again);
     courier.stop().await;
     server.stop().await;
 }

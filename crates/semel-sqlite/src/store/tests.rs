@@ -20,6 +20,24 @@ fn the_page_says_how_long_a_journal_may_be() {
     assert!(page.contains(&bound), "{bound}");
 }
 
+#[test]
+fn the_pages_say_how_many_events_are_kept() {
+    for (page, said) in [
+        (
+            include_str!("../../../../docs/guide/events.md"),
+            "the embedded store keeps the newest million events",
+        ),
+        (
+            include_str!("../../../../docs/guide/dashboard.md"),
+            "(the newest million events of an embedded store,",
+        ),
+    ] {
+        let page = page.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(page.contains(said), "{said}");
+    }
+    assert_eq!(log::EVENTS_MAX, 1_000_000);
+}
+
 fn offer(key: &str) -> (Reads, Offer) {
     let (mut reads, offer) = (Reads::default(), keyed(key).offer());
     offer.reads(&mut reads);

@@ -77,10 +77,8 @@ async fn what_root_makes_belongs_to_the_owner_of_the_folder() {
     f.create(&job().offer()).await;
     let copy = backups.path().join("copy.db");
     backup::copy(&f.dir().unwrap().join("semel.db"), &copy).unwrap();
-    if chown(folder.path(), Some(SERVICE), Some(SERVICE)).is_err() {
-        // Only root may, and only root makes what others cannot read.
-        return;
-    }
+    // Only root may, and only root makes what others cannot read: `cargo xtask test` leaves this test out for all others.
+    chown(folder.path(), Some(SERVICE), Some(SERVICE)).unwrap();
     let store = folder.path().join("semel.db");
     backup::restore(&copy, &store).unwrap();
     let owners = || {

@@ -6,6 +6,7 @@
 
 use semel_testkit::TempDir;
 use semel_testkit::logbook::Page;
+use semel_testkit::patience::rounds;
 use semel_testkit::sim::dice::Dice;
 
 use super::platter::{Cut, Platter};
@@ -20,8 +21,9 @@ const CUTS_PER_VOYAGE: u64 = 32;
 /// Voyages of one store, each on what a cut of the last one left.
 const VOYAGES_PER_STORE: u64 = 4;
 
-fn number(variable: &str) -> Option<u64> {
-    std::env::var(variable).ok()?.parse().ok()
+fn first_seed() -> u64 {
+    let Ok(said) = std::env::var("SEMEL_SEED") else { return 1 };
+    said.parse().unwrap_or_else(|_| panic!("SEMEL_SEED={said} is no seed"))
 }
 
 /// What a cut leaves, and on which page it is.
@@ -32,8 +34,8 @@ struct Left {
 
 fn shard(at: u64) {
     semel_testkit::planted::plant_from_environment();
-    let cuts = number("SEMEL_CUTS").unwrap_or(CUTS).div_ceil(SHARDS);
-    let first = number("SEMEL_SEED").unwrap_or(1) + at * 1_000_000;
+    let cuts = rounds("SEMEL_CUTS", CUTS).div_ceil(SHARDS);
+    let first = first_seed() + at * 1_000_000;
     let tap = Tap::new();
     let mut left: Option<Left> = None;
     for turn in 0..cuts.div_ceil(CUTS_PER_VOYAGE) {
@@ -129,7 +131,7 @@ fn copy(from: &std::path::Path, to: &std::path::Path) {
 /// A process ends at a sync, the next one goes by what is in the files, and the power goes as soon as it has told
 /// of that, and at other moments of its life. Gives back how many had written more than they had told.
 fn sail_on_after(trouble: impl Fn(u64) -> Trouble) -> u64 {
-    let (whole, seed) = (Tap::new(), number("SEMEL_SEED").unwrap_or(1));
+    let (whole, seed) = (Tap::new(), first_seed());
     let sail = |tap: &Tap, seed, from, trouble| {
         let voyage = Voyage { seed, from, disk: tap.disk(), pages: tap.pages() };
         tap.run(voyage::TEST, (VARIABLE, voyage.to_text()), trouble)

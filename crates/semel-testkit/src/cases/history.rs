@@ -60,7 +60,12 @@ pub async fn nothing_is_purged_before_its_time(f: &Fixture) {
     f.advance(Duration::from_millis(1)).await;
     assert_eq!(f.purge().await, 1);
     assert_eq!(f.head(completed.id).await, None);
-    f.advance(DAY * 180).await;
+    f.advance(DAY * 179 - Duration::from_millis(1)).await;
+    assert!(f.due(Due::Purge, 10).await.is_empty());
+    assert!(!f.decide(|draft| life::purge(draft, discarded.id)).await);
+    assert_eq!(f.purge().await, 0);
+    assert!(f.full(discarded.id).await.is_some());
+    f.advance(Duration::from_millis(1)).await;
     assert_eq!(f.purge().await, 1);
     assert_eq!(f.head(discarded.id).await, None);
 }

@@ -17,10 +17,14 @@ pub use solo::Solo;
 pub(crate) use command::{KEYS, POLICIES, Random, policy};
 
 use crate::fixture::Fixture;
+use crate::patience::rounds;
 
 /// Programs of a run: `quick`, or as many as the environment's `SEMEL_CASES` says.
+///
+/// # Panics
+/// When that is no number, or zero.
 pub fn cases(quick: u64) -> u64 {
-    std::env::var("SEMEL_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(quick)
+    rounds("SEMEL_CASES", quick)
 }
 
 /// Runs programs `first_seed..` on stores that `open` makes; `lasts` says whether they can be reopened.

@@ -12,7 +12,7 @@ use semel_store::layer::Layer;
 use semel_store::memory::Memory;
 use tokio::sync::Notify;
 
-use crate::harness::{Add, add, gate, memory, until_told};
+use crate::harness::{Add, add, gate, memory, soon, until_told};
 
 /// A store that fails its next fetches, so many, and counts those that it was asked for.
 struct Failing {
@@ -103,7 +103,7 @@ async fn a_worker_whose_queue_is_closed_ends_and_says_so() {
     let job = semel.enqueue(Add { a: 1, b: 2 }).await.unwrap();
     assert_eq!(job.result::<i64>().await.unwrap(), 3);
     semel.close().await.unwrap();
-    let ended = tokio::time::timeout(Duration::from_secs(10), working).await.expect("it goes on").unwrap();
+    let ended = soon(working).await.unwrap();
     assert!(matches!(ended, Err(Error::Closed)), "{ended:?}");
 }
 

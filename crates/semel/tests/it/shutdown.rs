@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use semel::{CancellationToken, Failure, JobState, Outcome, Semel, State, Worker};
+use semel::{CancellationToken, Failure, JobId, JobState, Outcome, Semel, State, Worker};
 use semel_store::StoreError;
 use semel_store::backend::{Applied, Backend, Batch, BoxFuture};
 use semel_store::layer::Layer;
 use semel_store::memory::Memory;
 use tokio::sync::{Notify, mpsc};
 
-use crate::harness::{Add, add, gate, on_every_store, soon, until_told};
+use crate::harness::{Add, Gate, add, gate, memory, on_every_store, soon, until_told};
 
 on_every_store! {
     a_shutdown_lets_runs_end,
@@ -135,6 +135,35 @@ async fn what_waits_in_the_worker_is_given_back_at_once(semel: Semel) {
     let waiting = (JobState::Available, 0);
     assert_eq!(found, [waiting, waiting, waiting, (JobState::Completed, 1)]);
     assert!(begun.try_recv().is_err());
+}
+
+/// Neither is over sooner, and the second begins when the first has ended.
+#[tokio::test(start_paused = true)]
+async fn runs_have_the_drain_time_to_end_by_themselves_and_the_grace_time_when_they_are_told() {
+    const SECOND: Duration = Duration::from_secs(1);
+    let semel = memory().await;
+    let (gate, mut begun, mut told) = gate();
+    let working = Worker::new(&semel).state(gate);
+    let working =
+        working.handle(async |_: Add, id: JobId, token: CancellationToken, State(gate): State<Gate>| {
+            gate.begun.send(id).unwrap();
+            token.cancelled().await;
+            gate.told.send(id).unwrap();
+            std::future::pending::<()>().await;
+        });
+    let working = working.start().unwrap();
+    let job = semel.enqueue(Add { a: 1, b: 0 }).await.unwrap();
+    soon(begun.recv()).await.unwrap();
+    let began = tokio::time::Instant::now();
+    let stopping = tokio::spawn(working.stop());
+    soon(told.recv()).await.unwrap();
+    let drained = began.elapsed();
+    assert!((15 * SECOND..16 * SECOND).contains(&drained), "{drained:?}");
+    soon(stopping).await.unwrap();
+    let ended = began.elapsed();
+    assert!((20 * SECOND..21 * SECOND).contains(&ended), "{ended:?}");
+    let stored = job.job().unwrap().load().await.unwrap().unwrap();
+    assert_eq!((stored.state(), stored.attempt()), (JobState::Available, 0));
 }
 
 /// A store that answers no fetch, as a database does in which somebody has locked the table.

@@ -1,9 +1,12 @@
 //! What a run is told to stop for, in the program and over HTTP.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use semel::{Run, State, Stop, Worker};
-use tokio::sync::mpsc;
+use semel::{JobId, Lease, Run, Semel, State, Stop, Worker};
+use semel_core::lease::{Bearer, LeaseToken};
+use semel_store::clock::ManualClock;
+use tokio::sync::{Notify, mpsc};
 
 use crate::harness::{Add, soon, still};
 
@@ -91,4 +94,55 @@ async fn a_run_that_ends_by_itself_was_not_told_to_stop() {
     semel.enqueue(Add { a: 1, b: 0 }).await.unwrap();
     assert_eq!(soon(was_told.recv()).await, Some(None));
     soon(working.stop()).await;
+}
+
+/// Ends when so many heartbeats have extended the job's lease.
+async fn until_extended(semel: &Semel, clock: &ManualClock, id: JobId, times: u32) {
+    let engine = semel.engine().unwrap();
+    let ends = async || engine.job(id).await.unwrap().unwrap().head.lease.unwrap().visible_until;
+    for _ in 0..times {
+        let before = ends().await;
+        clock.advance(Duration::from_millis(1));
+        while ends().await == before {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+type Ended = (Semel, Arc<Notify>, mpsc::UnboundedSender<bool>);
+
+#[tokio::test]
+async fn a_handler_goes_on_that_has_ended_its_job_itself() {
+    let (semel, clock) = still();
+    let admin = semel.serve_admin("127.0.0.1:0").await.unwrap();
+    let (told, mut was_told) = mpsc::unbounded_channel::<bool>();
+    let go = Arc::new(Notify::new());
+    let working = Worker::remote(&admin.url())
+        .unwrap()
+        // The worker counts by a real clock until when it lasts: a heartbeat is sent after a third of it, the rest is for the answer.
+        .lease(Duration::from_secs(2))
+        .drain(Duration::ZERO)
+        .state((semel.clone(), Arc::clone(&go), told))
+        .handle(async |job: Add, run: Run, lease: Lease, State((semel, go, told)): State<Ended>| {
+            if job.a == 0 {
+                return run.token().cancelled().await;
+            }
+            let lease = Some(LeaseToken(lease.fence().cast_unsigned()));
+            let bearer = Bearer { lease, worker: None };
+            semel.engine().unwrap().complete(run.id(), bearer, None).await.unwrap();
+            told.send(run.token().is_cancelled()).unwrap();
+            go.notified().await;
+            told.send(run.token().is_cancelled()).unwrap();
+        })
+        .start()
+        .unwrap();
+    let other = semel.enqueue(Add { a: 0, b: 2 }).await.unwrap();
+    semel.enqueue(Add { a: 1, b: 2 }).await.unwrap();
+    assert_eq!(soon(was_told.recv()).await, Some(false));
+    // For longer than its lease would have lasted: of a job that is known to have ended no heartbeat speaks.
+    soon(until_extended(&semel, &clock, other.id().unwrap(), 4)).await;
+    go.notify_one();
+    assert_eq!(soon(was_told.recv()).await, Some(false));
+    soon(working.stop()).await;
+    admin.stop().await.unwrap();
 }

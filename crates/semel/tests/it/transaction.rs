@@ -1,10 +1,13 @@
 //! Jobs inside a transaction of the program's own, whichever driver it is of.
 
+use std::time::{Duration, Instant};
+
 use semel::session::Session as _;
 use semel::{
     Enqueued, Error, JobState, OnConflict, Return, Run, Semel, State, StoreError, Undone, Unique, Worker,
 };
 use semel_testkit::database::{store_url, url};
+use semel_testkit::patience::quickest;
 use tokio_postgres::NoTls;
 
 use crate::drivers::{Driver, OfTokioPostgres, on_every_driver};
@@ -164,7 +167,7 @@ async fn callers_outside_wait_for_the_transaction_and_strangers_do_not<D: Driver
     db.begin().await;
     let first = db.inside(&semel).enqueue(Welcome::of(1)).await.unwrap();
     let waits = async |semel: Semel| loop {
-        let begun = std::time::Instant::now();
+        let begun = Instant::now();
         match semel.enqueue(Welcome::of(1)).await {
             // Having waited so long it is told that the key is busy.
             Err(Error::Store(StoreError::Contended)) if begun.elapsed() >= semel_store::WAIT_MAX => {}
@@ -175,6 +178,16 @@ async fn callers_outside_wait_for_the_transaction_and_strangers_do_not<D: Driver
     for user in 100..150 {
         assert!(soon(semel.enqueue(Welcome::of(user)).into_future()).await.unwrap().is_inserted());
     }
+    // Where a lock is waited for, that goes on for 250 ms before anything else is done.
+    let prompt = Duration::from_millis(200);
+    let took = quickest(prompt, async || {
+        let begun = Instant::now();
+        let stranger = semel.enqueue(Welcome::of(semel_store::random::number() >> 16)).into_future();
+        assert!(soon(stranger).await.unwrap().is_inserted());
+        begun.elapsed()
+    })
+    .await;
+    assert!(took < prompt, "{took:?}");
     assert!(waiting.iter().all(|wait| !wait.is_finished()));
     db.end(true).await;
     for wait in waiting {
@@ -347,7 +360,7 @@ async fn what_a_job_is_made_of_arrives_as_it_was_sent<D: Driver>() {
     let text = "ü\u{1F980} \"quoted\" \\ $1 '' \n".to_owned();
     let job = Welcome { user_id: 1, text: text.clone() };
     db.begin().await;
-    let expires = std::time::Duration::from_secs(3600);
+    let expires = Duration::from_secs(3600);
     let offered =
         semel.enqueue(job.clone()).queue("a-b.c").priority(-7).meta("text", &text).expires_after(expires);
     let outcome = db.inside(&semel).enqueue(offered).await.unwrap();
