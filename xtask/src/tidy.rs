@@ -11,6 +11,7 @@
 //! - [`packaging`]: flags, variables and addresses of what is shipped beside the program.
 //! - [`promql`]: alerts and panels that Prometheus can read.
 //! - [`publish`]: what a registry wants of each crate.
+//! - [`states`]: who names single states of a job outside of the core.
 //! - [`wrappers`]: stores around stores that leave something out.
 //!
 //! A check reads a [`Tree`] or cargo's metadata and returns findings. Each has tests that show how it fails.
@@ -28,6 +29,7 @@ pub mod packaging;
 pub mod promql;
 pub mod publish;
 pub mod spdx;
+pub mod states;
 pub mod tree;
 pub mod wrappers;
 
@@ -79,6 +81,7 @@ pub fn run(workspace: &Workspace) -> Result<(), String> {
         ("bugs on purpose", graph::planted(&metadata)),
         ("policy words in stores", homes::policy_words(&tree)),
         ("moves between states", homes::moves(&tree)),
+        ("states outside of the core", states::check(&tree)),
         ("purity of the core", homes::purity(&tree)),
         ("the clock", homes::clock(&tree)),
         ("stores around stores", wrappers::check(&tree)),

@@ -3,7 +3,7 @@
 use crate::ident::{CronName, JobId, JobType, QueueName};
 use crate::job::Head;
 use crate::state::State;
-use crate::unique::{Disclose, UniqueKey};
+use crate::unique::UniqueKey;
 
 /// What happened. Stored by number; frozen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -216,7 +216,7 @@ impl Event {
     /// That a job was admitted. A key that its policy does not disclose leaves no mark.
     pub fn of_admission(head: &Head) -> Self {
         let kind = if head.state == State::Scheduled { EventKind::Scheduled } else { EventKind::Enqueued };
-        let disclosed = head.key.as_ref().filter(|_| head.hold.disclose == Disclose::Always);
+        let disclosed = head.key.as_ref().filter(|_| head.hold.is_disclosed());
         let [attempt, amount] = disclosed.map_or([0, 0], mark);
         let (job_type, queue) = (head.job_type.clone(), head.queue.clone());
         Self { kind, job: head.id, job_type, queue, attempt, amount }

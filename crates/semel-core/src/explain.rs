@@ -34,6 +34,7 @@ pub struct Explanation {
 pub fn explain(draft: &mut Draft, offer: &Offer) -> Result<Explanation, Missing> {
     let now = draft.now();
     let (mut holders, mut too_many, mut strategies) = (Vec::new(), false, Vec::new());
+    let mut own = None;
     let sight = offer.sight();
     let mut disclose = if sight.inspect { Disclose::Always } else { Disclose::Never };
     if let Some(identity) = &offer.unique {
@@ -44,11 +45,19 @@ pub fn explain(draft: &mut Draft, offer: &Offer) -> Result<Explanation, Missing>
         disclose = disclose.max(policy.disclose());
         disclose = disclose.max(admit(policy, &holders, now, sight).disclose());
         strategies = under_each_strategy(draft, offer, identity)?;
+        // The caller's own strategy is one of them: what would happen and what is listed under it are one decision.
+        own = strategies.iter().find(|(strategy, _)| *strategy == policy.on_conflict()).cloned();
         holders.retain(|holder| sight.sees(&holder.queue));
         holders.sort_by_key(|holder| std::cmp::Reverse((holder.created_at, holder.id)));
     }
-    let outcome = enqueue(draft, offer)?;
-    draft.roll_back();
+    let outcome = match own {
+        Some((_, outcome)) => outcome,
+        None => {
+            let outcome = enqueue(draft, offer)?;
+            draft.roll_back();
+            outcome
+        }
+    };
     Ok(Explanation { now, outcome, holders, too_many, strategies, disclose })
 }
 

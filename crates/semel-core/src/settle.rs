@@ -49,8 +49,8 @@ impl Refusal {
         matches!(self, Self::StaleLease(State::Cancelled) | Self::WrongState(State::Cancelled))
     }
 
-    /// Whether the job was completed by the very run that is spoken of: its handler has said so itself and may have more to do, and
-    /// nobody else runs the job.
+    /// Whether the job was completed by the run whose lease is named, or by whichever where none is: its handler has said so itself and
+    /// may have more to do, and nobody else runs the job.
     pub const fn is_ended_by_itself(&self) -> bool {
         matches!(self, Self::WrongState(State::Completed))
     }
@@ -105,13 +105,10 @@ impl Report {
     }
 }
 
-/// Clears what only a run has and moves the state. `burn` makes the old lease worthless.
-fn leave(draft: &Draft, head: &mut Head, event: Event, burn: bool) -> Result<(), Refusal> {
+/// Clears what only a run has and moves the state.
+fn leave(head: &mut Head, event: Event) -> Result<(), Refusal> {
     head.state = next(head.state, event).map_err(|illegal| Refusal::WrongState(illegal.from))?;
     head.lease = None;
-    if burn && !is_planted(Bug::FenceNotBurned) {
-        head.fence = draft.next_version(head.fence);
-    }
     Ok(())
 }
 
@@ -167,7 +164,7 @@ pub fn complete(
         }
         other => return Ok(Settled::Refused(refusal(other, &head))),
     }
-    if let Err(refusal) = leave(draft, &mut head, Event::Complete, false) {
+    if let Err(refusal) = leave(&mut head, Event::Complete) {
         return Ok(Settled::Refused(refusal));
     }
     if let Some(result) = result {
@@ -219,7 +216,7 @@ fn fail_run(draft: &mut Draft, mut head: Head, full: &Full, report: &Report) -> 
     });
     history.push(report.failure(head.attempt, now, wait));
     let event = if wait.is_some() { Event::FailRetry } else { Event::FailEnd };
-    if let Err(refusal) = leave(draft, &mut head, event, false) {
+    if let Err(refusal) = leave(&mut head, event) {
         return Ok(Settled::Refused(refusal));
     }
     draft.note(head.id, NoteKind::Failures, Some(history.encode()));
@@ -280,7 +277,7 @@ fn put_back(
         }
         other => return Ok(Settled::Refused(refusal(other, &head))),
     }
-    if let Err(refusal) = leave(draft, &mut head, event, false) {
+    if let Err(refusal) = leave(&mut head, event) {
         return Ok(Settled::Refused(refusal));
     }
     head.attempt = head.attempt.saturating_sub(1);
@@ -382,8 +379,12 @@ pub fn reap(draft: &mut Draft, id: JobId) -> Result<Option<Settled>, Missing> {
         head.follow_up = head.follow_up.filter(|_| !is_planted(Bug::FollowUpLost));
         return fail_run(draft, head, &full, &report).map(Some);
     }
-    if let Err(refusal) = leave(draft, &mut head, Event::LeaseExpired, true) {
+    if let Err(refusal) = leave(&mut head, Event::LeaseExpired) {
         return Ok(Some(Settled::Refused(refusal)));
+    }
+    // Whoever still has the lease that ran out settles nothing by it.
+    if !is_planted(Bug::FenceNotBurned) {
+        head.fence = draft.next_version(head.fence);
     }
     // Failures that cannot be read stay as they are: a job whose worker is gone is not to stay with it for that.
     if let Ok(mut history) = failures(&full) {

@@ -96,6 +96,8 @@ impl StateSet {
     pub const LIVE: Self = Self(0b0001_1111);
     /// The three finished ones.
     pub const FINISHED: Self = Self(0b1110_0000);
+    /// Those in which a job may be in the dead letter list: one, from which an operator may send it back.
+    pub const DEAD_LETTERS: Self = Self(0b1000_0000);
 
     /// The set as stored: bit n is the state with number n.
     pub const fn bits(self) -> u8 {
@@ -259,6 +261,14 @@ mod tests {
         }
         assert_eq!(State::from_code(8), None);
         assert_eq!(State::from_name("Active"), None);
+    }
+
+    #[test]
+    fn a_dead_letter_is_where_an_operator_may_send_it_back_from() {
+        for state in State::ALL {
+            let may_be = StateSet::DEAD_LETTERS.contains(state);
+            assert_eq!(next(state, Event::Revive).is_ok(), may_be, "{state}");
+        }
     }
 
     #[test]

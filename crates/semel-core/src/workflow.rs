@@ -7,6 +7,7 @@
 mod advance;
 mod plan;
 mod record;
+mod told;
 
 use std::time::Duration;
 
@@ -32,6 +33,7 @@ use self::advance::{advance, drop_leftovers, drop_offer, settle};
 
 pub use self::plan::{Plan, PlannedStep, waits_bytes};
 pub use self::record::{Form, Status, Step, StepError, StepStatus, When, Workflow};
+pub use self::told::{may_have_successor, shown_successor};
 
 /// Which workflow: whose, and its id, which is looked up among its owner's alone.
 #[derive(Clone, Copy, Debug)]

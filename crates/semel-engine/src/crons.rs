@@ -76,7 +76,7 @@ pub type Named = (CronName, Cron);
 
 impl Engine {
     /// Whether the tenant may register this cron: all of its own are then [no more](CRONS_PER_TENANT_MAX), and not much
-    /// [longer](CRONS_BYTES_PER_TENANT_MAX), than they may be. What was counted is remembered for some seconds, in which what is
+    /// [longer](CRONS_BYTES_PER_TENANT_MAX), than they may be, or they are no more and no longer than before. What was counted is remembered for some seconds, in which what is
     /// registered elsewhere is not seen.
     ///
     /// # Errors
@@ -91,7 +91,7 @@ impl Engine {
         }
         let name = name.within(self.tenant());
         let snapshot = self.store().load(reads(&name)).await?;
-        let old = snapshot.peek_document(&cron::key(&name)).map(|document| document.text.len());
+        let old = snapshot.peek_document(&cron::key(&name)).map(|document| &document.text);
         let slot = self.cron_tallies().of(self.tenant());
         let mut known = slot.lock().await;
         let tally = match known.filter(Tally::is_fresh) {
@@ -100,13 +100,17 @@ impl Engine {
         };
         let then = Tally {
             crons: tally.crons + usize::from(old.is_none()),
-            bytes: tally.bytes.saturating_sub(old.unwrap_or(0)) + wanted.offer.body.len(),
+            bytes: tally.bytes.saturating_sub(old.map_or(0, |text| text.len())) + wanted.offer.body.len(),
             ..tally
         };
-        // Programs register theirs at each start. What adds nothing is let, also where there are more than there may be: two servers may
-        // have let one in each.
+        // Programs register their crons at each start, and are to be able to where there are more than may be: each of two servers may have
+        // let one in.
+        let grows_by_none = |text: &[u8]| {
+            let wanted = self.space().stored_registration(wanted.clone());
+            Cron::decode(text).is_ok_and(|cron| cron.has_room_for(&wanted.offer))
+        };
         let has_room = (old.is_some() || then.crons <= CRONS_PER_TENANT_MAX)
-            && (then.bytes <= tally.bytes || then.bytes <= CRONS_BYTES_PER_TENANT_MAX);
+            && (then.bytes <= CRONS_BYTES_PER_TENANT_MAX || old.is_some_and(|text| grows_by_none(text)));
         *known = Some(if has_room { then } else { tally });
         Ok(has_room)
     }

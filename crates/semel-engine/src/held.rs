@@ -9,7 +9,7 @@ use semel_core::draft::Reads;
 use semel_core::ident::JobId;
 use semel_core::job::Head;
 use semel_core::time::Timestamp;
-use semel_core::unique::{Held, UniqueKey, UniquePolicy, blocks, held};
+use semel_core::unique::{Holding, UniqueKey, holding, holds};
 use semel_store::backend::Filter;
 use semel_store::{Store, StoreError};
 use tokio::sync::Mutex;
@@ -76,9 +76,9 @@ async fn look(store: &Store, now: Timestamp) -> Result<HeldKeys, StoreError> {
         let mut uncertain: Vec<JobId> = Vec::new();
         // The server's own jobs have keys that nobody chose.
         for head in listing.heads.iter().filter(|head| !head.queue.is_systems()) {
-            match (head.key, held(head, now)) {
-                (Some(key), Held::Yes) => count(key, head),
-                (Some(_), Held::IfWhileActive) => uncertain.push(head.id),
+            match (head.key, holding(head, now)) {
+                (Some(key), Holding::Known(true)) => count(key, head),
+                (Some(_), Holding::AskPolicy) => uncertain.push(head.id),
                 _ => {}
             }
         }
@@ -94,8 +94,7 @@ async fn look(store: &Store, now: Timestamp) -> Result<HeldKeys, StoreError> {
                     is_cut = true;
                     continue;
                 };
-                let holds = |policy: UniquePolicy| blocks(&policy, head, now).is_blocking();
-                if let (Some(key), true) = (head.key, body.unique.is_some_and(holds)) {
+                if let (Some(key), true) = (head.key, holds(body.unique.as_ref(), head, now)) {
                     count(key, head);
                 }
             }

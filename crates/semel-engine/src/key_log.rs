@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use semel_core::event::Event;
 use semel_core::ident::JobId;
 use semel_core::time::Timestamp;
-use semel_core::unique::{Disclose, UniqueKey};
+use semel_core::unique::UniqueKey;
 use semel_store::StoreError;
 
 use crate::engine::Engine;
@@ -48,7 +48,7 @@ impl Engine {
         let space = self.space();
         let stored = space.other_key(key);
         let holders = self.holders(key).await?.heads;
-        let shown = holders.iter().filter(|head| head.hold.disclose == Disclose::Always).map(|head| head.id);
+        let shown = holders.iter().filter(|head| head.hold.is_disclosed()).map(|head| head.id);
         let mut jobs: HashSet<JobId> =
             shown.chain(from.open.iter().copied()).map(|id| space.stored_id(id)).collect();
         let KeyPlace { cursor, mut open } = from;
@@ -59,7 +59,12 @@ impl Engine {
             }
             let is_its = jobs.contains(&event.job) && !event.kind.is_of_workflow();
             if is_its {
-                note(&mut open, space.shown_id(event.job), is_admission, event.kind.is_end());
+                let job = space.shown_id(event.job);
+                if event.kind.is_end() {
+                    open.retain(|open| *open != job);
+                } else if is_admission {
+                    remember(&mut open, job);
+                }
             }
             is_its
         };
@@ -89,14 +94,10 @@ impl Engine {
     }
 }
 
-/// An event of the job was read. The newest are remembered.
-fn note(open: &mut Vec<JobId>, job: JobId, admits: bool, ends: bool) {
-    if ends {
-        open.retain(|open| *open != job);
-    } else if admits {
-        open.push(job);
-        if open.len() > OPEN_MAX {
-            open.remove(0);
-        }
+/// The job was admitted and has not ended, as far as was read. The newest are remembered.
+fn remember(open: &mut Vec<JobId>, job: JobId) {
+    open.push(job);
+    if open.len() > OPEN_MAX {
+        open.remove(0);
     }
 }

@@ -9,7 +9,8 @@
 //! - [`job`], [`duplicates`], [`counters`], [`history`]: a whole job, the record of duplicates, the metrics, those over time.
 //! - [`limits`], [`workers`], [`throughput`], [`latency`], `queues`: limits in use, workers heard of, the last minute, how long
 //!   jobs waited and ran, queues with a bound.
-//! - [`held`], [`hottest`], [`policies`]: keys that are held, keys and holders that absorbed most, policies in use.
+//! - [`held`], [`holding`], [`hottest`], [`policies`]: keys that are held, by which jobs, keys and holders that absorbed most, policies
+//!   in use.
 //! - [`room`]: whole jobs, as many as an answer has room for.
 //! - [`samples`]: what policies do with the jobs that come, if somebody asks for it.
 //! - `once`: requests that were sent before.
@@ -27,6 +28,7 @@ pub mod engine;
 pub mod follow;
 pub mod held;
 pub mod history;
+pub mod holding;
 pub mod hottest;
 pub mod job;
 pub mod key_log;

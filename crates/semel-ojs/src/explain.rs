@@ -164,7 +164,7 @@ impl Account {
     pub fn of(request: &Enqueue, explained: &Explanation) -> Result<Self, Invalid> {
         let would = Would::of(&explained.outcome);
         let is_disclosed = explained.disclose == Disclose::Always;
-        let may_show = |head: &&Head| is_disclosed && head.hold.disclose == Disclose::Always;
+        let may_show = |head: &&Head| is_disclosed && head.hold.is_disclosed();
         let shown: Vec<&Head> = explained.holders.iter().filter(may_show).collect();
         let mut account = Self {
             at: explained.now,

@@ -8,7 +8,6 @@ use semel_core::state::State;
 use semel_core::tenant::TENANT_ID;
 use semel_core::time::Timestamp;
 use semel_core::trail::{Duplicates, Failure};
-use semel_core::unique::Disclose;
 
 use crate::enqueue::is_system;
 use crate::members::Members;
@@ -207,7 +206,7 @@ impl<'a> JobView<'a> {
             }
         });
         if let Some(key) = &self.head.key
-            && self.head.hold.disclose == Disclose::Always
+            && self.head.hold.is_disclosed()
         {
             object.plain("unique_key", key);
         }
@@ -252,7 +251,7 @@ impl<'a> JobView<'a> {
 
     /// Whom it comes after and who comes after it: jobs with its key, so they are named where its key is.
     fn put_lineage(&self, object: &mut Object<'_>) {
-        if !self.names_others || self.head.hold.disclose != Disclose::Always {
+        if !self.names_others || !self.head.hold.is_disclosed() {
             return;
         }
         if let Some(id) = self.head.follow_up {

@@ -274,8 +274,8 @@ impl From<Refusal> for Problem {
             // Its state alone would not say why it is not sent back.
             Refusal::NoDeadLetter(state @ State::Discarded) => in_state(
                 state,
-                "the job is discarded and is no dead letter: only those are sent back whose retry policy says on_exhaustion: dead_letter; \
-                 enqueue its work anew",
+                "the job is discarded and is no dead letter: only those are sent back whose retry policy says on_exhaustion: dead_letter \
+                 and that nobody has deleted; enqueue its work anew",
             ),
             Refusal::WrongState(state) | Refusal::NoDeadLetter(state) => in_state(
                 state,

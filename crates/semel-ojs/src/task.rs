@@ -316,13 +316,22 @@ fn planned(
     })
 }
 
-/// The answer to a task that was created, or found to be there where that is an answer.
-pub fn created(id: WorkflowId, steps: usize, is_new: bool) -> String {
+/// The answer to a task that was created.
+pub fn created(id: WorkflowId, steps: usize) -> String {
+    told(id, steps, "Task created successfully")
+}
+
+/// The answer to a task that was found to be there, where that is an answer.
+pub fn existing(id: WorkflowId, steps: usize) -> String {
+    told(id, steps, "Task already exists")
+}
+
+fn told(id: WorkflowId, steps: usize, message: &str) -> String {
     let mut out = String::new();
     object(&mut out, |object| {
         object.plain("task_uuid", id);
         object.number("step_count", steps);
-        object.text("message", if is_new { "Task created successfully" } else { "Task already exists" });
+        object.text("message", message);
     });
     out
 }

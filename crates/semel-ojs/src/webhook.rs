@@ -220,12 +220,21 @@ fn events(value: Value<'_>) -> Result<Vec<String>, Invalid> {
     Ok(events)
 }
 
-/// Writes a subscription's object. Its secret is shown only to whoever it was just given.
-pub fn write(subscription: &Subscription, with_secret: bool, out: &mut String) {
-    object(out, |object| put_subscription(subscription, with_secret, object));
+/// What becomes of the secret where a subscription is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SecretIs {
+    /// Whoever is answered was just given it, and sees it this once.
+    Shown,
+    /// Nobody sees it.
+    Withheld,
 }
 
-fn put_subscription(subscription: &Subscription, with_secret: bool, object: &mut Object<'_>) {
+/// Writes a subscription's object. Its secret is shown only to whoever it was just given.
+pub fn write(subscription: &Subscription, secret: SecretIs, out: &mut String) {
+    object(out, |object| put_subscription(subscription, secret, object));
+}
+
+fn put_subscription(subscription: &Subscription, secret: SecretIs, object: &mut Object<'_>) {
     let wish = &subscription.wish;
     object.text("id", &subscription.id);
     object.text("url", &wish.url);
@@ -245,7 +254,7 @@ fn put_subscription(subscription: &Subscription, with_secret: bool, object: &mut
         object.raw("metadata", &wish.metadata);
     }
     object.time("created_at", Timestamp::from_micros(subscription.created_at));
-    if with_secret {
+    if secret == SecretIs::Shown {
         object.text("secret", &wish.secret.0);
     }
 }
@@ -316,13 +325,13 @@ mod tests {
         let subscription =
             Subscription { id: "1".into(), tenant: String::new(), wish, created_at: 0, after: 0, epoch: 0 };
         let mut shown = String::new();
-        write(&subscription, false, &mut shown);
+        write(&subscription, SecretIs::Withheld, &mut shown);
         assert_eq!(
             shown,
             r#"{"id":"1","url":"https://a/x","events":["job.completed","job.*","*"],"active":false,"metadata":{"team":"x"},"created_at":"1970-01-01T00:00:00.000Z"}"#
         );
         let mut shown = String::new();
-        write(&subscription, true, &mut shown);
+        write(&subscription, SecretIs::Shown, &mut shown);
         assert!(shown.ends_with(r#""secret":"made-here-0123456789"}"#));
     }
 

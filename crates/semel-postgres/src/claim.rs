@@ -1,6 +1,7 @@
 //! A claim: one statement that grants by a template. It answers the rows as they were, and the core grants by them what the caller is
 //! told: so whether a job could be granted at all is checked. That the template stored that very grant is not looked at here, because
-//! what it wrote does not come back; the tests compare it with the model's.
+//! what it wrote does not come back; the tests compare it with the model's. Which jobs it looks at, in which order and how far, is the
+//! model's to decide too (`Model::claim` of `semel-store`).
 
 use std::collections::{HashMap, HashSet};
 

@@ -45,6 +45,24 @@ pub(crate) const WAIT: &str = "SELECT pg_catalog.pg_logical_emit_message(true, '
 /// Begins a transaction that waits for no lock for longer than `commit` does.
 const BEGIN_PART: &str = "BEGIN; SET LOCAL lock_timeout = '250ms'";
 
+/// In how many words a commit may be said.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wording {
+    /// In short, where it can be.
+    Short,
+    /// In full.
+    Full,
+}
+
+/// How much of what is to be committed a transaction is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Extent {
+    /// All of it.
+    Whole,
+    /// A part of it, after a lock was not had.
+    Part,
+}
+
 /// What came back of one transaction.
 struct Answer {
     groups: Vec<Row>,
@@ -70,7 +88,7 @@ impl Shared {
     /// Applies a batch.
     pub(crate) async fn commit(self: &Arc<Self>, batch: &Batch) -> Result<Applied, PostgresError> {
         let mut crowded = Vec::new();
-        let applied = self.apply(batch, true, None, &mut crowded).await;
+        let applied = self.apply(batch, Wording::Short, None, &mut crowded).await;
         self.look_over(crowded).await;
         applied
     }
@@ -80,7 +98,7 @@ impl Shared {
     async fn apply(
         &self,
         batch: &Batch,
-        may_be_brief: bool,
+        wording: Wording,
         until: Option<Instant>,
         crowded: &mut Vec<Vec<u8>>,
     ) -> Result<Applied, PostgresError> {
@@ -90,13 +108,14 @@ impl Shared {
         let connection = self.connection().await?;
         // No time of what is committed from here on is before this.
         let since = self.floor();
+        let extent = if until.is_some() { Extent::Part } else { Extent::Whole };
         let mut tries = 0;
         let answer = loop {
             tries += 1;
             let mark = new_mark();
             // Where it was in vain once, something of it has moved.
-            let may_be_brief = may_be_brief && tries == 1;
-            let transacted = self.transact(&connection, mark, batch, may_be_brief, until.is_some());
+            let wording = if tries == 1 { wording } else { Wording::Full };
+            let transacted = self.transact(&connection, mark, batch, wording, extent);
             match self.heard(&connection, transacted).await {
                 Err(Failed { error, is_unsure: true }) => {
                     // Closed: whatever was begun on it ends.
@@ -156,7 +175,7 @@ impl Shared {
         crowded: &mut Vec<Vec<u8>>,
     ) -> Result<Applied, PostgresError> {
         let groups = Batch { groups: batch.groups.clone(), claims: Vec::new() };
-        let mut applied = match Box::pin(self.apply(&groups, false, until, crowded)).await {
+        let mut applied = match Box::pin(self.apply(&groups, Wording::Full, until, crowded)).await {
             // Nothing of it was applied, and the jobs are taken: whoever has them is told so, and the others decide again.
             Err(error) if !claims.is_empty() && !matches!(error, PostgresError::Unknown) => {
                 tracing::debug!(%error, "what stood beside claims is decided again");
@@ -185,7 +204,7 @@ impl Shared {
             applied.groups = vec![Verdict::Busy; batch.groups.len()];
         } else {
             let first = Batch { groups: batch.groups[..half].to_vec(), claims: Vec::new() };
-            applied.groups = Box::pin(self.apply(&first, true, Some(until), crowded)).await?.groups;
+            applied.groups = Box::pin(self.apply(&first, Wording::Short, Some(until), crowded)).await?.groups;
             let mut unwritten = Unwritten::default();
             for (group, verdict) in batch.groups.iter().zip(&applied.groups) {
                 if *verdict != Verdict::Applied {
@@ -203,7 +222,7 @@ impl Shared {
                     rest.groups.push(group.clone());
                 }
             }
-            let mut others = match Box::pin(self.apply(&rest, true, Some(until), crowded)).await {
+            let mut others = match Box::pin(self.apply(&rest, Wording::Short, Some(until), crowded)).await {
                 Ok(others) => others.groups.into_iter(),
                 Err(PostgresError::Unknown) => return Err(PostgresError::Unknown),
                 // Nothing of it was applied, and the first half is: it is decided again.
@@ -222,7 +241,7 @@ impl Shared {
             applied.claims = vec![Claimed::default(); batch.claims.len()];
             return Ok(applied);
         }
-        applied.claims = match Box::pin(self.apply(&claims, true, Some(until), crowded)).await {
+        applied.claims = match Box::pin(self.apply(&claims, Wording::Short, Some(until), crowded)).await {
             Ok(claimed) => claimed.claims,
             // The groups are applied, whatever becomes of the claims.
             Err(error) => {
@@ -317,15 +336,18 @@ impl Shared {
         connection: &Object,
         mark: Id,
         batch: &Batch,
-        may_be_brief: bool,
-        is_part: bool,
+        wording: Wording,
+        extent: Extent,
     ) -> Result<Answer, Failed> {
         let (groups, claims) = (&batch.groups[..], &batch.claims[..]);
         let mut statements: Vec<(String, Params<'_>)> = Vec::new();
         if !groups.is_empty() {
             let mut params = Params::sparse();
             self.push_time(&mut params);
-            let brief = if may_be_brief { Brief::of(groups) } else { None };
+            let brief = match wording {
+                Wording::Short => Brief::of(groups),
+                Wording::Full => None,
+            };
             let function = match brief {
                 Some(brief) => {
                     brief.push(mark, &mut params);
@@ -343,7 +365,7 @@ impl Shared {
             statements.push((format!("SELECT * FROM {}({})", self.name("take"), params.marks()), params));
         }
         // Claims that are left of a batch wait for a lock no longer than its groups did.
-        let waits_little = is_part && groups.is_empty();
+        let waits_little = extent == Extent::Part && groups.is_empty();
         let mut answers = if let ([(sql, params)], false) = (&statements[..], waits_little) {
             vec![ask(connection, sql, params).await?]
         } else {

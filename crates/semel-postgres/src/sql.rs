@@ -1,6 +1,7 @@
 //! The text of the schema. The files of `sql/` have marks in them: `@.` is the schema, `@head_…` are lists of the columns of a
 //! head, `@….short` those of a head whose numbers are one list, so that they are written down once; `@slot_…`, `@why_…` and `@what_…`
-//! are numbers that the functions know.
+//! are numbers that the functions know; `@h.granted_to(…)` is what a grant to that worker writes to a head `h`, and `@h.is_special`
+//! whether it may have to be refused.
 
 use semel_core::lease::Unclaimable;
 use semel_core::limits::{BATCH_JOBS_MAX, HOLDERS_PER_KEY_MAX};
@@ -47,6 +48,13 @@ const NUMBERS: &[(&str, i64)] = &[
 /// What may have been written to a key and says by `n` how many ended holders that has then: `@….is_crowded` asks whether these are to
 /// be looked over.
 const CROWDS: &[&str] = &["written", "w"];
+
+/// What a grant writes to a head `h`: lines that stand where one asks for them by [`GRANTED_TO`], a worker, and `)`.
+const GRANTED: &str = include_str!("sql/granted.sql");
+const GRANTED_TO: &str = "@h.granted_to(";
+/// Whether there is anything about a head `h` under no limit for which it may have to be refused. Where there is nothing `take` and `lease`
+/// grant it unasked, so each reason that `lease` knows of has its column here.
+const IS_SPECIAL: &str = "h.expires_at IS NOT NULL OR h.exhausted OR h.role <> 0";
 
 /// A schema's name, checked: it becomes part of statements.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,7 +118,7 @@ impl Schema {
         let declared: Vec<String> = words.iter().map(|(name, kind)| format!("{name} {kind}")).collect();
         let text = NUMBERS
             .iter()
-            .fold(text.to_owned(), |text, (mark, number)| text.replace(mark, &number.to_string()));
+            .fold(granting(text), |text, (mark, number)| text.replace(mark, &number.to_string()));
         let text = CROWDS.iter().fold(text, |text, from| {
             // Whenever they have doubled.
             let is_crowded = format!("{from}.n >= {CROWD_MIN} AND {from}.n & ({from}.n - 1) = 0");
@@ -123,7 +131,8 @@ impl Schema {
             .replace("@was.head", &list(&|name, _| format!("was.{name}")))
             .replace("@w_short", &short("w"))
             .replace("@l.short", &short("l"))
-            .replace("@h.short", &short("h"));
+            .replace("@h.short", &short("h"))
+            .replace("@h.is_special", IS_SPECIAL);
         let mut text =
             text.replace("@head_assigned_at", &assigned.join(", ")).replace("@head_at", &list(&written));
         // The longer first: some names begin with another one.
@@ -148,6 +157,23 @@ impl Schema {
     }
 }
 
+/// A text with what a grant writes in it, as far in as the line that asked for it.
+fn granting(text: &str) -> String {
+    let line_of = |line: &str| {
+        let asked = line.split_once(GRANTED_TO);
+        let asked = asked.and_then(|(before, rest)| Some((before, rest.strip_suffix(')')?)));
+        let Some((before, worker)) = asked else { return line.to_owned() };
+        let lines: Vec<String> = GRANTED
+            .lines()
+            .filter(|line| !line.starts_with("--"))
+            .map(|line| format!("{before}{}", line.replace("@worker", worker)))
+            .collect();
+        lines.join("\n")
+    };
+    let lines: Vec<String> = text.split('\n').map(line_of).collect();
+    lines.join("\n")
+}
+
 /// A column of the head at place `w.i` among those that are to be written.
 fn written(name: &str, kind: &str) -> String {
     let mut numbers = COLUMNS.iter().filter(|(_, kind)| is_number(kind));
@@ -167,7 +193,7 @@ pub fn is_number(kind: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{NUMBERS, Schema};
+    use super::{GRANTED, GRANTED_TO, IS_SPECIAL, NUMBERS, Schema};
     use crate::migrate::functions;
 
     #[test]
@@ -201,7 +227,7 @@ mod tests {
     #[test]
     fn functions_know_by_name_what_has_one() {
         let mut looked_at = 0;
-        for text in functions() {
+        for text in functions().chain([GRANTED]) {
             for column in ["slot", "why"] {
                 for value in compared(text, column) {
                     looked_at += 1;
@@ -217,6 +243,39 @@ mod tests {
         for (mark, _) in NUMBERS {
             assert!(functions().any(|text| text.contains(mark)), "{mark} stands nowhere");
         }
+    }
+
+    #[test]
+    fn what_a_grant_is_stands_in_one_place() {
+        let mut grants = 0;
+        for text in functions() {
+            let is_granting =
+                ["lease", "take"].iter().any(|name| text.contains(&format!("FUNCTION @.{name}(")));
+            grants += usize::from(is_granting);
+            for mark in [GRANTED_TO, "@h.is_special"] {
+                let name = text.split("FUNCTION @.").nth(1).and_then(|rest| rest.split('(').next());
+                assert_eq!(text.matches(mark).count(), usize::from(is_granting), "{mark} in {name:?}");
+            }
+            for own in ["h.visibility_ms", "h.timeout_ms", "h.attempt +", "h.fence +", "h.exhausted OR"] {
+                assert!(!text.contains(own), "{own}");
+            }
+        }
+        assert_eq!(grants, 2);
+    }
+
+    /// In the core's order (`semel_core::lease`): a job has one reason, and callers are told it.
+    #[test]
+    fn each_reason_to_refuse_a_job_makes_it_special() {
+        let lease = functions().find(|text| text.contains("FUNCTION @.lease(")).unwrap();
+        let (_, reasons) = lease.split_once("CASE\n").unwrap();
+        let (reasons, _) = reasons.split_once("END::int2 AS why").unwrap();
+        let word = |rest: &'static str| rest.split([' ', '\n']).next();
+        let asked: Vec<&str> = reasons.split("WHEN h.").skip(1).filter_map(word).collect();
+        let special = IS_SPECIAL.split(" OR ").filter_map(|part| word(part.strip_prefix("h.")?));
+        // None under a limit is among those that `take` and `lease` grant unasked.
+        assert_eq!(asked, ["lane"].into_iter().chain(special).collect::<Vec<_>>());
+        let told: Vec<&str> = reasons.split("THEN @why_").skip(1).filter_map(word).collect();
+        assert_eq!(told, ["limited", "expired", "exhausted", "overlaps"]);
     }
 
     #[test]

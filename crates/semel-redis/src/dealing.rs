@@ -100,8 +100,8 @@ struct Hand {
     unclaimable: Vec<(JobId, Unclaimable)>,
 }
 
-/// Deals the candidates, the first ones first, as the model does it: up to the limit, and looking a bounded way beyond in each queue.
-/// Where nothing is granted the last hand is told of those under limits that come next, too.
+/// Deals the candidates, the first ones first, as the model does it, which decides (`Model::claim` of `semel-store`): up to the limit, and
+/// looking a bounded way beyond in each queue. Where nothing is granted the last hand is told of those under limits that come next, too.
 fn deal(mut all: Vec<Candidate>, limits: &[u32]) -> Result<Vec<Hand>, RedisError> {
     all.sort_unstable();
     let mut hands: Vec<Hand> = limits.iter().map(|_| Hand::default()).collect();

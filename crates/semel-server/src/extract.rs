@@ -77,6 +77,12 @@ pub(crate) fn answer_room(parts: &Parts) -> usize {
     parts.extensions.get::<Arc<Place>>().map_or(usize::MAX, |place| place.answer_room())
 }
 
+/// Fails where so much that the caller was answered is unread that nothing more is done for it: for a worker's request that tells of no
+/// job. Of others it is asked before they come here.
+pub(crate) fn check_unread(parts: &Parts) -> Result<(), Problem> {
+    parts.extensions.get::<Arc<Place>>().map_or(Ok(()), |place| place.check_unread())
+}
+
 async fn read(
     headers: &HeaderMap,
     body: &mut Body,

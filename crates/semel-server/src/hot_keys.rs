@@ -1,12 +1,13 @@
 //! `/ojs/v1/unique-jobs?sort=duplicates`: the holders that absorbed most, by this server's own bounded counters.
 
 use semel_core::job::Head;
+use semel_engine::holding::Asked;
 use semel_ojs::write::{list as put_list, object};
 
 use crate::App;
 use crate::extract::Parameters;
 use crate::respond::{Answer, Answered};
-use crate::unique_jobs::{Holders, is_shown};
+use crate::unique_jobs::put_holder;
 
 /// Holders that duplicates met since the server started, most first. The filters are those of the other order; there is
 /// one page, for no more are counted than one page of 200 shows the head of.
@@ -16,20 +17,21 @@ pub(crate) async fn list(app: &App, query: &Parameters, per_page: u64) -> Answer
     let queue = filter.queue.take();
     let is_in_queue = |head: &Head| queue.as_ref().is_none_or(|queue| queue.name() == head.queue.name());
     let most = usize::try_from(per_page).unwrap_or(usize::MAX);
-    let is_wanted =
-        |head: &Head| is_shown(head) && head.key.is_some() && is_in_queue(head) && filter.admits(head);
+    let is_wanted = |head: &Head| {
+        head.hold.is_disclosed() && head.key.is_some() && is_in_queue(head) && filter.admits(head)
+    };
     let (mut shown, may_lack) = app.engine.hottest_holders(most.saturating_add(1), is_wanted).await?;
     let has_more = shown.len() > most;
     shown.truncate(most);
     let now = app.engine.now().await?;
     let heads: Vec<Head> = shown.iter().map(|(head, _)| head.clone()).collect();
-    let holders = Holders::with_window(&app.engine, &heads, now).await?;
+    let holdings = app.engine.holdings(&heads, now, Asked::Until).await?;
     let mut out = String::with_capacity(320 * shown.len() + 128);
     object(&mut out, |outer| {
         put_list(outer.member("items"), &shown, |out, (head, count)| {
             object(out, |object| {
-                holders.put(head, object);
-                object.flag("holds", holders.holds(head));
+                put_holder(&holdings, head, object);
+                object.flag("holds", holdings.holds(head));
                 object.number("absorbed", count);
             });
         });

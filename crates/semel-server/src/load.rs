@@ -32,7 +32,7 @@ pub struct Bounds {
     /// Bytes of answers that are not sent yet; beyond them what only reads, and a fetch, is answered 503.
     pub answer_bytes: usize,
     /// Of those, bytes of one token's; beyond them it is answered 429. An answer that tells what was done goes all the same, and
-    /// while it is beyond this the token is let do nothing more, but as a worker for the jobs it has.
+    /// while it is beyond this the token is let do nothing more, but tell of the jobs that it has as a worker.
     pub answer_bytes_per_token: usize,
     /// The first bytes of each answer, which do not count: small ones are told, whoever leaves large ones unread.
     pub answer_bytes_free: usize,
@@ -145,8 +145,8 @@ impl<'a> Both<'a> {
 }
 
 /// Fails where more answers are unread than may be. What tells of something that was done goes beyond that bound, so nothing more
-/// is to be done until it is read; but for what workers tell of the jobs that they have, whose answers are small: a heartbeat that
-/// is refused for what others leave unread costs a lease, and a run more.
+/// is to be done until it is read, but for what workers tell of the jobs that they have: a heartbeat that is refused for what others
+/// leave unread costs a lease, and a run more.
 pub(crate) fn check_unread(load: &Load, bounds: &Bounds, token: Option<&Arc<Token>>) -> Result<(), Problem> {
     let answers = Both::of(load, token, |share| &share.answer_bytes);
     let answers = answers.check(bounds.answer_bytes, bounds.answer_bytes_per_token);
@@ -225,6 +225,11 @@ impl Place {
             self.both(|share| &share.requests).give_back(1);
         }
         true
+    }
+
+    /// See [`check_unread`].
+    pub(crate) fn check_unread(&self) -> Result<(), Problem> {
+        check_unread(&self.load, &self.bounds, self.token.as_ref())
     }
 
     fn both(&self, which: fn(&Share) -> &AtomicUsize) -> Both<'_> {

@@ -152,10 +152,11 @@ impl From<StoreError> for Refused {
                 Code::Contended,
                 "the job's key, or another record that the request needs, is in too much demand right now; try again shortly",
             ),
-            // Of what too few replicas confirm it is known whether it is stored, and the caller goes by that.
+            // Whether it may be stored is what the caller goes by.
             StoreError::Behind(_) => Problem::new(
                 Code::Unavailable,
-                "too few of the store's replicas are there to confirm an answer: the request stored nothing; try again when they are back",
+                "too few of the store's replicas are there to confirm an answer: this request stored nothing; repeat it when they are \
+                 back, with the same job id, for what it repeats may be stored",
             ),
             StoreError::Lagging(_) => Problem::new(
                 Code::Unavailable,
@@ -164,7 +165,7 @@ impl From<StoreError> for Refused {
             ),
             StoreError::Unavailable(_) | StoreError::Stalled => Problem::new(
                 Code::Unavailable,
-                "the store cannot be reached or cannot write now; try again shortly",
+                "the store cannot be reached or cannot write now; try again shortly, with the same job id if it has one",
             ),
             StoreError::Unknown(_) => Problem::new(
                 Code::Unavailable,

@@ -102,7 +102,7 @@ pub(crate) fn bad_request(message: &str) -> Answer {
 async fn answer_created(app: &App, caller: &Caller, created: TaskOutcome, steps: usize) -> Answered {
     match created {
         TaskOutcome::Created { id, workflow, .. } => {
-            Ok(Answer::status(StatusCode::CREATED, task::created(id, workflow.steps.len(), true)))
+            Ok(Answer::status(StatusCode::CREATED, task::created(id, workflow.steps.len())))
         }
         TaskOutcome::Decided(outcome) => {
             caller.check_named(&outcome)?;
@@ -132,15 +132,15 @@ async fn answer_decided(app: &App, outcome: Outcome, planned: usize) -> Answered
         Outcome::Repeated(head) => {
             let steps = steps(app, &head).await?.unwrap_or_default();
             let id = WorkflowId::new(head.id);
-            Ok(Answer::status(StatusCode::CREATED, task::created(id, steps, true)).replayed())
+            Ok(Answer::status(StatusCode::CREATED, task::created(id, steps)).replayed())
         }
         // The key may be a plain job's, of a time before the template had steps; that is no task to answer with.
         Outcome::Existing(head) => Ok(match steps(app, &head).await? {
-            Some(steps) => Answer::ok(task::created(WorkflowId::new(head.id), steps, false)),
+            Some(steps) => Answer::ok(task::existing(WorkflowId::new(head.id), steps)),
             None if app.engine.job(head.id).await?.is_some_and(|job| !job.waiters.are_of_task()) => {
                 conflict()
             }
-            None => Answer::ok(task::created(WorkflowId::new(head.id), planned, false)),
+            None => Answer::ok(task::existing(WorkflowId::new(head.id), planned)),
         }),
         // One answer to all of them: whether the other task lives, or what differs, is nobody's to find out so.
         Outcome::Rejected { .. } => Ok(conflict()),

@@ -3,15 +3,13 @@
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request};
 use http::Uri;
-use semel_core::draft::Map;
 use semel_core::ident::JobId;
 use semel_core::job::Head;
 use semel_core::life::KeyReleased;
 use semel_core::time::Timestamp;
-use semel_core::trail::Duplicates;
-use semel_core::unique::{self, Disclose, Held, UniqueKey, UniquePolicy};
+use semel_core::unique::UniqueKey;
 use semel_engine::Engine;
-use semel_engine::room::Room;
+use semel_engine::holding::{Asked, Holdings};
 use semel_ojs::job::put_duplicates;
 use semel_ojs::write::{Object, list as put_list, object};
 use semel_ojs::{Code, Problem, worker};
@@ -58,11 +56,11 @@ pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answere
     let count = usize::try_from(per_page).unwrap_or(0);
     let held: Vec<Head> = held.into_iter().skip(first).take(count).collect();
     let next = rest.or_else(|| held.last().filter(|_| has_more && page == last).map(|head| head.id));
-    let holders = Holders::with_window(&app.engine, &held, now).await?;
+    let holdings = app.engine.holdings(&held, now, Asked::Until).await?;
     let mut out = String::with_capacity(300 * count);
     object(&mut out, |outer| {
         put_list(outer.member("items"), &held, |out, head| {
-            object(out, |object| holders.put(head, object));
+            object(out, |object| put_holder(&holdings, head, object));
         });
         object(outer.member("pagination"), |object| {
             object.number("page", page);
@@ -88,8 +86,9 @@ async fn held(
     let mut held: Vec<Head> = Vec::new();
     for _ in 0..LISTINGS_MAX {
         let listing = engine.list(filter.clone()).await?;
-        let shown: Vec<Head> = listing.heads.into_iter().filter(is_shown).collect();
-        held.extend(holding(engine, shown, now).await?);
+        let shown: Vec<Head> = listing.heads.into_iter().filter(|head| head.hold.is_disclosed()).collect();
+        let holdings = engine.holdings(&shown, now, Asked::Whether).await?;
+        held.extend(shown.into_iter().filter(|head| holdings.holds(head)));
         match listing.next {
             Some(next) if (held.len() as u64) < wanted => filter.before = Some(next),
             _ => return Ok((held, None)),
@@ -99,93 +98,19 @@ async fn held(
     Ok((held, rest))
 }
 
-/// Those that hold their keys.
-async fn holding(engine: &Engine, heads: Vec<Head>, now: Timestamp) -> Result<Vec<Head>, Refused> {
-    let may_be = heads.iter().filter(|head| unique::held(head, now) == Held::IfWhileActive);
-    let holders = Holders::read(engine, may_be, now).await?;
-    Ok(heads.into_iter().filter(|head| holders.holds(head)).collect())
-}
-
-/// How jobs hold their keys: by their heads, and by their own policies where these were read.
-pub(crate) struct Holders {
-    now: Timestamp,
-    read: Map<JobId, Read>,
-}
-
-/// What is told of a job that was read. The rest of it is let go: there may be many, and large ones.
-struct Read {
-    holds: bool,
-    until: Option<Timestamp>,
-    duplicates: Duplicates,
-}
-
-impl Holders {
-    /// Reads those whose own policies have to be asked when they stop holding their keys.
-    pub(crate) async fn with_window(
-        engine: &Engine,
-        heads: &[Head],
-        now: Timestamp,
-    ) -> Result<Self, Refused> {
-        let asked = heads.iter().filter(|head| head.state.is_live() && head.hold.period().is_some());
-        Self::read(engine, asked, now).await
+/// Writes what is told of a holder into an object.
+pub(crate) fn put_holder(holdings: &Holdings, head: &Head, object: &mut Object<'_>) {
+    match &head.key {
+        Some(key) => object.plain("key", key),
+        None => object.raw("key", "null"),
     }
-
-    /// Reads these, a few at a time.
-    async fn read<'h>(
-        engine: &Engine,
-        heads: impl Iterator<Item = &'h Head>,
-        now: Timestamp,
-    ) -> Result<Self, Refused> {
-        let heads: Vec<&Head> = heads.collect();
-        let (mut read, mut room, mut left) = (Map::default(), Room::default(), &heads[..]);
-        while !left.is_empty() {
-            let (piece, others) = left.split_at(room.next().min(left.len()));
-            left = others;
-            let jobs = engine.listed(piece.iter().map(|head| head.id).collect()).await?;
-            room.take(&jobs);
-            // Of one that cannot be read as much is known as of one that was not.
-            for job in jobs.into_iter().filter(|job| job.is_readable) {
-                let Some(head) = piece.iter().find(|head| head.id == job.head.id) else { continue };
-                let policy = job.body.unique.as_ref();
-                let (holds, until) = (holds(head, policy, now), unique::held_until(policy, head, now));
-                read.insert(head.id, Read { holds, until, duplicates: job.duplicates });
-            }
-        }
-        Ok(Self { now, read })
-    }
-
-    /// Whether the job would block another one of its own policy.
-    pub(crate) fn holds(&self, head: &Head) -> bool {
-        self.read.get(&head.id).map_or_else(|| holds(head, None, self.now), |read| read.holds)
-    }
-
-    /// Until when, if that is certain.
-    fn until(&self, head: &Head) -> Option<Timestamp> {
-        let read = self.read.get(&head.id);
-        read.map_or_else(|| unique::held_until(None, head, self.now), |read| read.until)
-    }
-
-    pub(crate) fn put(&self, head: &Head, object: &mut Object<'_>) {
-        match &head.key {
-            Some(key) => object.plain("key", key),
-            None => object.raw("key", "null"),
-        }
-        object.plain("job_id", head.id);
-        object.plain("type", &head.job_type);
-        object.plain("queue", &head.queue);
-        object.plain("state", head.state);
-        match self.until(head) {
-            Some(until) => object.time("locked_until", until),
-            None => object.raw("locked_until", "null"),
-        }
-    }
-}
-
-/// Whether the job would block another one of its own policy, which is to be given where its head does not tell.
-fn holds(head: &Head, policy: Option<&UniquePolicy>, now: Timestamp) -> bool {
-    match (unique::held(head, now), policy) {
-        (Held::IfWhileActive, Some(policy)) => unique::blocks(policy, head, now).is_blocking(),
-        (held, _) => held == Held::Yes,
+    object.plain("job_id", head.id);
+    object.plain("type", &head.job_type);
+    object.plain("queue", &head.queue);
+    object.plain("state", head.state);
+    match holdings.until(head) {
+        Some(until) => object.time("locked_until", until),
+        None => object.raw("locked_until", "null"),
     }
 }
 
@@ -203,20 +128,20 @@ pub(crate) async fn show(
         return Err(nobody());
     }
     let all = heads.len();
-    heads.retain(is_shown);
+    heads.retain(|head| head.hold.is_disclosed());
     heads.sort_by_key(|head| std::cmp::Reverse((head.created_at, head.id)));
-    let holders = Holders::read(&app.engine, heads.iter(), now).await?;
+    let holdings = app.engine.holdings(&heads, now, Asked::Duplicates).await?;
     let mut out = String::with_capacity(512 * heads.len() + 128);
     object(&mut out, |outer| {
         outer.plain("key", key);
         put_list(outer.member("holders"), &heads, |out, head| {
             object(out, |object| {
-                holders.put(head, object);
-                object.flag("holds", holders.holds(head));
+                put_holder(&holdings, head, object);
+                object.flag("holds", holdings.holds(head));
                 object.time("created_at", head.created_at);
                 object.time("finished_at", head.finished_at);
-                if let Some(read) = holders.read.get(&head.id) {
-                    put_duplicates(&read.duplicates, object.member("duplicates"));
+                if let Some(duplicates) = holdings.duplicates(head) {
+                    put_duplicates(duplicates, object.member("duplicates"));
                 }
             });
         });
@@ -245,7 +170,7 @@ pub(crate) async fn release(
     }
     match app.engine.release_key(key).await? {
         KeyReleased::Done(heads) => {
-            let shown = heads.iter().filter(|head| is_shown(head));
+            let shown = heads.iter().filter(|head| head.hold.is_disclosed());
             let jobs: Vec<String> = shown.map(|head| head.id.to_string()).collect();
             let hidden = heads.len() - jobs.len();
             let by = audit::by(&caller, &parts.extensions, &parts.headers);
@@ -279,11 +204,6 @@ fn nobody() -> Refused {
 /// The key in a path.
 pub(crate) fn unique_key(path: Result<Path<String>, PathRejection>) -> Result<UniqueKey, Refused> {
     Ok(UniqueKey::parse(&extract::name(path, "unique key")?, "/key")?)
-}
-
-/// The same rule as everywhere: a job whose policy says never is not shown (SEMANTICS 4).
-pub(crate) fn is_shown(head: &Head) -> bool {
-    head.hold.disclose == Disclose::Always
 }
 
 #[cfg(test)]

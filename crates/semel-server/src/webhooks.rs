@@ -17,7 +17,7 @@ use semel_core::time::Timestamp;
 use semel_core::webhook::{Delivery, Secret, Subscription, Wish};
 use semel_engine::Engine;
 use semel_engine::webhooks::{SUBSCRIPTIONS_MAX, Webhooks, Wording};
-use semel_ojs::webhook::{self, Target};
+use semel_ojs::webhook::{self, SecretIs, Target};
 use semel_ojs::write::{list as put_list, object};
 use semel_ojs::{Code, Problem, event};
 use semel_store::StoreError;
@@ -96,7 +96,7 @@ pub(crate) async fn create(Scope(app): Scope, caller: Caller, request: Request) 
         Ok(made)
     });
     let made = made.await?.map_err(as_many_as_may_be)?;
-    Ok(Answer::status(StatusCode::CREATED, show_one(&made, true)))
+    Ok(Answer::status(StatusCode::CREATED, show_one(&made, SecretIs::Shown)))
 }
 
 /// Who has filled his own limit can do something about it; of the server's, its operator alone.
@@ -126,7 +126,9 @@ pub(crate) async fn list(Scope(app): Scope, caller: Caller, request: Request) ->
     known.truncate(limit);
     let mut out = String::new();
     object(&mut out, |outer| {
-        put_list(outer.member("subscriptions"), &known, |out, of| webhook::write(of, false, out));
+        put_list(outer.member("subscriptions"), &known, |out, of| {
+            webhook::write(of, SecretIs::Withheld, out);
+        });
         object(outer.member("pagination"), |page| {
             page.number("limit", limit);
             page.flag("has_more", has_more);
@@ -147,7 +149,7 @@ pub(crate) async fn show(
 ) -> Answered {
     caller.check_all_queues()?;
     let id = extract::name(id, WHAT)?;
-    Ok(Answer::ok(show_one(&one(&app, &id).await?, false)))
+    Ok(Answer::ok(show_one(&one(&app, &id).await?, SecretIs::Withheld)))
 }
 
 /// `PATCH /webhooks/subscriptions/{id}`: the members that are sent are changed. One that is made active again is told
@@ -166,7 +168,7 @@ pub(crate) async fn change(
         webhook::change(&text, wish)?;
         check(wish, rules)
     });
-    Ok(Answer::ok(show_one(&changed.await?, false)))
+    Ok(Answer::ok(show_one(&changed.await?, SecretIs::Withheld)))
 }
 
 /// `POST /webhooks/subscriptions/{id}/rotate-secret`: the answer is the only one with the new secret.
@@ -181,7 +183,7 @@ pub(crate) async fn rotate(
         wish.secret = Secret(secret.clone());
         Ok(())
     });
-    Ok(Answer::ok(show_one(&changed.await?, true)))
+    Ok(Answer::ok(show_one(&changed.await?, SecretIs::Shown)))
 }
 
 /// `POST /webhooks/subscriptions/{id}/test`: one request to the subscriber, signed like every other, now and not
@@ -278,9 +280,9 @@ fn mint(now: Timestamp) -> JobId {
     JobId::mint(now, row, rest)
 }
 
-fn show_one(of: &Subscription, with_secret: bool) -> String {
+fn show_one(of: &Subscription, secret: SecretIs) -> String {
     let mut out = String::new();
-    object(&mut out, |outer| webhook::write(of, with_secret, outer.member("subscription")));
+    object(&mut out, |outer| webhook::write(of, secret, outer.member("subscription")));
     out
 }
 

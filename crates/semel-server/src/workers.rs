@@ -38,6 +38,7 @@ const TOLD_WITHIN_MAX: Duration = Duration::from_secs(1);
 pub(crate) async fn fetch(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
     let (parts, text) = extract::text(request, app.config.body_bytes_max).await?;
     let fetch = Fetch::parse(&text)?;
+    extract::check_unread(&parts)?;
     for queue in &fetch.queues {
         caller.check_queue(queue.name())?;
     }

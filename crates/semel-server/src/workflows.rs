@@ -6,8 +6,8 @@ use http::{StatusCode, Uri};
 use semel_core::draft::Map;
 use semel_core::enqueue::Outcome;
 use semel_core::ident::{JobId, WorkflowId};
-use semel_core::state::State as JobState;
-use semel_core::workflow::{Cancelled, Created, Status, Step, StepStatus, Workflow};
+use semel_core::state::State;
+use semel_core::workflow::{Cancelled, Created, Status, Step, Workflow, may_have_successor, shown_successor};
 use semel_engine::room::READ_AT_ONCE;
 use semel_ojs::workflow::{answer, answer_curt, answer_list, listed, parse};
 use semel_ojs::{Code, Problem};
@@ -160,30 +160,23 @@ pub(crate) async fn as_it_goes_on(
     app: &App,
     mut workflow: Workflow,
 ) -> Result<(Workflow, impl Fn(&Step) -> Option<&'static str> + use<>), StoreError> {
-    let running = workflow.steps.iter().filter(|step| step.status == StepStatus::Running);
-    let mut states = states_of(app, running.filter_map(Step::job).collect()).await?;
+    let mut states = states_of(app, workflow.running_jobs()).await?;
     let (mut successors, mut left) = (Map::default(), SUCCESSORS_MAX);
-    for (id, _) in states.iter().filter(|(_, state)| **state == JobState::Cancelled) {
+    for (id, _) in states.iter().filter(|(_, state)| may_have_successor(**state)) {
         successors.insert(*id, successor(app, *id, &mut left).await?);
     }
     if !successors.is_empty() {
         states.extend(states_of(app, successors.values().copied().collect()).await?);
     }
-    for step in workflow.steps.iter_mut().filter(|step| step.status == StepStatus::Running) {
-        if let Some(next) = step.job().and_then(|job| successors.get(&job)) {
-            step.job = Some(next.to_string());
-        }
-    }
-    // In the specification's words.
+    workflow.name_successors(&successors);
     let state_of = move |step: &Step| {
         let state = step.job().and_then(|job| states.get(&job))?;
-        Some(if *state == JobState::Active { "active" } else { "pending" })
-            .filter(|_| step.status == StepStatus::Running)
+        step.state_word(*state)
     };
     Ok((workflow, state_of))
 }
 
-async fn states_of(app: &App, ids: Vec<JobId>) -> Result<Map<JobId, JobState>, StoreError> {
+async fn states_of(app: &App, ids: Vec<JobId>) -> Result<Map<JobId, State>, StoreError> {
     Ok(app.engine.heads(ids).await?.into_iter().map(|head| (head.id, head.state)).collect())
 }
 
@@ -193,7 +186,7 @@ async fn successor(app: &App, id: JobId, left: &mut usize) -> Result<JobId, Stor
     while *left > 0 {
         *left -= 1;
         let Some(job) = app.engine.job(last).await? else { break };
-        match job.replaced_by.filter(|_| !job.is_replacement_hidden) {
+        match shown_successor(job.replaced_by, job.is_replacement_hidden) {
             Some(next) => last = next,
             None => break,
         }

@@ -80,8 +80,8 @@ pub trait Backend: Send + Sync + 'static {
 
     /// True if everything [`load`](Self::load) can return right now is already as durable as an acknowledged write, so that
     /// [`confirm`](Self::confirm) would return at once. Used only as an optimisation: when true, decisions that wrote nothing and rest on
-    /// nothing that their group writes are answered while the group's commit is still running. They still call `confirm`. So as long as
-    /// `confirm` does not go by it, a wrong `true` costs waiting, for the rest of the group is answered after them, and never safety.
+    /// nothing that their group writes are answered while the group's commit is still running. They still call `confirm`. A store whose
+    /// `confirm` goes by this must be right about it: a wrong `true` has duplicates answered before their holder is durable.
     fn shows_what_is_durable(&self) -> bool {
         true
     }

@@ -19,14 +19,15 @@ pub enum StoreError {
     /// The store cannot be reached or cannot write now. Nothing was acknowledged.
     #[error("the store is unavailable: {0}")]
     Unavailable(String),
-    /// Replicas that a commit waits for are not there, and it was not begun. Nothing was written.
+    /// Replicas that are waited for are not there. Nothing was written of what was asked; where it repeats what was asked before, that may
+    /// have been.
     #[error("the store is unavailable: {0}")]
     Behind(String),
     /// Whether it was done is not known: the store was lost before it said so. Whoever asks for the same with the same id again is
     /// answered as the first time.
     #[error("{0}")]
     Unknown(String),
-    /// It was carried out, and is not as durable as an answer has to be: too few replicas have it yet. What came of it is not told before,
+    /// It was carried out, or something of its commit was, and is not as durable as an answer has to be: too few replicas have it yet. What came of it is not told before,
     /// so it may be stored or not. Whoever asks for the same with the same id again is answered as the first time if it is, once they have it.
     #[error("{0}")]
     Lagging(String),
@@ -112,12 +113,16 @@ impl StoreError {
 }
 
 impl StoreError {
-    /// The same, as it is told to who wrote nothing: of that nothing is in doubt.
+    /// The same, as it is told to who wrote nothing: of that nothing is in doubt, whatever became of its group's commit.
     pub(crate) fn of_nothing_written(self) -> Self {
         match self {
-            Self::Unknown(why) => Self::Unavailable(format!("nothing was written, and what was seen is not confirmed: {why}")),
+            Self::Unknown(why) => Self::Unavailable(format!(
+                "this request wrote nothing, and what it saw is not confirmed; send it again, with the same id if it has one: {why}"
+            )),
             Self::Lagging(_) => Self::Behind(
-                "too few replicas are there to confirm what was seen: nothing was stored. Ask again when they are back".to_owned(),
+                "too few replicas are there to confirm what was seen: nothing was stored by this request. Send it again when they are \
+                 back, with the same id if it has one"
+                    .to_owned(),
             ),
             error => error,
         }

@@ -22,7 +22,7 @@ use crate::log::LogPage;
 ///
 /// A layer is there to have a store fail, wait, be away or be watched. It may change what the ways through the batcher, the duties and
 /// the log's readers hang on: how decisions are loaded and committed, and what their answers wait for (`load` to `moved`); what is done
-/// in rounds (`due`, `events`, `maintain`); and how the batcher goes about all that (`facts`). Whatever else a [`Backend`] has is the
+/// in rounds or read in pages (`due`, `events`, `documents`, `maintain`); and how the batcher goes about all that (`facts`). Whatever else a [`Backend`] has is the
 /// store's own and is handed on as it is: a method comes to stand here when some layer needs it. `cargo xtask tidy` looks that none is
 /// left out below, where a default would be done in place of what the store inside does.
 pub trait Layer: Send + Sync + 'static {

@@ -63,7 +63,7 @@ impl RateLimit {
         self
     }
 
-    /// The same in as long a stretch as a request means that says none: for the macro, which knows no rule of its own there.
+    /// As [`rate`](Self::rate), with no period said: the server's default holds. For the macro, which has no default of its own.
     #[doc(hidden)]
     #[must_use]
     pub fn starts(mut self, starts: u32) -> Self {

@@ -253,7 +253,7 @@ async fn tell_ready(host: &Host, store: &Place, tokens: &Tokens, has_tls: bool) 
     }
 }
 
-/// Lets what is under way end, until it is told to stop a second time. `has_failed` says that nobody has told it once.
+/// Lets what is under way end, until it is told to stop a second time. `has_failed` says that it stops by itself, and nobody has told it yet.
 async fn end(
     host: Host,
     exporter: Option<Exporter>,

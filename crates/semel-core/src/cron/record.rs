@@ -199,6 +199,11 @@ impl Cron {
             && deferred::encode(&wanted.offer).is_ok_and(|text| text == self.template.get())
     }
 
+    /// Whether that job takes more room as it is than it would as this offer.
+    pub fn has_room_for(&self, offer: &Offer) -> bool {
+        deferred::encode(offer).is_ok_and(|text| text.len() <= self.template.get().len())
+    }
+
     /// The stored text of that job.
     pub fn template(&self) -> &str {
         self.template.get()

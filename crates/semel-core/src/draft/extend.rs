@@ -23,8 +23,14 @@ impl Snapshot {
                 Entry::Vacant(vacant) => drop(vacant.insert(row)),
                 Entry::Occupied(mut occupied) => {
                     let known = occupied.get_mut();
-                    if known.full.is_none() && known.head.is_some() {
+                    if let (None, Some(head)) = (&known.full, &mut known.head) {
                         known.full = row.full;
+                        // Whoever wrote the head may have seen no more of the job than its key's memory has.
+                        if let Some(stored) =
+                            row.head.as_ref().filter(|stored| known.dirty && stored.state.is_finished())
+                        {
+                            *head = stored.with_ended_change(head);
+                        }
                     }
                     if !known.dirty && known.command == 0 {
                         known.head = row.head;

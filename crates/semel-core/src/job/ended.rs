@@ -41,8 +41,8 @@ pub struct KeyMemory {
 }
 
 impl From<KeyMemory> for Head {
-    /// A holder of the key. What the memory does not have is made up: no decision on a key looks at it, and none that writes the head
-    /// again changes it, for it is written by [`Head::with_ended_change`].
+    /// A holder of the key. What the memory does not have is made up: no decision on a key looks at it, and where such a head is
+    /// written it goes through [`Head::with_ended_change`], which takes none of that over.
     fn from(memory: KeyMemory) -> Self {
         let KeyMemory {
             id,
@@ -264,6 +264,31 @@ mod tests {
             assert_eq!(before.with_ended_change(&expected), expected, "{what}, by who saw all");
             assert!(expected.version > before.version, "{what}");
         }
+    }
+
+    /// Decisions of one group share what was loaded for any of them.
+    #[test]
+    fn a_later_decision_of_the_group_sees_all_of_the_job() {
+        let before = dead_letter();
+        let read = KeyRead { key: KEY, states: StateSet::ALL, all: true };
+        let mut snapshot = Snapshot::with_room_for(seconds(60), &Reads::default());
+        let partial = remembered(&before);
+        snapshot.add_key(KEY, KeyView::new(before.version, vec![partial.clone()], &read, false));
+        let mut draft = Draft::new(snapshot, 7, Arc::default());
+        renew_windows(&mut draft, vec![partial]);
+        draft.finish();
+        let mut more = Snapshot::with_room_for(seconds(60), &Reads::default());
+        let full = Full { body: Body::default().encode().unwrap(), notes: Vec::new() };
+        more.add_full(before.id, Some((before.clone(), full)));
+        draft.extend(more);
+        life::revive(&mut draft, before.id).unwrap();
+        let head = draft.finish().writes.into_iter().find_map(|write| match write {
+            Write::Update { head } => Some(head),
+            _ => None,
+        });
+        let head = head.unwrap();
+        assert!(head.state.is_live());
+        assert_eq!(before.with_ended_change(&head), head);
     }
 
     #[test]

@@ -50,6 +50,11 @@ impl Hold {
         Period::new(self.months, self.micros)
     }
 
+    /// Whether answers may show the job, as far as its own policy says.
+    pub const fn is_disclosed(&self) -> bool {
+        matches!(self.disclose, Disclose::Always)
+    }
+
     /// The stored form: states, anchor, disclosure, the number of the key's [profile](super::PROFILE), months and microseconds in
     /// little endian. Frozen.
     pub fn to_bytes(self) -> [u8; Self::BYTES] {
@@ -173,32 +178,44 @@ pub fn must_remember(head: &Head, now: Timestamp) -> Remember {
     if now < until { Remember::Until(until) } else { Remember::Forget }
 }
 
-/// Whether a job holds its key: whether it would block another one of its own policy.
+/// What a job's head tells of whether it holds its key: whether it would block another one of its own policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Held {
-    /// It would.
-    Yes,
-    /// It would not, though it still carries the key.
-    No,
+pub enum Holding {
+    /// Whether it would. One that would not may still carry the key.
+    Known(bool),
     /// Its window is over and it has not ended: it would if its policy says `while_active`, which its head does not tell.
-    IfWhileActive,
+    AskPolicy,
 }
 
-/// What a job's head tells of whether it holds its key. For the rest see [`blocks`](super::blocks), by its own policy.
-pub fn held(head: &Head, now: Timestamp) -> Held {
+/// What a job's head tells of whether it holds its key. Where that is not all, [`holds`] answers by its policy.
+pub fn holding(head: &Head, now: Timestamp) -> Holding {
     match blocks_by(&head.hold, false, head, now) {
-        Blocking::WindowOver { .. } if head.state.is_live() => Held::IfWhileActive,
-        blocking if blocking.is_blocking() => Held::Yes,
-        _ => Held::No,
+        Blocking::WindowOver { .. } if head.state.is_live() => Holding::AskPolicy,
+        blocking => Holding::Known(blocking.is_blocking()),
     }
 }
 
-/// When a job stops holding its key by time alone, if that is certain: `policy` is its own, for which a job with a window
-/// that has not ended has to be asked, because it may hold it for longer (`while_active`).
+/// Whether a job holds its key. `policy` is its own, which matters where its [head does not tell](holding); of a job whose policy
+/// is not known then nobody says that it does.
+pub fn holds(policy: Option<&UniquePolicy>, head: &Head, now: Timestamp) -> bool {
+    match holding(head, now) {
+        Holding::Known(holds) => holds,
+        Holding::AskPolicy => policy.is_some_and(|policy| blocks(policy, head, now).is_blocking()),
+    }
+}
+
+/// Whether only a job's own policy tells until when it holds its key: a job that has not ended may hold it beyond its window
+/// (`while_active`). Whether it holds it is never asked of the policy of any other.
+pub fn until_asks_policy(head: &Head) -> bool {
+    head.state.is_live() && head.hold.period().is_some()
+}
+
+/// When a job stops holding its key by time alone, if that is certain: `policy` is its own, which has to be given [where its head
+/// does not tell](until_asks_policy).
 pub fn held_until(policy: Option<&UniquePolicy>, head: &Head, now: Timestamp) -> Option<Timestamp> {
     match policy {
         Some(policy) => blocks(policy, head, now).until(),
-        None if head.state.is_live() => None,
+        None if until_asks_policy(head) => None,
         None => blocks_by(&head.hold, false, head, now).until(),
     }
 }

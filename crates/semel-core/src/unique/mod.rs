@@ -24,7 +24,10 @@ pub use advice::{Advice, advice};
 pub use choice::{Dimension, Dimensions, Disclose, OnConflict, OnMismatch, PeriodFrom, Scope, WhenActive};
 pub use deciding::deciding;
 pub use frees::{Frees, frees};
-pub use hold::{Held, Hold, Remember, Unreadable, held, held_until, is_kept, must_remember};
+pub use hold::{
+    Hold, Holding, Remember, Unreadable, held_until, holding, holds, is_kept, must_remember,
+    until_asks_policy,
+};
 pub use key::{KeyInput, PROFILE, TRACE_NAMES, UniqueKey, idempotency_key};
 pub use outlive::{leave_out_outlived, outlives};
 pub use period::Period;

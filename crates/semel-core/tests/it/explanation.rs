@@ -129,6 +129,7 @@ fn an_explanation_shows_what_its_caller_may_see_and_leaves_no_trace() {
         let strategies = told.strategies.len();
         let is_whole = policy.contains("never");
         assert_eq!(strategies, if is_whole { 3 } else { OnConflict::ALL.len() }, "{policy}");
+        assert!(told.strategies.contains(&(OnConflict::Reject, told.outcome)), "{policy}");
         (told.holders.iter().map(|head| head.id).collect::<Vec<_>>(), told.disclose)
     };
     assert_eq!(told("{}", &[&older, &foreign, &newer]), (vec![newer.id, older.id], Disclose::Always));

@@ -13,7 +13,8 @@ use semel_core::slot::{Filing, Slot};
 use semel_core::state::{State, StateSet};
 use semel_core::time::Timestamp;
 use semel_core::unique::{
-    Disclose, Held, Hold, Period, PeriodFrom, Remember, held, held_until, is_kept, must_remember, outlives,
+    Disclose, Hold, Holding, Period, PeriodFrom, Remember, held_until, holding, holds, is_kept,
+    must_remember, outlives, until_asks_policy,
 };
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -178,9 +179,70 @@ fn what_expired_or_is_past_its_window_holds_no_key() {
     assert_eq!(must_remember(&expired, at(DAY)), Remember::Forget);
     let (over, live) =
         (Head { hold: hold(hour), ..discarded }, Head { hold: hold(hour), until: None, ..waiting(0) });
-    assert_eq!([held(&over, at(DAY)), held(&live, at(DAY))], [Held::No, Held::IfWhileActive]);
+    assert_eq!(
+        [holding(&over, at(DAY)), holding(&live, at(DAY))],
+        [Holding::Known(false), Holding::AskPolicy]
+    );
     // Whether the one that goes on holds it for longer only its policy tells.
     assert_eq!(held_until(None, &over, at(Duration::ZERO)), Some(at(HOUR)));
     assert_eq!(held_until(None, &live, at(Duration::ZERO)), None);
     assert!(is_kept(at(HOUR), at(Duration::ZERO)) && !is_kept(at(HOUR), at(HOUR)));
+}
+
+#[test]
+fn a_policy_is_asked_only_of_a_job_that_goes_on_past_its_window() {
+    let bare = crate::policy("{}");
+    let window = crate::policy(r#"{"period":"PT1H"}"#);
+    let on = crate::policy(r#"{"period":"PT1H","while_active":true}"#);
+    let from_end =
+        crate::policy(r#"{"period":"PT1H","period_from":"finished","states":["active","completed"]}"#);
+    let failed = crate::policy(r#"{"period":"PT1H","while_active":true,"states":["retryable","discarded"]}"#);
+    let (within, past, expires_at) = (at(Duration::ZERO), at(DAY), Some(at(HOUR * 2)));
+    let live = || Head { until: None, ..waiting(0) };
+    let active = Head { state: State::Active, ..live() };
+    let done = || Head { state: State::Completed, ..ended(0, None) };
+    let expired = Head { expires_at, ..live() };
+    let tried =
+        Head { state: State::Retryable, attempt: 1, started_at: Some(at(HOUR)), expires_at, ..live() };
+    // What the head tells; whether the job holds its key by the head alone, and by its policy; whether that is asked until when.
+    let (held, free) = (Holding::Known(true), Holding::Known(false));
+    let rows = [
+        ("no window", &bare, live(), past, held, [true, true], false),
+        ("no window, ended", &bare, done(), past, free, [false, false], false),
+        ("within", &window, live(), within, held, [true, true], true),
+        ("within, while active", &on, live(), within, held, [true, true], true),
+        ("past", &window, live(), past, Holding::AskPolicy, [false, false], true),
+        ("past, while active", &on, live(), past, Holding::AskPolicy, [false, true], true),
+        ("past, while active, ended", &on, done(), past, free, [false, false], false),
+        ("past, while active, expired", &on, expired, past, free, [false, false], true),
+        (
+            "past, while active, expired after a run",
+            &failed,
+            tried,
+            past,
+            Holding::AskPolicy,
+            [false, false],
+            true,
+        ),
+        ("before its end, when it begins", &from_end, active, past, held, [true, true], true),
+        ("within, from its end", &from_end, done(), within, held, [true, true], false),
+        ("past, from its end", &from_end, done(), past, free, [false, false], false),
+    ];
+    for (what, policy, head, now, told, by, asks) in rows {
+        let head = Head { hold: policy.hold(), ..head };
+        assert_eq!(holding(&head, now), told, "{what}");
+        assert_eq!([holds(None, &head, now), holds(Some(policy), &head, now)], by, "{what}");
+        assert_eq!(until_asks_policy(&head), asks, "{what}");
+        assert!(told != Holding::AskPolicy || asks, "{what}");
+        // What is certain by the head is so by the policy.
+        if !asks {
+            assert_eq!(held_until(None, &head, now), held_until(Some(policy), &head, now), "{what}");
+        }
+    }
+}
+
+#[test]
+fn only_a_policy_that_never_discloses_hides_its_job() {
+    assert!(Hold::NONE.is_disclosed() && crate::policy("{}").hold().is_disclosed());
+    assert!(!crate::policy(r#"{"disclose":"never"}"#).hold().is_disclosed());
 }

@@ -35,7 +35,7 @@ impl<'m> Payload<'m> {
         Ok(Self { args_text: sent.text(), args, meta_text, sensitive, marked })
     }
 
-    /// Meta as a tree, once it is sure that the marks can hide what they name in either.
+    /// Meta as a tree, once it is sure that the marks can hide what they name in args and meta.
     pub(super) fn meta(&self) -> Result<Json<'_>, Invalid> {
         let meta = read_meta(&self.meta_text).map_err(|refused| self.told(refused))?;
         if let Some(marked) = self.marked {

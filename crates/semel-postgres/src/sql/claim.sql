@@ -94,7 +94,7 @@ BEGIN
                 coalesce(array_agg(r.state), '{}'), coalesce(bool_or(r.is_special), false),
                 (array_agg(r.priority))[count(*)::int4], (array_agg(r.slot_at))[count(*)::int4]
             INTO v_round, v_keys, v_states, v_some_special, v_priority, v_slot_at FROM (
-                SELECT h.id, h.key, h.state, h.expires_at IS NOT NULL OR h.exhausted OR h.role <> 0 AS is_special, h.priority, h.slot_at
+                SELECT h.id, h.key, h.state, @h.is_special AS is_special, h.priority, h.slot_at
                 FROM @.head h
                 WHERE h.slot = @slot_ready AND h.lane IS NULL AND h.queue = v_queue
                     AND (v_priority IS NULL OR (-h.priority, h.slot_at, h.id) > (-v_priority, v_slot_at, v_id))
@@ -190,14 +190,7 @@ BEGIN
                 -- Each write of a holder moves its key's version.
                 WITH w AS (
                     UPDATE @.head h SET
-                        state = p_state, slot = p_slot, attempt = h.attempt + 1,
-                        version = greatest(h.version + 1, v_now), fence = greatest(h.fence + 1, v_now),
-                        started_at = v_now, worker = p_workers[v_given_to[o.place]],
-                        visible_until = v_now + 1000 * CASE h.visibility_ms WHEN 0 THEN p_visibility_ms ELSE h.visibility_ms END,
-                        run_until = v_now + 1000 * CASE h.timeout_ms WHEN 0 THEN p_timeout_ms ELSE h.timeout_ms END,
-                        slot_at = v_now + 1000 * least(
-                            CASE h.visibility_ms WHEN 0 THEN p_visibility_ms ELSE h.visibility_ms END,
-                            CASE h.timeout_ms WHEN 0 THEN p_timeout_ms ELSE h.timeout_ms END)
+                        @h.granted_to(p_workers[v_given_to[o.place]])
                     FROM generate_series(1, cardinality(v_given)) AS o(place) WHERE h.id = v_given[o.place]
                     RETURNING o.place, h.id, h.key, h.type, h.attempt, h.version
                 ), moved AS (

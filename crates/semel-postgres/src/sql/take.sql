@@ -32,7 +32,7 @@ BEGIN
     IF NOT v_is_long THEN
         -- Others lock keys before heads; who has the heads must not wait for a key.
         WITH r AS MATERIALIZED (
-            SELECT h.id, h.key, h.expires_at IS NOT NULL OR h.exhausted OR h.role <> 0 AS is_special FROM @.head h
+            SELECT h.id, h.key, @h.is_special AS is_special FROM @.head h
             WHERE h.slot = @slot_ready AND h.lane IS NULL AND h.queue = v_queue
             ORDER BY h.priority DESC, h.slot_at, h.id LIMIT v_limit FOR UPDATE SKIP LOCKED
         ), k AS MATERIALIZED (
@@ -54,14 +54,7 @@ BEGIN
     -- Each write of a holder moves its key's version. Rows as they were are answered.
     RETURN QUERY WITH w AS (
         UPDATE @.head h SET
-            state = p_state, slot = p_slot, attempt = h.attempt + 1,
-            version = greatest(h.version + 1, v_now), fence = greatest(h.fence + 1, v_now),
-            started_at = v_now, worker = p_workers[o.whose],
-            visible_until = v_now + 1000 * CASE h.visibility_ms WHEN 0 THEN p_visibility_ms ELSE h.visibility_ms END,
-            run_until = v_now + 1000 * CASE h.timeout_ms WHEN 0 THEN p_timeout_ms ELSE h.timeout_ms END,
-            slot_at = v_now + 1000 * least(
-                CASE h.visibility_ms WHEN 0 THEN p_visibility_ms ELSE h.visibility_ms END,
-                CASE h.timeout_ms WHEN 0 THEN p_timeout_ms ELSE h.timeout_ms END)
+            @h.granted_to(p_workers[o.whose])
         FROM (
             SELECT p.place, b.body, p.id AS which, coalesce(v_whose[p.place], CASE WHEN cardinality(p_workers) = 1 THEN 1 ELSE p.place END)
                 AS whose, @was.head

@@ -6,6 +6,8 @@
 -- ARGV: mark, turn, clock, ahead, floor, looks beyond the limits, visibility, timeout, state, event, looks per limit, how many takers,
 -- each one's worker and limit, how many queues, they, the closed limits. Answers the time, and for each taker the jobs (id, head,
 -- body, notes) and those not granted (id, why).
+-- Which jobs are looked at, in which order and how far, is decided by the model (`Model::claim` of `semel-store`), and by the core which
+-- of them are granted and what that writes (`semel_core::lease::grant`): what is here does the same.
 local turn = tonumber(ARGV[2])
 local now, emptied = time_of(ARGV[3], ARGV[4], ARGV[5])
 if not now then

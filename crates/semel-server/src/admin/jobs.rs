@@ -8,7 +8,7 @@ use semel_core::ident::{JobId, WorkflowId};
 use semel_core::lease::Bearer;
 use semel_core::life::Revived;
 use semel_core::settle::Settled;
-use semel_core::state::{State, StateSet};
+use semel_core::state::StateSet;
 use semel_ojs::answer;
 use semel_ojs::bulk::Bulk;
 use semel_ojs::refusal::reason;
@@ -167,7 +167,7 @@ async fn wanted(app: &App, bulk: &Bulk, possible: Filter) -> Result<Found, Refus
     if !bulk.states.is_empty() {
         let both = bulk.states.iter().filter(|state| {
             (filter.states.is_empty() || filter.states.contains(*state))
-                && (!filter.dead_letters || *state == State::Discarded)
+                && (!filter.dead_letters || StateSet::DEAD_LETTERS.contains(*state))
         });
         filter.states = both.collect();
         if filter.states.is_empty() {

@@ -393,5 +393,17 @@ async fn a_tenant_has_so_many_bytes_of_crons() {
         .await
         .unwrap();
     assert!(!acme.has_room_for_cron(&cron_name("small2"), &yearly).await.unwrap());
+    // Where there is more than may be each may be registered again, and grow by nothing.
+    acme.register_cron(cron_name("elsewhere"), yearly.clone()).await.unwrap();
+    // Whoever removes one has them counted anew.
+    acme.remove_cron(cron_name("none"), Queues::All).await.unwrap();
+    let larger = |more: usize| {
+        let args = format!("[\"{}\"]", "x".repeat(900 * 1024 + more));
+        registration("0 3 1 1 *", Overlap::Allow, make::job().args(&args).offer())
+    };
+    for (more, has_room) in [(0, true), (1, false), (2_000, false)] {
+        let told = acme.has_room_for_cron(&name(1), &larger(more)).await.unwrap();
+        assert_eq!(told, has_room, "{more}");
+    }
     server.stop().await;
 }

@@ -91,7 +91,10 @@ impl Model {
         *count = count.saturating_sub(1);
     }
 
-    /// Serves a claim: grants, and what may not be granted.
+    /// Serves a claim: grants, and what may not be granted. Which jobs are looked at, in which order and how far, is decided here and
+    /// of each [by the core](grant). Stores that serve claims by themselves say it once more in their own languages (`claim.sql` of
+    /// PostgreSQL, `claim.lua` and `dealing.rs` of Redis): their bounds are [the same](crate::bounds), and the differential tests hold
+    /// their answers to these.
     pub fn claim(&mut self, claim: &Claim, now: Timestamp) -> (Vec<Head>, Vec<(JobId, Unclaimable)>) {
         let limit = claim.limit as usize;
         let mut granted: Vec<Head> = Vec::new();

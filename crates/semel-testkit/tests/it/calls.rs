@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// They write nothing: whoever drops one has read nothing.
-const READERS: [&str; 21] = [
+const READERS: [&str; 22] = [
     "answered",
     "cron",
     "crons",
@@ -12,6 +12,7 @@ const READERS: [&str; 21] = [
     "has_room_for_cron",
     "heads",
     "held_keys",
+    "holdings",
     "hottest_holders",
     "key_log",
     "limit",
