@@ -225,6 +225,8 @@ mod tests {
         assert_eq!(policy.wait_after(2, 0.0), Duration::from_secs(1));
         assert_eq!(policy.wait_after(2, 0.999_999).as_secs(), 2);
         assert_eq!(policy.wait_after(4_000, 0.9), policy.max_interval);
+        // Of what is capped already.
+        assert_eq!(policy.wait_after(4_000, 0.0), Duration::from_secs(150));
     }
 
     #[test]

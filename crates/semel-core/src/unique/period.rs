@@ -304,6 +304,10 @@ mod tests {
         assert_eq!(month.after(at("2026-01-28T10:00:00Z")), at("2026-02-28T10:00:00Z"));
         assert_eq!(month.after(at("2026-03-31T00:00:00Z")).to_string(), "2026-04-30T23:59:59.999Z");
         assert_eq!(month.after(at("2026-01-31T10:00:00Z")).to_string(), "2026-02-28T23:59:59.999Z");
+        // To the microsecond: a holder of the day before, however late, holds no longer.
+        let before = |text: &str| Timestamp::from_micros(at(text).as_micros() - 1);
+        assert_eq!(month.after(at("2026-01-31T10:00:00Z")), before("2026-03-01T00:00:00Z"));
+        assert_eq!(month.after(before("2026-01-29T00:00:00Z")), before("2026-03-01T00:00:00Z"));
         assert_eq!(
             Period::parse("P1Y", "").unwrap().after(at("2026-01-28T10:00:00Z")),
             at("2027-01-28T10:00:00Z")

@@ -367,6 +367,32 @@ mod tests {
         assert_eq!(replacing.sample.findings(), []);
     }
 
+    #[test]
+    fn four_duplicates_that_differ_say_nothing_and_five_do() {
+        let mut offered = Offered::by(&keys(&["user"]));
+        for number in 0..5 {
+            let met = if number == 0 { Met::Nobody } else { Met::Suppressed };
+            offered.offer(&format!(r#"[{{"user":1,"amount":{number}}}]"#), &[], met);
+        }
+        assert_eq!(offered.sample.findings(), []);
+        offered.offer(r#"[{"user":1,"amount":5}]"#, &[], Met::Suppressed);
+        assert_eq!(offered.sample.findings().len(), 1);
+    }
+
+    /// Of a hundred jobs, both members of which count.
+    #[test]
+    fn a_member_is_named_from_ninety_five_values_on_and_none_from_two_duplicates_on() {
+        let named = |values: usize, duplicates: usize| {
+            let mut offered = Offered::by(&all_args());
+            let args = |number: usize| format!(r#"[{{"n":{number},"m":{}}}]"#, number.min(values - 1));
+            (0..100 - duplicates).for_each(|number| offered.offer(&args(number), &[], Met::Nobody));
+            (0..duplicates).for_each(|number| offered.offer(&args(number), &[], Met::Suppressed));
+            offered.sample.findings().len()
+        };
+        assert_eq!([named(95, 0), named(94, 0)], [2, 1]);
+        assert_eq!([named(100, 1), named(100, 2)], [2, 0]);
+    }
+
     /// A key of the caller's own says nothing of args: so they may well differ.
     #[test]
     fn a_callers_key_over_other_args_is_over_broad() {

@@ -61,7 +61,7 @@ fn an_explanation_says_what_holds_and_what_frees() {
     let sentence = blocking_sentence(&active, &holder, NOW);
     assert!(sentence.ends_with("blocks until it is no longer available, whatever its window."), "{sentence}");
     // Of a strategy that replaces nobody there is nothing to wait for.
-    for (strategy, is_said) in [("replace", true), ("reject", false)] {
+    for (strategy, is_said) in [("replace", true), ("replace_except_schedule", true), ("reject", false)] {
         let waits = policy(&format!(r#"{{"on_conflict":"{strategy}","when_active":"wait"}}"#));
         assert_eq!(policy_sentence(&waits).contains("It waits for"), is_said, "{strategy}");
     }

@@ -77,6 +77,16 @@ fn a_head_is_remembered_until_its_window_ends_whenever_that_is_asked() {
     assert_eq!(expired.remembered_until(), None);
 }
 
+/// Open Job Spec: so it is as if it had asked for one.
+#[test]
+fn a_job_that_asks_for_no_attempt_has_one() {
+    let by = Grant::new("w".into(), None);
+    let ready = Head { max_attempts: 0, ..head(0, State::Available, 9) };
+    assert!(!grant(&ready, &by, NOW, false).unwrap().has_attempts_left());
+    let again = Head { attempt: 1, ..ready };
+    assert_eq!(grant(&again, &by, NOW, false), Err(Unclaimable::Exhausted));
+}
+
 #[test]
 fn only_what_failed_and_waits_is_tried_again() {
     for state in State::ALL {

@@ -144,6 +144,11 @@ fn presets_are_ordinary_policies() {
     assert_eq!((own.key_text(), own.dimensions().iter().count()), (Some("k"), 1));
     let named = build(spec(r#"{"keys":["queue"]}"#).over(preset(Preset::CallerProvided, Some("k")).unwrap()));
     assert_eq!((named.key_text(), named.states()), (None, StateSet::ALL));
+    assert_eq!(named.dimensions().iter().collect::<Vec<_>>(), [Dimension::Type, Dimension::Queue]);
+    let of_queue = |below: &str| build(spec(r#"{"keys":["queue"]}"#).over(spec(below)));
+    let once_global = of_queue(r#"{"key":"k","scope":"global"}"#);
+    assert_eq!((once_global.key_text(), once_global.scope()), (None, Scope::Type));
+    assert_eq!(of_queue(r#"{"keys":["args"],"args_keys":["user"]}"#).args_keys(), [""; 0]);
     let wider = build(
         spec(r#"{"period":"PT5M","meta_keys":["tenant"],"on_conflict":"reject"}"#).over(content.clone()),
     );

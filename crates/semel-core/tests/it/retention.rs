@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel_core::draft::{Draft, Reads, Snapshot, Write};
+use semel_core::body::Body;
+use semel_core::draft::{Draft, Full, Reads, Snapshot, Write};
 use semel_core::ident::{JobId, JobType, QueueName};
 use semel_core::job::{Ending, Head, Role};
 use semel_core::lease::Bearer;
@@ -13,7 +14,7 @@ use semel_core::slot::{Filing, Slot};
 use semel_core::state::{State, StateSet};
 use semel_core::time::Timestamp;
 use semel_core::unique::{
-    Disclose, Hold, Holding, Period, PeriodFrom, Remember, held_until, holding, holds, is_kept,
+    Disclose, Hold, Holding, Period, PeriodFrom, Remember, UniqueKey, held_until, holding, holds, is_kept,
     must_remember, outlives, until_asks_policy,
 };
 
@@ -106,6 +107,29 @@ fn a_job_is_purged_when_its_time_is_over_and_filed_anew_before() {
     }
 }
 
+/// Whoever lost the reply is answered until then, to the moment, and no longer than the job is kept.
+#[test]
+fn a_dead_letter_that_answers_a_request_is_gone_a_day_after_its_end() {
+    for (until, stays) in [(None, DAY), (Some(at(DAY * 9)), DAY), (Some(at(HOUR)), HOUR)] {
+        let letter = Head { state: State::Discarded, ending: Some(Ending::DeadLetter), ..ended(0, until) };
+        let deleted = |now| {
+            let body = Body { request_digest: Some([9; 32]), ..Body::default() }.encode().unwrap();
+            let mut snapshot = Snapshot::with_room_for(now, &Reads::default());
+            snapshot.add_full(letter.id, Some((letter.clone(), Full { body, notes: Vec::new() })));
+            let mut draft = Draft::new(snapshot, 7, Arc::default());
+            life::delete_dead_letter(&mut draft, letter.id).unwrap();
+            draft.finish().writes
+        };
+        let before = deleted(at(stays - Duration::from_micros(1)));
+        assert!(
+            matches!(&before[..], [Write::Update { head }] if head.until == Some(at(stays))),
+            "{before:?}"
+        );
+        let after = deleted(at(stays));
+        assert!(matches!(&after[..], [Write::Forget { .. }]), "{after:?}");
+    }
+}
+
 /// The time of a job that goes on is none of its end: whoever asks for it of the wrong kind hears of nothing.
 #[test]
 fn one_time_is_never_taken_for_the_other() {
@@ -138,7 +162,8 @@ fn a_later_holder_that_says_less_of_one_thing_stands_for_no_other() {
         change(&mut head);
         head
     };
-    let less: [(&str, Change, Change); 7] = [
+    let less: [(&str, Change, Change); 8] = [
+        ("another key", |_| {}, |later| later.key = Some(UniqueKey::from_bytes([7; 32]))),
         ("another state", |_| {}, |later| later.state = State::Discarded),
         ("expired", |earlier| earlier.ending = None, |later| later.ending = Some(Ending::Expired)),
         ("ended before", |earlier| earlier.finished_at = Some(at(HOUR)), |_| {}),
@@ -167,6 +192,12 @@ fn only_a_holder_whose_window_slides_as_far_stands_for_one_whose_window_slides()
     assert!(outlives(&within(2, PeriodFrom::LastDuplicate, HOUR * 10), &earlier));
     assert!(!outlives(&within(2, PeriodFrom::Created, HOUR * 10), &earlier), "it does not slide");
     assert!(!outlives(&within(2, PeriodFrom::LastDuplicate, HOUR * 9), &earlier), "it slides less far");
+    let mut unheld = within(2, PeriodFrom::LastDuplicate, HOUR * 10);
+    unheld.hold.states = StateSet::LIVE;
+    assert!(!outlives(&unheld, &earlier), "it is not remembered, however far it would slide");
+    let hold = Hold::new(StateSet::ALL, PeriodFrom::Created, None, Disclose::Always);
+    let for_ever = Head { hold, ..ended(2, Some(at(DAY * 9))) };
+    assert!(outlives(&for_ever, &earlier), "nothing is remembered longer");
 }
 
 #[test]

@@ -57,6 +57,9 @@ fn what_is_in_another_queue_is_neither_shown_nor_touched() {
     // One that waits for no run is let go by no end of one.
     let let_go = within("billing", a_follow_up(6, State::Scheduled, 1));
     assert!(matches!(admit(&replace, [&running, &let_go], NOW, sight), Admission::Replace { .. }));
+    // Nor is one that waits for people.
+    let by_hand = within("billing", head(7, State::Pending, 1));
+    assert!(matches!(admit(&replace, [&running, &by_hand], NOW, sight), Admission::Replace { .. }));
     for (holder, shown) in [(&own, Disclose::Always), (&older, Disclose::Never)] {
         assert_eq!(disclosed(Disclose::Always, sight, holder), shown);
     }

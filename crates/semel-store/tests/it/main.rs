@@ -8,6 +8,7 @@ mod aside;
 mod away;
 mod company;
 mod durable;
+mod edges;
 mod faults;
 mod forgetful;
 mod gone;

@@ -213,6 +213,10 @@ pub async fn the_same_id_for_something_else_is_refused(f: &Fixture) {
     f.create(&job().id(twin).offer()).await;
     assert_eq!(f.head(minted.id).await, Some(minted));
     assert!(f.head(twin).await.is_some());
+    // Of a request that left no digest nobody knows whether it is the same.
+    let unknown = job().id(foreign_id(2)).body(|body| body.request_digest = None).offer();
+    f.create(&unknown).await;
+    assert_eq!(f.enqueue(&unknown).await, Outcome::IdTaken(foreign_id(2)));
 }
 
 /// `on_mismatch: reject`: pointers, never values.
@@ -224,6 +228,10 @@ pub async fn a_key_that_stands_for_other_work_is_a_mismatch(f: &Fixture) {
     let Outcome::Mismatch { pointers, .. } = outcome else { panic!("{outcome:?}") };
     assert_eq!(pointers, ["/args/0/n"]);
     rejected(f, &strict(r#"[{"n":1,"same":0}]"#)).await;
+    // However many places differ, so many are named.
+    let outcome = f.enqueue(&strict(&format!("[{}]", vec!["1"; 30].join(","))).offer()).await;
+    let Outcome::Mismatch { pointers, .. } = outcome else { panic!("{outcome:?}") };
+    assert_eq!(pointers.len(), 20, "{pointers:?}");
 }
 
 /// Whoever is replaced was to be the same work, and not only the one that an answer names.

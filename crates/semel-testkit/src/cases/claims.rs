@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use semel_core::ident::QueueName;
-use semel_core::job::NoteKind;
+use semel_core::job::{Ending, NoteKind};
 use semel_core::lease::Unclaimable;
 use semel_core::life;
 use semel_core::state::State;
@@ -171,7 +171,8 @@ pub async fn a_job_without_attempts_is_not_granted(f: &Fixture) {
     assert_eq!(claimed.unclaimable, [(first.id, Unclaimable::Exhausted)]);
     assert_eq!(claimed.jobs[0].0.id, good.id);
     assert!(f.decide(|draft| life::exhaust(draft, first.id)).await);
-    assert_eq!(f.head(first.id).await.unwrap().state, State::Discarded);
+    let ended = f.head(first.id).await.unwrap();
+    assert_eq!((ended.state, ended.ending), (State::Discarded, Some(Ending::Failed)));
 }
 
 /// Only what is filed as ready is.

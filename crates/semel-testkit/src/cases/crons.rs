@@ -461,7 +461,7 @@ pub async fn an_interval_counts_from_the_tick_and_not_from_its_decision(f: &Fixt
     assert_eq!(stored(f, "a").await.unwrap().next_tick, Some(first + 600_000_000));
 }
 
-/// Its description, or the zone alone.
+/// Its description, the zone, or the expression alone.
 pub async fn registering_again_changes_whatever_it_says_anew(f: &Fixture) {
     let wanted = registration("0 0 * * *", Overlap::Allow, job().offer());
     register(f, "a", &wanted).await;
@@ -471,4 +471,8 @@ pub async fn registering_again_changes_whatever_it_says_anew(f: &Fixture) {
     let elsewhere = Registration { timezone: "Asia/Tokyo".to_owned(), schedule, ..described };
     let told = register(f, "a", &elsewhere).await;
     assert_eq!((told.is_same, told.cron.next_tick.unwrap() % DAY_MICROS), (false, 15 * 3_600_000_000));
+    let schedule = Schedule::parse("0 9 * * *", "Asia/Tokyo").unwrap();
+    let later = Registration { expression: "0 9 * * *".to_owned(), schedule, ..elsewhere };
+    let told = register(f, "a", &later).await;
+    assert_eq!((told.is_same, told.cron.next_tick.unwrap() % DAY_MICROS), (false, 0));
 }

@@ -158,9 +158,12 @@ pub async fn a_second_request_overwrites_the_follow_up(f: &Fixture) {
 /// Neither request is lost by what the other said: the later of the two times counts, and none is never.
 pub async fn a_request_is_not_lost_by_when_another_expires(f: &Fixture) {
     for is_started in [false, true] {
-        for (own, offered, expected) in
-            [(Some(10), None, None), (None, Some(10), None), (Some(10), Some(20), Some(20))]
-        {
+        for (own, offered, expected) in [
+            (Some(10), None, None),
+            (None, Some(10), None),
+            (Some(10), Some(20), Some(20)),
+            (Some(20), Some(10), Some(20)),
+        ] {
             let asked = |seconds: Option<u32>, args: &str| {
                 let want = wish(args);
                 seconds.map_or(want.clone(), |seconds| want.expires(SECOND * seconds)).offer()
@@ -188,6 +191,14 @@ pub async fn a_request_is_not_lost_by_when_another_expires(f: &Fixture) {
             f.complete(&head).await;
         }
     }
+    // One that will never be started is in nobody's way, also before the duty has come to it.
+    f.create(&wish("[0]").offer()).await;
+    let (run, _) = f.claim_one().await;
+    followed(f, &wish("[1]").expires(SECOND * 10)).await;
+    f.advance(SECOND * 10).await;
+    let next = followed(f, &wish("[2]")).await;
+    f.complete(&run).await;
+    assert_eq!(f.claim_one().await.0.id, next.id);
 }
 
 /// Policies of callers may differ: several runs of a key may be under way.

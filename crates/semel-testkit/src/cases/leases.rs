@@ -182,6 +182,12 @@ pub async fn a_run_that_lasts_too_long_fails_by_timeout(f: &Fixture) {
     assert_eq!((head.state, head.attempt), (State::Retryable, 1));
     assert_eq!(Failures::decode(full.note(NoteKind::Failures).unwrap()).unwrap().0[0].code, "timeout");
     assert_eq!(f.complete(&run).await, Settled::Refused(Refusal::StaleLease(State::Retryable)));
+    // Also where its lease would end at that very moment.
+    f.create(&job().times(10_000, 10_000).offer()).await;
+    let (run, _) = f.claim_one().await;
+    f.advance(SECOND * 10).await;
+    f.run_duties().await;
+    assert_eq!(f.head(run.id).await.unwrap().state, State::Retryable);
 }
 
 /// "A worker that gives a job back gives the attempt back."

@@ -1,6 +1,8 @@
 //! Requests that their callers may send again under a key of the request itself (`Idempotency-Key`), on every store:
 //! answered as the first time for a day, whoever decided them (SEMANTICS 7).
 
+use std::time::Duration;
+
 use semel_core::draft::Reads;
 use semel_core::enqueue::once::{self, Once, REMEMBERED};
 use semel_core::enqueue::{Batch, Mode, Offer, Outcome, enqueue, enqueue_batch};
@@ -134,7 +136,11 @@ pub async fn a_request_is_forgotten_when_its_time_is_over(f: &Fixture) {
     let first = f.create(&offer).await.id;
     assert!(!f.decide_on(&read, |draft| once::forget(draft, &document)).await, "not yet");
     repeated(f, &offer, first).await;
-    f.advance(REMEMBERED).await;
+    // For a day.
+    let moment = Duration::from_secs(1);
+    f.advance(moment * (24 * 3600 - 1)).await;
+    repeated(f, &offer, first).await;
+    f.advance(moment).await;
     let second = f.create(&offer).await.id;
     repeated(f, &offer, second).await;
     f.advance(REMEMBERED).await;
@@ -158,6 +164,15 @@ pub async fn a_request_is_remembered_longer_than_what_it_created(f: &Fixture) {
     }
     f.advance(REMEMBERED).await;
     f.create(&sent(&want, "a", 1)).await;
+    // Nor did it create a later job that has the id of the one that is gone.
+    let want = want.priority(9).id(foreign_id(1)).body(|body| body.request_digest = None);
+    f.create(&sent(&want, "b", 1)).await;
+    let (run, _) = f.claim_one().await;
+    f.fail(&run).await;
+    f.decide(|draft| life::delete_dead_letter(draft, run.id)).await;
+    f.advance(REMEMBERED / 2).await;
+    f.create(&want.offer()).await;
+    assert_eq!(f.enqueue(&sent(&want, "b", 1)).await, Outcome::KeySpent);
 }
 
 /// Whatever they are: a job without a policy has nothing else to be found by.

@@ -12,7 +12,7 @@ use semel_core::sight::Sight;
 use semel_core::state::{State, StateSet};
 use semel_core::time::Timestamp;
 use semel_core::trail::Marks;
-use semel_core::unique::{Admission, admit};
+use semel_core::unique::{Admission, Disclose, admit};
 use semel_core::waiting::Waiters;
 
 use crate::fixture::{Fixture, done};
@@ -258,4 +258,15 @@ pub async fn a_holder_that_hides_is_not_told_as_what_was_replaced(f: &Fixture) {
     let (_, full) = f.full(new.id).await.unwrap();
     assert!(Body::decode(&full.body).unwrap().lineage.is_empty());
     assert!(old.fence > run.fence && new.fence >= old.fence);
+    // Nor is one told whose place a job took that hides itself, nor anything to who may not see jobs.
+    let first = f.create(&keyed("b").offer()).await;
+    let hiding = keyed("b").on_conflict("replace").policy(|spec| spec.disclose = Some("never".to_owned()));
+    let (_, cancelled) = replaced(f, &hiding.offer()).await;
+    assert_eq!(cancelled, [first.id]);
+    let (_, full) = f.full(first.id).await.unwrap();
+    assert!(Marks::decode(full.note(NoteKind::Marks).unwrap()).unwrap().undisclosed);
+    f.create(&keyed("c").offer()).await;
+    let blind = Offer { inspect: false, ..keyed("c").on_conflict("replace").offer() };
+    let outcome = f.enqueue(&blind).await;
+    assert!(matches!(&outcome, Outcome::Replaced { disclose: Disclose::Never, .. }), "{outcome:?}");
 }

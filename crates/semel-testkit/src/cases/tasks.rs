@@ -208,6 +208,13 @@ pub async fn a_task_is_nobodys_to_run(f: &Fixture) {
     assert_eq!(f.decide(|draft| semel_core::settle::reap(draft, id)).await, None);
     f.run_duties().await;
     assert_eq!(f.head(id).await.unwrap().state, State::Active);
+    // Its work is under way all the same: whoever follows it up waits for its end.
+    let outcome = f.enqueue(&keyed("k").on_conflict("follow_up").offer()).await;
+    let Outcome::FollowUp(next) = outcome else { panic!("{outcome:?}") };
+    let (step, _) = f.claim_one().await;
+    f.complete(&step).await;
+    assert_eq!(f.head(id).await.unwrap().state, State::Completed);
+    assert_eq!(f.claim_one().await.0.id, next.id);
 }
 
 /// All its steps may be refused at once; then it has failed when it is there.
