@@ -17,7 +17,7 @@ use crate::sight::Queues;
 use crate::time::Timestamp;
 
 use self::fire::{Cause, Firing, fire};
-pub use self::record::{Cron, Decision, Overlap, Tick};
+pub use self::record::{Cron, Decision, Overlap, Tick, template_bytes};
 pub use self::schedule::Schedule;
 
 /// After so long a cron that could not tick is looked at again.

@@ -76,8 +76,8 @@ pub type Named = (CronName, Cron);
 
 impl Engine {
     /// Whether the tenant may register this cron: all of its own are then [no more](CRONS_PER_TENANT_MAX), and not much
-    /// [longer](CRONS_BYTES_PER_TENANT_MAX), than they may be, or they are no more and no longer than before. What was counted is remembered for some seconds, in which what is
-    /// registered elsewhere is not seen.
+    /// [longer](CRONS_BYTES_PER_TENANT_MAX), than they may be; or it is there, and its job becomes no longer. What was counted is
+    /// remembered for some seconds, in which what is registered elsewhere is not seen.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -98,19 +98,16 @@ impl Engine {
             Some(tally) => tally,
             None => self.count_crons().await?,
         };
-        let then = Tally {
-            crons: tally.crons + usize::from(old.is_none()),
-            bytes: tally.bytes.saturating_sub(old.map_or(0, |text| text.len())) + wanted.offer.body.len(),
-            ..tally
-        };
+        let wanted = self.space().stored_registration(wanted.clone());
+        let kept = old.and_then(|text| Cron::decode(text).ok()).map_or(0, |cron| cron.template().len());
+        let more = cron::template_bytes(&wanted.offer)?.saturating_sub(kept);
+        // Who makes one shorter has that counted when all are counted again.
+        let then =
+            Tally { crons: tally.crons + usize::from(old.is_none()), bytes: tally.bytes + more, ..tally };
         // Programs register their crons at each start, and are to be able to where there are more than may be: each of two servers may have
         // let one in.
-        let grows_by_none = |text: &[u8]| {
-            let wanted = self.space().stored_registration(wanted.clone());
-            Cron::decode(text).is_ok_and(|cron| cron.has_room_for(&wanted.offer))
-        };
         let has_room = (old.is_some() || then.crons <= CRONS_PER_TENANT_MAX)
-            && (then.bytes <= CRONS_BYTES_PER_TENANT_MAX || old.is_some_and(|text| grows_by_none(text)));
+            && (more == 0 || then.bytes <= CRONS_BYTES_PER_TENANT_MAX);
         *known = Some(if has_room { then } else { tally });
         Ok(has_room)
     }

@@ -156,7 +156,7 @@ impl From<StoreError> for Refused {
             StoreError::Behind(_) => Problem::new(
                 Code::Unavailable,
                 "too few of the store's replicas are there to confirm an answer: this request stored nothing; repeat it when they are \
-                 back, with the same job id, for what it repeats may be stored",
+                 back, with the same job id if it has one, for what it repeats may be stored",
             ),
             StoreError::Lagging(_) => Problem::new(
                 Code::Unavailable,

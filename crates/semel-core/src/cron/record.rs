@@ -199,11 +199,6 @@ impl Cron {
             && deferred::encode(&wanted.offer).is_ok_and(|text| text == self.template.get())
     }
 
-    /// Whether that job takes more room as it is than it would as this offer.
-    pub fn has_room_for(&self, offer: &Offer) -> bool {
-        deferred::encode(offer).is_ok_and(|text| text.len() <= self.template.get().len())
-    }
-
     /// The stored text of that job.
     pub fn template(&self) -> &str {
         self.template.get()
@@ -270,6 +265,14 @@ impl Cron {
 /// The last of these, at most so many.
 fn newest(ids: &[JobId], max: usize) -> &[JobId] {
     ids.get(ids.len().saturating_sub(max)..).unwrap_or_default()
+}
+
+/// How many bytes a cron keeps of the job that its ticks offer: the length of its [template](Cron::template).
+///
+/// # Errors
+/// When the offer cannot be kept.
+pub fn template_bytes(offer: &Offer) -> Result<usize, Corrupt> {
+    Ok(deferred::encode(offer)?.len())
 }
 
 fn keep(offer: &Offer) -> Result<Box<RawValue>, Corrupt> {

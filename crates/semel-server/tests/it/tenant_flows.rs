@@ -1,7 +1,7 @@
 //! Crons and workflows are their tenant's, as jobs are.
 
 use semel_client::{HeaderMap, HeaderValue, Method};
-use semel_core::cron::Overlap;
+use semel_core::cron::{Overlap, Registration};
 use semel_core::sight::Queues;
 use semel_core::tenant::Tenant;
 use semel_engine::crons::CRONS_PER_TENANT_MAX;
@@ -355,6 +355,8 @@ async fn a_tenant_has_so_many_crons() {
     assert_eq!(asker.post("/ojs/v1/cron", cron("c0")).await.status, 200);
     // So it may where another server has let one more in.
     acme.register_cron(cron_name("elsewhere"), yearly.clone()).await.unwrap();
+    // Whoever removes one has them counted anew.
+    acme.remove_cron(cron_name("none"), Queues::All).await.unwrap();
     for name in ["c0", "elsewhere"] {
         assert!(asker.post("/ojs/v1/cron", cron(name)).await.status < 300, "{name}");
     }
@@ -386,16 +388,22 @@ async fn a_tenant_has_so_many_bytes_of_crons() {
     // One that is there grows no further than all of them may.
     let small = registration("0 3 1 1 *", Overlap::Allow, make::job().offer());
     acme.remove_cron(cron_name("c0"), Queues::All).await.unwrap();
-    acme.register_cron(cron_name("small"), small).await.unwrap();
+    acme.register_cron(cron_name("small"), small.clone()).await.unwrap();
     assert!(acme.has_room_for_cron(&cron_name("small"), &yearly).await.unwrap());
     acme.register_cron(cron_name("small"), yearly.clone()).await.unwrap();
     acme.register_cron(cron_name("small2"), registration("0 3 1 1 *", Overlap::Allow, make::job().offer()))
         .await
         .unwrap();
     assert!(!acme.has_room_for_cron(&cron_name("small2"), &yearly).await.unwrap());
+    // To be registered again and again makes no room for others.
+    let described = Registration { description: Some("x".repeat(1_000)), ..small };
+    acme.register_cron(cron_name("small2"), described.clone()).await.unwrap();
+    for _ in 0..1_000 {
+        assert!(acme.has_room_for_cron(&cron_name("small2"), &described).await.unwrap());
+    }
+    assert!(!acme.has_room_for_cron(&cron_name("more"), &yearly).await.unwrap());
     // Where there is more than may be each may be registered again, and grow by nothing.
     acme.register_cron(cron_name("elsewhere"), yearly.clone()).await.unwrap();
-    // Whoever removes one has them counted anew.
     acme.remove_cron(cron_name("none"), Queues::All).await.unwrap();
     let larger = |more: usize| {
         let args = format!("[\"{}\"]", "x".repeat(900 * 1024 + more));
