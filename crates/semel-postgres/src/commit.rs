@@ -43,7 +43,7 @@ const SEARCH_MAX: Duration = Duration::from_secs(1);
 pub(crate) const WAIT: &str = "SELECT pg_catalog.pg_logical_emit_message(true, 'semel', '')";
 
 /// Begins a transaction that waits for no lock for longer than `commit` does.
-const BEGIN_PART: &str = "BEGIN; SET LOCAL lock_timeout = '250ms'";
+pub(crate) const BEGIN_PART: &str = "BEGIN; SET LOCAL lock_timeout = '250ms'";
 
 /// In how many words a commit may be said.
 #[derive(Clone, Copy, PartialEq, Eq)]

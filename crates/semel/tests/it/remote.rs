@@ -196,8 +196,9 @@ async fn a_cancelled_run_is_told_at_the_next_heartbeat() {
     let (semel, _clock) = still();
     let admin = semel.serve_admin("127.0.0.1:0").await.unwrap();
     let (told, mut was_told) = mpsc::unbounded_channel::<&'static str>();
+    // The worker counts by a real clock until when it lasts.
     let working = remote(&admin)
-        .lease(Duration::from_secs(2))
+        .lease(Duration::from_secs(6))
         .state(told)
         .handle(async |_: Add, run: Run, progress: Progress, State(told): State<Told>| {
             progress.set(1).await.unwrap();

@@ -30,7 +30,8 @@ async fn a_run_is_told_what_it_is_to_stop_for() {
     for worker in [Worker::new(&semel), Worker::remote(&admin.url()).unwrap()] {
         let (told, mut was_told) = mpsc::unbounded_channel::<Option<Stop>>();
         let worker = worker.state(told).drain(Duration::ZERO).grace(Duration::ZERO);
-        let working = worker.lease(Duration::from_millis(600)).handle(until_stopped).start().unwrap();
+        // The worker counts by a real clock until when it lasts.
+        let working = worker.lease(Duration::from_secs(3)).handle(until_stopped).start().unwrap();
         let mut why = async || soon(was_told.recv()).await.unwrap();
 
         let job = semel.enqueue(Add { a: 1, b: 0 }).await.unwrap();
@@ -120,12 +121,13 @@ async fn a_handler_goes_on_that_has_ended_its_job_itself() {
     let working = Worker::remote(&admin.url())
         .unwrap()
         // The worker counts by a real clock until when it lasts: a heartbeat is sent after a third of it, the rest is for the answer.
-        .lease(Duration::from_secs(2))
+        .lease(Duration::from_secs(3))
         .drain(Duration::ZERO)
+        .grace(Duration::ZERO)
         .state((semel.clone(), Arc::clone(&go), told))
         .handle(async |job: Add, run: Run, lease: Lease, State((semel, go, told)): State<Ended>| {
             if job.a == 0 {
-                return run.token().cancelled().await;
+                return std::future::pending().await;
             }
             let lease = Some(LeaseToken(lease.fence().cast_unsigned()));
             let bearer = Bearer { lease, worker: None };
