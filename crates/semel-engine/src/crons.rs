@@ -75,8 +75,8 @@ impl Tallies {
 pub type Named = (CronName, Cron);
 
 impl Engine {
-    /// Whether the tenant may register this cron: all of its own are then [no more](CRONS_PER_TENANT_MAX), and not much
-    /// [longer](CRONS_BYTES_PER_TENANT_MAX), than they may be; or it is there, and its job becomes no longer. What was counted is
+    /// Whether the tenant may register this cron: there are then [no more](CRONS_PER_TENANT_MAX) than may be, or it is there; and all of
+    /// them are not much [longer](CRONS_BYTES_PER_TENANT_MAX) than they may be, or its job becomes no longer. What was counted is
     /// remembered for some seconds, in which what is registered elsewhere is not seen.
     ///
     /// # Errors

@@ -44,7 +44,7 @@ pub struct Holdings {
 struct Read {
     holds: bool,
     until: Option<Timestamp>,
-    duplicates: Duplicates,
+    duplicates: Option<Duplicates>,
 }
 
 impl Holdings {
@@ -60,7 +60,7 @@ impl Holdings {
 
     /// The duplicates it has absorbed, if they were [asked](Asked::Duplicates) for and can be read.
     pub fn duplicates(&self, head: &Head) -> Option<&Duplicates> {
-        self.read.get(&head.id).map(|read| &read.duplicates)
+        self.read.get(&head.id)?.duplicates.as_ref()
     }
 }
 
@@ -87,7 +87,8 @@ impl Engine {
                 let Some(head) = piece.iter().find(|head| head.id == job.head.id) else { continue };
                 let policy = job.body.unique.as_ref();
                 let (holds, until) = (holds(policy, head, now), held_until(policy, head, now));
-                read.insert(head.id, Read { holds, until, duplicates: job.duplicates });
+                let duplicates = (asked == Asked::Duplicates).then_some(job.duplicates);
+                read.insert(head.id, Read { holds, until, duplicates });
             }
         }
         Ok(Holdings { now, read })

@@ -33,7 +33,7 @@ const HOLDS: u32 = 3;
 const ASIDE_MAX: Duration = Duration::from_secs(1);
 /// How long the database itself waits there for a row that somebody has made and not committed: as long as a commit does. It would
 /// go on for whoever has given up, as long as that transaction is open.
-const ROW_MAX: &str = "250ms";
+pub(crate) const ROW_MAX: &str = "250ms";
 
 /// Begins a part of a transaction anew. Its locks are given back.
 const ANEW: &str = "ROLLBACK TO SAVEPOINT semel";

@@ -247,12 +247,13 @@ mod tests {
 
     /// Tests that look whether anybody waits for what somebody else holds go by how long that would take.
     #[test]
-    fn a_lock_is_waited_for_for_250_ms_wherever_one_is() {
+    fn a_commit_waits_for_a_lock_for_250_ms_wherever_it_does() {
         let texts = functions().chain([crate::commit::BEGIN_PART]);
         let waits: Vec<&str> =
             texts.flat_map(|text| text.lines().filter(|line| line.contains("lock_timeout"))).collect();
         assert_eq!(waits.len(), 3, "{waits:?}");
         assert!(waits.iter().all(|line| line.contains("'250ms'")), "{waits:?}");
+        assert_eq!(crate::inside::ROW_MAX, "250ms");
     }
 
     #[test]

@@ -256,7 +256,8 @@ impl<'a> Reader<'a> {
 }
 
 // Heads are stored with these.
-const _: () = assert!(Slot::Ready as u8 == 0 && Slot::Lease as u8 == 3 && Slot::Done as u8 == 4);
+const _: () = assert!(Slot::Ready as u8 == 0 && Slot::Timer as u8 == 1 && Slot::Held as u8 == 2);
+const _: () = assert!(Slot::Lease as u8 == 3 && Slot::Done as u8 == 4);
 
 #[cfg(test)]
 pub(crate) mod tests {

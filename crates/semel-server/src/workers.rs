@@ -254,6 +254,42 @@ mod tests {
         tokio::time::timeout(Duration::from_secs(20), given_back).await.unwrap();
     }
 
+    /// What others leave unread costs no lease, and no worker's jobs are begun whose answer would not be sent.
+    #[tokio::test]
+    async fn a_worker_tells_of_its_jobs_whatever_is_unread() {
+        let engine = Engine::start(Arc::new(Memory::default())).unwrap();
+        let bounds = crate::Bounds { answer_bytes: 10, answer_bytes_free: 1_024, ..crate::Bounds::default() };
+        let mut router = crate::router(engine, crate::Config { bounds, ..crate::Config::default() });
+        let send = async |router: &mut Router, path: &str, body: String| {
+            let request = Request::post(format!("/ojs/v1/{path}")).header(CONTENT_TYPE, "application/json");
+            router.call(request.body(Body::from(body)).unwrap()).await.unwrap()
+        };
+        let small = || r#"{"type":"a.b","args":[]}"#.to_owned();
+        let fetch = || r#"{"queues":["default"],"worker_id":"w"}"#.to_owned();
+        send(&mut router, "jobs", small()).await;
+        let told = ask(&mut router, "/ojs/v1/workers/fetch", &fetch()).await;
+        let id = told["jobs"][0]["id"].as_str().unwrap().to_owned();
+        let unread = send(
+            &mut router,
+            "jobs",
+            format!(r#"{{"type":"a.b","queue":"q","args":["{}"]}}"#, "x".repeat(4_096)),
+        )
+        .await;
+        assert_eq!(unread.status(), 201);
+        // There is nothing to fetch: an empty answer would find room.
+        for (path, body, status) in [
+            ("jobs", small(), 503),
+            ("workers/fetch", fetch(), 503),
+            ("workers/heartbeat", format!(r#"{{"worker_id":"w","active_jobs":["{id}"]}}"#), 200),
+            ("workers/ack", format!(r#"{{"job_id":"{id}"}}"#), 200),
+        ] {
+            let told = send(&mut router, path, body).await;
+            assert_eq!(told.status(), status, "{path}");
+        }
+        drop(unread);
+        assert_eq!(send(&mut router, "workers/fetch", fetch()).await.status(), 200);
+    }
+
     /// A worker that had said it was about to end, and was started again under its id, once got no job ever more: its own
     /// fetches and heartbeats kept alive what it had said.
     #[tokio::test(start_paused = true)]

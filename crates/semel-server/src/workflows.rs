@@ -163,7 +163,10 @@ pub(crate) async fn as_it_goes_on(
     let mut states = states_of(app, workflow.running_jobs()).await?;
     let (mut successors, mut left) = (Map::default(), SUCCESSORS_MAX);
     for (id, _) in states.iter().filter(|(_, state)| may_have_successor(**state)) {
-        successors.insert(*id, successor(app, *id, &mut left).await?);
+        let last = successor(app, *id, &mut left).await?;
+        if last != *id {
+            successors.insert(*id, last);
+        }
     }
     if !successors.is_empty() {
         states.extend(states_of(app, successors.values().copied().collect()).await?);

@@ -27,8 +27,9 @@ pub enum StoreError {
     /// answered as the first time.
     #[error("{0}")]
     Unknown(String),
-    /// It was carried out, or something of its commit was, and is not as durable as an answer has to be: too few replicas have it yet. What came of it is not told before,
-    /// so it may be stored or not. Whoever asks for the same with the same id again is answered as the first time if it is, once they have it.
+    /// It was carried out, or something of its commit was, and is not as durable as an answer has to be: too few replicas have it yet.
+    /// What came of it is not told before, so it may be stored or not. Whoever asks for the same with the same id again is answered as
+    /// the first time if it is, once they have it.
     #[error("{0}")]
     Lagging(String),
     /// The store has failed in a way after which it must not go on; it has to be opened again. Whether what was under way then
@@ -110,9 +111,7 @@ impl StoreError {
             | Self::Closed => false,
         }
     }
-}
 
-impl StoreError {
     /// The same, as it is told to who wrote nothing: of that nothing is in doubt, whatever became of its group's commit.
     pub(crate) fn of_nothing_written(self) -> Self {
         match self {

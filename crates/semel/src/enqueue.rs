@@ -155,7 +155,7 @@ impl IntoFuture for Enqueue {
 }
 
 /// Every job comes in as an OJS request and is read by the one reader of those.
-pub(crate) fn read(semel: &Semel, envelope: Envelope) -> Result<(Offer, Unoffered), Error> {
+fn read(semel: &Semel, envelope: Envelope) -> Result<(Offer, Unoffered), Error> {
     let read = |text: &str, terms: Terms<'_>| semel_ojs::Enqueue::parse(text, terms);
     let (offer, _) = request(semel, envelope, read)?.into_parts();
     let unoffered = Unoffered::of(&offer);

@@ -2,7 +2,7 @@
 //! left out, and then the default is done in place of what the store inside does.
 
 use super::Finding;
-use super::code::is_word;
+use super::code::{first_word, is_word};
 use super::tree::{File, Tree};
 
 /// Where the trait is.
@@ -55,8 +55,8 @@ fn methods(tokens: &str) -> Vec<String> {
             '}' if depth <= 1 => break,
             '}' => depth -= 1,
             'f' if depth == 1 && !tokens[..at].ends_with(is_word) => {
-                let name = tokens[at..].strip_prefix("fn ").map(|rest| rest.split(|c| !is_word(c)).next());
-                found.extend(name.flatten().map(str::to_owned));
+                let name = tokens[at..].strip_prefix("fn ").map(first_word);
+                found.extend(name.map(str::to_owned));
             }
             _ => {}
         }

@@ -112,17 +112,16 @@ pub(super) fn fire(
         };
     }
     let before = draft.mark();
-    let outcome = match course {
-        Course::CancelFirst => offer_instead(draft, &firing.offer, &own)?,
-        Course::Hold | Course::Offer | Course::Skip => enqueue(draft, &firing.offer)?,
+    let outcome = if course == Course::CancelFirst {
+        offer_instead(draft, &firing.offer, &own)?
+    } else {
+        enqueue(draft, &firing.offer)?
     };
     deferred::note(draft, &firing.offer, &outcome, &format!("cron {}", firing.name))?;
     let (decision, job) = decided(&outcome);
     if let (Decision::Fired, Some(head)) = (decision, job) {
-        let behind = match course {
-            Course::Hold => line_up(draft, cron, head, &outcome)?,
-            Course::CancelFirst | Course::Offer | Course::Skip => Some(HashSet::new()),
-        };
+        let behind =
+            if course == Course::Hold { line_up(draft, cron, head, &outcome)? } else { Some(HashSet::new()) };
         let Some(behind) = behind else {
             // Rather none than two at once.
             draft.back_to(before);

@@ -205,7 +205,7 @@ pub fn holds(policy: Option<&UniquePolicy>, head: &Head, now: Timestamp) -> bool
 }
 
 /// Whether only a job's own policy tells until when it holds its key: a job that has not ended may hold it beyond its window
-/// (`while_active`). Whether it holds it is never asked of the policy of any other.
+/// (`while_active`). So it is for every job of which [`holding`] asks the policy.
 pub fn until_asks_policy(head: &Head) -> bool {
     head.state.is_live() && head.hold.period().is_some()
 }

@@ -15,7 +15,7 @@ use semel_testkit::TempDir;
 use semel_testkit::cluster::{self, Cluster};
 use semel_testkit::crash::claim;
 use semel_testkit::make::{foreign_id, job, keyed};
-use semel_testkit::patience::rounds;
+use semel_testkit::patience::{PATIENCE, rounds};
 use semel_testkit::traffic::Traffic;
 use tokio::time::{Instant, timeout};
 use tokio_postgres::Client;
@@ -319,6 +319,7 @@ async fn a_database_that_takes_no_writes_is_not_connected_to_at_every_request() 
     let most = || 8 * (2 + usize::try_from(begun.elapsed().as_secs()).unwrap());
     // As many requests as would show it, on a slow machine as well.
     while refused < 500_usize.max(2 * most()) {
+        assert!(begun.elapsed() < PATIENCE, "too slow to say anything: {refused}");
         let mut asking = tokio::task::JoinSet::new();
         for number in 0..4 {
             let engine = engine.clone();

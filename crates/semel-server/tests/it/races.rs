@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use semel_client::Client;
 use semel_server::{Config, Limits};
-use semel_testkit::patience::rounds;
+use semel_testkit::patience::{rounds, until};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -84,9 +84,7 @@ async fn a_shutdown_lets_requests_under_way_end() {
     let address = server.address;
     let stopping = tokio::spawn(server.stop());
     // It has begun to stop once it takes no new connections.
-    while TcpStream::connect(address).await.is_ok() {
-        tokio::task::yield_now().await;
-    }
+    until("it takes no new connections", async || TcpStream::connect(address).await.is_err()).await;
     let offer =
         semel_ojs::Enqueue::parse(r#"{"type":"a.b","args":[],"queue":"late"}"#, semel_ojs::Terms::trusted())
             .unwrap()

@@ -36,7 +36,7 @@ async fn many_who_do_not_answer_keep_the_others_waiting_once() {
         }
     });
     all.await.expect("deliveries to the one who answers");
-    // They had all the places once, and a part of them since: neither all again, nor none.
+    // They had all the places once, and not all of them again.
     let to_the_deaf = deaf.iter_mut().map(|(_, told)| std::iter::from_fn(|| told.try_recv().ok()).count());
     let to_the_deaf: usize = to_the_deaf.sum();
     assert!((DEAF..=64 + 32).contains(&to_the_deaf), "{to_the_deaf}");

@@ -34,14 +34,21 @@ async fn happened(follow: &mut Follow) -> Event {
     told.await.expect("it happens to a delivery")
 }
 
+const WEBHOOKS: Rules = Rules { allow_private: true };
+
+/// A server on a clock that stands until it is put forward, and who delivers for it.
+async fn delivering() -> (ManualClock, Server, Courier) {
+    let clock = ManualClock::default();
+    let store = Arc::new(Memory::new(clock.clone()));
+    let server = Server::on_store(store, Config { webhooks: WEBHOOKS, ..Config::default() }).await;
+    let courier = Courier::start(&server.engine, WEBHOOKS);
+    (clock, server, courier)
+}
+
 /// The store's clock stands until it is put forward, so each wait is over when the test says so.
 #[tokio::test]
 async fn it_is_sent_again_as_the_same_after_the_policys_wait_and_after_retry_after() {
-    let clock = ManualClock::default();
-    let webhooks = Rules { allow_private: true };
-    let store = Arc::new(Memory::new(clock.clone()));
-    let server = Server::on_store(store, Config { webhooks, ..Config::default() }).await;
-    let courier = Courier::start(&server.engine, webhooks);
+    let (clock, server, courier) = delivering().await;
     // 5, 10 and 20 seconds by the policy, times a half to one and a half; what is put off for longer than an hour waits for one.
     let answers = [
         ("503 Busy\r\nretry-after: 0", 2_500..=7_500),
@@ -72,11 +79,7 @@ async fn it_is_sent_again_as_the_same_after_the_policys_wait_and_after_retry_aft
 #[tokio::test]
 async fn one_that_fails_each_time_is_given_up_after_fifteen_attempts() {
     const ATTEMPTS: u32 = 15;
-    let clock = ManualClock::default();
-    let webhooks = Rules { allow_private: true };
-    let store = Arc::new(Memory::new(clock.clone()));
-    let server = Server::on_store(store, Config { webhooks, ..Config::default() }).await;
-    let courier = Courier::start(&server.engine, webhooks);
+    let (clock, server, courier) = delivering().await;
     let (url, mut told) = subscriber(&["500 Broken"; ATTEMPTS as usize]).await;
     subscribe(&server, None, &json!({ "url": url, "events": ["job.enqueued"], "secret": SECRET })).await;
     let (mut retrying, mut discarded) =
@@ -113,17 +116,13 @@ async fn one_that_fails_each_time_is_given_up_after_fifteen_attempts() {
 /// So it is with one that is under way when a server has used up its time to drain.
 #[tokio::test]
 async fn one_that_was_let_go_is_sent_again_as_the_same_when_its_lease_has_ended() {
-    let clock = ManualClock::default();
-    let webhooks = Rules { allow_private: true };
-    let store = Arc::new(Memory::new(clock.clone()));
-    let server = Server::on_store(store, Config { webhooks, ..Config::default() }).await;
-    let courier = Courier::start(&server.engine, webhooks);
+    let (clock, server, courier) = delivering().await;
     let (url, mut told) = subscriber(&[NEVER]).await;
     subscribe(&server, None, &json!({ "url": url, "events": ["job.enqueued"], "secret": SECRET })).await;
     server.create(&job(&json!(1), &json!({}))).await;
     let first = next(&mut told).await;
     courier.stop_within(Duration::ZERO).await;
-    let courier = Courier::start(&server.engine, webhooks);
+    let courier = Courier::start(&server.engine, WEBHOOKS);
     clock.advance(Duration::from_secs(59));
     assert_eq!(Reap.run_once(server.engine.store()).await.unwrap().moved, 0, "somebody may be delivering it");
     assert!(told.try_recv().is_err());
@@ -140,11 +139,7 @@ async fn one_that_was_let_go_is_sent_again_as_the_same_when_its_lease_has_ended(
 /// It is neither sent nor lost, nor does it use up its attempts.
 #[tokio::test]
 async fn what_waits_for_a_subscriber_who_is_paused_goes_out_when_he_is_not() {
-    let clock = ManualClock::default();
-    let webhooks = Rules { allow_private: true };
-    let store = Arc::new(Memory::new(clock.clone()));
-    let server = Server::on_store(store, Config { webhooks, ..Config::default() }).await;
-    let courier = Courier::start(&server.engine, webhooks);
+    let (clock, server, courier) = delivering().await;
     let (url, mut told) = subscriber(&["500 Broken"]).await;
     let wish = json!({ "url": url, "events": ["job.enqueued"], "secret": SECRET });
     let made = subscribe(&server, None, &wish).await;

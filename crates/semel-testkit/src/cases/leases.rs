@@ -105,7 +105,7 @@ pub async fn a_repeated_failure_is_answered_as_the_first_time(f: &Fixture) {
     assert_eq!(due.state, State::Available);
     assert_eq!(f.fail(&run).await, Settled::Repeated(Box::new(due)));
     let (_, full) = f.full(run.id).await.unwrap();
-    assert_eq!(Failures::decode(full.note(NoteKind::Failures).unwrap()).unwrap().0.len(), 1);
+    assert_eq!(failures(&full).len(), 1);
     let (second, _) = f.claim_one().await;
     done(f.decide(|draft| settle::give_back(draft, second.id, &bearer(&second))).await);
     assert_eq!(f.fail(&second).await, Settled::Refused(Refusal::WrongState(State::Available)));
@@ -164,8 +164,7 @@ pub async fn a_lease_lost_at_the_last_attempt_ends_the_job(f: &Fixture) {
     f.run_duties().await;
     let (head, full) = f.full(run.id).await.unwrap();
     assert_eq!((head.state, head.ending), (State::Discarded, Some(Ending::Failed)));
-    let failures = Failures::decode(full.note(NoteKind::Failures).unwrap()).unwrap();
-    assert_eq!(failures.0[0].code, "lease_expired");
+    assert_eq!(failures(&full)[0].code, "lease_expired");
     assert_eq!(f.complete(&run).await, Settled::Refused(Refusal::StaleLease(State::Discarded)));
     f.create(&keyed("a").offer()).await;
 }
@@ -180,7 +179,7 @@ pub async fn a_run_that_lasts_too_long_fails_by_timeout(f: &Fixture) {
     f.run_duties().await;
     let (head, full) = f.full(run.id).await.unwrap();
     assert_eq!((head.state, head.attempt), (State::Retryable, 1));
-    assert_eq!(Failures::decode(full.note(NoteKind::Failures).unwrap()).unwrap().0[0].code, "timeout");
+    assert_eq!(failures(&full)[0].code, "timeout");
     assert_eq!(f.complete(&run).await, Settled::Refused(Refusal::StaleLease(State::Retryable)));
     // Also where its lease would end at that very moment.
     f.create(&job().times(10_000, 10_000).offer()).await;

@@ -40,13 +40,14 @@ impl Outcome {
 
     /// The same, with a wait that is no longer than one may be, and none where no attempt follows.
     pub(crate) fn within_bounds(mut self, job: JobId) -> Self {
-        if let Self::Discard(failure) = &mut self {
-            failure.0.retry_in = None;
-        }
         let wait = match &mut self {
             Self::Snooze(wait) => Some(wait),
             Self::Retry(failure) => failure.0.retry_in.as_mut(),
-            Self::Done | Self::Returned(_) | Self::Cancel | Self::Discard(_) | Self::GiveBack => None,
+            Self::Discard(failure) => {
+                failure.0.retry_in = None;
+                None
+            }
+            Self::Done | Self::Returned(_) | Self::Cancel | Self::GiveBack => None,
         };
         if let Some(wait) = wait.filter(|wait| **wait > PUT_OFF_MAX) {
             tracing::warn!(%job, ?wait, "a job is put off by no more than 30 days at a time, and by no more than that now");

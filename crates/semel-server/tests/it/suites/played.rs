@@ -100,7 +100,8 @@ async fn run_on_shared(url: &str, names: &[&str], number: usize) {
 
 /// The tests in an order of their own, the same for the same seed (`SEMEL_SEED`, for others).
 fn shuffled(mut tests: Vec<SuiteTest>) -> Vec<SuiteTest> {
-    let seed = std::env::var("SEMEL_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(7_u64);
+    let seed = std::env::var("SEMEL_SEED")
+        .map_or(7_u64, |said| said.parse().unwrap_or_else(|_| panic!("SEMEL_SEED={said} is no seed")));
     let order = |test: &SuiteTest| {
         let mut hasher = std::hash::DefaultHasher::new();
         (seed, &test.path).hash(&mut hasher);
