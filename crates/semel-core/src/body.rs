@@ -1,5 +1,7 @@
-//! The part of a job that never changes: what was asked for. Encoded once, by the caller, as a small JSON document
-//! that stores keep as bytes and anyone can read with a database shell.
+//! The part of a job that never changes: what the caller asked for.
+//!
+//! It is encoded once, by the caller, as a small JSON document; stores keep the bytes as they are, and anyone can
+//! read them with a database shell.
 
 use std::time::Duration;
 
@@ -18,26 +20,26 @@ use crate::unique::{
     WhenActive,
 };
 
-/// What was asked for.
+/// What the caller asked for, as stored with the job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Body {
     /// The args: a JSON array, byte for byte as it was sent.
     pub args: Box<str>,
     /// The meta: a JSON object, byte for byte as it was sent.
     pub meta: Box<str>,
-    /// When to try again.
+    /// When a failed attempt is tried again.
     pub retry: RetryPolicy,
-    /// The effective unique policy, written out.
+    /// The effective unique policy, with presets expanded; `None` when the job has no policy.
     pub unique: Option<UniquePolicy>,
     /// Labels.
     pub tags: Vec<String>,
-    /// JSON pointers of values in args and meta that nobody but the worker is shown.
+    /// JSON pointers of the values in args and meta that only the worker is shown.
     pub sensitive: Vec<String>,
-    /// Attributes this server gives no meaning to: a JSON object that is echoed (OJS core 5.4). `{}` when there are none.
+    /// Unknown attributes, stored and echoed as sent (OJS core 5.4): a JSON object, `{}` when there are none.
     pub extra: Box<str>,
     /// Digest of the whole request; present when the caller chose the id.
     pub request_digest: Option<[u8; 32]>,
-    /// Whom the job comes after; a request says nothing of it.
+    /// The jobs that this one replaced or follows; decided at admission, never part of a request.
     pub lineage: Lineage,
 }
 
@@ -57,7 +59,7 @@ impl Default for Body {
     }
 }
 
-/// Stored bytes that are not what this program wrote.
+/// A stored record that cannot be read: its bytes are not what this program writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Corrupt(pub String);
 
@@ -132,7 +134,7 @@ struct StoredRetry {
     dead_letter: bool,
 }
 
-/// A policy as it is read: [`PolicySpec`], member by member.
+/// A policy as it is read from storage: the members of [`PolicySpec`].
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct StoredPolicy {
@@ -176,8 +178,8 @@ impl From<StoredPolicy> for PolicySpec {
     }
 }
 
-/// A policy as it is written: what differs from the defaults, without a detour over owned texts, for this is done once
-/// per job.
+/// A policy as it is written to storage: its key or dimensions, and what else differs from the defaults. It is
+/// serialised by reference, without owned strings, because this runs once per job.
 struct WrittenPolicy<'a>(&'a UniquePolicy);
 
 impl Serialize for WrittenPolicy<'_> {
@@ -250,7 +252,7 @@ impl Serialize for Ids<'_> {
     }
 }
 
-/// Ids as they were written; what does not parse was never one.
+/// Parses stored ids. Text that does not parse never was an id, and is skipped.
 fn ids(texts: &[String]) -> Vec<JobId> {
     texts.iter().filter_map(|text| JobId::parse(text, "").ok()).collect()
 }
@@ -264,7 +266,7 @@ impl<F: Fn() -> I, I: Iterator<Item = &'static str>> Serialize for Names<F> {
 }
 
 impl Body {
-    /// The stored form.
+    /// Encodes the body into its stored form.
     ///
     /// # Errors
     /// When `args`, `meta` or `extra` is not JSON text.
@@ -353,7 +355,7 @@ fn unhex(text: &str) -> Result<[u8; 32], Corrupt> {
     hex::parse(text).ok_or_else(|| Corrupt("a digest is not 64 hexadecimal digits".to_owned()))
 }
 
-/// A retry policy written out in full, as a spec that builds the same policy again.
+/// A spec with every member set, from which the same retry policy can be built again.
 impl From<&RetryPolicy> for RetrySpec {
     fn from(policy: &RetryPolicy) -> Self {
         Self {

@@ -1,8 +1,8 @@
 //! Canonical JSON: one text for every way of writing one value, so that equal things hash equally (SEMANTICS 2).
 //!
-//! The form is RFC 8785 (JCS) over values whose strings and object names were put in Unicode NFC first. The reader is
-//! our own because a key must see what common readers hide: names given twice, the digits of an integer, lone
-//! surrogates, depth.
+//! The form is RFC 8785 (JCS) over values whose strings and object names were put in Unicode NFC first. The parser
+//! is our own, because a key must see what common JSON parsers hide: duplicate names, the digits of an integer,
+//! lone surrogates, depth.
 
 mod read;
 mod write;
@@ -19,14 +19,14 @@ pub(crate) use write::{Rule, put_exact, put_json, put_members, put_text};
 
 /// A JSON value as it was written, borrowing from the text where nothing had to be unescaped.
 ///
-/// [`Json::parse`] bounds the depth; what walks a tree relies on that.
+/// [`Json::parse`] bounds the nesting depth; code that walks a tree recursively relies on that.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Json<'a> {
     /// `null`.
     Null,
     /// `true` or `false`.
     Bool(bool),
-    /// A number, by its literal.
+    /// A number, kept as its literal.
     Number(Number<'a>),
     /// A string, unescaped, not normalised.
     Text(Cow<'a, str>),
@@ -48,7 +48,7 @@ impl<'a> Number<'a> {
 
     /// The nearest double; infinite beyond a double's range.
     pub fn value(self) -> f64 {
-        // Unreachable fallback: JSON's grammar of numbers is a part of what `f64` parses.
+        // Unreachable fallback: `f64` parses every number that JSON's grammar allows.
         self.0.parse().unwrap_or(f64::NAN)
     }
 
@@ -59,7 +59,7 @@ impl<'a> Number<'a> {
 }
 
 impl<'a> Json<'a> {
-    /// Reads one JSON text (RFC 8259, strictly). `pointer` is where the text stands in the job, e.g. `/args`; it is
+    /// Parses one JSON text, strictly (RFC 8259). `pointer` is the text's place in the job, such as `/args`; it is
     /// put before the pointer of every refusal.
     ///
     /// # Errors
@@ -69,7 +69,7 @@ impl<'a> Json<'a> {
         read::parse(text).map_err(|refused| refused.under(pointer))
     }
 
-    /// The member of that name, when this is an object that has one; of several, the first.
+    /// The value of the member called `name`, if this is an object that has one; of duplicate members, the first.
     pub fn get(&self, name: &str) -> Option<&Json<'a>> {
         match self {
             Self::Object(members) => members.iter().find(|(its, _)| its == name).map(|(_, value)| value),
@@ -82,11 +82,11 @@ impl<'a> Json<'a> {
         if let Self::Text(text) = self { Some(text) } else { None }
     }
 
-    /// The canonical text of a value that is to be part of a key. `pointer` is where the value stands in the job.
+    /// The canonical text of a value that becomes part of a unique key. `pointer` is the value's place in the job.
     ///
     /// # Errors
-    /// `invalid_request` with the value's pointer for a name given twice (also when two become equal by NFC), an
-    /// integer literal beyond ±(2^53−1), and a number beyond a double's range.
+    /// `invalid_request` with the value's pointer for a duplicate name (also when two names become equal by NFC),
+    /// an integer literal beyond ±(2^53−1), and a number beyond a double's range.
     pub fn canonical(&self, pointer: &str) -> Result<String, Invalid> {
         let mut text = String::new();
         put_json(self, Rule::Key, &mut text).map_err(|refused| refused.under(pointer))?;
@@ -94,7 +94,7 @@ impl<'a> Json<'a> {
     }
 }
 
-/// Where canonical text goes.
+/// A destination for canonical text: a string or a hash.
 pub trait Sink {
     /// Appends `text`.
     fn put(&mut self, text: &str);
@@ -106,7 +106,8 @@ impl Sink for String {
     }
 }
 
-/// SHA-256 of canonical text. It comes in pieces of a few bytes, which the hasher is better given together.
+/// SHA-256 of canonical text. The text arrives in pieces of a few bytes and is buffered, because the hasher is
+/// faster on large blocks.
 pub(crate) struct Hashed {
     hasher: Sha256,
     gathered: [u8; Self::ROOM],
@@ -140,8 +141,8 @@ impl Sink for Hashed {
     }
 }
 
-/// How many bytes come before the first that a JSON string may not have as it is: a quote, a backslash, a control
-/// character. Looks at many at once.
+/// The number of leading bytes that a JSON string may contain unescaped: up to the first quote, backslash or
+/// control character. Checks 16 bytes at a time.
 pub(crate) fn plain_length(bytes: &[u8]) -> usize {
     let is_special = |byte: &u8| *byte < 0x20 || *byte == b'"' || *byte == b'\\';
     let mut at = 0;
@@ -154,17 +155,18 @@ pub(crate) fn plain_length(bytes: &[u8]) -> usize {
     at + rest.iter().position(is_special).unwrap_or(rest.len())
 }
 
-/// SHA-256 of the canonical form of any value: tells whether two args are the same, also those that no key may be
-/// made of. Integers and numbers that a double cannot hold count by their digits, names given twice count each.
+/// SHA-256 of the canonical form of any value: equal digests mean equal args, even args of which no key may be made.
+///
+/// Integers and numbers that a double cannot hold count by their digits; each occurrence of a duplicate name counts.
 pub fn digest(value: &Json<'_>) -> [u8; 32] {
     let mut hashed = Hashed::new();
-    // This rule refuses nothing.
+    // `Rule::Digest` refuses nothing.
     let _ = put_json(value, Rule::Digest, &mut hashed);
     hashed.finish()
 }
 
-/// The JSON pointers, below `pointer`, of at most `most` places where two values differ; never the values. Empty
-/// exactly when the [digests](digest) are equal.
+/// The JSON pointers, below `pointer`, of the places where two values differ, at most `most`; never the values.
+/// Empty exactly when the [digests](digest) are equal.
 pub fn differences(left: &Json<'_>, right: &Json<'_>, pointer: &str, most: usize) -> Vec<String> {
     let mut found = Differences { path: pointer.to_owned(), found: Vec::new(), most };
     found.compare(left, right);
@@ -235,7 +237,7 @@ impl Differences {
         }
     }
 
-    /// Compares one level further in; a value that has no counterpart differs.
+    /// Compares two values one level down, at `token`. A value without a counterpart differs.
     fn below(&mut self, token: &str, left: Option<&Json<'_>>, right: Option<&Json<'_>>) {
         let length = self.path.len();
         self.path.push('/');
@@ -248,7 +250,7 @@ impl Differences {
     }
 }
 
-/// Equality of two values of which at most one is a container.
+/// Whether two values are equal that are neither two arrays nor two objects.
 fn same_leaf(left: &Json<'_>, right: &Json<'_>) -> bool {
     match (left, right) {
         (Json::Null, Json::Null) => true,
@@ -275,8 +277,8 @@ pub(crate) fn nfc(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// The order of object names (RFC 8785, 3.2.3): by UTF-16 code units, which differs from the order of UTF-8's bytes
-/// where a name beyond the basic plane meets one of U+E000 to U+FFFF.
+/// The order of object names (RFC 8785, 3.2.3): by UTF-16 code units. It differs from the order of UTF-8 bytes when
+/// a name with a character beyond the Basic Multilingual Plane is compared with one in U+E000 to U+FFFF.
 pub(crate) fn utf16_order(left: &str, right: &str) -> Ordering {
     if left.is_ascii() || right.is_ascii() {
         left.cmp(right)
@@ -285,12 +287,12 @@ pub(crate) fn utf16_order(left: &str, right: &str) -> Ordering {
     }
 }
 
-/// The name that a reference token of a JSON pointer stands for (RFC 6901).
+/// The member name that a reference token of a JSON pointer stands for (RFC 6901).
 pub fn token_name(token: &str) -> Cow<'_, str> {
     if token.contains('~') { token.replace("~1", "/").replace("~0", "~").into() } else { token.into() }
 }
 
-/// Appends the reference token of a name to a JSON pointer (RFC 6901).
+/// Appends `name` to a JSON pointer as a reference token, without the slash (RFC 6901).
 pub fn push_token(pointer: &mut String, name: &str) {
     for char in name.chars() {
         match char {
@@ -301,7 +303,7 @@ pub fn push_token(pointer: &mut String, name: &str) {
     }
 }
 
-/// `refused` as seen from one container further out.
+/// The refusal as seen from the enclosing container: `token` is put before its pointer.
 fn inside(refused: Invalid, token: &str) -> Invalid {
     let mut step = String::from("/");
     push_token(&mut step, token);
@@ -334,7 +336,7 @@ mod tests {
                     assert_eq!(plain_length(&bytes), at);
                 }
             }
-            // The neighbours of the special ones are plain, and so is what is beyond ASCII.
+            // The neighbours of the special characters are plain, and so is everything beyond ASCII.
             for plain in [b'!', b'#', b'[', b']', 0x20, 0x7f, 0x80, 0xff] {
                 assert_eq!(plain_length(&vec![plain; length]), length);
             }

@@ -1,5 +1,7 @@
-//! Crons: jobs that a schedule offers. Every tick, a skipped one included, is one decision over the cron's document,
-//! which moves its last tick; so it is taken once, however many servers look at it, and nobody is elected.
+//! Crons: schedules that offer jobs.
+//!
+//! Every tick, even a skipped one, is one decision over the cron's document, which records the last tick. So a tick
+//! is decided once, however many servers attempt it, and no leader is elected.
 
 mod fire;
 mod record;
@@ -20,34 +22,34 @@ use self::fire::{Cause, Firing, fire};
 pub use self::record::{Cron, Decision, Overlap, Tick, template_bytes};
 pub use self::schedule::Schedule;
 
-/// After so long a cron that could not tick is looked at again.
+/// How long a cron that could not tick rests before it is looked at again.
 const STOPPED_REST: Duration = Duration::from_secs(60);
 
-/// What somebody wants a cron to be.
+/// A cron as its caller wants it to be.
 #[derive(Clone, Debug)]
 pub struct Registration {
-    /// When it ticks.
+    /// The cron expression: when it ticks.
     pub expression: String,
-    /// The zone of the expression's wall-clock times.
+    /// The time zone of the expression's wall-clock times.
     pub timezone: String,
-    /// The two, understood.
+    /// The expression and the time zone, parsed.
     pub schedule: Schedule,
-    /// What happens to a tick while an earlier job has not ended.
+    /// What a tick does while the job of an earlier tick has not ended.
     pub overlap: Overlap,
-    /// Whether it ticks at all.
+    /// Whether the cron is enabled.
     pub enabled: Enabled,
-    /// What it is for.
+    /// A description, for people.
     pub description: Option<String>,
-    /// The job.
+    /// The job that each tick offers.
     pub offer: Offer,
 }
 
-/// What a registration says of whether the cron ticks.
+/// How a registration decides whether the cron is enabled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Enabled {
-    /// A new one does so. One that is there stays as it is: an operator may have said otherwise since it was registered.
+    /// Applies to a new cron. An existing one stays as it is: an operator may have changed it since it was registered.
     AtFirst(bool),
-    /// It does so from now on, whoever said otherwise.
+    /// Applies from now on, whatever was set before.
     FromNow(bool),
 }
 
@@ -58,7 +60,7 @@ impl Default for Enabled {
 }
 
 impl Enabled {
-    /// Whether the cron ticks then; `known` is whether it did so, if it was there.
+    /// Whether the cron is enabled after the registration. `known` is whether it was before, if it existed.
     const fn of(self, known: Option<bool>) -> bool {
         match (self, known) {
             (Self::AtFirst(_), Some(known)) => known,
@@ -67,34 +69,34 @@ impl Enabled {
     }
 }
 
-/// What becomes different about a cron; the rest stays.
+/// A change to a cron. What is `None` stays as it is.
 #[derive(Clone, Debug, Default)]
 pub struct Change {
-    /// Whether it ticks at all.
+    /// Whether the cron is enabled.
     pub enabled: Option<bool>,
-    /// When it ticks.
+    /// The cron expression: when it ticks.
     pub expression: Option<String>,
-    /// The zone of the expression's wall-clock times.
+    /// The time zone of the expression's wall-clock times.
     pub timezone: Option<String>,
-    /// What happens to a tick while an earlier job has not ended.
+    /// What a tick does while the job of an earlier tick has not ended.
     pub overlap: Option<Overlap>,
 }
 
-/// What became of a registration.
+/// The outcome of a registration.
 #[derive(Clone, Debug)]
 pub struct Registered {
     /// The cron as it is now.
     pub cron: Cron,
-    /// Whether there was none of that name.
+    /// Whether there was no readable cron of that name.
     pub is_new: bool,
-    /// Whether it was all that before; then nothing was written.
+    /// Whether the cron was already exactly as asked for; then nothing was written.
     pub is_same: bool,
-    /// Whether the name is taken by a cron whose queue the caller does not see, which must not see this one either. Nothing was
-    /// written.
+    /// Whether the name belongs to a cron whose queue the caller may not see; the caller must not be shown that
+    /// cron either. Nothing was written.
     pub is_anothers: bool,
 }
 
-/// The document of a cron.
+/// The key of a cron's document.
 pub fn key(name: &CronName) -> DocumentKey {
     DocumentKey::new(DocumentKind::Cron, name.as_str())
 }
@@ -108,9 +110,11 @@ fn save(draft: &mut Draft, name: &CronName, cron: &Cron) {
     draft.set_document(&key(name), Some(cron.encode()));
 }
 
-/// Registers a cron, or makes the one of that name what is asked for. Its history and its job in progress stay; so does
-/// its next tick if the schedule does, so that a program that registers its crons at every start loses no tick, and enables
-/// none that an operator has disabled meanwhile.
+/// Registers a cron, or changes the existing one of that name into what is asked for.
+///
+/// Its history and its job in progress stay; so does its next tick if the schedule is unchanged. So a program that
+/// registers its crons at every start loses no tick, and with [`Enabled::AtFirst`] re-enables none that an operator
+/// has disabled meanwhile.
 ///
 /// # Errors
 /// [`Missing`] when the snapshot lacks the cron.
@@ -120,19 +124,19 @@ pub fn register(
     wanted: &Registration,
 ) -> Result<Result<Registered, Corrupt>, Missing> {
     let now = draft.now();
-    // One that cannot be read is begun anew: what was asked for is at hand, only the history is lost.
+    // A document that cannot be read is replaced: all that was asked for is at hand, only the history is lost.
     let document = draft.document(&key(name))?;
     let due = document.as_ref().and_then(|document| document.due);
     let known = document.and_then(|document| Cron::decode(&document.text).ok());
     let is_new = known.is_none();
-    // In the commit that would make it another one: whoever looked before may have seen none.
+    // Checked in the commit that would overwrite the cron: an earlier look may have found none.
     if let Some(cron) = known.as_ref().filter(|cron| is_hidden(cron, wanted.offer.sight().queues)) {
         let cron = cron.clone();
         return Ok(Ok(Registered { cron, is_new: false, is_same: false, is_anothers: true }));
     }
     if let Some(cron) = &known
         && cron.is(wanted)
-        // Else it could not tick, and is looked at again at once.
+        // If they differ, the cron could not tick and rests; registering it makes it due at once.
         && due == cron.next_tick.map(Timestamp::from_micros)
     {
         return Ok(Ok(Registered { cron: cron.clone(), is_new: false, is_same: true, is_anothers: false }));
@@ -153,8 +157,8 @@ pub fn register(
     Ok(Ok(Registered { cron, is_new, is_same: false, is_anothers: false }))
 }
 
-/// Has a cron tick by this schedule from now on, or not at all. One that ticks by it already keeps its next tick, also where that is
-/// due and nobody has decided it yet.
+/// Sets the schedule of a cron and whether it is enabled. A cron that already ticks by this schedule keeps its next
+/// tick, even one that is due and not yet decided.
 fn set_schedule(
     cron: &mut Cron,
     enabled: bool,
@@ -175,13 +179,14 @@ fn set_schedule(
     }
 }
 
-/// Whether the cron's jobs go to a queue that the caller does not see. One that cannot be read is there for who sees them all.
+/// Whether the cron's jobs go to a queue that the caller does not see. An unreadable cron is visible only to
+/// callers that see every queue.
 fn is_hidden(cron: &Cron, queues: &Queues) -> bool {
     *queues != Queues::All && !cron.offer().is_ok_and(|offer| queues.include(offer.queue.name()))
 }
 
-/// The cron, if its jobs go to one of these queues. In the commit that acts on it: whoever looked before may have seen another of
-/// that name.
+/// Loads the cron if its jobs go to one of these queues. Called in the commit that acts on the cron, because an
+/// earlier look may have seen another one of that name.
 fn load_seen(
     draft: &mut Draft,
     name: &CronName,
@@ -193,8 +198,8 @@ fn load_seen(
     }))
 }
 
-/// Changes a cron; none when there is none of that name, or it is of none of the `queues`. Ticks that passed while it was
-/// disabled are not made up for.
+/// Changes a cron; `None` when no cron of that name is in one of the `queues`. Ticks missed while it was disabled
+/// are not made up for.
 ///
 /// # Errors
 /// [`Missing`] when the snapshot lacks the cron.
@@ -211,7 +216,7 @@ pub fn change(
     };
     let now = draft.now();
     cron.overlap = wanted.overlap.unwrap_or(cron.overlap);
-    // What is not named stays as it is now: since the caller looked, another may have changed it.
+    // What is not named keeps its present value: somebody else may have changed it since the caller looked.
     let expression = wanted.expression.clone().unwrap_or_else(|| cron.expression.clone());
     let timezone = wanted.timezone.clone().unwrap_or_else(|| cron.timezone.clone());
     let schedule = match Schedule::parse(&expression, &timezone) {
@@ -224,8 +229,8 @@ pub fn change(
     Ok(Some(Ok(cron)))
 }
 
-/// Deletes a cron. The jobs it has admitted stay. Gives back what it was; none when there is none of that name, or it is of none
-/// of the `queues`.
+/// Deletes a cron and returns it; `None` when no cron of that name is in one of the `queues`. The jobs it has
+/// admitted stay.
 ///
 /// # Errors
 /// [`Missing`] when the snapshot lacks the cron.
@@ -241,20 +246,20 @@ pub fn remove(
     Ok(found)
 }
 
-/// What a look at a cron came to.
+/// The outcome of looking at a cron that may be due.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Looked {
     /// There is no such cron, or its time has not come.
     NotDue,
     /// Its tick was decided.
     Ticked(Tick),
-    /// It cannot tick now: what is stored of it cannot be read. It is looked at again a little later, for another program, or
-    /// this one with other zones, may be able to.
+    /// It cannot tick now: its stored form cannot be read. It is looked at again a little later, because another
+    /// program, or this one with other time zone data, may be able to read it.
     Stopped(Corrupt),
 }
 
-/// Decides the tick whose time has come. However late it is and however many have passed since, it is one tick; the next
-/// is the first after now (OJS cron 7.3).
+/// Decides a due tick. However late it is, and however many ticks have passed since, it is one tick; the next is
+/// the first after now (OJS cron 7.3).
 ///
 /// # Errors
 /// [`Missing`] when the snapshot lacks something.
@@ -290,11 +295,11 @@ pub fn tick(draft: &mut Draft, name: &CronName) -> Result<Looked, Missing> {
     Ok(Looked::Ticked(ticked))
 }
 
-/// The cron after a tick by hand, and what became of that; or why what is stored cannot be read.
+/// The cron after a tick by hand, and the outcome of that tick; or why the stored cron cannot be read.
 pub type Triggered = Result<(Cron, Tick), Corrupt>;
 
-/// Does now, by hand, what a tick does; the schedule goes on as it would. None when there is no such cron, or it is of
-/// none of the `queues`; one that is disabled can be triggered.
+/// Ticks now, by hand; the schedule goes on unchanged. `None` when no cron of that name is in one of the `queues`.
+/// A disabled cron can be triggered.
 ///
 /// # Errors
 /// [`Missing`] when the snapshot lacks something.
@@ -309,7 +314,7 @@ pub fn trigger(draft: &mut Draft, name: &CronName, queues: &Queues) -> Result<Op
         Err(corrupt) => return Ok(Some(Err(corrupt))),
     };
     let now = draft.now();
-    // No chance in it: the decision may be taken several times before it has loaded all it needs.
+    // The id must not be random: the decision may be retaken several times until all it needs is loaded.
     let decided = cron.run_count + cron.skip_count;
     let hash = Sha256::digest(format!("{} by hand {decided}", cron.incarnation));
     let firing = Firing { name, offer, tick: now, id: job_id(now, &hash), cause: Cause::Operator };
@@ -322,7 +327,7 @@ pub fn trigger(draft: &mut Draft, name: &CronName, queues: &Queues) -> Result<Op
     }))
 }
 
-/// The id of a tick's job: of the cron's incarnation and the tick, and nothing else.
+/// The id of a tick's job, derived from the tick's time and `hash` alone: retaking the decision gives the same id.
 fn job_id(tick: Timestamp, hash: &[u8]) -> JobId {
     let bytes = hash.first_chunk::<16>().copied().unwrap_or_default();
     JobId::derived(tick, u128::from_be_bytes(bytes))

@@ -1,5 +1,7 @@
-//! A job that is kept to be offered later: a cron's template, a step that waits for others. It was parsed when it came;
-//! what is kept is the whole of the offer, its key included, and it goes through the one admission path in the end.
+//! Offers stored to be admitted later: a cron's template, a workflow step that waits for others.
+//!
+//! The request was parsed when it arrived. The whole offer is stored, its unique key included, and in the end it
+//! goes through the one admission path.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,7 +43,7 @@ struct Stored {
     key: Option<String>,
     #[serde(default)]
     inspect: bool,
-    /// Patterns of the queues that its caller sees; all of them without.
+    /// Patterns of the queues that its caller sees; absent when it sees all of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     queues: Option<Vec<String>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -56,7 +58,7 @@ enum StoredStart {
     OnActivation,
 }
 
-/// In microseconds.
+/// A time or a delay, in microseconds.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum StoredWhen {
@@ -95,12 +97,12 @@ pub fn encode(offer: &Offer) -> Result<String, Corrupt> {
     let body = String::from_utf8(offer.body.to_vec()).map_err(|error| Corrupt(error.to_string()))?;
     let stored = Stored {
         job_type: offer.job_type.to_string(),
-        // As stored: it may be a tenant's.
+        // The stored name, which may carry a tenant's prefix.
         queue: offer.queue.as_str().to_owned(),
         priority: offer.priority,
         start: match offer.start {
             Start::Now => None,
-            // Who keeps an offer for later holds nothing back for others that go on.
+            // A stored offer holds no job back: `Held` is decided anew when the job is offered.
             Start::Later(when) | Start::Held(when) => Some(StoredStart::Later(when.into())),
             Start::OnActivation => Some(StoredStart::OnActivation),
         },
@@ -155,23 +157,23 @@ pub fn decode(bytes: &[u8]) -> Result<Offer, Corrupt> {
         inspect: stored.inspect,
         queues: stored.queues.map_or(Queues::All, |patterns| Queues::Only(patterns.into())),
         limit: stored.limit,
-        // A queue's bound holds back those who offer jobs from outside: what was promised before it was full goes on.
+        // A queue's bound holds back new offers from outside; what was accepted before the queue was full goes on.
         bounded: false,
         awaited: false,
-        // Whoever offered it has been answered.
+        // The original request has been answered.
         once: None,
     })
 }
 
-/// Offers a job on behalf of nobody who could be answered. The outcome is counted, and a duplicate is recorded with its holder
-/// in the same commit, as coming from `source`.
+/// Offers a job when no caller waits for an answer. The outcome is counted, and a duplicate is recorded on its
+/// holder in the same commit, with `source` as its sender.
 pub(crate) fn offer(draft: &mut Draft, offer: &Offer, source: &str) -> Result<Outcome, Missing> {
     let outcome = enqueue(draft, offer)?;
     note(draft, offer, &outcome, source)?;
     Ok(outcome)
 }
 
-/// Counts what became of an offer, and records a duplicate with its holder.
+/// Counts the outcome of an offer, and records a duplicate on its holder.
 pub(crate) fn note(draft: &mut Draft, offer: &Offer, outcome: &Outcome, source: &str) -> Result<(), Missing> {
     let (job_type, queue) = (offer.job_type.clone(), offer.queue.clone());
     draft.count(Offered { job_type, queue, outcome: outcome.name() });

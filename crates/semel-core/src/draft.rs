@@ -1,9 +1,9 @@
-//! Load, decide, apply: what a decision reads, what it writes, and the overlay that lets the later decisions of one
-//! group see the earlier ones.
+//! Load, decide, apply: what a decision reads, what it writes, and the overlay through which the later decisions of
+//! a group see the earlier ones.
 //!
-//! A decision is an ordinary function over a [`Draft`]. It asks for what it needs; when the snapshot lacks it the
-//! decision stops with [`Missing`], the driver loads what was asked for, and the decision is taken again. Everything
-//! it read is fenced by version as soon as it writes anything.
+//! A decision is an ordinary function over a [`Draft`]. When the snapshot lacks something it asks for, the decision
+//! stops with [`Missing`], the driver loads what was asked for, and the decision is taken again. As soon as a
+//! decision writes anything, its commit checks the version of everything it read.
 
 mod aside;
 mod depth;
@@ -40,7 +40,7 @@ use self::undo::Undo;
 use self::write::push_one;
 pub use self::write::{Expect, Group, Offered, Record, Write};
 
-/// A version after `previous`, at `now`: it repeats neither after deletion nor after a restore (SEMANTICS 1).
+/// The version after `previous`, at `now`: it repeats neither after deletion nor after a restore (SEMANTICS 1).
 pub const fn next_version(previous: u64, now: Timestamp) -> u64 {
     let micros = now.as_micros();
     let floor = if micros > 0 { micros as u64 } else { 0 };
@@ -53,16 +53,16 @@ pub struct Draft {
     missing: Reads,
     group: Group,
     undo: Vec<Undo>,
-    /// Jobs that began or ceased to wait in queues whose depth was loaded, by the decision that moved them.
+    /// Changes to the number of jobs waiting in queues whose depth was loaded, each with the decision that made it.
     depths: Vec<(u32, QueueName, i64)>,
-    /// Queues with a bound that decisions have added to.
+    /// Bounded queues that jobs were added to, each with the decision that added them.
     met: Vec<(u32, QueueName)>,
-    /// Whether the present decision has taken back a part of itself.
+    /// Whether the present decision has rolled back a part of itself.
     went_back: bool,
-    /// What the present decision looked at before it took itself back as a whole: it may answer by that.
+    /// What the present decision relied on before it rolled back as a whole: its answer may rest on that.
     taken_back: Vec<Expect>,
     command: u32,
-    /// In which partition the present decision has put its first job.
+    /// The partition of the first job that the present decision minted an id for.
     partition: Option<u16>,
     entropy: u64,
     rows: Arc<AtomicU64>,
@@ -70,8 +70,8 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// Starts a group on `snapshot`. `entropy` seeds the random choices of its decisions (jitter, ids); `rows`
-    /// counts the rows that minted ids number.
+    /// Starts a group on `snapshot`. `entropy` seeds the random choices of its decisions (jitter, ids); `rows` is
+    /// the counter from which minted ids take their row numbers.
     pub fn new(snapshot: Snapshot, entropy: u64, rows: Arc<AtomicU64>) -> Self {
         Self {
             snapshot,
@@ -90,12 +90,12 @@ impl Draft {
         }
     }
 
-    /// The store's time of this group's decisions.
+    /// The store's time, at which this group's decisions are taken.
     pub fn now(&self) -> Timestamp {
         self.snapshot.now
     }
 
-    /// What the group has been decided on so far.
+    /// The snapshot that the group decides on, with its writes so far.
     pub fn snapshot(&self) -> &Snapshot {
         &self.snapshot
     }
@@ -119,8 +119,8 @@ impl Draft {
         self.mint_for(None)
     }
 
-    /// Mints the id of a new job that carries `key`. In a divided store it names the key's partition; jobs without a key that
-    /// one decision makes are in one.
+    /// Mints the id of a new job that carries `key`. In a divided store the id names the key's partition; jobs
+    /// without a key go to the partition of the decision's first job.
     pub fn mint_for(&mut self, key: Option<&UniqueKey>) -> JobId {
         let entropy = self.entropy() as u32;
         let row = self.rows.fetch_add(1, Ordering::Relaxed);
@@ -140,7 +140,7 @@ impl Draft {
         JobId::mint_in(self.snapshot.now, row, entropy, partition, partitions)
     }
 
-    /// Mints an id that numbers no row, and so does not tell how many there are.
+    /// Mints an id that numbers no row, so that it does not reveal how many rows there are.
     pub fn mint_unnumbered(&mut self) -> JobId {
         let row = self.entropy();
         JobId::mint(self.snapshot.now, row, self.entropy() as u32)
@@ -165,14 +165,14 @@ impl Draft {
         Ok(row.job().cloned())
     }
 
-    /// Whether a job that was loaded is in a queue of another tenant. Nothing is relied on by asking: a job stays in
-    /// its queue for all its life.
+    /// Whether a loaded job is in a queue of another tenant. Asking adds no version to rely on: a job never changes
+    /// its queue.
     pub fn is_elsewhere(&self, id: JobId, space: &Namespace) -> bool {
         self.snapshot.peek(id).is_some_and(|(head, _)| !space.owns(&head.queue))
     }
 
-    /// The newest values of a head that came from a key's holders: as this group has written it, or as it was loaded last. Nothing comes to
-    /// rest on the job's own row by asking, so one that was loaded before the holders, and has been written by others since, is not it.
+    /// The newest values of a head from a key's holders: as this group has written it, or as it was loaded last.
+    /// Asking adds no version to rely on, so a row loaded before the holders, and written by others since, is not used.
     pub fn newest(&self, head: Head) -> Head {
         let row = self.snapshot.jobs.get(&head.id);
         let row =
@@ -180,7 +180,7 @@ impl Draft {
         row.cloned().unwrap_or(head)
     }
 
-    /// Who holds a key now, as far as that is loaded. Nothing comes to rest on it: it was read before.
+    /// The loaded holders of a key. Asking adds no version to rely on: the decision has read the key before.
     pub(crate) fn holders_now(&self, key: &UniqueKey) -> &[Head] {
         self.snapshot.peek_key(key).map_or(&[], |view| &view.holders)
     }
@@ -211,7 +211,7 @@ impl Draft {
         Ok(Some(found))
     }
 
-    /// Why an id that is no job's cannot become one's. Known once [`full`](Self::full) has said that there is no such job.
+    /// Why an id that is no job's cannot become one's; known once [`full`](Self::full) has returned `None`.
     pub fn spent(&self, id: JobId) -> Option<Spent> {
         self.snapshot.jobs.get(&id).and_then(|row| row.spent)
     }
@@ -240,8 +240,8 @@ impl Draft {
         }
     }
 
-    /// Has the holders of a key loaded once more: what was loaded after them says that one of them is gone. A decision
-    /// that writes relies on what was there at first, and is taken anew.
+    /// Asks for the holders of a key to be loaded once more: a row loaded after them shows that one of them is
+    /// gone. A decision that writes still relies on the version loaded first, so its commit fails and it is taken again.
     pub fn look_again(&mut self, read: KeyRead) -> Missing {
         self.missing.keys.push(read);
         Missing
@@ -263,13 +263,13 @@ impl Draft {
         Ok(row.clone())
     }
 
-    /// Adds a new job, whose id was `minted` by this draft or chosen by the caller. Its version is set here.
+    /// Adds a new job, whose id was `minted` by this draft or chosen by the caller. Sets the job's version.
     pub fn insert(&mut self, mut head: Head, body: Bytes, minted: bool) {
         head.version = self.next_version(0);
         let id = head.id;
         self.move_depth(&head.queue, i64::from(waits(head.state)));
         match (minted, head.key) {
-            // A later decision of this group may have its id from the document of whoever awaits it.
+            // A later decision of this group may find the id in the document of what awaits the job.
             (true, _) if head.awaited => {
                 self.put_row(&head, &body);
             }
@@ -284,22 +284,22 @@ impl Draft {
         self.write(Write::Insert { head, body, minted });
     }
 
-    /// Has later decisions of this group find a new job by its id.
+    /// Lets later decisions of this group find a new job by its id.
     pub(crate) fn keep_row(&mut self, head: &Head, body: &Bytes) {
-        // One with a unique key is found by its key's holders.
+        // A new job in `fresh` has a unique key, and is found through its key's holders.
         if !self.snapshot.jobs.contains_key(&head.id) && !self.snapshot.fresh.contains_key(&head.id) {
             self.put_row(head, body);
         }
     }
 
-    /// The row of a new job whose id the caller chose: it must not exist yet.
+    /// Adds the row of a new job whose id the caller chose. The commit checks that the row does not exist yet.
     fn insert_chosen(&mut self, head: &Head, body: &Bytes) {
         if self.put_row(head, body) {
             self.group.expect.push(Expect { record: Record::Job(head.id), version: 0 });
         }
     }
 
-    /// Puts the row of a new job into the overlay. Says whether this decision had not looked at its id.
+    /// Puts the row of a new job into the overlay. Returns whether this decision had not looked at its id.
     fn put_row(&mut self, head: &Head, body: &Bytes) -> bool {
         let id = head.id;
         let row = Row {
@@ -315,7 +315,7 @@ impl Draft {
         is_unseen
     }
 
-    /// Gives a job's head new values, and sets the version of `head` to its new one. The head must have come from this draft.
+    /// Gives a job's head new values, and sets `head.version`. The head must have come from this draft.
     pub fn update(&mut self, head: &mut Head) {
         self.snapshot.unfold(head.id);
         let previous = self.snapshot.jobs.get(&head.id).and_then(|row| row.head.as_ref());
@@ -347,7 +347,7 @@ impl Draft {
         self.write(Write::Update { head: head.clone() });
     }
 
-    /// Replaces or removes a job's note.
+    /// Replaces a job's note, or removes it when `text` is `None`.
     pub fn note(&mut self, job: JobId, kind: NoteKind, text: Option<Bytes>) {
         self.snapshot.unfold(job);
         if let Some(row) = self.snapshot.jobs.get_mut(&job) {
@@ -360,7 +360,7 @@ impl Draft {
         self.write(Write::Note { job, kind, text });
     }
 
-    /// Keeps the id of a request that `job` absorbed. [`full`](Self::full) must have said that there is no such job.
+    /// Marks the id of a request that `job` absorbed as spent. [`full`](Self::full) must have returned `None` for it.
     pub fn spend(&mut self, id: JobId, job: JobId, digest: Option<[u8; 32]>) {
         if let Some(row) = self.snapshot.jobs.get_mut(&id) {
             expect_row(&mut self.group, self.command, id, row);
@@ -371,7 +371,7 @@ impl Draft {
         self.group.writes.push(Write::Spend { id, job, digest });
     }
 
-    /// Gives an id free that was spent.
+    /// Frees an id that was spent.
     pub fn free(&mut self, id: JobId) {
         if let Some(row) = self.snapshot.jobs.get_mut(&id) {
             self.undo.push(Undo::Row(id, Some(Box::new(row.clone()))));
@@ -381,10 +381,10 @@ impl Draft {
         self.group.writes.push(Write::Free { id });
     }
 
-    /// Deletes a finished job's body and notes, and its head unless it is to be remembered.
+    /// Deletes a finished job's body and notes, and its head too unless `remember` says until when to keep it.
     pub fn forget(&mut self, head: &Head, remember: Option<Timestamp>) {
         if remember.is_some() {
-            // Whoever has seen the whole job relies on its version; without this it would stay what it was.
+            // Moves the version: decisions that have read the whole job must not commit on what is gone.
             self.update(&mut head.clone());
         }
         if let Some(row) = self.snapshot.jobs.get_mut(&head.id) {
@@ -402,7 +402,7 @@ impl Draft {
         self.write(Write::Forget { job: head.id, remember });
     }
 
-    /// Gives a queue new settings.
+    /// Writes a queue's settings under a new version.
     pub fn set_queue(&mut self, mut row: QueueRow) {
         row.version = self.next_version(row.version);
         let before = self.snapshot.queues.insert(row.name.clone(), (row.clone(), self.command));
@@ -410,7 +410,7 @@ impl Draft {
         self.write(Write::Queue { row });
     }
 
-    /// Tells the log what happened to a job.
+    /// Appends an event about a job to the log.
     pub fn tell(&mut self, kind: EventKind, head: &Head, amount: u32) {
         let event = Event {
             kind,
@@ -423,7 +423,7 @@ impl Draft {
         self.tell_of(event);
     }
 
-    /// Tells the log what happened to something that is no job.
+    /// Appends an event that need not be about a job.
     pub fn tell_of(&mut self, event: Event) {
         push_one(&mut self.group.events, event);
     }
@@ -432,7 +432,7 @@ impl Draft {
         push_one(&mut self.group.writes, write);
     }
 
-    /// Ends a decision and hands out its writes. The next decision sees them.
+    /// Ends a decision and returns its writes. The next decision sees them.
     pub fn finish(&mut self) -> Group {
         self.command += 1;
         self.partition = None;
@@ -441,13 +441,13 @@ impl Draft {
         let mut group = std::mem::take(&mut self.group);
         group.keep_last_of_lists();
         if std::mem::take(&mut self.went_back) {
-            // What was looked at before and after may be there twice.
+            // Records that were read both before and after going back may be listed twice.
             let mut seen = HashSet::new();
             group.expect.retain(|expect| seen.insert(expect.record.clone()));
         }
         if group.writes.is_empty() {
-            // An answer that writes nothing is right at the moment of the load, unless it was taken on top of a write that
-            // would be applied to other holders too: then they must be those that were loaded.
+            // An answer that writes nothing is right at the moment of the load, unless it rests on a write of this
+            // batch that applies whatever becomes of the key's other holders: then those must still be the loaded ones.
             let keys = &self.snapshot.keys;
             let is_mixed = |key: &UniqueKey| {
                 keys.get(key).is_some_and(|view| view.is_mixed) && !is_planted(Bug::MixedNotChecked)
@@ -460,7 +460,7 @@ impl Draft {
         group
     }
 
-    /// Takes back what the present decision has written so far.
+    /// Rolls back what the present decision has written so far.
     pub fn roll_back(&mut self) {
         while let Some(undo) = self.undo.pop() {
             undo.take_back(&mut self.snapshot);
@@ -473,7 +473,7 @@ impl Draft {
         self.partition = None;
     }
 
-    /// What the decision that stopped with [`Missing`] asked for. It is taken anew, and looks at everything once more.
+    /// Takes what the decision that stopped with [`Missing`] asked for. It is taken again, and reads all anew.
     pub fn take_missing(&mut self) -> Reads {
         self.taken_back.clear();
         std::mem::take(&mut self.missing)

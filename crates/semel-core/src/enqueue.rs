@@ -1,4 +1,4 @@
-//! Admission of a batch: every job offered, by whatever way, comes through here. A single job is a batch of one.
+//! Admission of a batch: every job offered, in whatever way, passes through here. A single job is a batch of one.
 
 mod absorb;
 mod kind;
@@ -36,7 +36,7 @@ pub fn enqueue_batch(draft: &mut Draft, offers: &[Offer], mode: Mode) -> Result<
     let mut missing = false;
     for (index, offer) in offers.iter().enumerate() {
         match enqueue(draft, offer) {
-            // Going on finds what else is missing, in one go.
+            // Going on finds what else is missing, in one pass.
             Err(Missing) => missing = true,
             Ok(mut outcome) if mode == Mode::AllOrNothing && outcome.is_refused() && !missing => {
                 if !is_planted(Bug::BatchHalfApplied) {
@@ -45,12 +45,12 @@ pub fn enqueue_batch(draft: &mut Draft, offers: &[Offer], mode: Mode) -> Result<
                 if let Some(outcome) = refused_alone(draft, offer)? {
                     return Ok(Batch::Refused { index, outcome });
                 }
-                // A job that goes with the batch is never named.
+                // Never name a job of this very batch: it is not stored.
                 let is_gone = |id| outcomes.iter().any(|earlier: &Outcome| earlier.inserted() == Some(id));
                 if outcome.absorbed_by().is_some_and(is_gone) {
                     outcome.hide_holder();
                 }
-                // Nor is one told to be as the batch would have left it.
+                // Show the holder as it is stored, not as the batch would have left it.
                 if let Some(identity) = &offer.unique {
                     outcome.show_as_stored(draft.holders_now(&identity.key));
                 }
@@ -62,9 +62,10 @@ pub fn enqueue_batch(draft: &mut Draft, offers: &[Offer], mode: Mode) -> Result<
     if missing { Err(Missing) } else { Ok(Batch::Done(outcomes)) }
 }
 
-/// The refusal of a batch's item by what was there before the batch, where its duplicates start windows again: nothing of a
-/// refused batch is stored, but whoever was turned away has been. None where it is no duplicate by itself, and then nothing
-/// was written.
+/// Decides a batch's refused item again, against what was stored before the batch, if its duplicates renew a window.
+///
+/// Nothing of a refused batch is stored, but its caller was turned away, which renews the window. `None` when the
+/// item is no duplicate by itself; then nothing was written.
 fn refused_alone(draft: &mut Draft, offer: &Offer) -> Result<Option<Outcome>, Missing> {
     if !offer.unique.as_ref().is_some_and(|identity| identity.policy.slides()) {
         return Ok(None);
@@ -90,7 +91,7 @@ pub fn enqueue(draft: &mut Draft, offer: &Offer) -> Result<Outcome, Missing> {
     Ok(outcome)
 }
 
-/// The decision, for a request that was not answered before under its `Idempotency-Key`.
+/// Decides a request that was not answered before under its `Idempotency-Key`.
 fn decide(draft: &mut Draft, offer: &Offer) -> Result<Outcome, Missing> {
     if let Some(id) = offer.id
         && let Some(answer) = answered_before(draft, offer, id)?
@@ -134,14 +135,15 @@ fn decide(draft: &mut Draft, offer: &Offer) -> Result<Outcome, Missing> {
         Some(refused) => refused,
         None => act(draft, offer, identity, admission, heads.clone(), named, fence)?,
     };
-    // A duplicate like any other. One that cannot be read is none.
+    // A mismatch is a duplicate like any other and renews the window. If the holder cannot be read there is no mismatch.
     if policy.slides() && matches!(outcome, Outcome::Mismatch { .. }) {
         renew_windows(draft, heads);
     }
     Ok(outcome)
 }
 
-/// Does what was decided: `named` is the holder that the answer names, `heads` are those that are waited for or renewed.
+/// Acts on the admission. `named` is the holder that the answer names; `heads` are the holders that a follow-up
+/// waits for, or whose windows are renewed.
 fn act(
     draft: &mut Draft,
     offer: &Offer,
@@ -182,13 +184,13 @@ fn act(
     }
 }
 
-/// Where a new job is put.
+/// The state and times in which a new job is stored.
 struct Placing {
     state: State,
     available_at: Timestamp,
     role: Role,
     burned_until: Option<Timestamp>,
-    /// Whether the job takes over those who waited for another.
+    /// Whether the job inherits the waiters of a job it replaced.
     awaited: bool,
 }
 
@@ -213,14 +215,14 @@ impl Placing {
         placing
     }
 
-    /// Of a follow-up: its own time is what the end of the run looks at.
+    /// The placing of a follow-up. The end of the run looks at the follow-up's own time.
     fn behind_a_run(offer: &Offer, now: Timestamp) -> Self {
         Self { state: State::Pending, role: Role::FollowUp, ..Self::of(offer, now) }
     }
 
     fn start_at(&mut self, at: Timestamp, now: Timestamp) {
         self.available_at = at.max(now);
-        // One that is to be activated stays so: the time is what its activation looks at.
+        // A job that waits for an activation stays pending; the activation looks at the time.
         if self.state != State::Pending {
             self.state = if at > now { State::Scheduled } else { State::Available };
         }
@@ -233,7 +235,7 @@ impl Placing {
     }
 }
 
-/// Nobody is in the way: creates the job, if there is room for it.
+/// Creates a job that no holder blocks, if its queue has room.
 fn create_unblocked(draft: &mut Draft, offer: &Offer, fence: u64) -> Result<Outcome, Missing> {
     if let Some(depth) = no_room(draft, offer)? {
         return Ok(Outcome::QueueFull(depth));
@@ -242,8 +244,10 @@ fn create_unblocked(draft: &mut Draft, offer: &Offer, fence: u64) -> Result<Outc
     create(draft, offer, &placing, Lineage::default(), fence).map(|head| Outcome::Created(Box::new(head)))
 }
 
-/// How full the job's queue is, if another job may not wait in it. A duplicate is never asked, nor a job that takes the place of
-/// one that waits there. Whoever is told that there is room adds to the queue: two who see the last of it at once meet.
+/// The depth of the job's queue, if no further job may wait in it.
+///
+/// Not checked for a duplicate, nor for a job that takes the place of one waiting there. If there is room, the
+/// decision moves the record of the queue's bound, so that two decisions that see the last place at once conflict.
 pub(crate) fn no_room(draft: &mut Draft, offer: &Offer) -> Result<Option<Depth>, Missing> {
     let Some((bound, waiting)) = room(draft, offer)? else { return Ok(None) };
     if !bound.admits(waiting) {
@@ -253,7 +257,7 @@ pub(crate) fn no_room(draft: &mut Draft, offer: &Offer) -> Result<Option<Depth>,
     Ok(None)
 }
 
-/// The bound of a job's queue and how many wait in it, if it has one.
+/// The bound of the job's queue and how many jobs wait in it; `None` if it has no bound.
 fn room(draft: &mut Draft, offer: &Offer) -> Result<Option<(Backpressure, u64)>, Missing> {
     if !offer.bounded {
         return Ok(None);
@@ -309,14 +313,14 @@ fn create(
     let body = lineage.put_in(&offer.body);
     draft.insert(head.clone(), body.clone(), offer.id.is_none());
     if offer.once.is_some() {
-        // The same request again, in this very group, has its id from the document.
+        // The same request, repeated within this group, finds the id in the document of its `Idempotency-Key`.
         draft.keep_row(&head, &body);
     }
     draft.tell_of(Event::of_admission(&head));
     Ok(head)
 }
 
-/// Starts the windows of these holders again.
+/// Renews the sliding windows of these holders.
 pub(crate) fn renew_windows(draft: &mut Draft, holders: Vec<Head>) {
     let now = draft.now();
     for holder in holders {

@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-/// Which rule of input an offer breaks. The server maps each to one OJS code and status.
+/// The kind of rule that an input breaks. The server maps each to one OJS code and status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum InvalidKind {
-    /// The text is not JSON, or not a JSON a job can carry (OJS `invalid_payload`, 400).
+    /// The text is not JSON, or is JSON that a job cannot carry (OJS `invalid_payload`, 400).
     Payload,
     /// A value breaks a rule (OJS `invalid_request`, 400).
     Request,
@@ -21,17 +21,17 @@ pub enum InvalidKind {
 /// A refused input: which value, why, and what to do instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Invalid {
-    /// Which rule.
+    /// The kind of rule that is broken.
     pub kind: InvalidKind,
     /// JSON pointer (RFC 6901) of the value inside the job as it was sent, e.g. `/options/unique/states/0`.
     pub pointer: String,
     /// What is wrong and what to send instead. Names the place, never the caller's secret values.
     pub message: String,
-    /// What else is wrong in the same way, where that is told at once.
+    /// Further flaws of the same kind, where all are reported at once.
     pub also: Vec<Flaw>,
 }
 
-/// A place where something is wrong.
+/// A flaw: where something is wrong, and what.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flaw {
     /// JSON pointer (RFC 6901) of the value inside the job as it was sent.
@@ -50,7 +50,7 @@ impl Invalid {
         Self::new(InvalidKind::Request, pointer, message)
     }
 
-    /// Text that is not a JSON a job can carry.
+    /// Text that is not JSON, or is JSON that a job cannot carry.
     pub fn payload(pointer: impl Into<String>, message: impl Into<String>) -> Self {
         Self::new(InvalidKind::Payload, pointer, message)
     }
@@ -65,7 +65,7 @@ impl Invalid {
         Self::new(InvalidKind::TooLarge, pointer, message)
     }
 
-    /// Args that do not fit the schema of their template; none when they do.
+    /// Args that do not fit the schema of their template; `None` when there are no flaws.
     pub fn schema(flaws: Vec<Flaw>) -> Option<Self> {
         let mut flaws = flaws.into_iter();
         let Flaw { pointer, message } = flaws.next()?;
@@ -78,7 +78,7 @@ impl Invalid {
         self.placed(|pointer| pointer.insert_str(0, prefix))
     }
 
-    /// The same refusal, its places named otherwise.
+    /// The same refusal with every pointer rewritten by `name`.
     #[must_use]
     pub fn placed(mut self, name: impl Fn(&mut String)) -> Self {
         name(&mut self.pointer);
@@ -86,7 +86,7 @@ impl Invalid {
         self
     }
 
-    /// What is wrong, and what else, with the places of the latter.
+    /// The message, followed by the further flaws with their pointers.
     pub fn whole_message(&self) -> String {
         let mut message = self.message.clone();
         for Flaw { pointer, message: also } in &self.also {

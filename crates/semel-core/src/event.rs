@@ -1,61 +1,61 @@
-//! What happened to jobs, crons and workflows, as the log tells it. One record per commit, written in that commit.
+//! Events: what happened to jobs, crons and workflows. Each commit writes one record of its events to the log.
 
 use crate::ident::{CronName, JobId, JobType, QueueName};
 use crate::job::Head;
 use crate::state::State;
 use crate::unique::UniqueKey;
 
-/// What happened. Stored by number; frozen.
+/// The kind of an event. Stored by number; frozen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum EventKind {
-    /// Admitted; it may be waiting for an activation, but not for a time.
+    /// A job was admitted, to run at once or after an activation, but not at a later time.
     Enqueued = 0,
-    /// Became available by its time or an activation.
+    /// The job became available by its time or an activation.
     Available = 1,
     /// A worker was granted a lease.
     Started = 2,
-    /// Ended well.
+    /// The job ended well.
     Completed = 3,
     /// A run failed and will be tried again.
     Retrying = 4,
-    /// Ended badly.
+    /// The job ended badly.
     Discarded = 5,
-    /// Ended unstarted because its time was over.
+    /// The job ended because it was still waiting when its `expires_at` passed.
     Expired = 6,
-    /// Ended by a caller or operator.
+    /// A caller or operator cancelled the job.
     Cancelled = 7,
-    /// Ended because a newer job with its key took its place.
+    /// The job ended because a newer job with its key took its place.
     Replaced = 8,
     /// A worker gave it back, or lost its lease.
     Requeued = 9,
-    /// A later request of the same key put its payload in this job.
+    /// A later request with the same key overwrote this job's args and meta.
     Amended = 10,
-    /// An operator took the key from it.
+    /// An operator released the job's unique key.
     KeyReleased = 11,
-    /// Requests were answered with this job because they were its duplicates; the amount says how many.
+    /// Requests were answered with this job as its duplicates; the amount is their number.
     Deduplicated = 12,
-    /// A run failed; what becomes of the job is the next event.
+    /// A run failed; the next event says what becomes of the job.
     Failed = 13,
-    /// Admitted to run at a later time.
+    /// A job was admitted to run at a later time.
     Scheduled = 14,
-    /// Requests were refused because they were duplicates of this job; the amount says how many.
+    /// Requests were refused as duplicates of this job; the amount is their number.
     DuplicateRejected = 15,
-    /// Requests were refused because they had this job's key and another payload; the amount says how many.
+    /// Requests were refused because they had this job's key and another payload; the amount is their number.
     PayloadMismatched = 16,
-    /// A cron's tick admitted a job. The amount is 1 where somebody asked for the tick by hand.
+    /// A cron's tick admitted a job. The amount is 1 if the tick was triggered by hand.
     CronTriggered = 17,
-    /// A cron's tick admitted none. The amount is the number of the [`Skip`].
+    /// A cron's tick admitted no job. The amount is the number of the [`Skip`].
     CronSkipped = 18,
     /// A workflow was created.
     WorkflowStarted = 19,
-    /// A step of a workflow ended well. The amount is its number.
+    /// A step of a workflow ended well. The amount is the step's number.
     WorkflowStepCompleted = 20,
-    /// Every step of a workflow ended well. The amount is how long it took in milliseconds, as for the next two.
+    /// Every step of a workflow ended well. The amount is its duration in milliseconds, as for the next two.
     WorkflowCompleted = 21,
     /// Every step of a workflow has ended, and some badly.
     WorkflowFailed = 22,
-    /// Somebody cancelled a workflow.
+    /// A workflow was cancelled.
     WorkflowCancelled = 23,
 }
 
@@ -88,17 +88,18 @@ impl EventKind {
         Self::WorkflowCancelled,
     ];
 
-    /// Whether it tells that a job was admitted.
+    /// Whether the event is a job's admission.
     pub const fn is_admission(self) -> bool {
         matches!(self, Self::Enqueued | Self::Scheduled)
     }
 
-    /// Whether it tells of a job's end.
+    /// Whether the event is a job's end.
     pub const fn is_end(self) -> bool {
         matches!(self.has_ended(), Some(true))
     }
 
-    /// Whether the job it is about has ended when it happens; none where it may have or not. One that has ended may be sent back.
+    /// Whether the job has ended once this event has happened; `None` where it may or may not have. A dead letter
+    /// may be sent back later.
     pub const fn has_ended(self) -> Option<bool> {
         match self {
             Self::Completed | Self::Discarded | Self::Expired | Self::Cancelled | Self::Replaced => {
@@ -126,10 +127,10 @@ impl EventKind {
         }
     }
 
-    /// What is told of a holder whose duplicates came.
+    /// The kinds that report duplicates of a holder.
     pub const DUPLICATES: [Self; 3] = [Self::Deduplicated, Self::DuplicateRejected, Self::PayloadMismatched];
 
-    /// Whether it is about a workflow, whose id it then has in place of a job's.
+    /// Whether the event is about a workflow; the workflow's id then stands in place of a job's.
     pub const fn is_of_workflow(self) -> bool {
         matches!(
             self,
@@ -158,7 +159,7 @@ impl EventKind {
 pub enum Skip {
     /// The job of an earlier tick has not ended.
     Overlap = 0,
-    /// The job's own unique policy answered with one that was there already.
+    /// The job was a duplicate: its unique policy answered with an existing job.
     Duplicate = 1,
     /// The job was refused.
     Rejected = 2,
@@ -169,38 +170,39 @@ impl Skip {
     pub const ALL: [Self; 3] = [Self::Overlap, Self::Duplicate, Self::Rejected];
 }
 
-/// What stands between a cron's name and a job's type, in neither of which it can be.
+/// Separates a cron's name from a job type; neither can contain it.
 const BETWEEN: char = '/';
 
 /// One thing that happened to one job, cron or workflow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// What.
+    /// What happened.
     pub kind: EventKind,
-    /// To which job. Of a cron's tick: the job it admitted, or would have. Of a workflow: its id, which is one like a
-    /// job's.
+    /// The job it happened to. For a cron's tick: the job that the tick admitted, or would have. For a workflow:
+    /// the workflow's id, which has the form of a job's.
     pub job: JobId,
-    /// The job's type, behind the [cron's name](Self::cron) if it is about a cron's tick. The log has one shape of
-    /// record for all, and this is the text in it that is the teller's own. Of a workflow as a whole: its form.
+    /// The job's type. For a cron's tick it is prefixed with the [cron's name](Self::cron), because all records of
+    /// the log have one shape and this is its only free text. For a workflow as a whole: the workflow's form.
     pub job_type: JobType,
-    /// The job's queue; of a workflow as a whole that of the step named first.
+    /// The job's queue; for a workflow as a whole, the queue of the step named first.
     pub queue: QueueName,
-    /// The attempt it happened in; 0 before the first. Of an admission: half of its key's mark ([`Self::admits_with`]).
+    /// The attempt in which it happened; 0 before the first. For an admission: half of its key's mark
+    /// ([`Self::admits_with`]).
     pub attempt: u32,
-    /// How long the run took in milliseconds, or how long the next one is to wait, or how many duplicates, or what the
-    /// kind says; 0 where nothing of it applies. Of an admission: the other half of the mark.
+    /// The milliseconds that the run took or that the next run waits, the number of duplicates, or what the kind
+    /// says; 0 where none applies. For an admission: the other half of the mark.
     pub amount: u32,
 }
 
-/// What the log knows a key by: its first 64 bits. An admission has no attempt and no amount, so they stand there, and
-/// whoever reads the log finds the jobs that carried a key when nothing else remembers them.
+/// The mark of a key in the log: its first 64 bits. An admission has no attempt and no amount, so their fields hold
+/// the mark; a reader of the log finds the jobs that carried a key by it when nothing else remembers them.
 fn mark(key: &UniqueKey) -> [u32; 2] {
     let [a, b, c, d, e, f, g, h, ..] = *key.as_bytes();
     [u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h])]
 }
 
 impl Event {
-    /// What became of a tick of a cron, whose job is of that type, in that queue.
+    /// The event of a cron's tick, whose job has that type and queue.
     pub fn of_tick(
         kind: EventKind,
         cron: &CronName,
@@ -213,7 +215,7 @@ impl Event {
         Self { kind, job, job_type, queue: queue.clone(), attempt: 0, amount }
     }
 
-    /// That a job was admitted. A key that its policy does not disclose leaves no mark.
+    /// The event of an admission. A key that the job's policy does not disclose leaves no mark.
     pub fn of_admission(head: &Head) -> Self {
         let kind = if head.state == State::Scheduled { EventKind::Scheduled } else { EventKind::Enqueued };
         let disclosed = head.key.as_ref().filter(|_| head.hold.is_disclosed());
@@ -222,42 +224,42 @@ impl Event {
         Self { kind, job: head.id, job_type, queue, attempt, amount }
     }
 
-    /// The attempt it happened in; 0 before the first.
+    /// The attempt in which it happened; 0 before the first.
     pub const fn attempt(&self) -> u32 {
         if self.kind.is_admission() { 0 } else { self.attempt }
     }
 
-    /// Whether it admitted a job that carries the key: as sure as 64 bits of it are.
+    /// Whether the event admitted a job that carries the key, up to a collision of the key's first 64 bits.
     pub fn admits_with(&self, key: &UniqueKey) -> bool {
         let its = [self.attempt, self.amount];
         self.kind.is_admission() && its != [0, 0] && its == mark(key)
     }
 
-    /// The cron's name, if it is about a cron's tick.
+    /// The cron's name, if the event is a cron's tick.
     pub fn cron(&self) -> Option<&str> {
         self.job_type.as_str().split_once(BETWEEN).map(|(cron, _)| cron)
     }
 
-    /// The job's type, or a workflow's form.
+    /// The job's type, or the workflow's form.
     pub fn type_name(&self) -> &str {
         let text = self.job_type.as_str();
         text.split_once(BETWEEN).map_or(text, |(_, job_type)| job_type)
     }
 }
 
-/// Where a reader of the log stands who has read up to a cursor.
+/// How the cursor of a reader relates to the events that the log still has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Everything after it is there.
+    /// Everything after the cursor is kept.
     Kept,
-    /// Some of what came after it was dropped: whoever goes on from here misses events.
+    /// Some events after the cursor were dropped: a reader that goes on from here misses them.
     TooOld,
-    /// The log has not come so far: the cursor is of another log, or of what a restored copy does not have.
+    /// The log has not reached the cursor, which is from another log, or from a part that a restored copy does not have.
     Ahead,
 }
 
-/// Where `cursor` stands in a log of which everything after `kept_after` is kept and whose last place is `newest`.
-/// Cursor 0 is the beginning of whatever is kept, and never too old.
+/// Compares `cursor` with a log that keeps everything after `kept_after` and whose last place is `newest`. Cursor 0
+/// is the beginning of whatever is kept, and never too old.
 pub const fn place(cursor: u64, kept_after: u64, newest: u64) -> Place {
     if cursor > newest {
         Place::Ahead

@@ -1,4 +1,4 @@
-//! What would happen to a job if it were offered now, and why. The very decision of an admission, taken and dropped.
+//! What would happen to a job if it were offered now, and why: the real admission decision, taken and rolled back.
 
 use std::sync::Arc;
 
@@ -9,18 +9,20 @@ use crate::state::StateSet;
 use crate::time::Timestamp;
 use crate::unique::{Disclose, OnConflict, admit};
 
-/// What would happen, and what that rests on.
+/// The decision on a job that is not really offered, and what the decision rests on.
 #[derive(Clone, Debug)]
 pub struct Explanation {
     /// The decision's time.
     pub now: Timestamp,
-    /// What would become of the job; the job in it was not created.
+    /// What would become of the job. A job that it names as created does not exist.
     pub outcome: Outcome,
-    /// Every stored job that carries the key and is there for the caller, newest first; cut short when there are too many.
+    /// Every stored job that carries the key and is visible to the caller, newest first; incomplete when there are
+    /// too many.
     pub holders: Vec<Head>,
     /// Whether there are more holders than one commit may touch.
     pub too_many: bool,
-    /// What would become of it under each strategy that the rest of the policy can be combined with; the jobs in it were not created.
+    /// The outcome under each strategy that the rest of the policy can be combined with; jobs named as created do
+    /// not exist.
     pub strategies: Vec<(OnConflict, Outcome)>,
     /// Whether the holders may be shown: the strictest of the policy, every blocking holder's own and the caller's
     /// scope (SEMANTICS 4).
@@ -45,7 +47,7 @@ pub fn explain(draft: &mut Draft, offer: &Offer) -> Result<Explanation, Missing>
         disclose = disclose.max(policy.disclose());
         disclose = disclose.max(admit(policy, &holders, now, sight).disclose());
         strategies = under_each_strategy(draft, offer, identity)?;
-        // The caller's own strategy is one of them: what would happen and what is listed under it are one decision.
+        // The caller's own strategy is among them: what would happen and what is listed for it are one decision.
         own = strategies.iter().find(|(strategy, _)| *strategy == policy.on_conflict()).cloned();
         holders.retain(|holder| sight.sees(&holder.queue));
         holders.sort_by_key(|holder| std::cmp::Reverse((holder.created_at, holder.id)));
@@ -74,7 +76,7 @@ fn under_each_strategy(
         let offer = Offer { unique: Some(identity), ..offer.clone() };
         match enqueue(draft, &offer) {
             Ok(outcome) => outcomes.push((strategy, outcome)),
-            // What all of them lack is loaded at once.
+            // What all of them lack is loaded in one go.
             Err(Missing) => is_missing = true,
         }
         draft.roll_back();

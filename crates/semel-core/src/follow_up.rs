@@ -1,9 +1,9 @@
-//! Who waits for the end of a run: skip what is already going to happen, but never lose the last request (SEMANTICS 4,
-//! `follow_up`).
+//! Follow-ups: skip what is already going to happen, but never lose the last request (SEMANTICS 4, `follow_up`).
 //!
-//! Mostly one follow-up waits for one run. But policies of callers differ, and runs are given back, so that several may wait for
-//! several: then they stand in one line. Every run names the first of it, and each of it the next: the end of the last run lets the
-//! first go, and whoever of them ends lets go the next.
+//! Mostly one follow-up waits for one run. But callers' policies differ, and runs are given back, so several
+//! follow-ups may wait for several runs. Then they stand in one line: every run names the first follow-up in line,
+//! and each follow-up names the next. The end of the last run releases the first in line, and the end of each
+//! releases the next.
 
 use crate::draft::{Draft, KeyRead, Missing};
 use crate::ident::JobId;
@@ -12,8 +12,9 @@ use crate::life;
 use crate::planted::{Bug, is_planted};
 use crate::state::{Event, State, StateSet, next};
 
-/// A run that `follow_up` waited for has ended, in this very commit: the first in line becomes available, or scheduled while its
-/// own time lies ahead, unless another started holder of its key is still under way; then all of them wait for that one too.
+/// Releases the follow-up of a run that has ended, in the commit that ends it: the first in line becomes available,
+/// or scheduled while its own time lies ahead. If another started holder of the key has not ended, the whole line
+/// waits for that one too.
 pub(crate) fn release(draft: &mut Draft, follow_up: JobId) -> Result<(), Missing> {
     let Some(waiting) = draft.head(follow_up)?.filter(waits) else {
         return Ok(());
@@ -29,14 +30,14 @@ pub(crate) fn release(draft: &mut Draft, follow_up: JobId) -> Result<(), Missing
     Ok(())
 }
 
-/// Has a follow-up that was created in this very decision wait for the runs of its key.
+/// Makes a follow-up that was created in this very decision wait for the runs of its key.
 pub(crate) fn wait(draft: &mut Draft, follow_up: Head) -> Result<(), Missing> {
     Parties::of(draft, follow_up)?.link(draft);
     Ok(())
 }
 
-/// A released follow-up met another run of its key when it was to be claimed: it waits for that run as well. Says
-/// whether it does.
+/// Makes a released follow-up that met another run of its key when it was to be claimed wait for that run as well.
+/// Returns whether it waits.
 ///
 /// # Errors
 /// [`Missing`] when the snapshot lacks the job or its key.
@@ -57,21 +58,21 @@ pub fn hold_again(draft: &mut Draft, id: JobId) -> Result<bool, Missing> {
     Ok(true)
 }
 
-/// Whether the job waits for the end of a run.
+/// Whether the job is a follow-up that still waits for the end of a run.
 fn waits(head: &Head) -> bool {
     head.role == Role::FollowUp && head.state == State::Pending
 }
 
-/// The live holders of a key whose ends are waited for, and those who wait.
+/// The live holders of a key: runs that are waited for, and follow-ups that wait.
 struct Parties {
-    /// Those that have begun, but for those in line.
+    /// Holders that have begun, except those in line.
     runs: Vec<Head>,
-    /// In the order in which they go.
+    /// The waiting follow-ups, in the order in which they are released.
     line: Vec<Head>,
 }
 
 impl Parties {
-    /// Of the key of a follow-up that waits.
+    /// The parties of the key of a waiting follow-up.
     fn of(draft: &mut Draft, waiting: Head) -> Result<Self, Missing> {
         let Some(key) = waiting.key else {
             return Ok(Self { runs: Vec::new(), line: vec![waiting] });
@@ -86,8 +87,8 @@ impl Parties {
         runs.retain(Head::has_begun);
         line.push(waiting);
         let now = draft.now();
-        // One that was started before is a run that has not ended: those that were not wait for it too. One that will never be
-        // started is in nobody's way.
+        // A follow-up that was started before is a run that has not ended: unstarted ones wait for it too. An
+        // unstarted one that has expired will never run, and blocks nobody.
         line.sort_by_key(|head| {
             let was_started = head.was_started();
             (!was_started, !was_started && head.is_expired(now), head.created_at, head.id)
@@ -95,7 +96,7 @@ impl Parties {
         Ok(Self { runs, line })
     }
 
-    /// Has every run name the first in line, and each in line the next.
+    /// Makes every run name the first in line, and each follow-up in line the next.
     fn link(&self, draft: &mut Draft) {
         let Some(first) = self.line.first() else { return };
         for run in &self.runs {

@@ -7,7 +7,7 @@ pub const fn digits(byte: u8) -> [u8; 2] {
     [DIGITS[(byte >> 4) as usize], DIGITS[(byte & 0xf) as usize]]
 }
 
-/// What a digit stands for. An upper-case letter is none: what is compared as text has one form.
+/// The value of a lower-case digit. Upper case is refused, because text that is compared must have one form.
 pub const fn value(digit: u8) -> Option<u8> {
     match digit {
         b'0'..=b'9' => Some(digit - b'0'),
@@ -16,7 +16,7 @@ pub const fn value(digit: u8) -> Option<u8> {
     }
 }
 
-/// The digits of bytes.
+/// Encodes bytes as digits.
 pub fn text(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(2 * bytes.len());
     for byte in bytes {
@@ -25,7 +25,7 @@ pub fn text(bytes: &[u8]) -> String {
     text
 }
 
-/// The bytes of a [text]; nothing for one that is not of exactly so many.
+/// Decodes a [text] of exactly `N` bytes; `None` for any other.
 pub fn parse<const N: usize>(text: &str) -> Option<[u8; N]> {
     let (pairs, []) = text.as_bytes().as_chunks::<2>() else { return None };
     if pairs.len() != N {

@@ -1,4 +1,4 @@
-//! Names of things: jobs, types, queues. Each can only be built valid.
+//! Identifiers of jobs, types, queues, crons and workflows. Each is valid once it is built.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -17,13 +17,13 @@ use crate::time::Timestamp;
 
 /// A job's id: a UUIDv7, shown in lower case (OJS core 5.1).
 ///
-/// An id minted here carries the number of its row in 40 of its random bits, so a store that numbers its rows
-/// finds it without an index; a reader must still compare the whole id.
+/// An id minted here carries the number of its row in 40 of its random bits, so a store that numbers its rows finds
+/// the job without an index; a reader must still compare the whole id.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobId(NonZeroU64, u64);
 
 impl JobId {
-    /// Rows an id can number.
+    /// The highest row number that an id can carry.
     pub const ROW_MAX: u64 = (1 << 40) - 1;
 
     /// Mints the id of row `row`, created at `at`. Ids minted with ascending `(at, row)` ascend.
@@ -38,20 +38,20 @@ impl JobId {
         Self::from_u128(millis << 80 | 0x7 << 76 | part << 64 | 0b10 << 62 | row << 22 | rest)
     }
 
-    /// The same in a store of several partitions: of `entropy`, eight bits say in which of them the id's own one is. They tell no
-    /// more than [`PARTITIONS_MAX`](crate::partition::PARTITIONS_MAX) apart.
+    /// Mints an id in a store of several partitions: eight bits of `entropy` tell the id's own partition. They
+    /// distinguish at most [`PARTITIONS_MAX`](crate::partition::PARTITIONS_MAX).
     pub const fn mint_in(at: Timestamp, row: u64, entropy: u32, partition: u16, partitions: u16) -> Self {
         if partitions < 2 {
             return Self::mint(at, row, entropy);
         }
-        // As many bytes lead to it, give or take one, as to any other.
+        // Every partition has the same number of byte values that lead to it, give or take one.
         let (partition, partitions) = (partition as u32 % partitions as u32, partitions as u32);
         let ways = 255_u32.saturating_sub(partition) / partitions + 1;
         let last = partition + partitions * ((entropy >> 8) % ways);
         Self::mint(at, row, (entropy & !0xff) | last)
     }
 
-    /// The id of something that happens at `at` and nowhere else: from a hash of what it is.
+    /// Derives the id of something that happens once, at `at`, from a hash of what it is.
     pub const fn derived(at: Timestamp, hash: u128) -> Self {
         let millis = (at.as_micros().div_euclid(1_000) as u128) & 0xffff_ffff_ffff;
         let upper = (hash >> 64) & 0xfff;
@@ -59,7 +59,8 @@ impl JobId {
         Self::from_u128(millis << 80 | 0x7 << 76 | upper << 64 | 0b10 << 62 | lower)
     }
 
-    /// Every id has a version of 7 in its upper half; bytes that have not are damaged, and become no id that exists.
+    /// The upper half of a valid id contains its version, 7, and so is never zero. Bytes without it are damaged,
+    /// and become an id that no job has.
     const fn from_u128(value: u128) -> Self {
         match NonZeroU64::new((value >> 64) as u64) {
             Some(upper) => Self(upper, value as u64),
@@ -115,14 +116,14 @@ impl JobId {
         id.is_v7().then_some(id)
     }
 
-    /// Whether it is a UUIDv7, as every job's is. What was read from its stored form need not be.
+    /// Whether it is a UUIDv7, as every job id is. An id read from stored bytes need not be.
     pub const fn is_v7(self) -> bool {
         let value = self.as_u128();
         (value >> 76) & 0xf == 0x7 && (value >> 62) & 0b11 == 0b10
     }
 }
 
-/// As text, like everywhere else; [`parse`](JobId::parse) names a place in a request.
+/// Text and serde forms. Unlike [`parse`](JobId::parse), these name no place in a request.
 macro_rules! text_of_id {
     ($($id:ident)*) => {$(
         impl FromStr for $id {
@@ -153,7 +154,7 @@ text_of_id! { JobId WorkflowId }
 
 impl fmt::Display for JobId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        /// Where the digits of each byte are.
+        /// The position of each byte's digits in the text.
         const PLACES: [usize; 16] = [0, 2, 4, 6, 9, 11, 14, 16, 19, 21, 24, 26, 28, 30, 32, 34];
         let mut text = [b'-'; 36];
         for (place, byte) in PLACES.into_iter().zip(self.as_u128().to_be_bytes()) {
@@ -174,12 +175,12 @@ impl fmt::Debug for JobId {
 pub struct WorkflowId(JobId);
 
 impl WorkflowId {
-    /// The workflow of that id.
+    /// The workflow id made of this value.
     pub const fn new(id: JobId) -> Self {
         Self(id)
     }
 
-    /// The id as one of a job's form: where the log tells of a workflow.
+    /// The id in the form of a job's, as the log records it.
     pub const fn as_job(self) -> JobId {
         self.0
     }
@@ -217,7 +218,7 @@ macro_rules! shared_name {
                 &self.0
             }
 
-            /// A name that was checked when it was stored.
+            /// Takes a stored name as it is: it was checked when it was stored.
             pub fn from_stored(text: &str) -> Self {
                 Self(Arc::from(text))
             }
@@ -243,14 +244,14 @@ shared_name! {
 }
 
 shared_name! {
-    /// A cron's name: `^[a-z0-9][a-z0-9.-]*$`, at most 255 bytes (OJS cron 2.2). As stored it may be a tenant's, and says
-    /// so; it shows as the tenant knows it.
+    /// A cron's name: `^[a-z0-9][a-z0-9.-]*$`, at most 255 bytes (OJS cron 2.2). As stored it may carry a tenant;
+    /// it is displayed as that tenant knows it.
     CronName
 }
 
 shared_name! {
-    /// A queue's name: `^[a-z0-9][a-z0-9.-]*$`, at most 128 bytes. As stored it may be a tenant's, and begins with
-    /// `tenant/` then; it shows as the tenant knows it.
+    /// A queue's name: `^[a-z0-9][a-z0-9.-]*$`, at most 128 bytes. As stored it may carry a tenant, as the prefix
+    /// `tenant/`; it is displayed as that tenant knows it.
     QueueName
 }
 
@@ -298,17 +299,17 @@ impl JobType {
 }
 
 impl QueueName {
-    /// The tenant whose queue it is; empty for the default tenant.
+    /// The tenant that owns the queue; empty for the default tenant.
     pub fn tenant(&self) -> &str {
         self.0.split_once(SEPARATOR).map_or("", |(tenant, _)| tenant)
     }
 
-    /// The name without the tenant: what is shown.
+    /// The name without the tenant, as it is displayed.
     pub fn name(&self) -> &str {
         self.0.split_once(SEPARATOR).map_or(&*self.0, |(_, name)| name)
     }
 
-    /// The tenant's queue of this name; one that is some tenant's already stays it.
+    /// The queue of this name in `tenant`. A name that already carries a tenant keeps it.
     #[must_use]
     pub fn within(&self, tenant: &Tenant) -> Self {
         if tenant.is_default() || self.0.contains(SEPARATOR) {
@@ -327,12 +328,12 @@ impl QueueName {
 }
 
 impl CronName {
-    /// The name without the tenant: what is shown.
+    /// The name without the tenant, as it is displayed.
     pub fn name(&self) -> &str {
         Tenant::of_own(&self.0).1
     }
 
-    /// The tenant's cron of this name.
+    /// The cron of this name in `tenant`.
     #[must_use]
     pub fn within(&self, tenant: &Tenant) -> Self {
         Self(Arc::from(tenant.own(self.name())))

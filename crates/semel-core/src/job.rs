@@ -1,4 +1,4 @@
-//! A stored job: the head that decisions read, and the vocabulary around it.
+//! A stored job: the head that decisions read, and the types around it.
 
 mod ended;
 
@@ -14,27 +14,27 @@ use crate::unique::{Hold, UniqueKey, must_remember};
 
 pub use self::ended::KeyMemory;
 
-/// The hot part of a stored job: what admission, claim and settling look at. The immutable rest is the
-/// [`Body`](crate::body::Body), what grows later are its [notes](NoteKind).
+/// The hot part of a stored job: what admission, claim and settling read. The immutable rest is the
+/// [`Body`](crate::body::Body); what is added later are its [notes](NoteKind).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
     /// The job's id.
     pub id: JobId,
     /// The unique key, unless the job has no policy or an operator released it.
     pub key: Option<UniqueKey>,
-    /// What this job's own policy asks to be remembered and disclosed of it.
+    /// What the job's own policy says about remembering and disclosing it.
     pub hold: Hold,
     /// The job's type.
     pub job_type: JobType,
     /// The queue it waits in.
     pub queue: QueueName,
-    /// Which limit it is under, if any.
+    /// The limit the job is under, if any.
     pub lane: Option<Lane>,
     /// Higher runs first: -100..=100.
     pub priority: i8,
     /// Where the job is in its life.
     pub state: State,
-    /// What the job is besides itself.
+    /// Whether the job is an ordinary one or a follow-up.
     pub role: Role,
     /// Runs started so far; a run that was given back does not count (SEMANTICS 3).
     pub attempt: u32,
@@ -44,43 +44,43 @@ pub struct Head {
     pub visibility_ms: u32,
     /// How long one attempt may run, in milliseconds; 0 when the job does not say.
     pub timeout_ms: u32,
-    /// Moves on every write, never repeats (SEMANTICS 1).
+    /// The record's version: moves on every write, never repeats (SEMANTICS 1).
     pub version: u64,
-    /// The newest grant's number; moves at claim and where a lease is burned, nowhere else (SEMANTICS 1).
+    /// The fencing token of the newest grant; moves at claim and when a lease is burned, nowhere else (SEMANTICS 1).
     pub fence: u64,
     /// When the job was admitted.
     pub created_at: Timestamp,
-    /// When the job may run: its place in the queue, or what its timer waits for.
+    /// When the job may run: its place in the queue, or the time its timer waits for.
     pub available_at: Timestamp,
-    /// When the job ends, if it waits then.
+    /// When the job expires if it is still waiting then.
     pub expires_at: Option<Timestamp>,
     /// When the present or last run began.
     pub started_at: Option<Timestamp>,
-    /// When it ended.
+    /// When the job ended.
     pub finished_at: Option<Timestamp>,
     /// When the last duplicate renewed a sliding window (`period_from: last_duplicate`).
     pub renewed_at: Option<Timestamp>,
-    /// Of a live job until when it is to mind a [burned lease](Self::burned_until), of an ended one until when it is
-    /// [kept](Self::kept_until); those two say which it is. Whoever ends a job, or has it live again, sets it anew.
+    /// For a live job, until when it must mind a [burned lease](Self::burned_until); for an ended one, until when
+    /// it is [kept](Self::kept_until). Those two methods tell which it is. Whatever ends or revives a job sets it anew.
     pub until: Option<Timestamp>,
-    /// The present lease; only an active job has one. Apart, so that a job that waits does not make room for it.
+    /// The present lease; only an active job has one. Boxed, so that a waiting job keeps no room for it.
     pub lease: Option<Box<Lease>>,
-    /// The follow-up that waits for this run's end, or waited for it.
+    /// The follow-up that waits, or waited, for the end of this run.
     pub follow_up: Option<JobId>,
     /// How the job ended; only a finished job has one.
     pub ending: Option<Ending>,
-    /// Whether somebody is to be told of its end: its [note](NoteKind::Waiters) says who. Only a live job has it.
+    /// Whether anything is to be told of the job's end: its [note](NoteKind::Waiters) says what. Set only on a live job.
     pub awaited: bool,
 }
 
 impl Head {
-    /// Whether a run of this job has ever been started and not given back.
+    /// Whether a run of this job was ever started and not given back.
     pub const fn was_started(&self) -> bool {
         self.attempt > 0
     }
 
-    /// Whether its work may be under way or half done: a run of it was started, or it is a task, whose steps run without a run of
-    /// its own.
+    /// Whether the job's work may be under way or half done: a run of it was started, or it is a task, whose steps
+    /// run without a run of its own.
     pub fn has_begun(&self) -> bool {
         self.was_started() || self.state == State::Active
     }
@@ -91,19 +91,18 @@ impl Head {
         self.attempt < allowed || (self.attempt == allowed && is_planted(Bug::RetryBeyondMax))
     }
 
-    /// Until when a run whose place this job took, itself or through others, may still go on: when the lease that was
-    /// burned then would have ended. Only a live job has it.
+    /// Until when a run of a job that this one replaced, directly or through others, may still go on: the end of
+    /// the lease that was burned then. `None` unless the job is live.
     pub fn burned_until(&self) -> Option<Timestamp> {
         self.until.filter(|_| self.state.is_live())
     }
 
-    /// Until when the job's body is kept, as it was decided at its end; nothing where that was the default. Only a finished job
-    /// has it.
+    /// Until when the job's body is kept, as decided at its end; `None` where the default applies, and for a live job.
     pub fn kept_until(&self) -> Option<Timestamp> {
         self.until.filter(|_| self.state.is_finished())
     }
 
-    /// Until when a run of this job, or one whose place it took, may go on although its lease is burned now.
+    /// Until when a run of this job, or of one it replaced, may go on if its lease is burned now.
     pub fn run_may_last_until(&self) -> Option<Timestamp> {
         self.lease.as_deref().map(Lease::ends_at).max(self.burned_until())
     }
@@ -118,24 +117,25 @@ impl Head {
         self.finished_at.and_then(|at| purge_at(self.state, at, self.kept_until()))
     }
 
-    /// Until when the head must be kept for its key's sake, by what it says now, whether or not that is over; nothing where it blocks
-    /// nobody with its own policy, and [`Timestamp::MAX`] where there is no end to it.
+    /// Until when the head must be kept for its key's sake, judged by the head alone, whether or not that time has
+    /// passed. `None` when its own policy blocks nobody, [`Timestamp::MAX`] when there is no end.
     pub fn remembered_until(&self) -> Option<Timestamp> {
         must_remember(self, Timestamp::EPOCH).until()
     }
 
-    /// When the job is tried again; only one that failed and waits for that has such a time.
+    /// When the job is retried; `None` unless it failed and waits for its retry.
     pub fn next_attempt(&self) -> Option<Timestamp> {
         (self.state == State::Retryable).then_some(self.available_at)
     }
 
-    /// Whether the job ends at `now` without another run: a waiting job past its `expires_at` (SEMANTICS 3).
+    /// Whether the job ends at `now` without another run: it is still waiting and its `expires_at` has passed
+    /// (SEMANTICS 3).
     pub fn is_expired(&self, now: Timestamp) -> bool {
         self.state.is_live() && self.state != State::Active && self.expires_at.is_some_and(|at| at <= now)
     }
 }
 
-/// What a job is besides itself. Stored by number; frozen.
+/// Whether a job is an ordinary one or a follow-up. Stored by number; frozen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Role {
@@ -190,25 +190,26 @@ impl Ending {
     }
 }
 
-/// The right of one worker to run one attempt.
+/// A lease: the right of one worker to run one attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
-    /// Who holds it; empty when the worker gave no name.
+    /// The worker that holds it; empty when the worker gave no name.
     pub worker: Arc<str>,
-    /// When the job becomes visible to others again unless a heartbeat extends it.
+    /// End of the visibility timeout: the job is available to others from then on, unless a heartbeat extends it.
     pub visible_until: Timestamp,
-    /// When the attempt has run too long; no heartbeat moves this.
+    /// End of the execution timeout; no heartbeat moves it.
     pub run_until: Timestamp,
 }
 
 impl Lease {
-    /// When the lease ends, for whichever reason comes first.
+    /// When the lease ends: at the earlier of the two.
     pub fn ends_at(&self) -> Timestamp {
         self.visible_until.min(self.run_until)
     }
 }
 
-/// The parts of a job that grow after its admission. Each is one small document; stored by number, frozen.
+/// The kinds of notes: the parts of a job that grow after its admission. Each is one small document; stored by
+/// number, frozen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum NoteKind {
@@ -216,19 +217,19 @@ pub enum NoteKind {
     Failures = 0,
     /// What the job returned.
     Result = 1,
-    /// Newer args and meta that a later request put in place of the body's (follow-up).
+    /// Newer args and meta with which a later request overwrote the body's (follow-up).
     Payload = 2,
     /// The duplicates this job has absorbed.
     Duplicates = 3,
-    /// How far the present run has come.
+    /// The progress of the present run.
     Progress = 4,
-    /// When the job was cancelled, activated or released, and by what.
+    /// Which job replaced this one: [`Marks`](crate::trail::Marks).
     Marks = 5,
-    /// Who waits for the job's end, or has waited for it.
+    /// What waits, or has waited, for the job's end.
     Waiters = 6,
-    /// What the jobs of the earlier steps of its workflow returned.
+    /// What the jobs of its workflow's earlier steps returned.
     ParentResults = 7,
-    /// The job for whose end this one was held back: who waits for the end of this one goes on to wait for that.
+    /// The jobs for whose end this one was held back: what waits for the end of this one goes on to wait for those.
     Ahead = 8,
 }
 
@@ -261,7 +262,7 @@ impl NoteKind {
 mod tests {
     use super::Head;
 
-    /// Stores keep one of each waiting job in memory; all else that they keep of one takes some 110 bytes.
+    /// Stores keep a head in memory for each waiting job; everything else they keep of it takes about 110 bytes.
     #[test]
     fn a_head_takes_at_most_224_bytes() {
         assert!(size_of::<Option<Head>>() <= 224, "{}", size_of::<Option<Head>>());

@@ -1,4 +1,4 @@
-//! Who may speak for a run: leases, their tokens, and what a late or foreign request is.
+//! Who may speak for a run: leases, their tokens, and how late or foreign requests are classified.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::slot::Slot;
 use crate::state::{Event, State, next};
 use crate::time::Timestamp;
 
-/// The opaque text that stands for a lease on the wire: the grant's fence.
+/// The opaque text that stands for a lease on the wire: the fencing token of the grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LeaseToken(pub u64);
 
@@ -22,7 +22,7 @@ impl LeaseToken {
     /// Parses a token.
     ///
     /// # Errors
-    /// `invalid_request` at `pointer` for a text no claim has answered.
+    /// `invalid_request` at `pointer` for text that does not have the form of a token.
     pub fn parse(text: &str, pointer: &str) -> Result<Self, Invalid> {
         let digits = text.strip_prefix("l1-").filter(|digits| digits.len() <= 16);
         match digits.map(|digits| u64::from_str_radix(digits, 16)) {
@@ -40,24 +40,24 @@ impl fmt::Display for LeaseToken {
     }
 }
 
-/// Who sends a request about a run. Both parts are optional, because OJS's clients send neither; what is sent must
-/// match.
+/// The sender of a request about a run. Both parts are optional, because OJS clients send neither; a part that is
+/// sent must match.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bearer {
-    /// The lease that fetch answered.
+    /// The lease token that fetch returned.
     pub lease: Option<LeaseToken>,
     /// The worker's id.
     pub worker: Option<Arc<str>>,
 }
 
-/// How a request about a run stands to the job as it is now.
+/// How a request about a run relates to the job as it is now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// It speaks for the current run.
     Current,
-    /// It carries the lease whose run has already been settled, by the same bearer.
+    /// It carries the newest lease, whose run its bearer has already settled.
     Settled,
-    /// It carries a lease that is not the newest: a later grant, a cancellation or a replacement burned it.
+    /// It carries a lease that is not the newest: a later grant, expiry, a cancellation or a replacement burned it.
     Stale,
     /// Another worker holds the lease.
     OtherWorker,
@@ -65,7 +65,7 @@ pub enum Standing {
     NotActive,
 }
 
-/// Decides how a request stands (invariant 4 of docs/ARCHITECTURE.md).
+/// Classifies a request against the job (invariant 4 of docs/ARCHITECTURE.md).
 pub fn standing(head: &Head, bearer: &Bearer) -> Standing {
     if let Some(LeaseToken(fence)) = bearer.lease {
         let is_taken_for_it = is_planted(Bug::LeaseNotChecked)
@@ -87,34 +87,37 @@ pub fn standing(head: &Head, bearer: &Bearer) -> Standing {
     }
 }
 
-/// Whether a text may be the id of a worker. It is put into rows, shown to people and sent to strangers' databases beside what
-/// others ask for, and no text of those may have a zero byte in it.
+/// Whether a text may be a worker's id: not too long, and without control characters.
+///
+/// The id is put into rows, shown to people, and sent to external databases together with other requests' values,
+/// and no text there may contain a zero byte.
 pub fn is_worker_id(text: &str) -> bool {
     text.len() <= WORKER_ID_BYTES_MAX && !text.contains(char::is_control)
 }
 
-/// What a claim fills in for each job it takes. The same for all of them, so that a store can do it without a rule.
+/// What a claim fills in for each job it takes. It is the same for all of them, so a store needs no rule to do it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Grant {
     /// The worker's id, without control characters; empty when it gave none.
     pub worker: Arc<str>,
-    /// How long the lease lasts for a job that does not say, in milliseconds.
+    /// How long a lease lasts, in milliseconds, for a job that does not say.
     pub visibility_ms: u32,
 }
 
 impl Grant {
-    /// The state of a job that was granted.
+    /// The state of a granted job.
     pub const STATE: State = State::Active;
-    /// Where it is filed.
+    /// Where a granted job is filed.
     pub const SLOT: Slot = Slot::Lease;
-    /// What the log tells of it.
+    /// The event that a grant writes to the log.
     pub const EVENT: EventKind = EventKind::Started;
-    /// How long one attempt may run of a job that does not say, in milliseconds.
+    /// How long one attempt may run, in milliseconds, for a job that does not say.
     pub const TIMEOUT_MS: u32 = EXECUTION_DEFAULT_MS;
 
-    /// A grant for `worker`, whose leases last `visibility_ms` for jobs that do not say. Control characters of its id are
-    /// replaced: who checks ids [refuses](is_worker_id) them, and whoever does not must not fail the claims of others.
+    /// A grant for `worker`, whose leases last `visibility_ms` for jobs that do not say. Control characters in the
+    /// id are replaced: callers that check ids [refuse](is_worker_id) them, and one that does not must not make the
+    /// claims of others fail.
     pub fn new(worker: Arc<str>, visibility_ms: Option<u32>) -> Self {
         let worker = match worker.contains(char::is_control) {
             true => worker.replace(char::is_control, "\u{fffd}").into(),
@@ -123,21 +126,22 @@ impl Grant {
         Self { worker, visibility_ms: visibility_ms.unwrap_or(VISIBILITY_DEFAULT_MS) }
     }
 
-    /// Whether two grants differ in nothing but whom they are for.
+    /// Whether two grants are equal except for the worker.
     pub fn differs_in_worker_alone(&self, other: &Self) -> bool {
-        // Taken apart, so that what is added to a grant is thought of here.
+        // Destructured, so that a field added to `Grant` must be considered here.
         let Self { worker: _, visibility_ms } = self;
         *visibility_ms == other.visibility_ms
     }
 }
 
-/// What a job says of itself in milliseconds, or `default` where it does not say: where that is 0.
+/// A job's own value in milliseconds, or `default` where the job does not say, which is 0.
 pub(crate) const fn own_or(own: u32, default: u32) -> u32 {
     if own == 0 { default } else { own }
 }
 
-/// Why a ready job is not granted; the engine settles it at once. The scripts and statements by which stores grant tell it by
-/// number; frozen with those.
+/// Why a ready job is not granted. The engine settles it at once.
+///
+/// The scripts and statements by which stores grant report the reason by number; the numbers are frozen with them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Unclaimable {
@@ -147,14 +151,14 @@ pub enum Unclaimable {
     Exhausted = 1,
     /// It is a follow-up, and another run of its key is under way.
     Overlaps = 2,
-    /// It is under a limit, which is not the store's to look at.
+    /// It is under a limit, which a store may not check itself.
     Limited = 3,
-    /// It is not filed as ready. No template meets one.
+    /// It is not filed as ready. No claim template meets such a job.
     NotReady = 4,
 }
 
 impl Unclaimable {
-    /// The reason of that number, as a template tells it.
+    /// The reason of that number, as a claim template reports it.
     pub const fn from_code(code: u8) -> Option<Self> {
         match code {
             0 => Some(Self::Expired),
@@ -180,12 +184,12 @@ pub fn grant(head: &Head, grant: &Grant, now: Timestamp, runs_of_key: bool) -> R
     match head.lane {
         None => grant_limited(head, grant, now, runs_of_key),
         Some(_) if is_planted(Bug::LimitedGranted) => grant_limited(head, grant, now, runs_of_key),
-        // What else may speak against it is looked at where its limit is.
+        // Whatever else may speak against it is checked together with its limit.
         Some(_) => Err(Unclaimable::Limited),
     }
 }
 
-/// Grants a lease on a ready job, whose limit, if it is under one, has been looked at.
+/// Grants a lease on a ready job whose limit, if any, has been checked.
 ///
 /// # Errors
 /// Why it may not be granted.

@@ -1,4 +1,4 @@
-//! What moves a job outside of a run: its time, a caller, an operator.
+//! What moves a job outside of a run: time, a caller, an operator.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::time::Timestamp;
 use crate::trail::Payload;
 use crate::unique::{Admission, UniqueKey, admit, must_remember};
 
-/// CANCEL: ends a live job. A run that is under way is told at its next heartbeat, and its late ACK is refused.
+/// CANCEL: ends a live job. A run under way is told at its next heartbeat, and its late ACK is refused.
 ///
 /// # Errors
 /// [`Missing`] when the snapshot lacks the job.
@@ -28,7 +28,7 @@ pub fn cancel(draft: &mut Draft, id: JobId, bearer: &Bearer) -> Result<Settled, 
     let Some(mut head) = draft.head(id)? else {
         return Ok(Settled::Refused(Refusal::NotFound));
     };
-    // Whoever names no run, or one that has ended, cancels the job all the same.
+    // A request that names no run, or one that has ended, still cancels the job.
     match standing(&head, bearer) {
         Standing::Stale => return Ok(Settled::Refused(Refusal::StaleLease(head.state))),
         Standing::OtherWorker => return Ok(Settled::Refused(Refusal::OtherWorker)),
@@ -40,7 +40,7 @@ pub fn cancel(draft: &mut Draft, id: JobId, bearer: &Bearer) -> Result<Settled, 
     }
 }
 
-/// As [`cancel`], but a job that runs is left alone.
+/// As [`cancel`], but leaves a running job alone.
 ///
 /// # Errors
 /// [`Missing`] when the snapshot lacks the job.
@@ -68,8 +68,8 @@ pub(crate) fn cancel_head(
     Ok(Ok(()))
 }
 
-/// ACTIVATE: a pending job becomes available, or scheduled while its time lies ahead. A follow-up is released by the end of
-/// a run and nothing else.
+/// ACTIVATE: makes a pending job available, or scheduled while its time lies ahead. A follow-up is released by the
+/// end of a run and by nothing else.
 ///
 /// # Errors
 /// [`Missing`] when the snapshot lacks the job.
@@ -86,10 +86,10 @@ pub fn activate(draft: &mut Draft, id: JobId) -> Result<Settled, Missing> {
     Ok(Settled::Done(Box::new(head)))
 }
 
-/// Has a pending job wait for a worker, or for its time while that lies ahead. Says whether it did.
+/// Makes a pending job available, or scheduled while its time lies ahead. Returns whether it did.
 pub(crate) fn let_go(draft: &mut Draft, head: &mut Head) -> bool {
     let now = draft.now();
-    // A pending job's place in the queue is not known yet: a later time is what it may not start before.
+    // A pending job has no place in the queue yet: a later `available_at` is the time before which it may not start.
     let event = if head.available_at > now { Event::ActivateLater } else { Event::Activate };
     let Ok(state) = next(head.state, event) else {
         return false;
@@ -103,8 +103,8 @@ pub(crate) fn let_go(draft: &mut Draft, head: &mut Head) -> bool {
     true
 }
 
-/// A scheduled or retryable job whose time has come becomes available. Uniqueness is not looked at again
-/// (SEMANTICS 3). Says whether it did.
+/// Makes a scheduled or retryable job available whose time has come. Uniqueness is not checked again (SEMANTICS 3).
+/// Returns whether it did.
 ///
 /// # Errors
 /// [`Missing`] when the snapshot lacks the job.
@@ -129,8 +129,8 @@ pub fn promote(draft: &mut Draft, id: JobId) -> Result<bool, Missing> {
     Ok(true)
 }
 
-/// A waiting job past its `expires_at` is discarded. One that has begun may have done its work: it ends as any other discarded
-/// job, and keeps its key as that does. Says whether it was.
+/// Discards a waiting job past its `expires_at`. One that has begun may have done its work: it ends like any other
+/// discarded job, and keeps its key like one. Returns whether it was discarded.
 ///
 /// # Errors
 /// [`Missing`] when the snapshot lacks the job.
@@ -150,8 +150,8 @@ pub fn expire(draft: &mut Draft, id: JobId) -> Result<bool, Missing> {
     Ok(true)
 }
 
-/// A ready job without an attempt left is discarded. No path of the life cycle leads to one; a limit that was lowered
-/// while the job waited would. Says whether it was.
+/// Discards a ready job that has no attempt left. No path of the life cycle leads to one; lowering the limit on
+/// attempts while the job waited would. Returns whether it was discarded.
 ///
 /// # Errors
 /// [`Missing`] when the snapshot lacks the job.
@@ -170,8 +170,8 @@ pub fn exhaust(draft: &mut Draft, id: JobId) -> Result<bool, Missing> {
     Ok(true)
 }
 
-/// A finished job past its retention loses its body; its head stays while its own policy may still block somebody
-/// (SEMANTICS 3). Says whether anything was deleted.
+/// Deletes the body of a finished job past its retention; its head stays while its own policy may still block
+/// another job (SEMANTICS 3). Returns whether anything was deleted.
 ///
 /// # Errors
 /// [`Missing`] when the snapshot lacks the job.
@@ -183,8 +183,8 @@ pub fn purge(draft: &mut Draft, id: JobId) -> Result<bool, Missing> {
     match head.purge_at() {
         Some(at) if at <= now => {}
         Some(_) => {
-            // It was filed before its time, as by a program that knows only the defaults. Filed anew, it does not stay the first that
-            // is due, and keeps nobody waiting.
+            // It was filed too early, as by a program that knows only the defaults. Filing it anew takes it from
+            // the head of those that are due, so that it does not delay them.
             draft.update(&mut head);
             return Ok(false);
         }
@@ -199,9 +199,10 @@ fn forget(draft: &mut Draft, head: &Head) {
     draft.forget(head, remember.filter(|_| head.key.is_some() && !is_planted(Bug::PurgeForgetsKey)));
 }
 
-/// An operator deletes a dead letter. Its head stays while its policy may still block somebody. One whose caller chose its id, or
-/// that of a request it absorbed, is kept as any other job that failed until those need not be answered as the first time any more
-/// (SEMANTICS 4).
+/// An operator deletes a dead letter. Its head stays while its policy may still block another job.
+///
+/// If a caller chose the id of the job, or of a request it absorbed, it is kept like any other failed job for as
+/// long as that request, sent again, must be answered as the first time (SEMANTICS 4).
 ///
 /// # Errors
 /// [`Missing`] when the snapshot lacks the whole job.
@@ -223,8 +224,9 @@ pub fn delete_dead_letter(draft: &mut Draft, id: JobId) -> Result<Settled, Missi
     Ok(Settled::Done(Box::new(head)))
 }
 
-/// Until when the requests of an ended job are answered as the first time whatever becomes of the job, where a caller chose the id
-/// of one that made it or that it absorbed; no longer than the job is kept. What cannot be read is answered to nobody.
+/// Until when requests of an ended job that are sent again are answered as the first time, whatever becomes of the
+/// job; no longer than the job is kept. `None` when no caller chose the id of a request that made the job or that
+/// it absorbed, or when what is stored cannot be read.
 fn answered_until(head: &Head, full: &Full) -> Option<Timestamp> {
     let has_asked = Body::decode(&full.body).is_ok_and(|body| body.request_digest.is_some());
     let payload = || full.note(NoteKind::Payload).and_then(|text| Payload::decode(text).ok());
@@ -235,14 +237,14 @@ fn answered_until(head: &Head, full: &Full) -> Option<Timestamp> {
     Some(head.purge_at().map_or(until, |at| at.min(until)))
 }
 
-/// What became of an operator's wish to run a dead letter again.
+/// The outcome of an operator's request to run a dead letter again.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Revived {
-    /// It waits for a worker again, with its attempts unspent.
+    /// It waits for a worker again, with all its attempts.
     Done(Box<Head>),
     /// Another job holds its key: the ordinary answer to a duplicate (SEMANTICS 3).
     Blocked {
-        /// The job that stands in the way, to be shown by the strictest of the letter's policy and those of all who block it.
+        /// The blocking job, disclosed by the strictest policy of the dead letter and of all jobs that block it.
         holder: Holder,
     },
     /// It was refused.
@@ -250,7 +252,7 @@ pub enum Revived {
 }
 
 /// An operator sends a dead letter back: a new admission under its own policy and its old id. History is kept,
-/// attempts begin anew.
+/// attempts are counted anew.
 ///
 /// # Errors
 /// [`Missing`] when the snapshot lacks the whole job or the holders of its key.
@@ -266,7 +268,7 @@ pub fn revive(draft: &mut Draft, id: JobId) -> Result<Revived, Missing> {
         Err(corrupt) => return Ok(Revived::Refused(Refusal::Corrupt(corrupt))),
     };
     if let Some(policy) = &body.unique {
-        // Whoever has come since was let in because nobody held the key: there is nothing left to decide by.
+        // Jobs admitted since then got in because nobody held the key: there is nothing left to decide by.
         let Some(key) = head.key else { return Ok(Revived::Refused(Refusal::KeyReleased)) };
         let now = draft.now();
         let read = KeyRead { key, states: StateSet::ALL, all: true };
@@ -280,11 +282,11 @@ pub fn revive(draft: &mut Draft, id: JobId) -> Result<Revived, Missing> {
             let head = Box::new(draft.newest(holder));
             return Ok(Revived::Blocked { holder: Holder { head, disclose: admission.disclose() } });
         }
-        // It may itself stand for those that ended as it did.
+        // Of too many holders only some are loaded: the dead letter itself may stand for others that ended as it did.
         if is_one_of_too_many && policy.states().contains(head.state) {
             return Ok(Revived::Refused(Refusal::TooManyHolders));
         }
-        // So that the runs of one key are in order whichever job they are of.
+        // The fences of one key stay ordered across its jobs.
         let highest = others.iter().map(|holder| holder.fence).max().unwrap_or(0);
         head.fence = head.fence.max(highest);
     }
@@ -299,14 +301,15 @@ pub fn revive(draft: &mut Draft, id: JobId) -> Result<Revived, Missing> {
     head.ending = None;
     head.until = None;
     head.expires_at = None;
-    // What came after the runs before it has been let go by their end.
+    // The follow-up of the runs before it was released by their end.
     head.follow_up = None;
     draft.update(&mut head);
     draft.tell(EventKind::Available, &head, 0);
     Ok(Revived::Done(Box::new(head)))
 }
 
-/// An operator may not replace or amend anything by sending a dead letter back: whatever is not `Create` is a conflict.
+/// The job that blocks a dead letter from being sent back, which may not replace or amend anything: every admission
+/// other than `Create` is a conflict.
 fn blocking_holder(admission: &Admission, others: &[Head]) -> Option<Head> {
     let named = match admission {
         Admission::Create => return None,
@@ -318,18 +321,18 @@ fn blocking_holder(admission: &Admission, others: &[Head]) -> Option<Head> {
         .cloned()
 }
 
-/// What an operator's release of a key did.
+/// The outcome of an operator's release of a key.
 #[derive(Clone, Debug, PartialEq)]
 pub enum KeyReleased {
-    /// These jobs no longer hold it. Their states did not change.
+    /// These jobs no longer hold the key. Their states did not change.
     Done(Vec<Head>),
-    /// Nobody held it.
+    /// No job held it.
     NobodyHolds,
     /// More jobs hold it than one commit may touch.
     TooMany,
 }
 
-/// An operator takes a key from all its holders (SEMANTICS 3). Touches no job's state.
+/// An operator takes a key from all its holders (SEMANTICS 3). No job's state changes.
 ///
 /// # Errors
 /// [`Missing`] when the snapshot lacks the key.
@@ -354,7 +357,7 @@ pub fn release_key(draft: &mut Draft, key: UniqueKey) -> Result<KeyReleased, Mis
     Ok(KeyReleased::Done(released))
 }
 
-/// Sets what holds for a queue, which need not exist yet.
+/// Sets a queue's settings. The queue need not exist yet.
 ///
 /// # Errors
 /// [`Missing`] when the snapshot lacks the queue.
@@ -362,7 +365,7 @@ pub fn set_queue(draft: &mut Draft, name: &QueueName, settings: &QueueSettings) 
     set_text(draft, name, settings.encode())
 }
 
-/// Sets what a worker is told at its next heartbeat.
+/// Sets the directive that a worker receives at its next heartbeat.
 ///
 /// # Errors
 /// [`Missing`] when the snapshot lacks the worker's row.

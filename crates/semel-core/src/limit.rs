@@ -1,9 +1,9 @@
-//! Limits on starting jobs: how many of one kind may run at once, and how many may start in a stretch of time.
+//! Limits on starting jobs: how many of one kind may run at once, and how many may start in a period of time.
 //!
-//! A job that is limited has a [`Lane`], by which stores tell such jobs apart; they never grant one by themselves, but
-//! give it back for [`claim`] to decide. What a limit needs to know is a small record with a version, so two servers
-//! that start jobs of one limit at once meet at it. Who runs is not counted up and down but looked up when the limit
-//! seems full: no way for a run to end can leave a place taken.
+//! A limited job has a [`Lane`], by which stores recognise it; they never grant such a job by themselves, but
+//! return it for [`claim`] to decide. The state of a limit is a small versioned record, so two servers that start
+//! jobs under one limit at once conflict on it. Running jobs are not counted up and down but looked up when the
+//! limit seems full: no way for a run to end can leave its place taken.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::state::{State, StateSet};
 use crate::time::Timestamp;
 use crate::trail::check;
 
-/// Into how many parts a rate's period is divided at most: starts are remembered that exactly.
+/// Into how many parts a rate's period is divided at most: the precision with which starts are remembered.
 const PARTS: u64 = 64;
 
 /// Which limit a job is under: the first eight bytes of the SHA-256 of the limit's key.
@@ -46,41 +46,41 @@ impl Lane {
         NonZeroU64::new(code).map(Self)
     }
 
-    /// The record of the limit.
+    /// The name of the limit's record.
     pub fn row(self) -> QueueName {
         QueueName::of_row("limit", &format!("{:016x}", self.0))
     }
 
-    /// Whether a job takes one of the limit's places: it is under it and runs.
+    /// Whether a job takes one of the limit's places: it is under the limit and runs.
     pub fn is_run_by(self, head: &Head) -> bool {
         head.lane == Some(self) && (head.state == State::Active || is_planted(Bug::EndedKeepsPlace))
     }
 }
 
-/// A limit, as a job asks for it. The newest job of a key says what holds for all of them.
+/// A limit, as a job asks for it. The newest job of a key decides what holds for all of them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limit {
     /// Jobs of the same key share the limit.
     pub key: Box<str>,
-    /// How many may run at once. Runs that began while the limit had none are not among those that are counted.
+    /// How many may run at once. Runs that began while the limit had no concurrency are not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub concurrency: Option<u32>,
-    /// How many may start in a stretch of time.
+    /// How many may start in a period of time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<Rate>,
 }
 
-/// How many jobs may start in any stretch of that length.
+/// How many jobs may start in any period of that length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rate {
-    /// So many.
+    /// The most starts in a period.
     pub count: u32,
-    /// The stretch, in microseconds.
+    /// The period, in microseconds.
     pub period_us: u64,
 }
 
 impl Limit {
-    /// The lane of its jobs.
+    /// The lane of the jobs under this limit.
     pub fn lane(&self) -> Lane {
         Lane::of(&self.key)
     }
@@ -91,16 +91,16 @@ impl Limit {
     }
 }
 
-/// What is kept of a limit.
+/// The stored state of a limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
     /// The limit.
     pub limit: Limit,
-    /// Jobs that were started and may still run. Only a limit on them adds to it: the record is written at every start, and of a
-    /// rate alone nobody would ever look who of them has ended.
+    /// Jobs that were started and may still run. Only filled while the limit has a concurrency: the record is
+    /// written at every start, and a rate alone never looks which of them have ended.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     running: Vec<[u8; 16]>,
-    /// When jobs were started and how many, oldest first. Neighbours are put together under the later time.
+    /// When jobs were started and how many, oldest first. Neighbouring starts are merged under the later time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     started: Vec<(i64, u32)>,
 }
@@ -108,31 +108,31 @@ pub struct Usage {
 /// Whether a limit lets another job start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
-    /// It does.
+    /// It lets another job start.
     Open,
-    /// So many run already. One of them ends by itself no later than at that time.
+    /// Its concurrency is used up. One of the runs ends by itself no later than at that time.
     Full(Option<Timestamp>),
-    /// So many have been started; the next may be at that time.
+    /// Its rate is used up. The next job may start at that time.
     Until(Timestamp),
 }
 
 impl Usage {
-    /// A limit of which nothing has been used.
+    /// A limit that has not been used.
     pub const fn unused(limit: Limit) -> Self {
         Self { limit, running: Vec::new(), started: Vec::new() }
     }
 
-    /// What a record keeps; none where there is no limit, or none that can be read: then nothing is held back.
+    /// Reads a record; `None` where there is no limit, or the record cannot be read: then nothing is held back.
     pub fn decode(text: Option<&str>) -> Option<Self> {
         text.and_then(|text| serde_json::from_str(text).ok())
     }
 
-    /// The text a record keeps.
+    /// The text to store in the record.
     pub fn encode(&self) -> Option<Arc<str>> {
         serde_json::to_string(self).ok().map(Arc::from)
     }
 
-    /// How many starts count at `now`.
+    /// How many starts count against the rate at `now`.
     pub fn started_lately(&self, now: Timestamp) -> u32 {
         let Some(rate) = self.limit.rate else { return 0 };
         self.started
@@ -141,15 +141,15 @@ impl Usage {
             .fold(0, |sum, (_, count)| sum.saturating_add(*count))
     }
 
-    /// Jobs that were started under it, while it had a [concurrency](Limit::concurrency), and may still run.
+    /// Jobs that were started while the limit had a [concurrency](Limit::concurrency), and may still run.
     pub fn running(&self) -> impl Iterator<Item = JobId> {
         self.running.iter().copied().map(JobId::from_bytes)
     }
 
-    /// What the rate alone says.
+    /// What the rate alone allows.
     fn rate_gate(&self, now: Timestamp) -> Gate {
         let Some(rate) = self.limit.rate else { return Gate::Open };
-        // The record was read after the time was: what counted then may be noted no more, so nothing starts by it.
+        // The record is newer than `now`: starts that counted then may have been dropped from it, so nothing starts yet.
         if let Some((newest, _)) = self.started.last()
             && *newest > now.as_micros()
         {
@@ -172,7 +172,7 @@ impl Usage {
     }
 
     fn start(&mut self, id: JobId, now: Timestamp) {
-        // One that is tried again has its place already.
+        // A job that is tried again has its place already.
         if self.limit.concurrency.is_some() && !self.running.contains(&id.to_bytes()) {
             self.running.push(id.to_bytes());
         }
@@ -183,8 +183,8 @@ impl Usage {
         let is_long = self.started.len() as u64 >= PARTS / 2;
         let now = now.as_micros();
         match self.started.last_mut() {
-            // Under the later time, so that more is never started than may be; and only within one part of the period,
-            // so that what is put together ends: starts that go on and on would never be forgotten else.
+            // Merged under the later time, so that never more jobs start than may; and only within one part of the
+            // period, so that merging ends: otherwise starts in steady succession would never be forgotten.
             Some((at, count)) if *at == now || is_long && part_of(*at) == part_of(now) => {
                 *at = now;
                 *count = count.saturating_add(1);
@@ -199,8 +199,8 @@ fn counts_until(at: i64, rate: Rate) -> Timestamp {
     Timestamp::from_micros(at).saturating_add(Duration::from_micros(part))
 }
 
-/// Sees to it that a limit is kept as the newest job asks for it. What was used of it stays used, also where it asks for a
-/// concurrency no more: another may again.
+/// Keeps the limit as the newest job asks for it. What was used of it stays used, even if the job asks for no
+/// concurrency: a later job may ask for one again.
 ///
 /// # Errors
 /// [`Missing`] when the snapshot lacks the limit's record.
@@ -216,23 +216,23 @@ pub fn keep(draft: &mut Draft, limit: &Limit) -> Result<(), Missing> {
     Ok(())
 }
 
-/// What became of one job that a worker asked for.
+/// The outcome for one job that a worker asked for.
 #[derive(Clone, Debug)]
 pub enum Turn {
-    /// It is granted.
+    /// The job is granted.
     Granted(Box<(Head, Full)>),
-    /// Its limit holds it back, as it does every other job of the lane.
+    /// Its limit holds the job back, as it does every other job of the lane.
     HeldBack(Lane, Gate),
-    /// It may not be granted for another reason.
+    /// The job may not be granted for another reason.
     Unclaimable(Unclaimable),
-    /// There is no such job any more, or its queue is paused.
+    /// The job no longer exists, or its queue is paused.
     Gone,
-    /// It cannot be read: it is [leased and given to nobody](set_aside).
+    /// The job cannot be read: it is [leased and given to nobody](set_aside).
     SetAside(Box<Head>),
 }
 
-/// Decides about limited jobs that a store found ready, in order, until `most` of them start. `grant` is what the worker asked with.
-/// Only of those that start more than the head is looked at.
+/// Decides about limited jobs that a store found ready, in order, until `most` of them start. `grant` is what the
+/// worker asked with. Jobs are loaded whole only if they start.
 ///
 /// # Errors
 /// [`Missing`] when the snapshot lacks the jobs, their limits, or what runs under them.
@@ -252,9 +252,9 @@ pub fn claim(
     Ok(turns.into_iter().flatten().collect())
 }
 
-/// Has a job that cannot be read out of the way of those behind it, by its head alone: it is leased as any other that a store cannot read,
-/// and given to nobody. It takes no place under its limit, and leaves the one that an earlier run took, for nothing runs, and its lease
-/// may be one that nobody can end. Where the limit would not let it start it stays where it is: those behind it could not start either.
+/// Moves a job that cannot be read out of the way of those behind it, by its head alone: it is leased, like others
+/// that a store cannot read, and given to nobody. It takes no place under its limit and gives up an earlier run's:
+/// nothing runs, and maybe nobody can end its lease. If the limit holds it back it stays: those behind it wait as well.
 ///
 /// # Errors
 /// [`Missing`] when the snapshot lacks the job's head, its limit, or what runs under that.
@@ -282,8 +282,8 @@ fn lease_to_nobody(draft: &mut Draft, mut granted: Head) -> Result<Turn, Missing
     Ok(Turn::SetAside(Box::new(granted)))
 }
 
-/// Counts a job that may start, whether or not all of it was loaded, and whether or not it can be read: for each that is counted all of
-/// it is loaded, and a decision may load only so often.
+/// Decides about one job. It counts as started if it may start, even if it is not loaded whole yet or cannot be
+/// read: each counted job is loaded whole, and a decision may load only so often.
 fn claim_one(draft: &mut Draft, id: JobId, grant: &Grant, started: &mut usize) -> Result<Turn, Missing> {
     let (mut granted, noted) = match may_start(draft, id, grant)? {
         Ok(starting) => starting,
@@ -298,7 +298,7 @@ fn claim_one(draft: &mut Draft, id: JobId, grant: &Grant, started: &mut usize) -
     if full.as_ref().is_ok_and(|full| check(full).is_err()) {
         return lease_to_nobody(draft, granted);
     }
-    // Also where all of it is yet to be loaded: those behind it are decided as if it ran, so that one load has all that start.
+    // Even if the job is not loaded whole yet: those behind it are decided as if it ran, so one load has all that start.
     if let Some(row) = noted
         && !is_planted(Bug::StartNotNoted)
     {
@@ -309,10 +309,10 @@ fn claim_one(draft: &mut Draft, id: JobId, grant: &Grant, started: &mut usize) -
     full.map(|full| Turn::Granted(Box::new((granted, full))))
 }
 
-/// A job as it is once it is granted, and the record of its limit with its start in it; neither is written yet.
+/// A job as it is once granted, and the record of its limit with the start in it; neither is written yet.
 type Starting = (Head, Option<QueueRow>);
 
-/// Whether a job may start, by its head: else why not.
+/// Whether a job may start, judged by its head; otherwise why not.
 fn may_start(draft: &mut Draft, id: JobId, grant: &Grant) -> Result<Result<Starting, Turn>, Missing> {
     let now = draft.now();
     let Some(head) = draft.head(id)? else { return Ok(Err(Turn::Gone)) };
@@ -341,7 +341,7 @@ fn may_start(draft: &mut Draft, id: JobId, grant: &Grant) -> Result<Result<Start
     Ok(Ok((granted, noted)))
 }
 
-/// Whether the limit lets another job start. Of those that were started it forgets who does not run any more.
+/// Whether the limit lets another job start. Drops from the record those started jobs that no longer run.
 fn gate(draft: &mut Draft, usage: &mut Usage, lane: Lane) -> Result<Gate, Missing> {
     let now = draft.now();
     if let Some(most) = usage.limit.concurrency
@@ -398,13 +398,13 @@ mod tests {
                 let within = starts[first..].iter().take_while(|other| **other < ms + 1_000).count();
                 assert!(within <= count as usize, "{within} of {count} from {ms}");
             }
-            // Nor much fewer.
+            // Nor are there much fewer starts.
             assert!(starts.len() >= 4 * count as usize, "{} of {count} a second", starts.len());
         }
     }
 
-    /// A decision may read the record after somebody else's start and have its time from before: two that count at that
-    /// time and are noted no more would let a third start beside them.
+    /// A decision's time may be earlier than a start that another decision has put in the record it reads: two
+    /// starts that count at that time, but are no longer in the record, would let a third start beside them.
     #[test]
     fn nothing_starts_by_a_time_before_the_newest_start() {
         let mut usage = usage(2, 300);
@@ -416,7 +416,7 @@ mod tests {
         assert_eq!(usage.rate_gate(at(784)), Gate::Open);
     }
 
-    /// Those who keep to a rate are never held back, however long they do; who goes beyond it is.
+    /// Callers that keep to a rate are never held back, however long they do; those that exceed it are.
     #[test]
     fn starts_that_are_put_together_are_forgotten() {
         for (apart_us, is_within) in [(1_250, true), (500, false)] {

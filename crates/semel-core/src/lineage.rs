@@ -1,4 +1,4 @@
-//! Whom a job comes after, for people who ask why it is there. No rule goes by it.
+//! Which jobs a job replaced or follows, for people who ask why it is there. No rule reads it.
 
 use bytes::Bytes;
 
@@ -6,33 +6,33 @@ use crate::body::Body;
 use crate::ident::JobId;
 use crate::limits::LINEAGE_MAX;
 
-/// The jobs that a job comes after, as it was decided when it was admitted. The other way round is
+/// The jobs that a job replaced or follows, as decided at its admission. The reverse is kept in
 /// [`Marks::replaced_by`](crate::trail::Marks::replaced_by) and [`Head::follow_up`](crate::job::Head::follow_up).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lineage {
-    /// Those whose place it took, the one that an answer names first; at most [`LINEAGE_MAX`].
+    /// The jobs it replaced, the one that an answer names first; at most [`LINEAGE_MAX`].
     pub replaces: Vec<JobId>,
-    /// Those for the ends of whose runs it waited, in the order in which they hold the key; at most [`LINEAGE_MAX`].
+    /// The jobs whose runs it waited for, in the order in which they hold the key; at most [`LINEAGE_MAX`].
     pub follow_up_of: Vec<JobId>,
 }
 
 impl Lineage {
-    /// Of a job that takes the place of these.
+    /// The lineage of a job that replaces these.
     pub(crate) fn replacing(ids: &[JobId]) -> Self {
         Self { replaces: first(ids.iter().copied()), ..Self::default() }
     }
 
-    /// Of a follow-up of these.
+    /// The lineage of a follow-up of these.
     pub(crate) fn following(ids: impl Iterator<Item = JobId>) -> Self {
         Self { follow_up_of: first(ids), ..Self::default() }
     }
 
-    /// Whether the job comes after nobody.
+    /// Whether the job replaced and follows no other.
     pub fn is_empty(&self) -> bool {
         self.replaces.is_empty() && self.follow_up_of.is_empty()
     }
 
-    /// The encoded body with this in it. One that cannot be read stays what it is: whoever reads it next says so.
+    /// The encoded body with this lineage in it. An unreadable body is returned as it is; its next reader reports it.
     pub(crate) fn put_in(self, body: &Bytes) -> Bytes {
         if self.is_empty() {
             return body.clone();

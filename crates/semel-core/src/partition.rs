@@ -1,11 +1,12 @@
-//! Which part of a divided store something belongs to: a pure function of its bytes and of how many parts there are, frozen with the
-//! stores that were made by it.
+//! Which partition of a divided store something belongs to: a pure function of its bytes and of the number of partitions.
+//!
+//! The function is frozen: existing stores were laid out by it.
 
 use crate::draft::DocumentKey;
 use crate::ident::{JobId, QueueName};
 use crate::unique::UniqueKey;
 
-/// More partitions than anybody has use for. An id names its own by one byte.
+/// Most partitions of a store, more than any needs. An id names its own in one byte.
 pub const PARTITIONS_MAX: u16 = 256;
 
 /// The partition of a unique key, and so of all jobs that carry it.
@@ -13,7 +14,7 @@ pub fn of_key(key: &UniqueKey, partitions: u16) -> u16 {
     of(hash(key.as_bytes(), BASIS), partitions)
 }
 
-/// An id's own partition: where its job is, or where it is said in which other one it is. Whoever mints an id has chosen it.
+/// An id's own partition: it holds the job, or says which other partition does. Whatever mints an id chooses it.
 pub fn of_id(id: JobId, partitions: u16) -> u16 {
     let last = id.to_bytes()[15];
     if partitions < 2 { 0 } else { u16::from(last) % partitions }
@@ -24,7 +25,8 @@ pub fn of_document(key: &DocumentKey, partitions: u16) -> u16 {
     of(hash(key.name.as_bytes(), hash(&[key.kind.code()], BASIS)), partitions)
 }
 
-/// The partition of a row that is [no queue](QueueName::is_queue): a limit's, a worker's. A queue's row is in all of them.
+/// The partition of a row that is [no queue](QueueName::is_queue), such as a limit's or a worker's. A queue's row
+/// is in every partition.
 pub fn of_row(name: &QueueName, partitions: u16) -> u16 {
     of(hash(name.as_str().as_bytes(), BASIS), partitions)
 }
@@ -33,14 +35,14 @@ fn of(hash: u64, partitions: u16) -> u16 {
     if partitions < 2 {
         return 0;
     }
-    // The upper bits are the better mixed ones.
+    // The upper bits are better mixed.
     let part = (u128::from(hash) * u128::from(partitions)) >> 64;
     u16::try_from(part).unwrap_or(0)
 }
 
 const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
 
-/// FNV-1a, and what splitmix64 ends with: names of one letter are spread as well.
+/// FNV-1a, finished like splitmix64, so that even names of one letter are spread.
 fn hash(bytes: &[u8], basis: u64) -> u64 {
     let mut sum = basis;
     for byte in bytes {
@@ -91,7 +93,7 @@ mod tests {
         assert!(counts.iter().flatten().all(|count| (800..1_200).contains(count)), "{counts:?}");
     }
 
-    /// What was stored by them has to be found again.
+    /// Records stored by these functions have to be found again.
     #[test]
     fn they_are_frozen() {
         let key = UniqueKey::from_bytes([1; 32]);

@@ -1,12 +1,14 @@
-//! Bugs that can be put in on purpose, to see whether the tests find them. Without the feature `planted`, which no
-//! default feature enables, [`is_planted`] is a constant and nothing of this is compiled in.
+//! Bugs that can be planted on purpose, to see whether the tests find them.
 //!
-//! A line that asks [`is_planted`] reads: were this bug planted, then so. The bugs are listed here and nowhere else;
-//! `cargo xtask planted` puts in one after the other.
+//! Without the feature `planted`, which no default feature enables, [`is_planted`] is a constant and nothing of
+//! this is compiled in.
+//!
+//! Read a line that asks [`is_planted`] as: if this bug were planted, then so. The bugs are listed here and nowhere
+//! else; `cargo xtask planted` plants one after the other.
 
 macro_rules! bugs {
     ($($bug:ident = $name:literal, $suite:ident: $breaks:literal;)*) => {
-        /// A bug.
+        /// A bug that can be planted.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u8)]
         pub enum Bug {
@@ -42,15 +44,15 @@ pub enum Suite {
     Simulation,
     /// The conformance kit, on the memory store.
     Kit,
-    /// The published vectors of keys.
+    /// The published test vectors of unique keys.
     Vectors,
-    /// Power cuts on the embedded store.
+    /// Power cuts under the embedded store.
     Power,
-    /// What the disk may do to the embedded store.
+    /// Disk failures under the embedded store.
     Disk,
-    /// What is seen of the embedded store past its lock.
+    /// Reads of the embedded store that bypass its lock.
     Glance,
-    /// What is read again from the embedded store's journal.
+    /// Replay of the embedded store's journal.
     Journal,
 }
 
@@ -137,23 +139,23 @@ bugs! {
 #[cfg(feature = "planted")]
 static PLANTED: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(u8::MAX);
 
-/// Whether this bug is put in.
+/// Whether this bug is planted.
 #[cfg(feature = "planted")]
 pub fn is_planted(bug: Bug) -> bool {
     PLANTED.load(std::sync::atomic::Ordering::Relaxed) == bug as u8
 }
 
-/// Whether this bug is put in: this build has none.
+/// Whether this bug is planted: in this build, never.
 #[cfg(not(feature = "planted"))]
 #[inline(always)]
 pub const fn is_planted(_bug: Bug) -> bool {
     false
 }
 
-/// Puts in the bug of that name, in place of any other, for the whole process.
+/// Plants the bug of that name, in place of any other, for the whole process.
 ///
 /// # Errors
-/// When there is no such bug, or this build has none.
+/// When there is no such bug, or this build has no bugs to plant.
 pub fn plant(name: &str) -> Result<(), &'static str> {
     let Some(_bug) = Bug::ALL.iter().find(|bug| bug.name() == name) else {
         return Err("there is no such bug");

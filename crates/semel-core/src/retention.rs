@@ -1,7 +1,9 @@
-//! How long what has ended is kept. It is decided once, when a job ends, and stored with it where that is not the default: so
-//! neither a later change of the rules, nor a server that has others, moves what was decided.
+//! How long ended jobs and workflows are kept.
 //!
-//! Keys are no matter of this: where a job's own policy may still block somebody its head outlives its body
+//! It is decided once, at the end, and stored with the job or workflow where it is not the default. So neither a
+//! later change of the rules, nor a server with other rules, moves what was decided.
+//!
+//! Keys are a separate matter: while a job's own policy may still block another job, its head outlives its body
 //! ([`must_remember`](crate::unique::must_remember)).
 
 use std::collections::HashMap;
@@ -14,14 +16,14 @@ use crate::state::State;
 use crate::time::Timestamp;
 use crate::unique::Period;
 
-/// How long jobs are kept that ended in one of the three ways; what is left out, a wider rule says.
+/// How long jobs are kept, by how they ended; `None` leaves it to a wider rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Keep {
-    /// Those that were completed.
+    /// Completed jobs.
     pub completed: Option<Period>,
-    /// Those that were cancelled, or replaced by others.
+    /// Cancelled jobs, including replaced ones.
     pub cancelled: Option<Period>,
-    /// Those that failed for good or expired, dead letters among them.
+    /// Jobs that failed for good or expired, including dead letters.
     pub discarded: Option<Period>,
 }
 
@@ -36,8 +38,10 @@ impl Keep {
     }
 }
 
-/// How long ended jobs are kept: by their types, else by their queues, else whatever they are. Each way to end is looked up
-/// by itself: a rule for a type that says nothing of cancelled jobs leaves those to the rule for their queue.
+/// Retention rules: by job type, else by queue, else for all jobs.
+///
+/// Each way to end is looked up by itself: a type's rule that says nothing of cancelled jobs leaves those to the
+/// queue's rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Retention {
     all: Keep,
@@ -46,22 +50,23 @@ pub struct Retention {
 }
 
 impl Retention {
-    /// The defaults, but for what `all` says.
+    /// The defaults, except for what `all` sets.
     pub fn new(all: Keep) -> Self {
         Self { all, ..Self::default() }
     }
 
-    /// Says it of the jobs of a type, whatever their queues.
+    /// Sets the rule for the jobs of a type, whatever their queues.
     pub fn keep_type(&mut self, job_type: &JobType, keep: Keep) {
         self.types.insert(job_type.as_str().to_owned(), keep);
     }
 
-    /// Says it of the jobs of a queue, and of every tenant's queue of that name.
+    /// Sets the rule for the jobs of a queue, and of every tenant's queue of that name.
     pub fn keep_queue(&mut self, queue: &QueueName, keep: Keep) {
         self.queues.insert(queue.name().to_owned(), keep);
     }
 
-    /// Until when what ends so at that time is kept, where that is not the default. `job_type` is none of what is no job.
+    /// Until when something that ended so at that time is kept; `None` for the default. `job_type` is `None` for a
+    /// workflow.
     pub fn decide(
         &self,
         job_type: Option<&JobType>,
@@ -75,8 +80,8 @@ impl Retention {
         (purge_at(ended, at, None) != Some(until)).then_some(until)
     }
 
-    /// How long jobs that end so are kept where no rule speaks of their types and queues, in whole seconds, of which one that
-    /// has begun counts; a month is a 1200th of a hundred years. 0 for a state that is no end.
+    /// How long jobs that end so are kept if no rule names their type or queue, in whole seconds, rounded up; a
+    /// month is a 1200th of a hundred years. 0 for a state that is not an end state.
     pub fn default_s(&self, ended: State) -> u64 {
         match self.all.of(ended) {
             Some(period) => period.about_s(),
@@ -93,14 +98,14 @@ const fn by_default(ended: State) -> Option<Duration> {
     }
 }
 
-/// When what ended so at that time may be deleted: when that was `decided` at its end, else by the default. Nothing for a state
-/// that is no end.
+/// When something that ended so at that time may be deleted: at the time `decided` at its end, else by the default.
+/// `None` for a state that is not an end state.
 pub fn purge_at(ended: State, at: Timestamp, decided: Option<Timestamp>) -> Option<Timestamp> {
     let by_default = by_default(ended)?;
     Some(decided.unwrap_or_else(|| at.saturating_add(by_default)))
 }
 
-/// Reads how long something is kept: an ISO 8601 duration, as [`Period::parse`] reads them.
+/// Parses how long something is kept: an ISO 8601 duration, as [`Period::parse`] reads it.
 ///
 /// # Errors
 /// `invalid_request` at `pointer` for any other text, for zero and for more than [`PERIOD_DAYS_MAX`] days.
@@ -108,7 +113,7 @@ pub fn parse_keep(text: &str, pointer: &str) -> Result<Period, Invalid> {
     Period::parse(text, pointer).map_err(|_| refused(text, pointer))
 }
 
-/// How long something is kept, from a duration; a part of a microsecond counts as a whole one.
+/// How long something is kept, from a duration; rounded up to whole microseconds.
 ///
 /// # Errors
 /// `invalid_request` at `pointer` for zero and for more than [`PERIOD_DAYS_MAX`] days.

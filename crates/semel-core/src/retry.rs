@@ -33,7 +33,7 @@ impl Backoff {
         }
     }
 
-    /// The strategy of that name; `none` is a constant one.
+    /// The strategy of that name; `none` is another name for `constant`.
     pub fn from_name(name: &str) -> Option<Self> {
         if name == "none" {
             return Some(Self::Constant);
@@ -57,9 +57,9 @@ pub enum OnExhaustion {
 pub struct RetryPolicy {
     /// Runs allowed, the first included; 0 and 1 both mean one.
     pub max_attempts: u32,
-    /// The first wait.
+    /// The wait before the first retry.
     pub initial_interval: Duration,
-    /// Growth of the wait, at least 1.
+    /// How fast the wait grows: a factor or an exponent, at least 1.
     pub coefficient: f64,
     /// The longest wait.
     pub max_interval: Duration,
@@ -69,7 +69,7 @@ pub struct RetryPolicy {
     pub backoff: Backoff,
     /// Error types that are never tried again; `Auth.*` stands for all that begin with `Auth.`.
     pub non_retryable_errors: Vec<String>,
-    /// What happens in the end.
+    /// What happens when the attempts are used up.
     pub on_exhaustion: OnExhaustion,
 }
 
@@ -88,24 +88,24 @@ impl Default for RetryPolicy {
     }
 }
 
-/// A retry policy as it was asked for: what is absent takes the default (OJS retry 8).
+/// A retry policy as requested: what is absent takes the default (OJS retry 8).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RetrySpec {
-    /// Runs allowed.
+    /// Runs allowed, the first included.
     pub max_attempts: Option<i64>,
-    /// The first wait.
+    /// The wait before the first retry.
     pub initial_interval: Option<Duration>,
-    /// Growth of the wait.
+    /// How fast the wait grows.
     pub coefficient: Option<f64>,
     /// The longest wait.
     pub max_interval: Option<Duration>,
     /// Whether the wait is randomised.
     pub jitter: Option<bool>,
-    /// Name of the growth.
+    /// Name of the strategy by which the wait grows.
     pub backoff: Option<String>,
     /// Error types that are never tried again.
     pub non_retryable_errors: Option<Vec<String>>,
-    /// Name of what happens in the end.
+    /// Name of what happens when the attempts are used up.
     pub on_exhaustion: Option<String>,
 }
 
@@ -164,7 +164,7 @@ impl RetryPolicy {
     /// The wait after the failure of attempt `attempt` (1 is the first). `chance` in `[0, 1)` decides the jitter.
     /// The cap holds before and after the jitter (OJS retry 3.5).
     pub fn wait_after(&self, attempt: u32, chance: f64) -> Duration {
-        // A growth beyond all numbers of nothing would be no number.
+        // Zero times an infinite growth would not be a number.
         if self.initial_interval.is_zero() {
             return Duration::ZERO;
         }
@@ -182,8 +182,9 @@ impl RetryPolicy {
         Duration::try_from_secs_f64(jittered.max(0.0)).unwrap_or(self.max_interval)
     }
 
-    /// The same for somebody who may put the next attempt off but not bring it forward: the wait is no shorter than `least`, and no
-    /// shorter than the policy's, so that the attempts last for as long as the policy has them last.
+    /// As [`wait_after`](Self::wait_after), for a caller that may put the next attempt off but not bring it
+    /// forward: the wait is no shorter than `least` and no shorter than the policy's, so the attempts span at least
+    /// the time that the policy gives them.
     pub fn wait_at_least(&self, attempt: u32, chance: f64, least: Duration) -> Duration {
         self.wait_after(attempt, chance).max(least)
     }
@@ -214,7 +215,7 @@ mod tests {
         assert_eq!([1, 2, 3, 99].map(|n| seconds(&of(Backoff::Linear), n)), [1.0, 2.0, 3.0, 30.0]);
         assert_eq!([1, 2, 3, 99].map(|n| seconds(&of(Backoff::Constant), n)), [1.0; 4]);
         assert_eq!([1, 2, 3, 99].map(|n| seconds(&of(Backoff::Polynomial), n)), [1.0, 4.0, 9.0, 30.0]);
-        // However often: no wait grows to none.
+        // However many attempts: a wait of nothing stays nothing.
         let at_once = RetryPolicy { initial_interval: Duration::ZERO, ..policy.clone() };
         assert_eq!([1, 1_024, 1_025, 5_000].map(|n| seconds(&at_once, n)), [0.0; 4]);
     }
@@ -225,7 +226,7 @@ mod tests {
         assert_eq!(policy.wait_after(2, 0.0), Duration::from_secs(1));
         assert_eq!(policy.wait_after(2, 0.999_999).as_secs(), 2);
         assert_eq!(policy.wait_after(4_000, 0.9), policy.max_interval);
-        // Of what is capped already.
+        // Jitter applies to the capped wait.
         assert_eq!(policy.wait_after(4_000, 0.0), Duration::from_secs(150));
     }
 

@@ -1,6 +1,7 @@
-//! A schema of what jobs of a type are given: a part of JSON Schema 2020-12 that is checked to the letter. What is not in
-//! it is refused when the schema is read, so that no rule stands there unheard. Nothing is ever fetched: a schema is all
-//! in one place.
+//! The schema that args of a job type must fit: a subset of JSON Schema 2020-12 that is checked to the letter.
+//!
+//! Anything outside the subset is refused when the schema is read, so that no rule in it is silently ignored.
+//! Nothing is ever fetched: a schema is all in one place.
 
 mod check;
 mod number;
@@ -16,10 +17,10 @@ use self::number::Decimal;
 use self::pattern::Pattern;
 use self::value::Constant;
 
-/// A schema that was read.
+/// A parsed schema.
 #[derive(Clone, Debug)]
 pub struct Schema {
-    /// As it was written.
+    /// The schema's text, as it was written.
     text: Box<str>,
     root: Node,
 }
@@ -32,7 +33,7 @@ impl PartialEq for Schema {
 
 impl Eq for Schema {}
 
-/// What a value may be.
+/// A type of JSON values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// `null`.
@@ -55,7 +56,7 @@ impl Kind {
     const ALL: [Self; 7] =
         [Self::Null, Self::Boolean, Self::Object, Self::Array, Self::Number, Self::Integer, Self::String];
 
-    /// Its name in a schema.
+    /// The type's name in a schema.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Null => "null",
@@ -91,11 +92,11 @@ enum Node {
     Rules(Box<Rules>),
 }
 
-/// What one schema says. What it does not say is none.
+/// The rules of one schema. An absent member is no rule.
 #[derive(Clone, Debug, Default)]
 struct Rules {
     kinds: Option<Vec<Kind>>,
-    /// `enum`, and `const` as a list of one; each holds.
+    /// The lists of `enum`, and `const` as a list of one; a value must be in each.
     values: Vec<Vec<Constant>>,
     least: Option<Bound>,
     most: Option<Bound>,
@@ -119,26 +120,27 @@ struct Bound {
     is_exclusive: bool,
 }
 
-/// What holding jobs against their schemas may still cost the request that brings them. All of them share it: as many as a
-/// batch may have would else take as many times what one may.
+/// What checking jobs against their schemas may still cost the request that brings them.
+///
+/// All jobs of the request share it: with a budget for each, a batch could cost as many times more as it has jobs.
 #[derive(Debug)]
 pub struct Work {
-    /// In steps.
+    /// Steps that are left.
     left: u64,
 }
 
 impl Default for Work {
-    /// A whole request's.
+    /// The budget of a whole request.
     fn default() -> Self {
         Self { left: SCHEMA_REQUEST_STEPS_MAX }
     }
 }
 
 impl Work {
-    /// To be asked behind each job: where nothing is left, it may not have been held to its end, whatever was found of it.
+    /// To be called after each job: if nothing is left, the job may not have been checked to the end, whatever was found.
     ///
     /// # Errors
-    /// So it is; at `pointer`, with what to do.
+    /// `too_large` at `pointer` if nothing is left; the message says what to do.
     pub fn check(&self, pointer: &str) -> Result<(), Invalid> {
         if self.left > 0 {
             return Ok(());
@@ -154,7 +156,7 @@ impl Work {
 }
 
 impl Schema {
-    /// As it was written.
+    /// The schema's text, as it was written.
     pub fn text(&self) -> &str {
         &self.text
     }
@@ -168,8 +170,8 @@ impl Schema {
         }
     }
 
-    /// A keyword that is about values of another kind than `kind`, and would never be looked at where all values are of this one. Where the
-    /// schema names types itself, it was refused for that when it was read.
+    /// A keyword about values of another kind than `kind`, which would never be looked at where all values are of
+    /// this kind. If the schema names types itself, it was refused for that when it was read.
     pub fn overlooked(&self, kind: Kind) -> Option<&'static str> {
         let Node::Rules(rules) = &self.root else { return None };
         if rules.kinds.is_some() {
@@ -195,9 +197,9 @@ impl Schema {
             .map(|(keyword, _)| keyword)
     }
 
-    /// At most so many places where `value`, which stands at `pointer`, does not fit. What is said of them are words of
-    /// the schema, never the value. The work is bounded: who would need more than [`SCHEMA_STEPS_MAX`] does not fit. It is
-    /// taken from the request's, and whether that was enough is to be [asked](Work::check).
+    /// The places where `value`, which stands at `pointer`, does not fit; at most `most`. Their messages quote the
+    /// schema, never the value. The work is bounded: a value that would need more than [`SCHEMA_STEPS_MAX`] does
+    /// not fit. The work is taken from the request's budget; [ask](Work::check) it afterwards whether that was enough.
     pub fn flaws(&self, value: &Json<'_>, pointer: &str, most: usize, work: &mut Work) -> Vec<Flaw> {
         let own = work.left.min(SCHEMA_STEPS_MAX);
         let mut left = own;
@@ -223,7 +225,7 @@ mod tests {
             .collect()
     }
 
-    /// Each keyword: a schema, values that fit, and values that do not with the place that is told.
+    /// For each keyword: a schema, values that fit, and values that do not, with the place that is reported.
     #[test]
     fn every_keyword_is_held_to() {
         type Row<'a> = (&'a str, &'a [&'a str], &'a [(&'a str, &'a str)]);
@@ -313,7 +315,7 @@ mod tests {
         assert_eq!(schema.flaws(&value, "/args", 2, &mut Work::default()).len(), 2);
     }
 
-    /// However the work is asked for: by many values, by long texts, by long lists of values.
+    /// Whatever causes the work: many values, long texts, long lists of values.
     #[test]
     fn the_work_is_bounded() {
         let numbers = format!("[{}1]", "1,".repeat(999));
@@ -351,13 +353,13 @@ mod tests {
         let schema = Schema::read(r#"{"items":{"type":"integer"}}"#).unwrap();
         let text = format!("[{}1]", "1,".repeat(99));
         let value = Json::parse(&text, "").unwrap();
-        // A step for the list and for each of its items.
+        // One step for the list and one for each of its items.
         let mut work = Work { left: 3 * 101 + 50 };
         for _ in 0..3 {
             assert_eq!(schema.flaws(&value, "/args", 9, &mut work), []);
             assert_eq!(work.check("/args"), Ok(()));
         }
-        // One for which half is left, and one for which nothing is.
+        // One job for which half the budget is left, and one for which nothing is.
         for _ in 0..2 {
             assert_eq!(schema.flaws(&value, "/args", 9, &mut work).len(), 1);
             let refused = work.check("/args").unwrap_err();
@@ -366,7 +368,7 @@ mod tests {
         }
     }
 
-    /// One that takes more than a job may is told so itself, and leaves the others theirs.
+    /// A job that takes more than one job may is refused itself, and leaves the others their share.
     #[test]
     fn one_job_takes_no_more_than_its_own_share() {
         let schema = Schema::read(r#"{"items":{"pattern":"^a"}}"#).unwrap();
@@ -379,7 +381,7 @@ mod tests {
         assert_eq!(work.left, SCHEMA_REQUEST_STEPS_MAX - SCHEMA_STEPS_MAX);
     }
 
-    /// As many as there may be, of jobs as they are.
+    /// As many ordinary jobs as a request may have.
     #[test]
     fn no_batch_of_ordinary_jobs_is_refused_for_its_work() {
         let schema = Schema::read(

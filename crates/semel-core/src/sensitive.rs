@@ -1,16 +1,17 @@
-//! What may be told of the places of sensitive values.
+//! Which JSON pointers may be shown where some values are sensitive.
 
 use std::borrow::Cow;
 
 use crate::canon::{nfc, token_name};
 
-/// Whether the place `inner` is `outer`, or lies inside of it; both are JSON pointers (RFC 6901), however they are spelled.
+/// Whether the place `inner` is `outer` or lies inside it. Both are JSON pointers (RFC 6901); how they are spelled
+/// does not matter.
 pub fn is_within(inner: &str, outer: &str) -> bool {
     let mut inside = inner.split('/');
     outer.split('/').all(|token| inside.next().is_some_and(|its| name(its) == name(token)))
 }
 
-/// The member that a token of a pointer names, as names are [compared](member).
+/// The member that a token of a pointer names, normalised for [comparison](member).
 pub fn name(token: &str) -> Cow<'_, str> {
     match token_name(token) {
         Cow::Borrowed(name) => member(name),
@@ -18,12 +19,13 @@ pub fn name(token: &str) -> Cow<'_, str> {
     }
 }
 
-/// A member's name as names are compared: in NFC.
+/// A member's name in the form in which names are compared: NFC.
 pub fn member(name: &str) -> Cow<'_, str> {
     nfc(name)
 }
 
-/// The place that may be told: of one inside of a sensitive value, that value's, for the names in it may be as secret as it is.
+/// The place that may be shown. For a place inside sensitive values it is the outermost of these: names inside it
+/// may be as secret as the value.
 pub fn tellable<'p>(pointer: &'p str, sensitive: &'p [String]) -> &'p str {
     let around = sensitive.iter().filter(|hidden| is_within(pointer, hidden));
     around.min_by_key(|hidden| hidden.matches('/').count()).map_or(pointer, |hidden| hidden)
@@ -43,7 +45,7 @@ mod tests {
             ("/args/0/card", "/args/0/card"),
             ("/args/0/cards/1", "/args/0/cards/1"),
             ("/args/0", "/args/0"),
-            // However they are spelled.
+            // However the places are spelled.
             ("/args/0/caf\u{e9}/x", "/args/0/cafe\u{301}"),
             ("/args/0/a~0b/x", "/args/0/a~b"),
         ] {

@@ -1,5 +1,7 @@
-//! What an operator sets: how deep a queue may become, and what a worker is told. Kept as small texts in rows of the
-//! queues' table, which every store keeps by version; a name that no queue can have stands for what is no queue.
+//! What an operator sets: how deep a queue may become, and what a worker is told.
+//!
+//! Both are kept as small texts in rows of the queues' table, which every store keeps by version; a name that no
+//! queue can have marks a row that is not a queue's.
 
 use std::sync::Arc;
 
@@ -9,80 +11,81 @@ use crate::ident::QueueName;
 use crate::state::{State, StateSet};
 use crate::tenant::Tenant;
 
-/// What names of rows that are no queue begin with; no queue's name can.
+/// The first character of the names of rows that are not queues; no queue's name can start with it.
 const NO_QUEUE: char = '~';
 
 impl QueueName {
-    /// The name of the row that keeps something else than a queue: its kind, and which.
+    /// The name of a row that keeps something other than a queue: its kind, and which one.
     pub(crate) fn of_row(kind: &str, which: &str) -> Self {
         Self::from_stored(&format!("{NO_QUEUE}{kind}/{which}"))
     }
 
-    /// The row at which those meet who add to a queue with a bound: each of them moves its version, and nobody else does.
+    /// The row on which decisions that add to a bounded queue conflict: each moves its version, and nothing else does.
     pub(crate) fn bound_row(&self) -> Self {
         Self::of_row("bound", self.as_str())
     }
 
-    /// Whether the row of this name is a queue's that users may know of.
+    /// Whether the row of this name is a queue that users may know of.
     pub fn is_queue(&self) -> bool {
         !self.as_str().starts_with(NO_QUEUE)
     }
 
-    /// Whether the server's own jobs are in it. Its row counts as no queue's: nobody lists it, pauses it or sets a bound for it.
+    /// Whether the queue is for the server's own jobs. Its row is not a user's queue: nobody lists it, pauses it or
+    /// sets a bound for it.
     pub fn is_systems(&self) -> bool {
         self.tenant() == Tenant::system().as_str()
     }
 }
 
-/// What an operator has set for a queue.
+/// An operator's settings for a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct QueueSettings {
-    /// How many jobs may wait in it.
+    /// The bound on how many jobs may wait in it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backpressure: Option<Backpressure>,
 }
 
-/// A bound on the jobs that wait in a queue. Beyond it nothing is admitted; nothing that was is ever dropped.
+/// A bound on the jobs that wait in a queue. At the bound nothing more is admitted; admitted jobs are never dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Backpressure {
-    /// At most so many jobs wait.
+    /// The most jobs that may wait.
     pub max_depth: u64,
-    /// From which part of the bound on answers carry a warning, 0 to 1.
+    /// From which part of the bound, 0 to 1, answers carry a warning.
     pub warning_threshold: f64,
 }
 
 /// How full a bounded queue is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Depth {
-    /// Jobs that wait.
+    /// How many jobs wait.
     pub waiting: u64,
-    /// How many may.
+    /// How many may wait.
     pub bound: u64,
 }
 
 impl Backpressure {
-    /// Where warnings begin unless an operator says otherwise.
+    /// Where warnings begin unless an operator sets something else.
     pub const WARNING_DEFAULT: f64 = 0.8;
 
-    /// Whether another job may wait beside these.
+    /// Whether another job may wait in addition to these.
     pub const fn admits(&self, waiting: u64) -> bool {
         waiting < self.max_depth
     }
 
-    /// Whether an answer is to warn of this depth.
+    /// Whether answers carry a warning at this depth.
     pub fn warns(&self, waiting: u64) -> bool {
         self.max_depth > 0 && waiting as f64 >= self.warning_threshold * self.max_depth as f64
     }
 }
 
 impl QueueSettings {
-    /// The settings as a row keeps them; none is the default. What cannot be read counts as unset: settings never keep
-    /// jobs from being admitted by being damaged.
+    /// Reads the settings from a row; `None` is the default. Text that cannot be read counts as unset: damaged
+    /// settings never keep jobs from being admitted.
     pub fn decode(text: Option<&str>) -> Self {
         text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
     }
 
-    /// The text a row keeps.
+    /// The text to store in the row; `None` for the default.
     pub fn encode(&self) -> Option<Arc<str>> {
         if *self == Self::default() { None } else { serde_json::to_string(self).ok().map(Arc::from) }
     }
@@ -93,13 +96,13 @@ pub fn waits(state: State) -> bool {
     state.is_live() && state != State::Active
 }
 
-/// Jobs that wait in a queue, by the numbers in its states: all live ones that no worker has.
+/// How many jobs wait in a queue, from its number of jobs in each state: all live ones that no worker has.
 pub fn waiting(counts: &[u64; State::ALL.len()]) -> u64 {
     let waiting = StateSet::LIVE.iter().filter(|state| waits(*state));
     waiting.map(|state| counts[usize::from(state.code())]).sum()
 }
 
-/// What a worker is told at its next heartbeat, until the operator takes it back.
+/// What a worker is told at its next heartbeat, until the operator withdraws it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Directive {
     /// Go on.
@@ -115,7 +118,7 @@ impl Directive {
     /// Every directive.
     pub const ALL: [Self; 3] = [Self::Run, Self::Quiet, Self::Terminate];
 
-    /// Its name, as heartbeats answer it.
+    /// The directive's name, as heartbeats return it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Run => "running",
@@ -134,12 +137,12 @@ impl Directive {
         QueueName::of_row("worker", worker)
     }
 
-    /// The directive as its row keeps it.
+    /// Reads the directive from its row.
     pub fn decode(text: Option<&str>) -> Self {
         text.and_then(Self::from_name).unwrap_or_default()
     }
 
-    /// The text its row keeps; going on needs none.
+    /// The text to store in the row; `None` for [`Run`](Self::Run).
     pub fn encode(self) -> Option<Arc<str>> {
         (self != Self::Run).then(|| Arc::from(self.name()))
     }
@@ -176,7 +179,7 @@ mod tests {
         assert!(QueueName::default().is_queue() && !row.is_systems());
         let own = QueueName::default().within(&Tenant::system());
         assert!(own.is_systems() && !own.is_queue() && !QueueName::default().is_systems());
-        // A row about it is none either.
+        // The row of its bound is no queue of the server's either.
         assert!(!own.bound_row().is_systems());
         for directive in Directive::ALL {
             assert_eq!(Directive::decode(directive.encode().as_deref()), directive);

@@ -1,5 +1,5 @@
-//! How a run ends or goes on: ACK, FAIL, heartbeat, and what the reaper does with a lease that ran out. Each verb
-//! takes a row and gives back the new one; nobody else builds a row with another state.
+//! How a run ends or goes on: ACK, FAIL, heartbeat, and the reaping of leases that ran out. Each verb takes a row
+//! and returns the new one; no other code builds a row with another state.
 
 use std::time::Duration;
 
@@ -25,43 +25,43 @@ use crate::waiting;
 pub enum Refusal {
     /// There is no such job.
     NotFound,
-    /// The job is in a state in which this cannot happen.
+    /// The job's state, which is this one, does not allow it.
     WrongState(State),
-    /// The lease is not the newest.
+    /// The lease is not the newest of the job, which is in this state.
     StaleLease(State),
     /// Another worker holds the lease.
     OtherWorker,
-    /// It is a follow-up that waits for the end of a run; nothing else releases it.
+    /// The job is a follow-up that waits for the end of a run; nothing else releases it.
     AwaitsRun,
     /// The job, which is in this state, is no dead letter: only those are sent back or deleted.
     NoDeadLetter(State),
-    /// Its unique key was released, so nothing says any more whether it may run again.
+    /// The job's unique key was released, so nothing can decide any more whether it may run again.
     KeyReleased,
-    /// More jobs hold its unique key than one decision may look at, and any of them may stand in its way.
+    /// More jobs hold the unique key than one decision may look at, and any of them may block this one.
     TooManyHolders,
     /// What is stored of the job cannot be read.
     Corrupt(Corrupt),
 }
 
 impl Refusal {
-    /// Whether the job was cancelled, or another took its place: its run is to be told, whatever lease it has.
+    /// Whether the job was cancelled or replaced: its run is told to stop, whatever lease it holds.
     pub const fn is_cancelled(&self) -> bool {
         matches!(self, Self::StaleLease(State::Cancelled) | Self::WrongState(State::Cancelled))
     }
 
-    /// Whether the job was completed by the run whose lease is named, or by whichever where none is: its handler has said so itself and
-    /// may have more to do, and nobody else runs the job.
+    /// Whether the job was completed by the run whose lease is named, or, if none is named, by any run. The handler
+    /// has reported that itself and may have more to do, and nobody else runs the job.
     pub const fn is_ended_by_itself(&self) -> bool {
         matches!(self, Self::WrongState(State::Completed))
     }
 }
 
-/// What became of a request about a run.
+/// The outcome of a request about a run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Settled {
-    /// It was done; this is the job now.
+    /// It took effect; this is the job now.
     Done(Box<Head>),
-    /// It had been done before by the same lease; this is the job now.
+    /// The same lease had done it before; this is the job now.
     Repeated(Box<Head>),
     /// It was refused.
     Refused(Refusal),
@@ -76,22 +76,22 @@ pub struct Report {
     pub message: String,
     /// The error's type: `type`, else `details.error_class`, else the code.
     pub error_type: String,
-    /// Whether the worker says that trying again is useless (`false`) or not.
+    /// Whether the worker says that trying again is of use; `Some(false)` rules it out.
     pub retryable: Option<bool>,
-    /// How long the worker wants the next attempt to wait, instead of what the retry policy says.
+    /// How long the worker wants the next attempt to wait, in place of the retry policy's wait.
     pub retry_in: Option<Duration>,
-    /// Whatever else was sent: a JSON value.
+    /// Whatever else the worker sent: a JSON value.
     pub details: Option<Box<serde_json::value::RawValue>>,
 }
 
 impl Report {
-    /// Of a run whose end its worker did not tell.
+    /// A report for a run whose end its worker did not report.
     fn untold(code: &str, message: &str) -> Self {
         let (code, error_type) = (code.to_owned(), code.to_owned());
         Self { code, message: message.to_owned(), error_type, ..Self::default() }
     }
 
-    /// What is kept of it among a job's failures. `wait` is how long the next attempt waits, if there is one.
+    /// The entry in the job's failures. `wait` is how long the next attempt waits, if there is one.
     fn failure(&self, attempt: u32, at: Timestamp, wait: Option<Duration>) -> Failure {
         Failure {
             code: self.code.clone(),
@@ -105,15 +105,15 @@ impl Report {
     }
 }
 
-/// Clears what only a run has and moves the state.
+/// Moves the job out of its run: changes the state and drops the lease.
 fn leave(head: &mut Head, event: Event) -> Result<(), Refusal> {
     head.state = next(head.state, event).map_err(|illegal| Refusal::WrongState(illegal.from))?;
     head.lease = None;
     Ok(())
 }
 
-/// Ends a job: writes the row, tells the log, lets a waiting follow-up go if this was the last run of its key, and
-/// tells those who wait for the end. What the run left behind is to be noted before.
+/// Ends a job: writes the row, logs the event, releases a waiting follow-up if this was the last run of its key,
+/// and tells whatever waits for the job's end. Notes that the run leaves behind must be written before.
 pub(crate) fn end(
     draft: &mut Draft,
     head: &mut Head,
@@ -123,16 +123,16 @@ pub(crate) fn end(
     let now = draft.now();
     let ran = ran_ms(head, now);
     head.finished_at = Some(now);
-    // What it said of a burned lease goes with the life: from now on it says of the end.
+    // `until` said until when to mind a burned lease; from now on it says until when the ended job is kept.
     head.until = draft.kept_until(Some(&head.job_type), &head.queue, head.state);
     head.ending = Some(ending);
-    // It is not taken from the head, which goes on to say what came after it.
+    // The head keeps its follow-up, to show what came after it.
     let follow_up = head.follow_up;
     let waiters = if head.awaited { waiting::take(draft, head)? } else { waiting::Waiters::default() };
     draft.update(head);
     draft.tell(kind, head, ran);
     let released = follow_up.map_or(Ok(()), |id| follow_up::release(draft, id));
-    // Both, so that what either lacks is loaded in one go.
+    // Both are tried, so that what either lacks is loaded in one go.
     waiting::tell(draft, head, &waiters).and(released)
 }
 
@@ -174,7 +174,7 @@ pub fn complete(
     Ok(Settled::Done(Box::new(head)))
 }
 
-/// FAIL: the run failed. Whether it is tried again is the retry policy's to say (OJS retry).
+/// FAIL: the run failed. The retry policy decides whether it is tried again (OJS retry).
 ///
 /// # Errors
 /// [`Missing`] when the snapshot lacks the whole job.
@@ -189,8 +189,10 @@ pub fn fail(draft: &mut Draft, id: JobId, bearer: &Bearer, report: &Report) -> R
     }
 }
 
-/// Whether the last run failed, of a job that runs no more. A retry moves no fence when it comes due, nor when it waits for
-/// another run of its key; a run that was given back has left no start.
+/// Whether the last run of a job that is not running failed.
+///
+/// The fence does not tell: it moves neither when a retry comes due, nor when the retry waits for another run of
+/// its key. A run that was given back has no start time.
 fn last_run_failed(head: &Head) -> bool {
     match head.state {
         State::Retryable | State::Discarded => true,
@@ -242,7 +244,7 @@ fn failures(full: &Full) -> Result<Failures, Corrupt> {
     full.note(NoteKind::Failures).map_or_else(|| Ok(Failures::default()), |text| Failures::decode(text))
 }
 
-/// The worker gives the job back unfinished; the attempt is given back with it (SEMANTICS 3).
+/// The worker gives the job back unfinished, which also gives back the attempt (SEMANTICS 3).
 ///
 /// # Errors
 /// [`Missing`] when the snapshot lacks the job.
@@ -258,8 +260,8 @@ pub fn snooze(draft: &mut Draft, id: JobId, bearer: &Bearer, wait: Duration) -> 
     put_back(draft, id, bearer, Event::Snooze, Some(wait))
 }
 
-/// A run ends as if it had not been begun; the job may start after `wait`, or when it could before. A job that is where `event` leads
-/// was put there before.
+/// Ends a run as if it had not begun. The job may start after `wait`, or when it could before. If the job is
+/// already in the state that `event` leads to, the request is a repeat.
 fn put_back(
     draft: &mut Draft,
     id: JobId,
@@ -290,8 +292,8 @@ fn put_back(
     Ok(Settled::Done(Box::new(head)))
 }
 
-/// The worker says how far the run has come: a JSON value. Moves neither state nor fence; the worker is alive, so the lease lasts as
-/// after a [heartbeat](extend) that names the same length or none.
+/// The worker reports how far the run has come: a JSON value. Moves neither state nor fence. The worker is alive,
+/// so the lease is extended as by a [heartbeat](extend) that names the same length or none.
 ///
 /// # Errors
 /// [`Missing`] when the snapshot lacks the job.
@@ -311,15 +313,16 @@ pub fn progress(
         other => return Ok(Settled::Refused(refusal(other, &head))),
     }
     prolong(&mut head, draft.now(), visibility_ms);
-    // Written with the head, so that two writers of one job's notes meet by its version.
+    // Written with the head, so that two writers of one job's notes conflict on its version.
     draft.update(&mut head);
     draft.note(id, NoteKind::Progress, Some(value.clone()));
     Ok(Settled::Done(Box::new(head)))
 }
 
-/// The worker is alive: its lease on this job lasts `visibility_ms` from now. Else it lasts as long as the job says, or as one whose
-/// job and worker say nothing, and no shorter than it did: what the worker asked for with the fetch is not kept. Neither the fence nor
-/// the execution timeout moves.
+/// Heartbeat: the worker is alive, so its lease on this job lasts `visibility_ms` from now.
+///
+/// If no length is named, it lasts the job's own or the default from now, and no shorter than before: what the
+/// worker asked for at fetch is not stored. Neither the fence nor the execution timeout moves.
 ///
 /// # Errors
 /// [`Missing`] when the snapshot lacks the job.
@@ -347,13 +350,15 @@ fn prolong(head: &mut Head, now: Timestamp, visibility_ms: Option<u32>) {
     let wanted = Duration::from_millis(u64::from(visibility_ms.unwrap_or(own)));
     if let Some(lease) = &mut head.lease {
         let until = now.saturating_add(wanted);
-        // Who names no length never shortens what fetch asked for.
+        // A heartbeat that names no length never shortens what fetch asked for.
         lease.visible_until = if visibility_ms.is_some() { until } else { until.max(lease.visible_until) };
     }
 }
 
-/// The lease or the execution time of a run is over: the job becomes available again, or fails by `timeout`, or is
-/// discarded at its last attempt (SEMANTICS 3). A lost lease is a failure `lease_expired` either way. `None` when neither is over.
+/// Settles a run whose lease or execution time is over; `None` when neither is.
+///
+/// A run past its execution time fails with `timeout`. A run that lost its lease is a failure `lease_expired`: the
+/// job becomes available again, or is discarded at its last attempt (SEMANTICS 3).
 ///
 /// # Errors
 /// [`Missing`] when the snapshot lacks the whole job.
@@ -382,11 +387,11 @@ pub fn reap(draft: &mut Draft, id: JobId) -> Result<Option<Settled>, Missing> {
     if let Err(refusal) = leave(&mut head, Event::LeaseExpired) {
         return Ok(Some(Settled::Refused(refusal)));
     }
-    // Whoever still has the lease that ran out settles nothing by it.
+    // A worker that still has the lease that ran out can settle nothing with it.
     if !is_planted(Bug::FenceNotBurned) {
         head.fence = draft.next_version(head.fence);
     }
-    // Failures that cannot be read stay as they are: a job whose worker is gone is not to stay with it for that.
+    // Unreadable failures stay as they are: they must not keep the job with a worker that is gone.
     if let Ok(mut history) = failures(&full) {
         let message = "the lease ran out: the worker neither answered nor sent a heartbeat";
         let report = Report::untold(LEASE_EXPIRED, message);
@@ -400,7 +405,7 @@ pub fn reap(draft: &mut Draft, id: JobId) -> Result<Option<Settled>, Missing> {
     Ok(Some(Settled::Done(Box::new(head))))
 }
 
-/// The code of a run's failure whose lease ran out.
+/// The failure code of a run whose lease ran out.
 const LEASE_EXPIRED: &str = "lease_expired";
 
 fn time_out(draft: &mut Draft, mut head: Head, full: &Full) -> Result<Settled, Missing> {

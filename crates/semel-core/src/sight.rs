@@ -1,21 +1,21 @@
-//! What a caller may be told of other people's jobs, and so what it may do to them by offering its own.
+//! What a caller may see of other callers' jobs, and so what its own offers may do to them.
 
 use std::sync::Arc;
 
 use crate::ident::QueueName;
 
-/// The queues that a caller sees. Jobs of others are not there for it.
+/// The queues that a caller may see. To the caller, jobs in other queues do not exist.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Queues {
     /// Every queue there is or will be.
     #[default]
     All,
-    /// Those whose names match one of the patterns: a name, or the beginning of names followed by `*`.
+    /// The queues whose names match one of the patterns: a whole name, or a prefix followed by `*`.
     Only(Arc<[String]>),
 }
 
 impl Queues {
-    /// Whether the queue is among them.
+    /// Whether a queue of this name is among them.
     pub fn include(&self, queue: &str) -> bool {
         match self {
             Self::All => true,
@@ -30,20 +30,20 @@ impl Queues {
 /// What the caller of a decision may see.
 #[derive(Clone, Copy, Debug)]
 pub struct Sight<'q> {
-    /// Whether it may see other people's jobs at all.
+    /// Whether it may see other callers' jobs at all.
     pub inspect: bool,
-    /// In which queues there are jobs for it. Unlike a job that it may merely not be shown, one of another queue is not
-    /// replaced or overwritten on its word either.
+    /// The queues it may see. A job in another queue is not merely hidden: the caller's offers do not replace or
+    /// overwrite it either.
     pub queues: &'q Queues,
 }
 
 impl Sight<'_> {
-    /// Of a caller who sees every job there is.
+    /// The sight of a caller that sees every job.
     pub const fn everything() -> Self {
         Self { inspect: true, queues: &Queues::All }
     }
 
-    /// Whether the queue of a stored job is one that the caller sees. Tenants are apart already.
+    /// Whether the caller may see the queue of a stored job. Tenants are separated elsewhere.
     pub fn sees(&self, queue: &QueueName) -> bool {
         self.queues.include(queue.name())
     }

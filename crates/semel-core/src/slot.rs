@@ -1,11 +1,12 @@
-//! Where a row is filed: which index or set of a store holds the job, and by which time. A pure function of the
-//! row, so that no query and no script knows a state.
+//! Where a row is filed: the index or set of a store that holds the job, and the time it is ordered by.
+//!
+//! A pure function of the row, so that no query and no script needs to know a state.
 
 use crate::job::Head;
 use crate::state::State;
 use crate::time::Timestamp;
 
-/// Which of a store's files a job is in. Exactly one at any time. Stored by number; frozen.
+/// The index of a store that a job is in; exactly one at any time. Stored by number; frozen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Slot {
@@ -13,7 +14,7 @@ pub enum Slot {
     Ready = 0,
     /// Becomes ready at `at`.
     Timer = 1,
-    /// Waits for something that is not a time.
+    /// Waits for something other than a time.
     Held = 2,
     /// Runs until `at`, unless a heartbeat moves it.
     Lease = 3,
@@ -21,12 +22,12 @@ pub enum Slot {
     Done = 4,
 }
 
-/// Where and when a row is filed.
+/// A row's place in the indexes of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Filing {
-    /// Which file.
+    /// The index.
     pub slot: Slot,
-    /// Its place in it.
+    /// The row's place in it.
     pub at: Timestamp,
     /// When the job expires if it is still waiting then: a second index, over waiting jobs only.
     pub expires: Option<Timestamp>,
@@ -41,7 +42,7 @@ impl Filing {
             State::Pending => (Slot::Held, head.available_at),
             State::Active => match &head.lease {
                 Some(lease) => (Slot::Lease, lease.ends_at()),
-                // A task: its steps run, and their end is not a time.
+                // A task: its steps run, and they end at no known time.
                 None => (Slot::Held, head.available_at),
             },
             State::Completed | State::Cancelled | State::Discarded => {
@@ -56,7 +57,7 @@ impl Filing {
     }
 }
 
-/// What a duty asks a store for: the ids whose time has come.
+/// What a background duty asks a store for: the ids whose time has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Due {
     /// Scheduled and retryable jobs that may become available.

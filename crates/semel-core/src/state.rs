@@ -10,9 +10,9 @@ pub enum State {
     Scheduled = 0,
     /// Waits for a worker.
     Available = 1,
-    /// Waits for an activation: from outside, or, for a follow-up, the end of the run it follows.
+    /// Waits for an activation: by a request, or by the end of the run or job for which it is held back.
     Pending = 2,
-    /// Held by one worker under a lease; or a task, whose steps run and not itself.
+    /// Held by one worker under a lease; or a task, which does not run itself but its steps do.
     Active = 3,
     /// Failed, will be tried again; a timer makes it available.
     Retryable = 4,
@@ -66,7 +66,7 @@ impl State {
         self as u8
     }
 
-    /// Whether nothing but an operator moves a job out of this state.
+    /// Whether only an operator can move a job out of this state.
     pub const fn is_finished(self) -> bool {
         matches!(self, Self::Completed | Self::Cancelled | Self::Discarded)
     }
@@ -96,7 +96,7 @@ impl StateSet {
     pub const LIVE: Self = Self(0b0001_1111);
     /// The three finished ones.
     pub const FINISHED: Self = Self(0b1110_0000);
-    /// Those in which a job may be in the dead letter list: one, from which an operator may send it back.
+    /// The states in which a job may be a dead letter: `discarded` alone. An operator may send it back from there.
     pub const DEAD_LETTERS: Self = Self(0b1000_0000);
 
     /// The set as stored: bit n is the state with number n.
@@ -153,14 +153,15 @@ impl fmt::Debug for StateSet {
     }
 }
 
-/// Something that may move a job from one state to another.
+/// An event that may move a job from one state to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
     /// Its time has come: a scheduled job's start, a retry's backoff.
     Due,
     /// ACTIVATE from outside, or the end of the run a follow-up waits for.
     Activate,
-    /// The same while its time lies ahead: its own, or the end of the lease of the run it replaced (`when_active: wait`).
+    /// An activation while the job's time lies ahead: its own, or the end of the lease of the run it replaced
+    /// (`when_active: wait`).
     ActivateLater,
     /// The steps of a task begin.
     Begin,

@@ -1,6 +1,6 @@
-//! How small documents are kept: as JSON.
+//! The stored form of small documents: JSON.
 
-/// The stored form of a type of strings, numbers and raw values.
+/// Gives a type made of strings, numbers and raw values its stored form.
 macro_rules! stored_as_json {
     ($name:ident) => {
         impl $name {

@@ -1,5 +1,7 @@
-//! Tasks: steps under one identity. A task is a stored job that nobody runs; it alone carries the key, is admitted like
-//! any other, lives while its workflow runs and ends with it, in the same commit (SEMANTICS 6).
+//! Tasks: workflow steps under one identity.
+//!
+//! A task is a stored job that no worker runs. It alone carries the key, is admitted like any other job, lives
+//! while its workflow runs and ends with it, in the same commit (SEMANTICS 6).
 
 use crate::body::Corrupt;
 use crate::draft::{Draft, Missing};
@@ -26,19 +28,19 @@ pub struct TaskPlan {
     pub steps: Plan,
 }
 
-/// Why a policy cannot be a task's. A task begins when it is admitted: its steps are there at once, with the context of
+/// Why a policy cannot be a task's. A task begins when it is admitted: its steps exist at once, with the context of
 /// the request that created it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Unfit {
-    /// `follow_up`: what would be put off has begun already, and two runs of one key would overlap.
+    /// `follow_up`: what would be put off has already begun, and two runs of one key would overlap.
     FollowsUp,
-    /// `replace_except_schedule`: it has no schedule to take over.
+    /// `replace_except_schedule`: a task has no schedule to take over.
     KeepsSchedule,
-    /// `when_active: wait`: it would have to begin later than it does.
+    /// `when_active: wait`: a task cannot begin later than it is admitted.
     Waits,
 }
 
-/// Whether a policy can be a task's, and if not, why.
+/// Why a policy cannot be a task's; `None` when it can.
 pub fn unfit(policy: &UniquePolicy) -> Option<Unfit> {
     match policy.on_conflict() {
         OnConflict::FollowUp => Some(Unfit::FollowsUp),
@@ -48,19 +50,19 @@ pub fn unfit(policy: &UniquePolicy) -> Option<Unfit> {
     }
 }
 
-/// What became of a request for a task.
+/// The outcome of a request for a task.
 #[derive(Clone, Debug)]
 pub enum TaskOutcome {
     /// It was created, with its steps, in one commit.
     Created {
         /// The task's id, which is its workflow's too.
         id: WorkflowId,
-        /// What became of the task's own job: it was created, or created in place of others.
+        /// The outcome for the task's own job: created, or created in place of others.
         outcome: Outcome,
         /// Its workflow.
         workflow: Box<Workflow>,
     },
-    /// It was not: another task is the answer, or stands in its way. No step was looked at.
+    /// The task was not created: another task is the answer, or blocks it. No step was looked at.
     Decided(Outcome),
     /// It was refused: its policy cannot be a task's.
     Unfit(Unfit),
@@ -104,7 +106,7 @@ pub fn create(draft: &mut Draft, plan: &TaskPlan, space: &Namespace) -> Result<T
             draft.roll_back();
             Ok(TaskOutcome::Corrupt(corrupt))
         }
-        // The id was minted in this very decision.
+        // Cannot happen: the id was minted in this very decision.
         Created::Repeated(..) | Created::IdTaken(_) => {
             draft.roll_back();
             Ok(TaskOutcome::Corrupt(Corrupt("a new task's id was there already".to_owned())))
@@ -121,7 +123,7 @@ fn with_head(outcome: Outcome, now: Head) -> Outcome {
     }
 }
 
-/// The workflow of a task has ended, or been cancelled, in this very commit: the task ends as it did.
+/// Ends a task as its workflow has ended or been cancelled, in the same commit.
 pub(crate) fn conclude(draft: &mut Draft, workflow: &Workflow) -> Result<(), Missing> {
     let Some(job) = workflow.task() else { return Ok(()) };
     let Some(mut head) = draft.head(job)?.filter(|head| head.state.is_live()) else { return Ok(()) };

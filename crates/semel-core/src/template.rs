@@ -1,16 +1,16 @@
-//! What a template declares for all jobs of its type, and which identity a job gets in the end (SEMANTICS 6). How a
-//! template is written is not known here.
+//! What a template declares for all jobs of its type, and which identity a job finally gets (SEMANTICS 6). The
+//! written form of templates is not known here.
 
 use std::cmp::Ordering;
 
 use crate::unique::{Dimension, Given, MissingKey, PolicySpec, Preset};
 
-/// A policy as somebody asks for it: members, on top of a preset if one is named.
+/// A policy as a template or a request asks for it: members, on top of a preset if one is named.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
     /// The preset.
     pub preset: Option<Preset>,
-    /// Members of their own, which win.
+    /// Explicit members, which override the preset's.
     pub spec: PolicySpec,
 }
 
@@ -20,40 +20,40 @@ impl Asked {
         Self { preset: Some(preset), spec: PolicySpec::default() }
     }
 
-    /// The policy; none where no policy is asked for.
+    /// The policy that results; `None` where no policy is asked for.
     ///
     /// # Errors
-    /// [`MissingKey`] when the preset is made of a key and there is none.
+    /// [`MissingKey`] when the preset requires a key and there is none.
     pub fn resolve(&self, given: &Given<'_>) -> Result<Option<PolicySpec>, MissingKey> {
-        // The same work is the same, however its key is spelled: beside the policy or in it.
+        // The same key means the same work, whether it is given beside the policy or in it.
         let preset = if self.spec.key.is_some() { self.preset_with_key() } else { self.preset };
         let Some(preset) = preset else { return Ok(Some(self.spec.clone())) };
         let given = Given { key: self.spec.key.as_deref().or(given.key), ..*given };
         Ok(match preset.spec(&given)? {
             Some(base) => Some(self.spec.clone().over(base)),
-            // A key turns the identity on again.
+            // The preset means no policy; a key turns the identity on again.
             None => self.spec.key.is_some().then(|| self.spec.clone()),
         })
     }
 
-    /// Whether it says in one word what a task's identity is made of, whatever it says of the rest.
+    /// Whether the preset is an identity strategy, whatever the members say.
     fn is_strategy(&self) -> bool {
         self.preset.is_some_and(|preset| Preset::STRATEGIES.contains(&preset))
     }
 
-    /// Its preset where there is a key: in the place of an identity strategy that means `caller_provided`.
+    /// The preset to use where there is a key: in place of an identity strategy it is `caller_provided`.
     fn preset_with_key(&self) -> Option<Preset> {
         if self.is_strategy() { Some(Preset::CallerProvided) } else { self.preset }
     }
 
-    /// Whether the version counts beside a key that takes the place of what it is made of: that is how a strategy would have it, and
-    /// one whose author lists the version has it in so many words.
+    /// Whether the version still counts when a key replaces the dimensions: only for an identity strategy whose
+    /// author lists the version explicitly.
     fn keeps_version(&self) -> bool {
         let listed = self.spec.keys.iter().flatten();
         self.is_strategy() && listed.into_iter().any(|key| key == Dimension::Version.name())
     }
 
-    /// The key, if there is nothing else in it.
+    /// The key, if the policy says nothing else.
     fn sole_key(&self) -> Option<&str> {
         let key = self.spec.key.as_deref()?;
         let of_key = PolicySpec { key: Some(key.to_owned()), ..PolicySpec::default() };
@@ -61,50 +61,53 @@ impl Asked {
     }
 }
 
-/// Why a job has the identity it has.
+/// Why a job has its identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Basis {
-    /// The request named a key of its own.
+    /// The request has a key of its own.
     RequestKey,
-    /// The request named a policy.
+    /// The request has a policy.
     RequestPolicy,
-    /// The job's template says so.
+    /// The job's template declares a policy.
     Template,
-    /// The job's template says nothing, and `strict` holds for such.
+    /// The job's template declares none, so `strict` applies.
     TemplateDefault,
-    /// Nobody asked for one, and the job has no template.
+    /// Neither a request nor a template asks for an identity: the job has none.
     Nobody,
 }
 
 /// The identity a job gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Effective {
-    /// The policy; none when the job has no identity.
+    /// The policy; `None` when the job has no identity.
     pub spec: Option<PolicySpec>,
-    /// Who decided that.
+    /// What decided it.
     pub basis: Basis,
 }
 
-/// What is said about a job's identity, and by whom.
+/// What a request and a template say about a job's identity.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Said<'a> {
     /// The policy of the request.
     pub request: Option<&'a Asked>,
-    /// The request's key of its own, which is no part of a policy.
+    /// The request's own key, which is not part of a policy.
     pub key: Option<&'a str>,
-    /// The job's template, and what it declares.
+    /// `Some` if the job has a template: the policy that the template declares, if any.
     pub template: Option<Option<&'a Asked>>,
 }
 
-/// Decides which identity a job gets: the request's key before the request's policy, before the template's, before
-/// `strict` for a template that declares none. A job without a template has none unless it asks.
+/// Decides which identity a job gets.
 ///
-/// A key of the request takes the place of what a policy's key is made of and leaves the rest of the policy as it is; in the
-/// place of an identity strategy it means `caller_provided`, where there is nothing at all `skip`. A policy of the request that
-/// is a key and nothing else is such a key where there is a template, whose hold it would take away otherwise.
+/// The order is: the request's key, the request's policy, the template's policy, `strict` for a template that
+/// declares none. A job without a template has no identity unless it asks for one.
+///
+/// A key in the request replaces what the policy makes its key of, and leaves the rest of the policy as it is. In
+/// place of an identity strategy it means `caller_provided`; without policy and template, `skip` with that key. A
+/// request's policy that is only a key counts as such a key where there is a template, because it would otherwise
+/// take away the template's hold.
 ///
 /// # Errors
-/// [`MissingKey`] when what holds is made of a key and the request has none.
+/// [`MissingKey`] when what applies requires a key and the request has none.
 pub fn effective(said: Said<'_>, given: &Given<'_>) -> Result<Effective, MissingKey> {
     let sole_key =
         said.request.and_then(Asked::sole_key).filter(|_| said.key.is_none() && said.template.is_some());
@@ -137,9 +140,11 @@ pub fn effective(said: Said<'_>, given: &Given<'_>) -> Result<Effective, Missing
     Ok(Effective { spec: asked.resolve(&given)?, basis })
 }
 
-/// Which of two versions of a template is the newer: number by number, also where letters stand beside one (`v9`, `rc10`),
-/// what is no number by its letters, and of two that agree as far as they go the longer one. They are equal only when they
-/// are the same text: a version is a part of what makes jobs the same, byte for byte.
+/// Which of two versions of a template is the newer.
+///
+/// Parts between dots are compared in order: numbers as numbers, also next to letters (`v9`, `rc10`), everything
+/// else by its characters. If one version begins with the whole other, the longer is newer. Only identical texts
+/// are equal, because a version is a part of what makes jobs the same, byte for byte.
 pub fn compare_versions(left: &str, right: &str) -> Ordering {
     let (mut parts, mut others) = (left.split('.'), right.split('.'));
     loop {
@@ -154,7 +159,8 @@ pub fn compare_versions(left: &str, right: &str) -> Ordering {
     }
 }
 
-/// Run by run of digits and of what is none. A number comes after letters, and `0` after `0-rc1`, which leads to it.
+/// Compares runs of digits and of other characters. A number is newer than letters, and `0` than `0-rc1`, which
+/// leads to it.
 fn compare_parts(left: &str, right: &str) -> Ordering {
     let (mut rest, mut others) = (left, right);
     loop {
@@ -177,7 +183,7 @@ fn compare_parts(left: &str, right: &str) -> Ordering {
     }
 }
 
-/// The digits that a text begins with, or what comes before its first; and the rest of it.
+/// Splits off the digits that a text begins with, or else everything before its first digit.
 fn first_run(text: &str) -> (&str, &str) {
     let is_digits = text.starts_with(|first: char| first.is_ascii_digit());
     let end = text.find(|its: char| its.is_ascii_digit() != is_digits);
@@ -188,7 +194,7 @@ fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Of any length: no integer holds what a version may be made of, such as a time to the nanosecond with a date before it.
+/// Compares numbers of any length: versions may exceed every integer type, as a date and time to the nanosecond does.
 fn compare_numbers(left: &str, right: &str) -> Ordering {
     let (left, right) = (left.trim_start_matches('0'), right.trim_start_matches('0'));
     left.len().cmp(&right.len()).then_with(|| left.cmp(right))
@@ -206,7 +212,7 @@ mod tests {
         PolicySpec { keys: Some(vec![keys.to_owned()]), ..PolicySpec::default() }
     }
 
-    /// Each row: the request's key, its policy, the template and what it declares; who decides.
+    /// Each row: the request's key, its policy, the template and what it declares; then what decides.
     #[test]
     fn the_request_goes_before_the_template_and_its_key_before_its_policy() {
         let strict = asked(Some(Preset::Strict), PolicySpec::default());
@@ -241,7 +247,7 @@ mod tests {
         }
     }
 
-    /// The same key means the same under each of them.
+    /// A key means the same over each of the strategies.
     #[test]
     fn a_key_over_any_strategy_is_caller_provided() {
         let given = Given { key: Some("k"), has_version: true, visibility_ms: 0 };
@@ -256,7 +262,7 @@ mod tests {
         assert_eq!(effective(said, &Given::default()), Err(MissingKey(Preset::CallerProvided)));
     }
 
-    /// The same key in the policy is the same as beside it.
+    /// A key in the policy means the same as one beside it.
     #[test]
     fn a_strategy_with_a_key_of_its_own_is_caller_provided() {
         let given = Given { has_version: true, ..Given::default() };
@@ -271,7 +277,7 @@ mod tests {
         }
     }
 
-    /// What else a strategy's author says stays: only what makes the key is the request's.
+    /// Whatever else a strategy's author sets stays: the request's key replaces only what makes the key.
     #[test]
     fn a_key_over_a_strategy_with_members_keeps_the_members() {
         let given = Given { has_version: true, ..Given::default() };
@@ -286,7 +292,7 @@ mod tests {
         }
     }
 
-    /// A template's own hold stays: only what the key is made of is the request's.
+    /// A template's own hold stays: the request's key replaces only what the key is made of.
     #[test]
     fn a_key_over_a_policy_of_its_own_keeps_the_hold() {
         let declared = asked(None, PolicySpec { period: Some("P1D".to_owned()), ..named("args") });
@@ -295,7 +301,8 @@ mod tests {
         assert_eq!((spec.key.as_deref(), spec.period.as_deref()), (Some("k"), Some("P1D")));
     }
 
-    /// As `caller_provided` has it, whose place it takes; a strategy whose author leaves the version out is left as it is.
+    /// As under `caller_provided`, which takes the strategy's place; a strategy whose author leaves the version out
+    /// stays so.
     #[test]
     fn a_key_over_a_strategy_that_lists_the_version_counts_it() {
         let members = |keys: &[&str]| PolicySpec {
@@ -313,7 +320,7 @@ mod tests {
             let spec = decide(Some(strategy), all, true);
             assert_eq!((spec.with_version, spec.keys), (true, None), "{strategy}");
             assert!(!decide(Some(strategy), &["type", "args"], true).with_version, "{strategy}");
-            // No version can count where there is none.
+            // Where there is no version, none can count.
             assert!(!decide(Some(strategy), all, false).with_version, "{strategy}");
         }
         assert!(!decide(None, all, true).with_version);
@@ -335,7 +342,7 @@ mod tests {
         assert_eq!(compare_versions("1.0.0", "1.0.0"), Ordering::Equal);
     }
 
-    /// The oldest first; each is held against every other, so that no three go in a circle.
+    /// The oldest first. Every pair is compared, so that the order has no cycles.
     #[test]
     fn numbers_in_versions_count_as_numbers_wherever_they_stand() {
         let versions = [

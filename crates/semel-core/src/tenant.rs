@@ -1,10 +1,10 @@
-//! Tenants: namespaces around ids, keys and queues (SEMANTICS 2). What one of them has is to another as if it were not.
+//! Tenants: namespaces around ids, keys and queues (SEMANTICS 2). To one tenant, what another has does not exist.
 //!
-//! A tenant's queue is stored as `tenant/queue`, which no queue's own name looks like; so whose a job is can be read off
-//! its row, and claims, counts and pauses are apart without anybody minding. Ids and keys are stored as the image of
-//! what the tenant sees under a permutation of its own: the same id or key of two tenants is stored as two, what is
-//! shown leads back to what is stored without a table, and nobody who does not know the store's secret can make an id
-//! or key that meets another tenant's. The default tenant has neither prefix nor permutation.
+//! A tenant's queue is stored as `tenant/queue`, a form that no queue's own name has. So a job's row tells whose it
+//! is, and claims, counts and pauses are separate without any further check. Ids and keys are stored as the image
+//! of what the tenant sees under a permutation of its own: the same id or key of two tenants is stored as two,
+//! shown values lead back to stored ones without a table, and nobody who does not know the store's secret can
+//! construct an id or key that collides with another tenant's. The default tenant has neither prefix nor permutation.
 
 mod shown;
 
@@ -21,19 +21,19 @@ use crate::unique::UniqueKey;
 
 pub use shown::Show;
 
-/// The member of meta by which a server says whose a job is.
+/// The member of meta in which a server names a job's tenant.
 pub const TENANT_ID: &str = "tenant_id";
 
 /// What separates a tenant's name from a queue's in a stored name. Neither may contain it.
 pub(crate) const SEPARATOR: char = '/';
-/// What a tenant's own names begin with as stored.
+/// The character that a tenant's own names begin with as stored.
 const OWN: char = '\u{1}';
-/// What follows it, and what follows a [`SEPARATOR`].
+/// The character after [`OWN`], and the one after [`SEPARATOR`]: they end ranges of stored names.
 const AFTER_OWN: char = '\u{2}';
 const AFTER_SEPARATOR: char = '0';
-/// Rounds of the permutation of ids: four make one that cannot be told from a random one (Luby and Rackoff).
+/// Rounds of the permutation of ids: four make it indistinguishable from a random one (Luby and Rackoff).
 const ROUNDS: u8 = 4;
-/// Bits of an id that are permuted, by halves: all below the time, but for the UUID's variant.
+/// Bits in each half of an id's permuted part: everything below the time except the UUID's variant.
 const HALF_BITS: u32 = 31;
 const HALF: u64 = (1 << HALF_BITS) - 1;
 
@@ -62,12 +62,12 @@ impl Tenant {
         ))
     }
 
-    /// The server's own, for the jobs it makes for itself: no request can name it.
+    /// The server's own tenant, for the jobs it makes for itself: no request can name it.
     pub fn system() -> Self {
         Self(Arc::from("~"))
     }
 
-    /// A name that was checked when it was stored.
+    /// Takes a stored name as it is: it was checked when it was stored.
     pub fn from_stored(text: &str) -> Self {
         Self(Arc::from(text))
     }
@@ -77,33 +77,33 @@ impl Tenant {
         &self.0
     }
 
-    /// A name that is this tenant's own, as stored: it meets no name of another tenant.
+    /// The stored form of a name of this tenant: it collides with no name of another tenant.
     pub(crate) fn own(&self, name: &str) -> String {
         match self.is_default() {
             false => format!("{OWN}{self}{SEPARATOR}{name}"),
-            // No tenant's name begins so.
+            // Doubled: no other tenant's stored names begin so.
             true if name.starts_with(OWN) => format!("{OWN}{name}"),
             true => name.to_owned(),
         }
     }
 
-    /// Where this tenant's own names begin and end in the order of all stored names: the least that is not below them, and
-    /// the least above them.
+    /// The range of this tenant's own names in the order of all stored names: from the first string, inclusive, to
+    /// the second, exclusive.
     pub fn own_names(&self) -> (String, String) {
         match self.is_default() {
-            // The names of all the others stand together, before those.
+            // The other tenants' names stand together, before the default tenant's.
             true => (AFTER_OWN.to_string(), char::MAX.to_string()),
             false => (self.own(""), format!("{OWN}{self}{AFTER_SEPARATOR}")),
         }
     }
 
-    /// Whose a stored name is, and what its owner calls it.
+    /// Splits a stored name into its tenant and the name by which the tenant knows it.
     pub fn of_own(stored: &str) -> (&str, &str) {
         let owned = stored.strip_prefix(OWN).filter(|rest| !rest.starts_with(OWN));
         owned.and_then(|rest| rest.split_once(SEPARATOR)).unwrap_or(("", stored))
     }
 
-    /// Whether it is the tenant of those who name none.
+    /// Whether this is the tenant of callers that name none.
     pub fn is_default(&self) -> bool {
         self.0.is_empty()
     }
@@ -127,10 +127,12 @@ impl fmt::Debug for Tenant {
     }
 }
 
-/// Takes out of the meta of a tenant's request what the server says there of each of the tenant's jobs, and says whether it
-/// was there. A job that is sent back as it was answered is the work, and the request, that it was without it: a tenant is no
-/// dimension of a key (SEMANTICS 2). Any other value is the caller's own, and stays: to take it out would make one of what
-/// was told apart. In the default tenant, where the server says nothing, all of them are.
+/// Removes from the meta of a tenant's request the `tenant_id` that the server adds to each of the tenant's jobs,
+/// and returns whether it was there.
+///
+/// A job that is sent back as it was answered is then the same work, and the same request, as without it: a tenant
+/// is no dimension of a key (SEMANTICS 2). Any other value is the caller's own and stays: removing it would make
+/// different work the same. In the default tenant, where the server adds nothing, every value is the caller's own.
 pub fn take_own(meta: &mut Json<'_>, tenant: &str) -> bool {
     let Json::Object(members) = meta else { return false };
     let before = members.len();
@@ -140,11 +142,11 @@ pub fn take_own(meta: &mut Json<'_>, tenant: &str) -> bool {
     members.len() < before
 }
 
-/// From what a tenant sees to what is stored, and back. Pure: the same tenant and secret give the same always.
+/// Maps what a tenant sees to what is stored, and back. Pure: the same tenant and secret always give the same mapping.
 #[derive(Clone, Debug, Default)]
 pub struct Namespace {
     tenant: Tenant,
-    /// None for the default tenant, to whom what is stored is shown as it is.
+    /// `None` for the default tenant, which is shown what is stored.
     secrets: Option<Secrets>,
 }
 
@@ -161,7 +163,7 @@ impl fmt::Debug for Secrets {
 }
 
 impl Namespace {
-    /// The namespace of `tenant` in a store with that secret.
+    /// The namespace of `tenant` in a store with this secret.
     pub fn new(tenant: Tenant, secret: &[u8; 16]) -> Self {
         if tenant.is_default() {
             return Self::default();
@@ -178,12 +180,12 @@ impl Namespace {
         Self { tenant, secrets: Some(secrets) }
     }
 
-    /// Whose it is.
+    /// The tenant whose namespace this is.
     pub const fn tenant(&self) -> &Tenant {
         &self.tenant
     }
 
-    /// Whether what is stored is shown as it is.
+    /// Whether stored values are shown as they are.
     pub const fn is_default(&self) -> bool {
         self.secrets.is_none()
     }
@@ -198,7 +200,7 @@ impl Namespace {
         queue.within(&self.tenant)
     }
 
-    /// Any other name that is this tenant's own, as stored: it meets no name of another tenant.
+    /// The stored form of any other name of this tenant: it collides with no name of another tenant.
     pub fn stored_name(&self, name: &str) -> String {
         self.tenant.own(name)
     }
@@ -222,7 +224,7 @@ impl Namespace {
         })
     }
 
-    /// The key as stored, or as this tenant sees it: each is the other's image.
+    /// The key as stored, from the key as this tenant sees it, or the reverse: the mapping is its own inverse.
     pub fn other_key(&self, key: UniqueKey) -> UniqueKey {
         let Some(secrets) = &self.secrets else { return key };
         let mut bytes = *key.as_bytes();
@@ -244,7 +246,7 @@ impl Secrets {
 }
 
 impl JobId {
-    /// The id with the two halves of its lowest 62 bits mapped; its time and its kind stay.
+    /// The id with the two halves of its lowest 62 bits mapped; its time, version and variant stay.
     fn map_tail(self, map: impl FnOnce(u64, u64) -> (u64, u64)) -> Self {
         let bytes = self.to_bytes();
         let (upper, lower) = bytes.split_at(8);
@@ -288,7 +290,7 @@ mod tests {
         assert_ne!(acme.other_key(key), other_secret.other_key(key));
     }
 
-    /// Rows are counted over all tenants: their numbers would tell one how busy the others are.
+    /// Rows are numbered over all tenants: row numbers would tell one tenant how busy the others are.
     #[test]
     fn shown_ids_do_not_tell_row_numbers() {
         let acme = space("acme");
@@ -321,7 +323,7 @@ mod tests {
         assert_eq!(space("other").stored_queue(&stored), stored, "whose it is does not change");
     }
 
-    /// So that one tenant's can be paged through without meeting another's.
+    /// One tenant's names can be paged through without meeting another's.
     #[test]
     fn own_names_of_a_tenant_stand_together() {
         let tenants = ["a", "a-b", "a.b", "a0", "A", "ab", ""].map(Tenant::from_stored);
@@ -346,7 +348,7 @@ mod tests {
         for (tenant, meta, left) in [
             ("acme", r#"{"a":1,"tenant_id":"acme","b":2}"#, r#"{"a":1,"b":2}"#),
             ("acme", r#"{"\u0074enant_id":"\u0061cme"}"#, "{}"),
-            // What it never says.
+            // Values that the server never adds.
             ("acme", r#"{"tenant_id":"Acme"}"#, r#"{"tenant_id":"Acme"}"#),
             ("acme", r#"{"tenant_id":["acme"]}"#, r#"{"tenant_id":["acme"]}"#),
             ("acme", r#"{"tenant_id":null,"tenant":"acme"}"#, r#"{"tenant":"acme","tenant_id":null}"#),

@@ -9,8 +9,8 @@ use crate::error::Invalid;
 const SIGN: u64 = 1 << 63;
 
 /// A point in time, in microseconds since the Unix epoch, UTC. Saturates instead of overflowing.
-// The microseconds with their sign bit turned, so that the order is that of unsigned numbers and an absent time takes
-// no room of its own: a job's head has five.
+// Stored as the microseconds with the sign bit flipped, so that unsigned order is the order of time, and an absent
+// time takes no room of its own: a job's head has five.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(NonZeroU64);
 
@@ -20,7 +20,7 @@ impl Timestamp {
     /// Later than anything that can be stored.
     pub const MAX: Self = Self::from_micros(i64::MAX);
 
-    /// The first that RFC 3339 can write: 0000-01-01T00:00:00Z.
+    /// The earliest moment that RFC 3339 can write: 0000-01-01T00:00:00Z.
     const YEAR_0: Self = Self::from_micros(-62_167_219_200_000_000);
 
     /// From microseconds since the epoch.
@@ -46,7 +46,7 @@ impl Timestamp {
         self.as_micros().div_euclid(1_000)
     }
 
-    /// This point moved forward.
+    /// This point moved forward, at most to [`MAX`](Self::MAX).
     #[must_use]
     pub fn saturating_add(self, by: Duration) -> Self {
         Self::from_micros(self.as_micros().saturating_add(i64::try_from(by.as_micros()).unwrap_or(i64::MAX)))
@@ -62,7 +62,8 @@ impl Timestamp {
     /// Parses an RFC 3339 timestamp with a zone (OJS core 5.5).
     ///
     /// # Errors
-    /// `invalid_request` at `pointer` when the text has no zone or is no timestamp, and when there is no such moment.
+    /// `invalid_request` at `pointer` when the text is no timestamp with a zone, or its moment does not exist or
+    /// cannot be shown.
     pub fn parse(text: &str, pointer: &str) -> Result<Self, Invalid> {
         if !has_form_of_timestamp(text) {
             return Err(Invalid::request(
@@ -83,8 +84,8 @@ impl Timestamp {
         })
     }
 
-    /// East of Greenwich the year 0 begins in one that RFC 3339 cannot write, and what the last year's last day is somewhere else ends
-    /// before it does.
+    /// Whether the moment can be shown in UTC. A zone east of Greenwich may put it before year 0, which RFC 3339
+    /// cannot write, and jiff's timestamps end before the last day of year 9999 does.
     fn can_be_shown(self) -> bool {
         self >= Self::YEAR_0 && jiff::Timestamp::from_millisecond(self.as_millis()).is_ok()
     }

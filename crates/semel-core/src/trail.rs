@@ -1,4 +1,4 @@
-//! The notes a job gathers: failures, absorbed duplicates, a newer payload. Small JSON documents, kept as bytes.
+//! The notes that a job gathers: failures, absorbed duplicates, a newer payload. Small JSON documents, kept as bytes.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -16,10 +16,10 @@ use crate::stored::stored_as_json;
 use crate::time::Timestamp;
 use crate::waiting::Waiters;
 
-/// Whether all that is kept of a job can be read, so that it can be handed out and its run ended.
+/// Checks that everything stored of a job can be read, so that it can be handed out and its run ended.
 ///
 /// # Errors
-/// What cannot.
+/// What cannot be read.
 pub(crate) fn check(full: &Full) -> Result<(), Corrupt> {
     Body::decode(&full.body)?;
     full.notes.iter().try_for_each(|(kind, text)| match kind {
@@ -28,7 +28,7 @@ pub(crate) fn check(full: &Full) -> Result<(), Corrupt> {
         NoteKind::Duplicates => Duplicates::decode(text).map(drop),
         NoteKind::Marks => Marks::decode(text).map(drop),
         NoteKind::Waiters => Waiters::decode(text).map(drop),
-        // Kept as they came, or read by whoever needs them.
+        // Kept as they came, or read by the code that needs them.
         NoteKind::Result | NoteKind::Progress | NoteKind::ParentResults | NoteKind::Ahead => Ok(()),
     })
 }
@@ -40,7 +40,7 @@ pub struct Failure {
     pub code: String,
     /// What went wrong, for people.
     pub message: String,
-    /// The error's type, for `non_retryable_errors`.
+    /// The error's type, which is matched against `non_retryable_errors`.
     pub error_type: String,
     /// Which attempt failed.
     pub attempt: u32,
@@ -64,13 +64,13 @@ impl PartialEq for Failure {
 }
 
 impl Failure {
-    /// What its texts take, in bytes.
+    /// The size of the failure's texts, in bytes.
     pub fn bytes(&self) -> usize {
         let details = self.details.as_ref().map_or(0, |details| details.get().len());
         self.code.len() + self.message.len() + self.error_type.len() + details
     }
 
-    /// Cuts what is too long to be kept. Of details nothing less than all would be JSON.
+    /// Cuts texts that are too long to be kept. Too large details are replaced, because a part of them would not be JSON.
     fn cut(&mut self) {
         for (text, most) in [
             (&mut self.code, FAILURE_NAME_BYTES_MAX),
@@ -87,12 +87,12 @@ impl Failure {
     }
 }
 
-/// The failures of past attempts, oldest first, at most [`FAILURES_KEPT_MAX`] and [`FAILURES_BYTES_MAX`].
+/// The failures of past attempts, oldest first: at most [`FAILURES_KEPT_MAX`], and [`FAILURES_BYTES_MAX`] bytes together.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Failures(pub Vec<Failure>);
 
 impl Failures {
-    /// Adds the newest failure, cut to what is kept of one. The oldest make room.
+    /// Adds the newest failure, cut to what is kept of one. The oldest are dropped to make room.
     pub fn push(&mut self, mut failure: Failure) {
         failure.cut();
         self.0.push(failure);
@@ -106,7 +106,7 @@ impl Failures {
     }
 }
 
-// The newest is always kept.
+// The newest failure always fits.
 const _: () = assert!(
     2 * FAILURE_NAME_BYTES_MAX + FAILURE_MESSAGE_BYTES_MAX + FAILURE_DETAILS_BYTES_MAX <= FAILURES_BYTES_MAX
 );
@@ -118,17 +118,17 @@ pub struct Payload {
     pub args: Box<RawValue>,
     /// The meta: a JSON object.
     pub meta: Box<RawValue>,
-    /// What of them is sensitive; nothing is said where it is what the body says.
+    /// JSON pointers of the sensitive values in them; `None` if they are the body's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sensitive: Option<Vec<String>>,
-    /// Ids of the requests absorbed, newest last, at most [`ABSORBED_IDS_MAX`]. The store keeps each with the digest of
-    /// its request ([`Draft::spend`](crate::draft::Draft::spend)).
+    /// Ids of the absorbed requests, newest last, at most [`ABSORBED_IDS_MAX`]. The store keeps each with the
+    /// digest of its request ([`Draft::spend`](crate::draft::Draft::spend)).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub absorbed: Vec<String>,
 }
 
 impl Payload {
-    /// Puts it in the place of what the body has.
+    /// Overwrites the args and meta of `body`, and its sensitive pointers where they differ.
     pub fn over(self, body: &mut Body) {
         body.args = self.args.get().into();
         body.meta = self.meta.get().into();
@@ -137,22 +137,22 @@ impl Payload {
         }
     }
 
-    /// Remembers that the request with this id was absorbed; gives back the ids that are remembered no longer.
+    /// Remembers that the request with this id was absorbed; returns the ids that are no longer remembered.
     pub fn absorb(&mut self, id: JobId) -> Vec<JobId> {
         self.absorbed.push(id.to_string());
         let over = self.absorbed.len().saturating_sub(ABSORBED_IDS_MAX);
-        // What does not parse was never an id, and frees none.
+        // Text that does not parse never was an id, and frees none.
         self.absorbed.drain(..over).filter_map(|id| JobId::parse(&id, "").ok()).collect()
     }
 }
 
-/// What became of a job besides its end.
+/// Which job replaced this one, if one did.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Marks {
-    /// The job that took its place: who waits for the one goes on with the other.
+    /// The job that took its place: what waits for this one goes on to wait for that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replaced_by: Option<String>,
-    /// Whether a policy of the two keeps from everybody which job that is.
+    /// Whether a policy of one of the two jobs hides from everybody which job that is.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub undisclosed: bool,
 }
@@ -162,15 +162,15 @@ pub struct Marks {
 pub struct Duplicate {
     /// When, in microseconds since the epoch.
     pub at: i64,
-    /// Who sent it, as far as the server knows: a credential's name, a client's own name, a remote address.
+    /// The sender, as far as the server knows: a credential's name, a client's own name, a remote address.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub source: String,
-    /// The trace that its sender's request was a part of, as its meta said (W3C Trace Context); nothing if it said none.
+    /// The trace that the sender's request belonged to, as its meta said (W3C Trace Context); empty if it said none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub traceparent: String,
 }
 
-/// Whom a duplicate is recorded as coming from.
+/// The sender that is recorded for a duplicate.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sender<'a> {
     /// As [`Duplicate::source`].
@@ -179,16 +179,17 @@ pub struct Sender<'a> {
     pub traceparent: &'a str,
 }
 
-/// The `traceparent` in the meta of what was sent, an encoded [`Body`], for the record of a duplicate. None where that is sensitive or
-/// of more than [`TRACEPARENT_BYTES_MAX`] bytes. Of all meta it alone is kept: it leads to whoever sent the duplicate, and says nothing
-/// of the work.
+/// The `traceparent` in the meta of an encoded [`Body`], for the record of a duplicate.
+///
+/// `None` where it is sensitive or longer than [`TRACEPARENT_BYTES_MAX`] bytes. It is the only meta that is kept of
+/// a duplicate: it leads to the sender, and says nothing of the work.
 pub fn traceparent(body: &[u8]) -> Option<String> {
     #[derive(Deserialize)]
     struct Traced {
         traceparent: String,
     }
 
-    // Nearly all bodies are without, and duplicates come in storms.
+    // Nearly all bodies have none, and duplicates come in storms: search before decoding.
     memchr::memmem::find(body, b"\"traceparent\"")?;
     let body = Body::decode(body).ok()?;
     if body.sensitive.iter().any(|hidden| is_within("/meta/traceparent", hidden)) {
@@ -201,13 +202,13 @@ pub fn traceparent(body: &[u8]) -> Option<String> {
 /// The duplicates a job has absorbed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Duplicates {
-    /// How many.
+    /// How many duplicates there were.
     pub count: u64,
-    /// When the first came, in microseconds since the epoch.
+    /// When the first one came, in microseconds since the epoch.
     pub first_at: i64,
-    /// When the last came.
+    /// When the last one came, in microseconds since the epoch.
     pub last_at: i64,
-    /// The newest, oldest first, at most [`DUPLICATES_RECENT_MAX`].
+    /// The newest duplicates, oldest first, at most [`DUPLICATES_RECENT_MAX`].
     pub recent: Vec<Duplicate>,
 }
 
@@ -220,7 +221,7 @@ impl Duplicates {
         }
         self.count += 1;
         self.last_at = self.last_at.max(at);
-        // The oldest makes room, and its texts are used again: this is done under a lock that all callers share.
+        // The oldest makes room, and its strings are reused: this runs under a lock that all callers share.
         let is_full = self.recent.len() >= DUPLICATES_RECENT_MAX;
         let mut newest = if is_full { self.recent.remove(0) } else { Duplicate::default() };
         newest.at = at;
@@ -231,7 +232,7 @@ impl Duplicates {
         self.recent.push(newest);
     }
 
-    /// Adds a record gathered elsewhere.
+    /// Adds a record that was gathered elsewhere.
     pub fn merge(&mut self, newer: Self) {
         if self.count == 0 {
             self.first_at = newer.first_at;
@@ -288,7 +289,7 @@ mod tests {
 
     #[test]
     fn what_is_too_long_of_a_failure_is_cut() {
-        // Two bytes each, behind one.
+        // Characters of two bytes each, after one of a single byte.
         let long = format!("x{}", "\u{e9}".repeat(FAILURE_MESSAGE_BYTES_MAX));
         let details = |bytes: usize| format!("\"{}\"", "x".repeat(bytes - 2));
         let mut failures = Failures::default();
@@ -322,7 +323,7 @@ mod tests {
         assert_eq!(Duplicates::decode(&older.encode()).unwrap(), older);
     }
 
-    /// Two servers write what each gathered, in whatever order.
+    /// Two servers write what each has gathered, in any order.
     #[test]
     fn records_are_merged_by_their_times() {
         let of = |times: &[i64]| {

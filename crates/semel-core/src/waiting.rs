@@ -1,5 +1,7 @@
-//! Who is told of a job's end, in the commit that ends it: the steps of workflows that stand for the job, jobs that are
-//! held back until it is over, and the steps of the task that it is.
+//! Waiters: who is told of a job's end, in the commit that ends it.
+//!
+//! These are workflow steps that stand for the job, jobs that are held back until it is over, and the steps of the
+//! task that it is.
 
 use std::collections::{HashMap, HashSet};
 
@@ -18,15 +20,15 @@ use crate::state::State;
 use crate::trail::Marks;
 use crate::workflow;
 
-/// How far is looked from a job that has ended for those that go on in its stead. Each step may be a load of its own.
+/// How many links are followed from an ended job to the jobs that go on in its stead. Each link may be a load of its own.
 const HELD_LOOKS_MAX: usize = 32;
-/// How far is looked from jobs that wait for whether it is for a new one, beside what was looked at for those that go on: a decision has
-/// so many loads.
+/// How many links are followed from waiting jobs to find whether they wait for a new one, in addition to
+/// [`HELD_LOOKS_MAX`]: the loads of a decision are bounded.
 const BEHIND_LOOKS_MAX: usize = 16;
-/// So many jobs that wait for one are tried for one more to wait behind, where the one can have no more.
+/// If a job can have no more waiters, how many jobs that wait for it are tried as the one to wait behind.
 const BEHIND_TRIES: usize = 8;
 
-/// One who waits.
+/// One waiter for a job's end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Waiter {
@@ -37,19 +39,19 @@ pub enum Waiter {
         /// The step's number.
         step: u32,
     },
-    /// A pending job that is to become available then.
+    /// A pending job that becomes available when this one ends.
     Held {
-        /// Its id.
+        /// The pending job's id.
         job: String,
     },
-    /// The workflow of a task, which this job is.
+    /// The workflow of the task that this job is.
     Task {
         /// The workflow's id.
         task: String,
     },
 }
 
-/// Those who wait for a job's end. They stay noted when it has come, so that people see what the job was for.
+/// The waiters for a job's end. The note stays after the end, so that people see what the job was for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waiters(pub Vec<Waiter>);
 
@@ -68,12 +70,12 @@ impl Waiters {
         serde_json::from_slice(bytes).map_err(|error| Corrupt(error.to_string()))
     }
 
-    /// Whether the job is a task, whose steps may be kept no more.
+    /// Whether the job is a task, whose steps may no longer be stored.
     pub fn are_of_task(&self) -> bool {
         self.0.iter().any(|waiter| matches!(waiter, Waiter::Task { .. }))
     }
 
-    /// The workflow, if the job was made or taken for a step of one, and the step's number.
+    /// The workflow and the step's number, if the job was created or taken for a step.
     pub fn workflow(&self) -> Option<(WorkflowId, u32)> {
         self.0.iter().find_map(|waiter| match waiter {
             Waiter::Step { workflow, step } => Some((WorkflowId::parse(workflow, "").ok()?, *step)),
@@ -81,7 +83,7 @@ impl Waiters {
         })
     }
 
-    /// The numbers of a workflow's steps among them.
+    /// The numbers of a workflow's steps among the waiters.
     fn steps_of(&self, id: &str) -> Vec<u32> {
         let steps = self.0.iter().filter_map(|waiter| match waiter {
             Waiter::Step { workflow, step } if workflow == id => Some(*step),
@@ -90,53 +92,53 @@ impl Waiters {
         steps.collect()
     }
 
-    /// What of them is read of a job whose waiters wait for another by now: that it was a task, and whose step it was.
+    /// What stays with a job whose waiters now wait for another: that it was a task, and whose step it was.
     pub(crate) fn kept_after_end(&self) -> Self {
         let is_step = |waiter: &&Waiter| matches!(waiter, Waiter::Step { .. });
         let tasks = self.0.iter().filter(|waiter| matches!(waiter, Waiter::Task { .. }));
         Self(tasks.chain(self.0.iter().find(is_step)).cloned().collect())
     }
 
-    /// Takes out those that go with the job and with nobody who takes its place: its own steps.
+    /// Removes and returns the waiters that do not pass to a job that takes this one's place: its own steps.
     pub(crate) fn split_off_own(&mut self) -> Self {
         let is_own = |waiter: &mut Waiter| matches!(waiter, Waiter::Task { .. });
         Self(self.0.extract_if(.., is_own).collect())
     }
 }
 
-/// Whether somebody waits now.
+/// Whether a waiter was added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Added {
-    /// It will be told.
+    /// It waits, and will be told.
     Waits,
-    /// So many wait already that one more would make the job's end too much for one commit.
+    /// The job has so many waiters that telling one more at its end would be too much for one commit.
     TooMany,
     /// The job has ended, or is gone.
     Over,
 }
 
-/// Adds one who waits for the end of a live job.
+/// Adds a waiter for the end of a live job.
 pub(crate) fn add(draft: &mut Draft, id: JobId, waiter: Waiter) -> Result<Added, Missing> {
     let Some((mut head, full)) = draft.full(id)? else { return Ok(Added::Over) };
     if head.state.is_finished() {
         return Ok(Added::Over);
     }
     let noted = full.note(NoteKind::Waiters).map(|text| Waiters::decode(text));
-    // Of a note that cannot be read nobody could be told anything.
+    // The waiters in a note that cannot be read could not be told anyway.
     let mut waiters = noted.and_then(Result::ok).unwrap_or_default();
     if !fit(draft, &head.queue, &mut waiters, 1)? {
         return Ok(Added::TooMany);
     }
     waiters.0.push(waiter);
     head.awaited = true;
-    // Written with the head, so that two writers of one job's notes meet by its version.
+    // Written with the head, so that two writers of one job's notes conflict on its version.
     draft.update(&mut head);
     draft.note(id, NoteKind::Waiters, Some(waiters.encode()));
     Ok(Added::Waits)
 }
 
-/// Whether they may all wait for one job of that queue, with so many more. Where they are too many those are left out who wait no
-/// more.
+/// Whether these waiters, and `more` further ones, may wait for one job of that queue. If they are too many, those
+/// that no longer wait are dropped first.
 pub(crate) fn fit(
     draft: &mut Draft,
     queue: &QueueName,
@@ -149,11 +151,11 @@ pub(crate) fn fit(
     Ok(waiters.0.len() + more <= WAITERS_PER_JOB_MAX)
 }
 
-/// Workflows that are looked at, whether they go on, in one go: each is read as a whole. More may have ended, and are found when these
-/// are left out.
+/// How many workflows are looked up at once for whether they go on: each is read as a whole. Others may have ended
+/// too, and are found once these are dropped.
 const WORKFLOWS_LOOKED_AT: usize = 256;
 
-/// Leaves out held-back jobs that wait no more, and steps of workflows that have ended: nobody took them out when they did.
+/// Drops held-back jobs that no longer wait, and steps of ended workflows: nothing removed them when they ended.
 fn forget_the_gone(draft: &mut Draft, queue: &QueueName, waiters: &mut Waiters) -> Result<(), Missing> {
     let mut known = HashMap::new();
     let waits = each(&waiters.0, |waiter| match waiter {
@@ -167,7 +169,7 @@ fn forget_the_gone(draft: &mut Draft, queue: &QueueName, waiters: &mut Waiters) 
                 (None, _) if known.len() >= WORKFLOWS_LOOKED_AT => Ok(true),
                 (None, Ok(id)) => {
                     let goes_on = workflow::goes_on(draft, queue, id);
-                    // Also where it is missed: it is asked for once, however many of its steps wait.
+                    // Noted even if it is missing: a workflow is asked for once, however many of its steps wait.
                     known.insert(workflow.as_str(), goes_on != Ok(false));
                     goes_on
                 }
@@ -182,17 +184,17 @@ fn forget_the_gone(draft: &mut Draft, queue: &QueueName, waiters: &mut Waiters) 
     Ok(())
 }
 
-/// Adds the one for whose sake a job was created in this very decision, as its offer announced.
+/// Adds the waiter for which a job was created in this very decision, as its offer announced.
 pub(crate) fn begin(draft: &mut Draft, id: JobId, waiter: Waiter) -> Result<(), Missing> {
     let noted = draft.full(id)?.and_then(|(_, full)| full.note(NoteKind::Waiters).cloned());
     let mut waiters = noted.and_then(|text| Waiters::decode(&text).ok()).unwrap_or_default();
-    // Before those that it has from jobs whose place it took: whose it is is told by the first.
+    // Put before waiters inherited from replaced jobs: the first step tells whose the job is.
     waiters.0.insert(0, waiter);
     draft.note(id, NoteKind::Waiters, Some(waiters.encode()));
     Ok(())
 }
 
-/// Those who wait for a job; its head is to be written without the flag.
+/// The waiters of a job. Clears the flag in its head, which the caller must write.
 pub(crate) fn take(draft: &mut Draft, head: &mut Head) -> Result<Waiters, Missing> {
     let Some((_, full)) = draft.full(head.id)? else { return Ok(Waiters::default()) };
     head.awaited = false;
@@ -200,8 +202,8 @@ pub(crate) fn take(draft: &mut Draft, head: &mut Head) -> Result<Waiters, Missin
     Ok(noted.and_then(Result::ok).unwrap_or_default())
 }
 
-/// Those who waited for jobs that a new one replaced wait for the new one, and then for whom the replaced were held
-/// back.
+/// Makes the waiters of replaced jobs wait for the new job, and after it for the jobs for whose end the replaced
+/// ones were held back.
 pub(crate) fn hand_over(draft: &mut Draft, head: &Head, waiters: &Waiters, ahead: &[JobId]) {
     if waiters.0.is_empty() {
         return;
@@ -212,8 +214,8 @@ pub(crate) fn hand_over(draft: &mut Draft, head: &Head, waiters: &Waiters, ahead
     }
 }
 
-/// Holds a pending job back until all of these have ended. It is told of the end of one of them and then looks at the others. The
-/// head of the pending job must have been written in this decision. `behind` are those of whom it is known that they wait for it.
+/// Holds a pending job back until all jobs `ahead` have ended: it is told of the end of one of them, and then looks
+/// at the others. The pending job's head must have been written in this decision. `behind` are jobs known to wait for it.
 pub(crate) fn hold(
     draft: &mut Draft,
     id: JobId,
@@ -231,7 +233,7 @@ pub(crate) fn hold(
             Added::Over => {}
         }
     }
-    // Behind one that waits for such a one itself.
+    // Those that have not ended are full: wait behind a job that waits for one of them.
     for other in &too_many {
         for last in held_behind(draft, *other)?.into_iter().take(BEHIND_TRIES) {
             if last != id && !behind.contains(&last) && add(draft, last, held(id))? == Added::Waits {
@@ -248,7 +250,7 @@ fn held(id: JobId) -> Waiter {
     Waiter::Held { job: id.to_string() }
 }
 
-/// The jobs that are held back for the end of another, the last first.
+/// The jobs that are held back for the end of another, the last one added first.
 fn held_behind(draft: &mut Draft, id: JobId) -> Result<Vec<JobId>, Missing> {
     let noted = draft.full(id)?.and_then(|(_, full)| full.note(NoteKind::Waiters).cloned());
     let waiters = noted.and_then(|text| Waiters::decode(&text).ok()).unwrap_or_default();
@@ -259,7 +261,7 @@ fn held_behind(draft: &mut Draft, id: JobId) -> Result<Vec<JobId>, Missing> {
     Ok(held.collect())
 }
 
-/// For whose ends the job was held back.
+/// The jobs for whose end this one was held back.
 pub(crate) fn ahead_of(full: &Full) -> Vec<JobId> {
     let Some(text) = full.note(NoteKind::Ahead) else { return Vec::new() };
     let ids = match serde_json::from_slice(text) {
@@ -270,7 +272,7 @@ pub(crate) fn ahead_of(full: &Full) -> Vec<JobId> {
     ids.iter().filter_map(|id| JobId::parse(id, "").ok()).collect()
 }
 
-/// As it is stored. One is written as it is.
+/// The stored form. A single id is written as plain text.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum Ahead {
@@ -312,20 +314,20 @@ pub(crate) fn still_live(draft: &mut Draft, jobs: &[JobId], but: JobId) -> Resul
 }
 
 enum StandsFor {
-    /// It goes on.
+    /// The job goes on.
     Itself(JobId),
-    /// It has ended.
+    /// The job has ended, and these stand for it.
     Others(Vec<JobId>),
 }
 
-/// `is_link` says that it is one of a chain, of which most have ended: those are loaded as a whole at once, so that a chain costs one
-/// load a link, and a decision has enough of them.
+/// `is_link` says that the job is a link of a chain, most of whose links have ended. Those are loaded whole at
+/// once, so that a chain costs one load for each link and stays within the loads that a decision has.
 fn stands_for(draft: &mut Draft, id: JobId, but: JobId, is_link: bool) -> Result<StandsFor, Missing> {
     let found = draft.head(id);
     if found.is_err() && is_link {
         draft.full(id)?;
     }
-    // What goes on is not loaded as a whole.
+    // A job that goes on is not loaded whole.
     match found? {
         Some(head) if head.state.is_live() => return Ok(StandsFor::Itself(id)),
         Some(_) => {}
@@ -335,7 +337,7 @@ fn stands_for(draft: &mut Draft, id: JobId, but: JobId, is_link: bool) -> Result
     Ok(StandsFor::Others(after(&full, but)))
 }
 
-/// For whom one goes on to wait who waited for this job, when it has ended.
+/// The jobs for which a waiter of this ended job goes on to wait.
 fn after(full: &Full, but: JobId) -> Vec<JobId> {
     let replaced = replaced_by(full).filter(|next| *next != but);
     replaced.map_or_else(|| ahead_of(full), |next| vec![next])
@@ -346,8 +348,8 @@ fn replaced_by(full: &Full) -> Option<JobId> {
     JobId::parse(&marks.replaced_by?, "").ok()
 }
 
-/// Those of these pending jobs that wait for the end of one, be it through others. They are loaded together, however long a line they
-/// are.
+/// Which of these pending jobs wait for the end of `id`, directly or through others. However long the line they
+/// form, they are loaded together.
 pub(crate) fn who_wait_for(
     draft: &mut Draft,
     id: JobId,
@@ -365,9 +367,9 @@ pub(crate) fn who_wait_for(
         let further: Vec<JobId> = found.iter().flatten().copied().collect();
         links.extend(std::mem::replace(&mut next, further).into_iter().zip(found));
     }
-    // Whom it will tell, however many have had its place since they came.
+    // The jobs that `id` will tell, including those inherited from jobs whose place it took.
     let mut waits: HashSet<JobId> = held_behind(draft, id)?.into_iter().chain([id]).collect();
-    // Once more for as long as somebody was found: who waits may come before whom it waits for.
+    // Repeated for as long as another is found: a waiter may come before the job it waits for.
     loop {
         let known = waits.len();
         for (job, ahead) in &links {
@@ -379,16 +381,16 @@ pub(crate) fn who_wait_for(
             break;
         }
     }
-    // What leads to it on the way may run.
+    // Only the pending ones: a link between them and `id` may be running.
     Ok(pending.iter().copied().filter(|job| waits.contains(job)).collect())
 }
 
-/// Tells those who waited that the job has ended.
+/// Tells the waiters that the job has ended.
 pub(crate) fn tell(draft: &mut Draft, ended: &Head, waiters: &Waiters) -> Result<(), Missing> {
     let mut told_of = HashSet::new();
     let told = each(&waiters.0, |waiter| match waiter {
         Waiter::Step { .. } if is_planted(Bug::StepEndLost) => Ok(()),
-        // All steps of a workflow at once, which is a large document.
+        // All steps of a workflow are told at once, because it is a large document.
         Waiter::Step { workflow, .. } if !told_of.insert(workflow.as_str()) => Ok(()),
         Waiter::Step { workflow, .. } => match WorkflowId::parse(workflow, "") {
             Ok(id) => workflow::steps_ended(draft, id, &waiters.steps_of(workflow), ended),
@@ -406,8 +408,10 @@ pub(crate) fn tell(draft: &mut Draft, ended: &Head, waiters: &Waiters) -> Result
     told.map(drop)
 }
 
-/// A job that was held back for one that has ended goes on: it becomes available, or waits for others for which it was held
-/// back, or for whom the one that has ended was held back itself, and who have not ended.
+/// Lets a held-back job go on when a job it waited for has ended.
+///
+/// It becomes available, unless other jobs for which it was held back, or for which the ended one was held back
+/// itself, have not ended: then it waits for those.
 fn let_go(draft: &mut Draft, id: JobId, ended: &Head) -> Result<(), Missing> {
     let Some((mut head, full)) = draft.full(id)?.filter(|(head, _)| head.state == State::Pending) else {
         return Ok(());
@@ -416,14 +420,14 @@ fn let_go(draft: &mut Draft, id: JobId, ended: &Head) -> Result<(), Missing> {
     ahead.extend(ahead_of(&full));
     let ahead = if is_planted(Bug::HeldBackOnce) { Vec::new() } else { still_live(draft, &ahead, id)? };
     if !ahead.is_empty() {
-        // Written with the note, so that two writers of one job's notes meet by its version.
+        // Written with the note, so that two writers of one job's notes conflict on its version.
         draft.update(&mut head);
         if hold(draft, id, &ahead, &HashSet::new())? == Added::Waits {
             return Ok(());
         }
     }
     if let Settled::Done(_) = life::activate(draft, id)? {
-        // All before it have ended: who comes after it need not look at them again.
+        // All jobs ahead have ended: whatever waits for this one need not look at them again.
         draft.note(id, NoteKind::Ahead, None);
     }
     Ok(())

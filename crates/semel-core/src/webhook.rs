@@ -1,5 +1,5 @@
-//! Webhooks: what a subscription asks for, how a delivery is signed, and which addresses it may never go to. Sending is
-//! not here.
+//! Webhooks: what a subscription asks for, how a delivery is signed, and which addresses it may never go to.
+//! Sending is done elsewhere.
 
 mod address;
 mod sign;
@@ -18,12 +18,12 @@ use crate::trail::Payload;
 pub use address::{forbidden_v4, forbidden_v6};
 pub use sign::signature;
 
-/// Somebody wants to be told of events by HTTP. Stored as JSON.
+/// A subscription to events by HTTP. Stored as JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Subscription {
     /// Its id.
     pub id: String,
-    /// Whose it is; empty for the default tenant.
+    /// The tenant that owns it; empty for the default tenant.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub tenant: String,
     /// What it asks for.
@@ -31,9 +31,9 @@ pub struct Subscription {
     pub wish: Wish,
     /// When it was made, in microseconds since the epoch.
     pub created_at: i64,
-    /// The place in the log after which it is told.
+    /// The place in the log after which events are delivered.
     pub after: u64,
-    /// How often the log began anew under it, with places that it had given before.
+    /// How often the log began anew under it, with places that had been used before.
     #[serde(default, skip_serializing_if = "is_first")]
     pub epoch: u32,
 }
@@ -42,29 +42,29 @@ fn is_first(epoch: &u32) -> bool {
     *epoch == 0
 }
 
-/// What a subscription asks for: what its owner can change.
+/// What a subscription asks for: the part that its owner can change.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wish {
     /// Where deliveries go.
     pub url: String,
-    /// Types of events: whole names, `*`, or a beginning such as `job.*`.
+    /// Types of events: whole names, `*`, or a prefix such as `job.*`.
     pub events: Vec<String>,
-    /// Only of jobs in these queues, by the names their tenant knows; empty means all.
+    /// Only events of jobs in these queues, by the names their tenant knows; empty means all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub queues: Vec<String>,
-    /// Only of jobs of these types; empty means all.
+    /// Only events of jobs of these types; empty means all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub job_types: Vec<String>,
     /// Whether anything is delivered.
     pub active: bool,
-    /// What deliveries are signed with.
+    /// The secret that deliveries are signed with.
     pub secret: Secret,
-    /// What the subscriber wants to remember of it: a JSON object of texts.
+    /// The subscriber's own metadata: a JSON object of texts.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub metadata: String,
 }
 
-/// A text that shows in no log.
+/// A text that is hidden from logs.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Secret(pub String);
@@ -76,20 +76,21 @@ impl std::fmt::Debug for Secret {
 }
 
 impl Subscription {
-    /// The log is another one from now on. What happens there after this place is told, whatever the old one told of the same places.
+    /// Starts on a new log. What happens there after this place is delivered, even if the old log delivered the
+    /// same places.
     pub fn begin_anew(&mut self, after: u64) {
         self.after = after;
         self.epoch = self.epoch.wrapping_add(1);
     }
 
-    /// The unique key's text of a delivery: one for each event and subscription, so that an event is delivered to a
-    /// subscription by one job, however often the log is read.
+    /// The text of a delivery's unique key: one for each event and subscription, so that one job delivers an event
+    /// to a subscription however often the log is read.
     pub fn delivery_key(&self, cursor: u64) -> String {
         let Self { id, epoch, .. } = self;
         if *epoch == 0 { format!("{cursor}:{id}") } else { format!("{epoch}/{cursor}:{id}") }
     }
 
-    /// Whether an event that has this place in the log and this name on the wire is to be delivered to it.
+    /// Whether the event at this place in the log, with this name on the wire, is to be delivered.
     pub fn wants(&self, cursor: u64, name: &str, event: &Event) -> bool {
         let wish = &self.wish;
         let is_named = |pattern: &String| match pattern.strip_suffix('*') {
@@ -105,11 +106,11 @@ impl Subscription {
     }
 }
 
-/// The type of the jobs, of the server's own tenant, that are never run and hold what webhooks keep: the list of
+/// The type of those jobs of the server's own tenant that are never run and hold what webhooks store: the list of
 /// subscriptions, and the place in the log up to which there are deliveries.
 pub const DOCUMENT: &str = "semel.document";
 
-/// The notes of such a job where the log begins at the place `begin`, in place of those that speak of another log.
+/// The notes of such a job for a log that begins at the place `begin`, in place of those that refer to another log.
 ///
 /// # Errors
 /// When the list is not what this program wrote.
@@ -130,19 +131,19 @@ pub fn begun_at(full: &Full, begin: u64) -> Result<Vec<(NoteKind, Bytes)>, Corru
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Subscriptions(pub Vec<Subscription>);
 
-/// One event on its way to one subscription: what a delivery's job carries.
+/// One event on its way to one subscription: what the job that delivers it carries.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Delivery {
     /// The subscription's id.
     pub subscription: String,
     /// The event's type on the wire.
     pub event_type: String,
-    /// The event as its subscriber is shown it.
+    /// The event as it is shown to the subscriber.
     pub event: Box<RawValue>,
 }
 
 impl Subscriptions {
-    /// The list that a job holds in place of its args.
+    /// Reads the list, which a job holds in place of its args.
     ///
     /// # Errors
     /// When it is not what this program wrote.
@@ -151,7 +152,7 @@ impl Subscriptions {
         Self::decode(Payload::decode(text)?.args.get().as_bytes())
     }
 
-    /// The note by which a job holds the list.
+    /// The note in which a job holds the list.
     pub fn payload(&self) -> Bytes {
         let raw = |text: String| RawValue::from_string(text).unwrap_or_default();
         let list = String::from_utf8_lossy(&self.encode()).into_owned();
@@ -161,10 +162,10 @@ impl Subscriptions {
 }
 
 impl Delivery {
-    /// An event, a JSON object, on its way to a subscription.
+    /// A delivery of an event, a JSON object, to a subscription.
     ///
     /// # Errors
-    /// When the event is no JSON.
+    /// When the event is not JSON.
     pub fn new(subscription: &str, event_type: &str, event: String) -> Result<Self, Corrupt> {
         let event = RawValue::from_string(event).map_err(|error| Corrupt(error.to_string()))?;
         Ok(Self { subscription: subscription.to_owned(), event_type: event_type.to_owned(), event })

@@ -1,5 +1,7 @@
-//! Workflows: jobs that wait for jobs. Chain, group and batch are forms of one thing: steps, each of which is offered
-//! when the steps it waits for have ended as it needs, through the one admission path and by its own unique policy.
+//! Workflows: jobs that wait for jobs.
+//!
+//! Chain, group and batch are forms of one thing: steps. Each is offered when the steps it waits for have ended as
+//! it needs, through the one admission path and by its own unique policy.
 //!
 //! A step is released in the commit that ends its parents: `steps_ended` is called by the one function that ends a job.
 //! So there is no moment between the two, and no duty that could be late.
@@ -35,7 +37,7 @@ pub use self::plan::{Plan, PlannedStep, waits_bytes};
 pub use self::record::{Form, Status, Step, StepError, StepStatus, When, Workflow};
 pub use self::told::{may_have_successor, shown_successor};
 
-/// Which workflow: whose, and its id, which is looked up among its owner's alone.
+/// A workflow's owner and its id, which is looked up among its owner's workflows only.
 #[derive(Clone, Copy, Debug)]
 struct Which<'a> {
     owner: &'a Tenant,
@@ -47,7 +49,7 @@ impl Which<'_> {
         DocumentKey::new(DocumentKind::Workflow, self.owner.own(&self.id.to_string()))
     }
 
-    /// The document of a step's job, or of what it returned.
+    /// The document of a step's stored offer, or of its result.
     fn part(self, kind: DocumentKind, step: usize) -> DocumentKey {
         DocumentKey::new(kind, self.owner.own(&format!("{}/{step}", self.id)))
     }
@@ -58,7 +60,7 @@ impl Which<'_> {
     }
 }
 
-/// The document of an owner's workflow.
+/// The key of a workflow's document.
 pub fn key(owner: &Tenant, id: WorkflowId) -> DocumentKey {
     Which { owner, id }.key()
 }
@@ -68,22 +70,22 @@ pub fn id_of(name: &str) -> Option<WorkflowId> {
     WorkflowId::parse(Tenant::of_own(name).1, "").ok()
 }
 
-/// What became of a request for a workflow.
+/// The outcome of a request for a workflow.
 #[derive(Clone, Debug)]
 pub enum Created {
-    /// It was created. Steps that wait for nothing have been offered; one whose job was refused has failed.
+    /// It was created. Steps that wait for nothing have been offered; a step whose job was refused has failed.
     Done(WorkflowId, Box<Workflow>),
-    /// The same request under the caller's own id had created it before; this is the workflow now.
+    /// The same request, under the caller's own id, had created it before; this is the workflow now.
     Repeated(WorkflowId, Box<Workflow>),
     /// Another request has used the id.
     IdTaken(WorkflowId),
-    /// As many jobs wait in the queue of one of its first steps as may; nothing was stored.
+    /// The queue of one of its first steps is full; nothing was stored.
     QueueFull(Depth),
-    /// It cannot be stored, or what is stored cannot be read.
+    /// It cannot be stored, or the stored workflow cannot be read.
     Corrupt(Corrupt),
 }
 
-/// Creates a workflow and offers the steps that wait for nothing, in one commit. The plan has been
+/// Creates a workflow and offers the steps that wait for nothing, in one commit. The plan must have been
 /// [checked](Plan::check).
 ///
 /// # Errors
@@ -92,11 +94,11 @@ pub fn create(draft: &mut Draft, plan: &Plan) -> Result<Created, Missing> {
     create_for(draft, plan, None)
 }
 
-/// As [`create`]; `task` is the job that is this workflow as a whole, if it is a task's.
+/// As [`create`]; `task` is the task's own job, if the workflow is a task's.
 pub(crate) fn create_for(draft: &mut Draft, plan: &Plan, task: Option<JobId>) -> Result<Created, Missing> {
     let owner = &plan.owner;
     let id = match plan.id {
-        // A task's was minted in this very decision: nobody can have used it.
+        // A task's id was minted in this very decision: nobody can have used it.
         Some(id) if task.is_some() => id,
         Some(id) => {
             if let Some(document) = draft.document(&key(owner, id))? {
@@ -111,7 +113,7 @@ pub(crate) fn create_for(draft: &mut Draft, plan: &Plan, task: Option<JobId>) ->
             id
         }
         None if owner.is_default() => WorkflowId::new(draft.mint()),
-        // Rows are counted over all tenants.
+        // Row numbers are shared by all tenants, and would tell one about the others.
         None => WorkflowId::new(draft.mint_unnumbered()),
     };
     let which = Which { owner, id };
@@ -143,7 +145,7 @@ pub(crate) fn create_for(draft: &mut Draft, plan: &Plan, task: Option<JobId>) ->
     };
     draft.tell_of(workflow.event(id, EventKind::WorkflowStarted));
     advance(draft, which, &mut workflow, Some(plan))?;
-    // A first step that finds no room takes the others back with it.
+    // A first step that finds no room rolls the whole workflow back.
     for (step, planned) in
         workflow.steps.iter().zip(&plan.steps).filter(|(_, planned)| planned.after.is_empty())
     {
@@ -154,7 +156,7 @@ pub(crate) fn create_for(draft: &mut Draft, plan: &Plan, task: Option<JobId>) ->
             return Ok(Created::QueueFull(depth));
         }
     }
-    // Those that are offered already are kept as jobs, and as nothing else.
+    // Steps that are offered already are stored as jobs, and as nothing else.
     for (at, (step, planned)) in workflow.steps.iter().zip(&plan.steps).enumerate() {
         if step.status == StepStatus::Waiting {
             match deferred::encode(&planned.offer) {
@@ -173,7 +175,7 @@ pub(crate) fn create_for(draft: &mut Draft, plan: &Plan, task: Option<JobId>) ->
     Ok(Created::Done(id, Box::new(workflow)))
 }
 
-/// The job that these steps stand for has ended, in this very commit: the steps are settled, and whatever waited for them is
+/// Settles the steps that stand for an ended job, in the commit that ends it; whatever waited for the steps is
 /// offered or given up.
 pub(crate) fn steps_ended(
     draft: &mut Draft,
@@ -181,11 +183,11 @@ pub(crate) fn steps_ended(
     steps: &[u32],
     ended: &Head,
 ) -> Result<(), Missing> {
-    // A step's job is its workflow's owner's, even one that was there before.
+    // A step's job belongs to the workflow's owner, even if it existed before the workflow.
     let owner = Tenant::from_stored(ended.queue.tenant());
     let which = Which { owner: &owner, id };
     let Some(document) = draft.document(&which.key())? else { return Ok(()) };
-    // Nothing can be done for one that cannot be read, and the job's end must not fail for it.
+    // Nothing can be done for an unreadable workflow, and the job's end must not fail because of it.
     let Ok(mut workflow) = Workflow::decode(&document.text) else { return Ok(()) };
     if workflow.status != Status::Running {
         return Ok(());
@@ -205,38 +207,38 @@ pub(crate) fn steps_ended(
     task::conclude(draft, &workflow)
 }
 
-/// Whether the workflow, whose jobs are in that queue, is to be told of a job's end.
+/// Whether the workflow is to be told of a job's end. Its jobs are in that queue, which names its owner.
 pub(crate) fn goes_on(draft: &mut Draft, queue: &QueueName, id: WorkflowId) -> Result<bool, Missing> {
-    // One that this very decision creates is written at its end.
+    // A workflow that this very decision creates is only written at its end.
     if draft.tells_of(EventKind::WorkflowStarted, id.as_job()) {
         return Ok(true);
     }
     let owner = Tenant::from_stored(queue.tenant());
     let Some(document) = draft.document(&key(&owner, id))? else { return Ok(false) };
-    // Of one that cannot be read nobody knows that it has ended.
+    // An unreadable workflow may not have ended.
     Ok(Workflow::status_in(&document.text).is_none_or(|status| status == Status::Running))
 }
 
-/// The job that is a task has ended otherwise than by its workflow: what is left of the workflow is cancelled.
+/// Cancels what is left of a task's workflow: the task's job has ended otherwise than by its workflow.
 pub(crate) fn task_ended(draft: &mut Draft, id: WorkflowId, ended: &Head) -> Result<(), Missing> {
     let owner = Tenant::from_stored(ended.queue.tenant());
     cancel(draft, &owner, id).map(drop)
 }
 
-/// What became of a wish to cancel a workflow.
+/// The outcome of a request to cancel a workflow.
 #[derive(Clone, Debug)]
 pub enum Cancelled {
     /// It is cancelled, and so are the jobs that were created for its steps.
     Done(Box<Workflow>),
     /// There is no such workflow.
     NotFound,
-    /// It has ended.
+    /// It had ended already.
     Over(Status),
-    /// What is stored of it cannot be read.
+    /// The stored workflow cannot be read.
     Corrupt(Corrupt),
 }
 
-/// Cancels a workflow with all jobs that were created for it and have not ended, in one commit. Jobs that were there
+/// Cancels a workflow and all jobs that were created for it and have not ended, in one commit. Jobs that existed
 /// before a step was bound to them go on.
 ///
 /// # Errors
@@ -266,7 +268,7 @@ pub fn cancel(draft: &mut Draft, owner: &Tenant, id: WorkflowId) -> Result<Cance
     workflow.finished_at = Some(draft.now().as_micros());
     drop_leftovers(draft, which, &mut workflow);
     draft.tell_of(workflow.event(id, EventKind::WorkflowCancelled));
-    // Before the jobs end: whom their ends reach is over by then.
+    // Saved before the jobs end: whatever their ends reach must find the workflow over.
     which.save(draft, &workflow);
     let told = each(jobs, |job| match draft.head(job)? {
         Some(mut head) if head.state.is_live() => cancel_head(draft, &mut head, Ending::Cancelled).map(drop),
@@ -278,18 +280,18 @@ pub fn cancel(draft: &mut Draft, owner: &Tenant, id: WorkflowId) -> Result<Cance
     Ok(Cancelled::Done(Box::new(workflow)))
 }
 
-/// What a look at a workflow came to whose time has come.
+/// The outcome of looking at a workflow that may be due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Looked {
-    /// There is no such workflow, its time has not come, or what is stored of it cannot be read.
+    /// There is no such workflow, it is not due, or the stored workflow cannot be read.
     NotDue,
-    /// It has gone on from where one decision would have been too much.
+    /// It went on from where one decision would have been too much.
     WentOn,
-    /// It was deleted: its retention is over.
+    /// It was deleted, because its retention is over.
     Forgotten,
 }
 
-/// Does what is due with the workflow of that document: goes on with one that was left in the middle, deletes one whose
+/// Does what is due for the workflow of that document: continues one that stopped in the middle, deletes one whose
 /// retention is over.
 ///
 /// # Errors
@@ -300,7 +302,7 @@ pub fn look(draft: &mut Draft, key: &DocumentKey) -> Result<Looked, Missing> {
         return Ok(Looked::NotDue);
     }
     let Ok(mut workflow) = Workflow::decode(&document.text) else {
-        // It stays for somebody who can read it, and is looked at again later: those behind it are not to wait for it.
+        // Kept for a program that can read it, and looked at again later, so that it delays none of those behind it.
         let later = draft.now().saturating_add(Duration::from_secs(RETENTION_DEFAULT_S));
         draft.set_document(key, Some((document.text, Some(later))));
         return Ok(Looked::NotDue);
@@ -318,21 +320,20 @@ pub fn look(draft: &mut Draft, key: &DocumentKey) -> Result<Looked, Missing> {
     Ok(Looked::WentOn)
 }
 
-/// Whether the workflow of that stored form has ended: once its document is due it is only forgotten. Of one that cannot be read
-/// nobody knows.
+/// Whether the stored workflow has ended: once due, it is only deleted. `false` for one that cannot be read.
 pub fn has_ended(text: &[u8]) -> bool {
     Workflow::status_in(text).is_some_and(|status| status != Status::Running)
 }
 
-/// What stands for a step's result that was too large to be handed on: the step's job has it.
+/// Stands for a step's result that was too large to be handed on, and names the job that has it.
 fn omitted(job: &str) -> String {
     format!("{OMITTED}{job}\"}}")
 }
 
-/// What it begins with. Members whose names begin with `semel.` are the server's.
+/// How such a stand-in begins. Members whose names begin with `semel.` are the server's.
 const OMITTED: &str = "{\"semel.omitted\":true,\"job_id\":\"";
 
-/// The results of steps before, as a tenant sees them: the jobs that have what was omitted by the ids it knows.
+/// The results of earlier steps as a tenant sees them: stand-ins name their jobs by the ids that the tenant knows.
 pub fn shown_results(results: &Bytes, space: &Namespace) -> Bytes {
     let is_omitted = |item: &&RawValue| item.get().starts_with(OMITTED);
     let Ok(items) = serde_json::from_slice::<Vec<&RawValue>>(results) else { return results.clone() };
@@ -349,7 +350,7 @@ pub fn shown_results(results: &Bytes, space: &Namespace) -> Bytes {
     format!("[{}]", items.iter().map(shown).collect::<Vec<_>>().join(",")).into()
 }
 
-/// How a step ends by the end of its job.
+/// The status of a step whose job is in this state.
 const fn status_of(ended: State) -> StepStatus {
     match ended {
         State::Completed => StepStatus::Completed,
@@ -361,7 +362,7 @@ const fn status_of(ended: State) -> StepStatus {
     }
 }
 
-/// What a failed job's last failure was.
+/// The last failure of a failed job.
 fn last_failure(draft: &mut Draft, job: JobId) -> Result<Option<StepError>, Missing> {
     let Some((_, full)) = draft.full(job)? else { return Ok(None) };
     let failures = full.note(NoteKind::Failures).and_then(|text| Failures::decode(text).ok());
@@ -374,5 +375,5 @@ fn last_failure(draft: &mut Draft, job: JobId) -> Result<Option<StepError>, Miss
     }))
 }
 
-/// Characters of a failure's message that a workflow repeats; the job has the whole.
+/// Characters of a failure's message that a workflow repeats; the job has the whole message.
 const ERROR_CHARS_MAX: usize = 200;

@@ -1,4 +1,4 @@
-//! The reader: JSON text to a borrowed tree, hiding nothing.
+//! The reader: parses JSON text into a borrowed tree without hiding anything.
 
 use std::borrow::Cow;
 
@@ -15,7 +15,8 @@ pub(super) fn parse(text: &str) -> Result<Json<'_>, Invalid> {
 
 struct Reader<'a> {
     text: &'a str,
-    /// Always on a character's boundary: every step is over whole ASCII characters or whole runs of a string.
+    /// Always on a character boundary: every step passes over whole ASCII characters or whole runs of a
+    /// string.
     at: usize,
 }
 
@@ -99,7 +100,7 @@ impl<'a> Reader<'a> {
             let _ = self.take(b'+') || self.take(b'-');
             self.digits()?;
         }
-        // A digit here follows a leading zero.
+        // A digit here can only follow a leading zero.
         if matches!(self.peek(), Some(b'0'..=b'9')) {
             return Err(self.wrong("a number without leading zeros"));
         }
@@ -135,7 +136,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The characters up to the next quote, escape or control character.
+    /// Takes the characters up to the next quote, escape or control character.
     fn plain_run(&mut self) -> &'a str {
         let rest = &self.text[self.at..];
         let length = plain_length(rest.as_bytes());
@@ -164,7 +165,7 @@ impl<'a> Reader<'a> {
         Ok(char)
     }
 
-    /// A character after `\u`, which may take a second escape for its other half.
+    /// Reads the character after `\u`; a surrogate pair takes a second escape for its other half.
     fn escaped_char(&mut self) -> Result<char, Invalid> {
         let first = self.unit()?;
         if let Some(char) = char::from_u32(first) {
@@ -184,7 +185,7 @@ impl<'a> Reader<'a> {
         char::from_u32(code).ok_or_else(|| self.wrong("a character"))
     }
 
-    /// Four hexadecimal digits.
+    /// Reads four hexadecimal digits.
     fn unit(&mut self) -> Result<u32, Invalid> {
         let mut unit = 0;
         for _ in 0..4 {

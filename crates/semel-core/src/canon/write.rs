@@ -1,4 +1,4 @@
-//! The writer: canonical text, piece by piece, into a sink.
+//! The writer: puts canonical text into a sink, piece by piece.
 
 use std::borrow::Cow;
 
@@ -7,19 +7,19 @@ use crate::error::Invalid;
 use crate::limits::INTEGER_MAX;
 use crate::planted::{Bug, is_planted};
 
-/// What to do with values that doubles and objects cannot tell apart.
+/// How to treat values that doubles and objects cannot tell apart.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rule {
-    /// Refuse them: two different jobs must not get one key.
+    /// Refuses them: two different jobs must not get the same key.
     Key,
-    /// Keep them apart: by digits, and each name that is given twice. Refuses nothing.
+    /// Keeps them apart: numbers by their digits, and every occurrence of a repeated name. Refuses nothing.
     Digest,
 }
 
 /// Objects up to this many members are sorted without allocating.
 const ORDER_ON_STACK_MAX: usize = 32;
 
-/// Writes `value`. A refusal's pointer starts below the value.
+/// Writes `value` in canonical form. A refusal's pointer starts below the value.
 pub(crate) fn put_json(value: &Json<'_>, rule: Rule, sink: &mut impl Sink) -> Result<(), Invalid> {
     match value {
         Json::Null => sink.put("null"),
@@ -42,7 +42,7 @@ pub(crate) fn put_json(value: &Json<'_>, rule: Rule, sink: &mut impl Sink) -> Re
     Ok(())
 }
 
-/// Writes the object of those members whose canonical name `keep` wants. The others are not looked at.
+/// Writes an object of only those members whose canonical name passes `keep`. The others are not examined.
 pub(crate) fn put_members(
     members: &[(Cow<'_, str>, Json<'_>)],
     keep: impl Fn(&str) -> bool,
@@ -97,7 +97,8 @@ fn put_ordered<'m>(
     Ok(())
 }
 
-/// An object's members by their canonical names, in canonical order; equal names as they were written.
+/// An object's members under their canonical names, in canonical order; equal names stay in the order they
+/// were written.
 pub(super) fn sorted<'m>(members: &'m [(Cow<'_, str>, Json<'m>)]) -> Vec<(Cow<'m, str>, &'m Json<'m>)> {
     let mut sorted: Vec<_> = members.iter().map(|(name, value)| (nfc(name), value)).collect();
     sorted.sort_by(|(left, _), (right, _)| utf16_order(left, right));
@@ -150,7 +151,7 @@ pub(crate) fn put_text(text: &str, sink: &mut impl Sink) {
     put_exact(&nfc(text), sink);
 }
 
-/// Writes a string as its bytes are.
+/// Writes a string without normalising it.
 pub(crate) fn put_exact(text: &str, sink: &mut impl Sink) {
     sink.put("\"");
     let mut rest = text;

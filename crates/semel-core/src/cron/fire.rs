@@ -1,4 +1,4 @@
-//! One tick: the overlap policy and the job, in one decision.
+//! Fires one tick: applies the overlap policy and offers the job, in one decision.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -22,60 +22,61 @@ use crate::waiting::{self, Added};
 
 use super::{Cron, Decision, Overlap, Tick};
 
-/// Who has a tick decided.
+/// What caused a tick to be decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// Its time has come.
+    /// The tick's time has come.
     Clock,
-    /// Somebody asked for it by hand.
+    /// An operator asked for it.
     Operator,
 }
 
-/// A tick that is to be decided.
+/// A tick to be decided.
 pub(super) struct Firing<'c> {
     /// The cron's name.
     pub(super) name: &'c CronName,
     /// The cron's job.
     pub(super) offer: Offer,
-    /// The time the tick stands for.
+    /// The time that the tick stands for.
     pub(super) tick: Timestamp,
-    /// The id of the job that it admits.
+    /// The id of the job that the tick admits.
     pub(super) id: JobId,
-    /// Why it is decided now.
+    /// Why the tick is decided now.
     pub(super) cause: Cause,
 }
 
-/// What a tick does about jobs of earlier ones that go on.
+/// What a tick does about unfinished jobs of earlier ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Course {
-    /// It offers nothing.
+    /// Offers nothing.
     Skip,
-    /// It offers its job, which waits for their end.
+    /// Offers its job, which is held back until they have ended.
     Hold,
-    /// It cancels them, and offers its job in their place.
+    /// Cancels them and offers its job in their place.
     CancelFirst,
-    /// It offers its job, whatever goes on.
+    /// Offers its job regardless of them.
     Offer,
 }
 
-/// What a tick does by the overlap policy, while so many of the cron's jobs go on, `own` of them themselves and the others by one that
-/// replaced them. `start` is when the tick's own job may start.
+/// The course that the overlap policy gives a tick while `going` of the cron's jobs are unfinished: `own` of
+/// them themselves, the others through a job that replaced them. `start` is when the tick's own job may
+/// start.
 fn overlap(policy: Overlap, own: usize, going: usize, start: Start) -> Course {
     match policy {
         Overlap::Skip if own > 0 && !is_planted(Bug::OverlapIgnored) => Course::Skip,
         Overlap::Enqueue if going >= CRON_JOBS_LIVE_MAX => Course::Skip,
-        // What people are to activate waits for them alone.
+        // A job that starts on activation waits for a person to activate it, and for nothing else.
         Overlap::Enqueue if going > 0 && start != Start::OnActivation => Course::Hold,
         Overlap::CancelPrevious if own > 0 => Course::CancelFirst,
         Overlap::Skip | Overlap::Allow | Overlap::CancelPrevious | Overlap::Enqueue => Course::Offer,
     }
 }
 
-/// A job of the cron that has not ended, or has been replaced by one that has not.
+/// A job of the cron that is unfinished, or was replaced by one that is.
 struct Going {
-    /// The cron's own.
+    /// The cron's own job.
     id: JobId,
-    /// It, or the one in its place.
+    /// That job, or one that goes on in its place.
     head: Head,
 }
 
@@ -123,21 +124,23 @@ pub(super) fn fire(
         let behind =
             if course == Course::Hold { line_up(draft, cron, head, &outcome)? } else { Some(HashSet::new()) };
         let Some(behind) = behind else {
-            // Rather none than two at once.
+            // The job cannot be held back: skip the tick rather than run two jobs at once.
             draft.back_to(before);
             return Ok(Ok(firing.decide(draft, cron, Decision::Skipped, last)));
         };
         let others = going.iter().map(|going| going.id).filter(|id| *id != head.id);
-        // Behind those it waits for, and before those that wait for it: the next tick is held back by the last that waits.
+        // After the jobs it waits for, before those that wait for it: the last pending job holds back the
+        // next tick.
         let (behind, ahead): (Vec<JobId>, Vec<JobId>) = others.partition(|id| behind.contains(id));
         cron.set_live(&letters, ahead.into_iter().chain([head.id]).chain(behind));
     }
-    // The job of a duplicate may be anybody's: the overlap policy is about the cron's own.
+    // A duplicate's holder may belong to anyone; the overlap policy only covers the cron's own jobs.
     Ok(Ok(firing.decide(draft, cron, decision, job.map(|head| head.id))))
 }
 
 impl Firing<'_> {
-    /// Notes what became of the tick, in the cron and in the log. `job` is the one that was admitted, or stood in the way.
+    /// Records the decision on the tick in the cron and in the log. `job` is the one that was admitted, or
+    /// the one that stood in the way.
     fn decide(&self, draft: &mut Draft, cron: &mut Cron, decision: Decision, job: Option<JobId>) -> Tick {
         let ticked = Tick {
             tick: self.tick.as_micros(),
@@ -158,7 +161,7 @@ impl Firing<'_> {
         ticked
     }
 
-    /// Tells the log what became of it, in the commit that decides it.
+    /// Adds the tick's event to the log, in the commit that decides it.
     fn tell(&self, draft: &mut Draft, tick: &Tick) {
         let (kind, amount) = match tick.decision {
             Decision::Fired => (EventKind::CronTriggered, u32::from(tick.by_hand)),
@@ -171,16 +174,16 @@ impl Firing<'_> {
     }
 }
 
-/// Offers the job in the place of those that go on, which end where it is admitted and not otherwise.
+/// Offers the job in place of the unfinished ones, which are cancelled only if it is admitted.
 fn offer_instead(draft: &mut Draft, offer: &Offer, own: &[JobId]) -> Result<Outcome, Missing> {
     let before = draft.mark();
-    // Those that wait first, or the end of the one that runs would let them go.
+    // Cancel the waiting jobs first: the end of the running one would release them.
     each(own.iter().rev(), |id| cancel(draft, *id)).map(drop)?;
     let instead = enqueue(draft, offer)?;
     if decided(&instead).0 == Decision::Fired {
         return Ok(instead);
     }
-    // Nothing has taken their place, so they go on; what a duplicate writes, it writes beside them.
+    // No job has replaced them, so they stay live: decide again beside them for what a duplicate writes.
     draft.back_to(before);
     let beside = enqueue(draft, offer)?;
     if decided(&beside).0 == Decision::Fired {
@@ -190,17 +193,17 @@ fn offer_instead(draft: &mut Draft, offer: &Offer, own: &[JobId]) -> Result<Outc
     Ok(beside)
 }
 
-/// Holds the job that was admitted back for those that go on. Gives back which of the cron's jobs wait for it instead; none when it
-/// cannot be held back, because too many are already.
+/// Holds the admitted job back until the unfinished ones have ended. Returns the cron's jobs that wait for it
+/// instead; `None` if it cannot be held back because too many jobs wait already.
 fn line_up(
     draft: &mut Draft,
     cron: &Cron,
     head: &Head,
     outcome: &Outcome,
 ) -> Result<Option<HashSet<JobId>>, Missing> {
-    // The admission itself may have replaced one that it was to wait for.
+    // The admission itself may have replaced a job that this one was to wait for.
     let left = going(draft, cron, head.id)?;
-    // Only one that took a place has anybody behind it.
+    // Only a job that replaced another has jobs waiting for it.
     let is_replacing = matches!(outcome, Outcome::Replaced { .. });
     let waits = if is_replacing { who_wait_for(draft, head, &left)? } else { HashSet::new() };
     if hold_back(draft, head, &left, &waits)? == Added::TooMany {
@@ -210,22 +213,23 @@ fn line_up(
     Ok(Some(behind.map(|going| going.id).collect()))
 }
 
-/// The cron's jobs in the dead letter list: one that is sent back goes on again. `but` is the job of this tick.
+/// The cron's jobs in the dead letter list, each of which goes on if it is sent back. `but` is this tick's
+/// job.
 fn dead_letters(draft: &mut Draft, cron: &Cron, but: JobId) -> Result<Vec<JobId>, Missing> {
     let others = cron.live().into_iter().filter(|id| *id != but);
     let found = each(others, |id| Ok(draft.head(id)?.filter(Head::is_dead_letter)))?;
     Ok(found.into_iter().flatten().map(|head| head.id).collect())
 }
 
-/// The cron's jobs that go on, oldest first. `but` is the job of this tick.
+/// The cron's jobs that go on, oldest first. `but` is this tick's job.
 fn going(draft: &mut Draft, cron: &Cron, but: JobId) -> Result<Vec<Going>, Missing> {
     let ids = cron.live();
     let found = each(&ids, |id| {
         if draft.head(*id)?.is_some_and(|head| head.is_dead_letter()) {
-            // Nobody goes on in its place: it is not loaded as a whole, for there may be many.
+            // No job goes on in place of a dead letter. It is not loaded in full, because there may be many.
             return Ok(Vec::new());
         }
-        // Those that wait go before: the last of them may have been cancelled while they do.
+        // A job that was cancelled while it waited leads to the jobs it waited for, which may be unfinished.
         let live = waiting::still_live(draft, &[*id], but)?;
         let heads = each(&live, |live| draft.head(*live))?;
         Ok(heads.into_iter().flatten().collect::<Vec<_>>())
@@ -240,21 +244,22 @@ fn going(draft: &mut Draft, cron: &Cron, but: JobId) -> Result<Vec<Going>, Missi
 
 fn cancel(draft: &mut Draft, id: JobId) -> Result<(), Missing> {
     if let Some(mut head) = draft.head(id)?.filter(|head| head.state.is_live()) {
-        // It is live, so it can be cancelled.
+        // The job is live, so cancelling it cannot be refused.
         drop(cancel_head(draft, &mut head, Ending::Cancelled)?);
     }
     Ok(())
 }
 
-/// Those that go on who wait for the job of a tick, since it took the place of one they waited for.
+/// The unfinished jobs that wait for the tick's job, because it took the place of one they waited for.
 fn who_wait_for(draft: &mut Draft, head: &Head, going: &[Going]) -> Result<HashSet<JobId>, Missing> {
     let pending = going.iter().map(|going| &going.head).filter(|head| head.state == State::Pending);
     let pending: Vec<JobId> = pending.map(|head| head.id).collect();
     waiting::who_wait_for(draft, head.id, &pending)
 }
 
-/// Holds the job of a tick back for those that go on, but for those `behind` it: of two that waited for each other neither would ever
-/// run. One that is held back itself waits for all before it.
+/// Holds the tick's job back until the unfinished jobs have ended, except those in `behind`: two jobs that
+/// waited for each other would never run. A job that is itself held back already waits for all before it, so
+/// those are left out.
 fn hold_back(
     draft: &mut Draft,
     head: &Head,
@@ -278,7 +283,7 @@ fn hold_back(
     Ok(held)
 }
 
-/// What an admission means to a tick, and the job it is about.
+/// What an admission outcome means for the tick, and the job it is about.
 fn decided(outcome: &Outcome) -> (Decision, Option<&Head>) {
     match outcome {
         Outcome::Created(head) | Outcome::Replaced { head, .. } | Outcome::FollowUp(head) => {
@@ -298,8 +303,8 @@ fn decided(outcome: &Outcome) -> (Decision, Option<&Head>) {
     }
 }
 
-/// The body of a tick's job: the template's, with the cron's name and the tick in its meta (OJS cron 6.3). They are no
-/// part of a unique key: that was made of what the caller sent.
+/// The body of the tick's job: the template's, with the cron's name and the tick added to its meta (OJS cron
+/// 6.3). The two are not part of a unique key, which is computed from what the caller sent.
 fn signed(body: &[u8], template: &str, name: &CronName, tick: Timestamp) -> Result<Bytes, Corrupt> {
     let corrupt = |error: serde_json::Error| Corrupt(error.to_string());
     let mut body = Body::decode(body)?;
@@ -327,7 +332,7 @@ mod tests {
         let later = Start::Later(When::In(Duration::from_secs(1)));
         for (policy, own, going, start, course) in [
             (Overlap::Skip, 0, 0, Start::Now, Course::Offer),
-            // One that replaced the cron's job may be anybody's.
+            // A job that replaced the cron's job may belong to anyone.
             (Overlap::Skip, 0, 1, Start::Now, Course::Offer),
             (Overlap::Skip, 1, 1, Start::Now, Course::Skip),
             (Overlap::Skip, 1, 2, Start::OnActivation, Course::Skip),

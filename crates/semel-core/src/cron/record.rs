@@ -1,4 +1,4 @@
-//! A cron as it is stored: one document, by its name.
+//! A cron as it is stored: one document, under its name.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -17,18 +17,18 @@ use crate::time::Timestamp;
 
 use super::{Registration, Schedule};
 
-/// What happens to a tick while the job of an earlier one has not ended (OJS cron 6).
+/// What happens to a tick while the job of an earlier tick is unfinished (OJS cron 6).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Overlap {
     /// The tick is skipped.
     #[default]
     Skip,
-    /// Its job runs beside the other.
+    /// The tick's job runs beside the earlier one.
     Allow,
-    /// The other is cancelled, in the same commit.
+    /// The earlier job is cancelled, in the same commit.
     CancelPrevious,
-    /// Its job waits in `pending` for the end of the other.
+    /// The tick's job waits in `pending` until the earlier one has ended.
     Enqueue,
 }
 
@@ -46,23 +46,23 @@ impl Overlap {
         }
     }
 
-    /// The policy of that name.
+    /// The policy with that name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|policy| policy.name() == name)
     }
 }
 
-/// What became of one tick.
+/// The decision on one tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Decision {
     /// A job was admitted.
     Fired,
-    /// The job of an earlier tick has not ended.
+    /// Skipped because the job of an earlier tick is unfinished.
     Skipped,
-    /// The job's own unique policy answered with one that is there already.
+    /// The job's own unique policy answered with an existing job.
     Duplicate,
-    /// The job's own unique policy refused it.
+    /// The job was refused, by its own unique policy or otherwise.
     Rejected,
 }
 
@@ -78,16 +78,16 @@ impl Decision {
     }
 }
 
-/// One tick that was decided.
+/// A tick that has been decided.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tick {
-    /// The time it stands for, in microseconds since the epoch.
+    /// The time the tick stands for, in microseconds since the epoch.
     pub tick: i64,
-    /// When it was decided.
+    /// When it was decided, in microseconds since the epoch.
     pub at: i64,
-    /// How.
+    /// The decision.
     pub decision: Decision,
-    /// Whether somebody asked for it by hand.
+    /// Whether an operator triggered it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub by_hand: bool,
     /// The job that was admitted, or the one that stood in the way.
@@ -98,28 +98,28 @@ pub struct Tick {
 /// A cron.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Cron {
-    /// Tells it from any other that had its name: the ids of its jobs are made of it.
+    /// Distinguishes the cron from any other that had its name: the ids of its jobs are derived from it.
     pub incarnation: u64,
-    /// When it ticks.
+    /// The schedule's expression.
     pub expression: String,
     /// The zone of the expression's wall-clock times.
     pub timezone: String,
-    /// What happens to a tick while an earlier job has not ended.
+    /// What happens to a tick while an earlier job is unfinished.
     pub overlap: Overlap,
-    /// Whether it ticks at all.
+    /// Whether the cron ticks at all.
     pub enabled: bool,
-    /// What it is for.
+    /// What the cron is for, in its owner's words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// The job, as [`deferred`] keeps it.
+    /// The job, in the form that [`deferred`] stores.
     template: Box<RawValue>,
-    /// When it was registered first, in microseconds since the epoch.
+    /// When the cron was first registered, in microseconds since the epoch.
     pub created_at: i64,
-    /// When it was changed last.
+    /// When it was last changed.
     pub updated_at: i64,
-    /// The next tick, unless it is disabled.
+    /// The next tick; `None` while it is disabled.
     pub next_tick: Option<i64>,
-    /// The last tick that was decided by the schedule.
+    /// The last tick that the schedule decided.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_tick: Option<i64>,
     /// When it last admitted a job.
@@ -128,21 +128,21 @@ pub struct Cron {
     /// The last job it admitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_job: Option<String>,
-    /// The jobs it has admitted of which it is not known that they have ended, oldest first: whatever the overlap policy was
-    /// when they came, the present one is about all of them. One that took the place of another is before those that wait for it.
-    /// Before them all those in the dead letter list, which may be sent back.
+    /// Jobs it admitted that are not known to have ended, oldest first. The present overlap policy covers all
+    /// of them, whatever it was when they were admitted. A job that replaced another comes before those that
+    /// wait for it. The jobs in the dead letter list, which may be sent back, come before all others.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     live: Vec<String>,
-    /// Jobs it has admitted.
+    /// Number of jobs it has admitted.
     pub run_count: u64,
-    /// Ticks that admitted none.
+    /// Number of ticks that admitted no job.
     pub skip_count: u64,
-    /// The ticks decided last, oldest first, at most [`CRON_HISTORY_MAX`].
+    /// The most recently decided ticks, oldest first, at most [`CRON_HISTORY_MAX`].
     pub history: Vec<Tick>,
 }
 
 impl fmt::Debug for Cron {
-    /// Without its job, whose args may be sensitive.
+    /// Leaves out the job, whose args may be sensitive.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Cron")
             .field("expression", &self.expression)
@@ -155,10 +155,10 @@ impl fmt::Debug for Cron {
 }
 
 impl Cron {
-    /// A cron that has not ticked.
+    /// A cron that has not ticked yet.
     ///
     /// # Errors
-    /// When the offer cannot be kept.
+    /// When the offer cannot be stored.
     pub(super) fn new(incarnation: u64, offer: &Offer, now: Timestamp) -> Result<Self, Corrupt> {
         Ok(Self {
             incarnation,
@@ -184,12 +184,12 @@ impl Cron {
     /// The job that a tick offers.
     ///
     /// # Errors
-    /// When what is stored is not what this program wrote.
+    /// When the stored text is not what this program wrote.
     pub fn offer(&self) -> Result<Offer, Corrupt> {
         deferred::decode(self.template.get().as_bytes())
     }
 
-    /// Whether it is all that somebody wants it to be.
+    /// Whether the cron already matches the registration.
     pub(super) fn is(&self, wanted: &Registration) -> bool {
         self.expression == wanted.expression
             && self.timezone == wanted.timezone
@@ -199,36 +199,38 @@ impl Cron {
             && deferred::encode(&wanted.offer).is_ok_and(|text| text == self.template.get())
     }
 
-    /// The stored text of that job.
+    /// The stored text of the job that a tick offers.
     pub fn template(&self) -> &str {
         self.template.get()
     }
 
-    /// Puts another job in its place.
+    /// Replaces the job that ticks offer.
     ///
     /// # Errors
-    /// When the offer cannot be kept.
+    /// When the offer cannot be stored.
     pub(super) fn set_offer(&mut self, offer: &Offer) -> Result<(), Corrupt> {
         self.template = keep(offer)?;
         Ok(())
     }
 
-    /// When it ticks.
+    /// The schedule, parsed.
     ///
     /// # Errors
-    /// When the expression is none that this program understands.
+    /// When this program does not understand the expression.
     pub fn schedule(&self) -> Result<Schedule, Invalid> {
         Schedule::parse(&self.expression, &self.timezone)
     }
 
-    /// The jobs that may go on. One that was stored by a program which knew of the last alone names that.
+    /// The jobs that may be unfinished. A cron stored by a program that recorded only the last job yields
+    /// that one.
     pub(super) fn live(&self) -> Vec<JobId> {
         let last = self.last_job.as_ref().filter(|_| self.live.is_empty());
         self.live.iter().chain(last).filter_map(|id| JobId::parse(id, "").ok()).collect()
     }
 
-    /// Those of them that do, and those that are dead letters: of these as many as the others leave room for, the newest. One that
-    /// several stand for is one all the same: if it were kept for each, each tick would multiply it.
+    /// Records the unfinished jobs in `ids`, and as many dead letters, the newest first, as they leave room
+    /// for. An id that is given several times, because several jobs stand for it, is kept once: otherwise
+    /// each tick would multiply it.
     pub(super) fn set_live(&mut self, letters: &[JobId], ids: impl Iterator<Item = JobId>) {
         let mut seen = HashSet::new();
         let ids: Vec<JobId> = ids.filter(|id| seen.insert(*id)).collect();
@@ -238,7 +240,7 @@ impl Cron {
         self.live = letters.iter().chain(ids).map(ToString::to_string).collect();
     }
 
-    /// Adds the newest tick to the history.
+    /// Appends the newest tick to the history.
     pub(super) fn remember(&mut self, tick: Tick) {
         if self.history.len() >= CRON_HISTORY_MAX {
             self.history.drain(..=self.history.len() - CRON_HISTORY_MAX);
@@ -246,9 +248,9 @@ impl Cron {
         self.history.push(tick);
     }
 
-    /// The stored form, and when it is due.
+    /// The stored form, and when the cron is due.
     pub(super) fn encode(&self) -> (Bytes, Option<Timestamp>) {
-        // Strings, numbers and raw values only: nothing here can fail to serialise.
+        // Only strings, numbers and raw values: serialising them cannot fail.
         let text = serde_json::to_vec(self).unwrap_or_default();
         (text.into(), self.next_tick.map(Timestamp::from_micros))
     }
@@ -262,15 +264,15 @@ impl Cron {
     }
 }
 
-/// The last of these, at most so many.
+/// The last of these ids, at most `max`.
 fn newest(ids: &[JobId], max: usize) -> &[JobId] {
     ids.get(ids.len().saturating_sub(max)..).unwrap_or_default()
 }
 
-/// How many bytes a cron keeps of the job that its ticks offer: the length of its [template](Cron::template).
+/// Bytes that a cron stores for the job that its ticks offer: the length of its [template](Cron::template).
 ///
 /// # Errors
-/// When the offer cannot be kept.
+/// When the offer cannot be stored.
 pub fn template_bytes(offer: &Offer) -> Result<usize, Corrupt> {
     Ok(deferred::encode(offer)?.len())
 }
@@ -294,7 +296,7 @@ mod tests {
         Cron::decode(text.as_bytes()).unwrap()
     }
 
-    /// In the order in which they came first.
+    /// In the order in which they first came.
     #[test]
     fn a_job_that_several_stand_for_is_known_once() {
         let (mut cron, live) = (cron(), ids(0, 3));
@@ -302,7 +304,7 @@ mod tests {
         assert_eq!(cron.live(), [live[0], live[2], live[1]]);
     }
 
-    /// As a program stored it that knew of no other.
+    /// As stored by a program that recorded no other job.
     #[test]
     fn the_last_job_alone_may_go_on_where_no_others_are_named() {
         let (mut cron, ids) = (cron(), ids(0, 2));
@@ -322,7 +324,7 @@ mod tests {
         assert_eq!((cron.history.len(), cron.history[0].at), (CRON_HISTORY_MAX, 10));
     }
 
-    /// However many they are, no job that goes on is forgotten for their sake.
+    /// No unfinished job is forgotten to make room for dead letters, however many there are.
     #[test]
     fn dead_letters_have_the_room_that_the_others_leave() {
         let mut cron = cron();

@@ -1,10 +1,10 @@
-//! When a cron ticks: an expression read in a zone's wall-clock time.
+//! When a cron ticks: an expression evaluated in a zone's wall-clock time.
 //!
 //! # Where clocks change
-//! - A wall-clock time that is skipped (clocks go forward) does not come: no tick.
-//! - A wall-clock time that comes twice (clocks go back) ticks the first time (OJS cron 5.2). An expression that ticks in
-//!   every hour of the day ticks both times: for it the repeated hour is an hour like any other, and a job of every ten
-//!   minutes does not rest for one.
+//! - A wall-clock time that is skipped (clocks go forward) never comes: no tick.
+//! - A wall-clock time that comes twice (clocks go back) ticks the first time (OJS cron 5.2). An expression
+//!   that ticks in every hour of the day ticks both times: to it the repeated hour is an hour like any other,
+//!   so that a job that runs every ten minutes does not pause for an hour.
 
 use std::fmt;
 use std::time::Duration;
@@ -21,12 +21,13 @@ use crate::time::Timestamp;
 
 /// The shortest interval of `@every`, in milliseconds (OJS cron 7.3).
 const EVERY_MS_MIN: u64 = 1_000;
-/// The longest, in milliseconds: ten years.
+/// The longest interval of `@every`, in milliseconds: ten years.
 const EVERY_MS_MAX: u64 = 10 * 366 * 24 * 3_600 * 1_000;
-/// Wall-clock times that are looked at for one that comes: all that one change of the clocks can skip, second by second.
+/// Most wall-clock times tried to find one that exists: enough for everything that one clock change can skip,
+/// second by second.
 const LOOKS_MAX: usize = 100_000;
 
-/// The fields of an expression, the seconds left out where there are five, and what each may have.
+/// The fields of an expression and their allowed values. With five fields, the seconds are left out.
 const FIELDS: [(&str, &str); 6] = [
     ("second", "0-59"),
     ("minute", "0-59"),
@@ -45,13 +46,13 @@ pub struct Schedule {
 
 #[derive(Clone)]
 enum Kind {
-    /// By the wall clock.
+    /// Ticks by the wall clock.
     Calendar {
         expression: Box<Expression>,
         /// Whether it ticks in every hour of the day.
         is_hourly: bool,
     },
-    /// So long after the registration or the last tick.
+    /// Ticks at this interval after the registration or the last tick.
     Every(Duration),
 }
 
@@ -65,11 +66,12 @@ impl fmt::Debug for Schedule {
 }
 
 impl Schedule {
-    /// Reads an expression: five fields, or six with seconds first; `@yearly`, `@annually`, `@monthly`, `@weekly`,
-    /// `@daily`, `@midnight`, `@hourly`; `@every` with an interval such as `1h30m`. `zone` is the name of an IANA zone.
+    /// Parses an expression: five fields, or six with seconds first; `@yearly`, `@annually`, `@monthly`,
+    /// `@weekly`, `@daily`, `@midnight`, `@hourly`; or `@every` with an interval such as `1h30m`. `zone` is
+    /// the name of an IANA zone.
     ///
     /// # Errors
-    /// `invalid_request` at `/expression` or `/timezone`; also for an expression that no time ever matches.
+    /// `invalid_request` at `/expression` or `/timezone`; also for an expression that never matches any time.
     pub fn parse(expression: &str, zone: &str) -> Result<Self, Invalid> {
         let zone = read_zone(zone)?;
         let text = expression.trim();
@@ -100,7 +102,7 @@ impl Schedule {
             refuse(odd_fields(long).unwrap_or_else(|| format!("is not a cron expression ({error})")))
         });
         let expression = Box::new(parsed?);
-        // However the hours are spelt.
+        // Tests the hours themselves, so it does not matter how they are written.
         let is_hourly = (0..24).all(|hour| expression.pattern.hour_match(hour).unwrap_or(false));
         let schedule = Self { kind: Kind::Calendar { expression, is_hourly }, zone };
         if schedule.next_after(Timestamp::from_millis(1_767_225_600_000), Timestamp::EPOCH).is_none() {
@@ -111,7 +113,8 @@ impl Schedule {
         Ok(schedule)
     }
 
-    /// The first tick after `after`. `anchor` is what an interval counts from: the registration or the last tick.
+    /// The first tick after `after`. `anchor` is what an interval counts from: the registration or the last
+    /// tick.
     pub fn next_after(&self, after: Timestamp, anchor: Timestamp) -> Option<Timestamp> {
         match &self.kind {
             Kind::Every(interval) => Some(next_of(*interval, after, anchor)),
@@ -128,8 +131,8 @@ impl Schedule {
         }
     }
 
-    /// The first tick after `after`, where a time that comes twice counts the first time, or the second time if the
-    /// first is over and the expression is hourly.
+    /// The first tick after `after` by the wall clock. A time that comes twice counts the first time; the
+    /// second one counts if the first is past and the expression is hourly.
     fn next_by_wall_clock(
         &self,
         expression: &Expression,
@@ -173,7 +176,8 @@ fn parse_fields(text: &str) -> Result<Expression, CronError> {
     CronParser::builder().year(Year::Disallowed).build().parse(text)
 }
 
-/// Of an expression that is none, the fields that are wrong by themselves, and what each may have; none where each is well alone.
+/// For a text that is not an expression, names the fields that are wrong on their own and what each may
+/// contain; `None` if each field is valid on its own.
 fn odd_fields(text: &str) -> Option<String> {
     let fields: Vec<&str> = text.split_ascii_whitespace().collect();
     let first = FIELDS.len().checked_sub(fields.len())?;
@@ -190,7 +194,7 @@ fn odd_fields(text: &str) -> Option<String> {
     })
 }
 
-/// Names that stand for others (OJS cron 4).
+/// Expands names that stand for other expressions (OJS cron 4).
 fn alias(text: &str) -> Result<&str, Invalid> {
     if !text.starts_with('@') {
         return Ok(text);
@@ -210,8 +214,8 @@ fn alias(text: &str) -> Result<&str, Invalid> {
     })
 }
 
-/// A zone by its IANA name, from the copy that is compiled in. Offsets say nothing of summer time, and abbreviations
-/// stand for several zones (OJS cron 5.1).
+/// Looks up a zone by its IANA name in the compiled-in database. Offsets do not know summer time, and an
+/// abbreviation stands for several zones (OJS cron 5.1).
 fn read_zone(name: &str) -> Result<TimeZone, Invalid> {
     let refuse = || {
         Invalid::request(
@@ -228,7 +232,7 @@ fn read_zone(name: &str) -> Result<TimeZone, Invalid> {
     TimeZoneDatabase::bundled().get(name).map_err(|_| refuse())
 }
 
-/// An interval as Go writes it: numbers with the units `h`, `m`, `s`, `ms`, the larger first.
+/// Parses an interval as Go writes it: numbers with the units `h`, `m`, `s`, `ms`, in any order.
 fn read_interval(text: &str) -> Option<Duration> {
     let mut millis = 0_u64;
     let mut rest = text;

@@ -1,4 +1,5 @@
-//! What goes beside what a decision reads and writes: by which rules it keeps what it ends, and what of it is counted.
+//! What accompanies a decision besides its reads and writes: the retention of what it ends, and the counting
+//! of its offers.
 
 use std::sync::Arc;
 
@@ -12,12 +13,12 @@ use super::write::push_one;
 use super::{Draft, Offered};
 
 impl Draft {
-    /// Has what ends from now on be kept by these rules; by the defaults where nobody says.
+    /// Sets the retention rules for whatever ends from now on. Without them the defaults apply.
     pub fn keep_by(&mut self, retention: Arc<Retention>) {
         self.retention = Some(retention);
     }
 
-    /// Until when what ends so now is kept, where that is not the default.
+    /// Until when a job that ends now in the state `ended` is kept; `None` for the default.
     pub(crate) fn kept_until(
         &self,
         job_type: Option<&JobType>,
@@ -27,17 +28,18 @@ impl Draft {
         self.retention.as_ref()?.decide(job_type, queue, ended, self.now())
     }
 
-    /// Whether the present decision tells the log this of that job, or of whatever else has that id.
+    /// Whether the present decision logs an event of this kind about the job with that id, or about whatever
+    /// else has it.
     pub(crate) fn tells_of(&self, kind: EventKind, id: JobId) -> bool {
         self.group.events.iter().any(|event| event.kind == kind && event.job == id)
     }
 
-    /// What became of the offers of this decision that nobody is answered.
+    /// The outcomes of this decision's offers that are answered to no caller.
     pub fn offered(&self) -> &[Offered] {
         &self.group.offered
     }
 
-    /// Has what became of an offer be counted when the decision is applied.
+    /// Has an offer's outcome counted once the decision is applied.
     pub(crate) fn count(&mut self, offered: Offered) {
         push_one(&mut self.group.offered, offered);
     }

@@ -1,5 +1,5 @@
-//! Documents: small records of any kind, by name, with a version like every other record and a time at which somebody
-//! is to look at them. Crons and workflows are made of them; what is in one is the business of its kind.
+//! Documents: small named records, with a version like every other record and a time at which they are due to
+//! be looked at. Crons and workflows are stored as documents. The content is up to the kind.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,21 +11,21 @@ use super::{Draft, Expect, Missing, Record, Write};
 use crate::limits::{CRON_NAME_BYTES_MAX, DOCUMENT_NAME_BYTES_MAX, TENANT_BYTES_MAX};
 use crate::time::Timestamp;
 
-/// What a document is. Stored by number; frozen.
+/// The kind of a document. Stored by number; frozen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum DocumentKind {
-    /// A job that is offered by a schedule, by the cron's name.
+    /// A job that a schedule offers, under the cron's name.
     Cron = 1,
-    /// Steps that depend on each other, by the workflow's id.
+    /// Steps that depend on each other, under the workflow's id.
     Workflow = 2,
     /// The job that a step will offer.
     Step = 3,
-    /// What a step's job returned, while a later step may ask for it.
+    /// The result of a step's job, kept while a later step may ask for it.
     StepResult = 4,
-    /// What was created under an `Idempotency-Key`, by the key's digest.
+    /// What was created under an `Idempotency-Key`, under the key's digest.
     Request = 5,
-    /// That what is in the store is not all of what is being copied into it.
+    /// A mark that the store holds only part of what is being copied into it.
     Copy = 6,
 }
 
@@ -34,7 +34,7 @@ impl DocumentKind {
     pub const ALL: [Self; 6] =
         [Self::Cron, Self::Workflow, Self::Step, Self::StepResult, Self::Request, Self::Copy];
 
-    /// The kind of that number, as stored.
+    /// The kind with that number, as stored.
     pub fn from_code(code: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.code() == code)
     }
@@ -45,25 +45,25 @@ impl DocumentKind {
     }
 }
 
-// Behind a tenant's name: a cron's name; an id, and the number of a step.
+// After a tenant's name comes a cron's name, or an id and a step's number.
 const _: () = {
     let owner = 1 + TENANT_BYTES_MAX + 1;
     assert!(owner + CRON_NAME_BYTES_MAX <= DOCUMENT_NAME_BYTES_MAX);
     assert!(owner + 36 + 1 + 20 <= DOCUMENT_NAME_BYTES_MAX);
 };
 
-/// Which document.
+/// Identifies a document.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DocumentKey {
-    /// Its kind.
+    /// The document's kind.
     pub kind: DocumentKind,
-    /// Its name, unique within the kind; at most [`DOCUMENT_NAME_BYTES_MAX`], which the names of crons, ids and numbers
-    /// keep to by their own bounds.
+    /// The document's name, unique within the kind; at most [`DOCUMENT_NAME_BYTES_MAX`] bytes, which the
+    /// bounds on the names of crons, on ids and on numbers ensure.
     pub name: Arc<str>,
 }
 
 impl DocumentKey {
-    /// The document of that kind and name.
+    /// The key of the document with that kind and name.
     pub fn new(kind: DocumentKind, name: impl Into<Arc<str>>) -> Self {
         Self { kind, name: name.into() }
     }
@@ -80,17 +80,17 @@ impl fmt::Debug for DocumentKey {
 pub struct Document {
     /// Moves on every write; never 0.
     pub version: u64,
-    /// When somebody is to look at it.
+    /// When the document is due to be looked at.
     pub due: Option<Timestamp>,
-    /// What it says.
+    /// The content.
     pub text: Bytes,
 }
 
-/// A document of a snapshot, as loaded or as overlaid since.
+/// A document of a snapshot, as loaded or as overwritten since.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sheet {
     pub(super) document: Option<Document>,
-    /// The last version there was, so that none repeats within a group.
+    /// The last version there was, so that no version repeats within a group.
     pub(super) last: u64,
     pub(super) command: u32,
 }
@@ -101,14 +101,14 @@ impl Sheet {
         Self { document, last, command: 0 }
     }
 
-    /// What a decision that sees it relies on.
+    /// The version that a decision which reads the document relies on.
     pub(super) fn version(&self) -> u64 {
         self.document.as_ref().map_or(0, |document| document.version)
     }
 }
 
 impl Draft {
-    /// A document, or `None` when there is no such one.
+    /// Reads a document; `None` when there is none with that key.
     ///
     /// # Errors
     /// [`Missing`] when it was not loaded.
@@ -125,8 +125,8 @@ impl Draft {
         Ok(sheet.document.clone())
     }
 
-    /// Writes a document, or deletes it. One that was [looked at](Self::document) is fenced by its version; one that
-    /// was not must have a name that nobody else can write to.
+    /// Writes or deletes a document. If the decision has [read](Self::document) it, its version fences the
+    /// write; otherwise no other writer may be able to use its name.
     pub fn set_document(&mut self, key: &DocumentKey, content: Option<(Bytes, Option<Timestamp>)>) {
         let before = self.snapshot.documents.get(key).cloned();
         let mut sheet = before.clone().unwrap_or(Sheet { command: self.command, ..Sheet::default() });

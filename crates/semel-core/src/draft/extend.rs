@@ -1,5 +1,5 @@
-//! What a later load adds to what a group is decided on: the decisions taken so far have written to some of it, and
-//! what the store says of that is older.
+//! Merging a later load into a group's snapshot: where earlier decisions of the group have written, what the
+//! store returned is older.
 
 use std::collections::hash_map::Entry;
 
@@ -12,7 +12,7 @@ use crate::unique::UniqueKey;
 use super::snapshot::Snapshot;
 
 impl Snapshot {
-    /// Adds what was loaded since. Records that this group has already written keep its values.
+    /// Adds what was loaded since. Records that this group has already written keep their values.
     pub(super) fn extend(&mut self, more: Snapshot) {
         let reloaded =
             |(id, (key, ..)): (&JobId, &(UniqueKey, Bytes, u32))| more.keys.contains_key(key).then_some(*id);
@@ -25,7 +25,7 @@ impl Snapshot {
                     let known = occupied.get_mut();
                     if let (None, Some(head)) = (&known.full, &mut known.head) {
                         known.full = row.full;
-                        // Whoever wrote the head may have seen no more of the job than its key's memory has.
+                        // The writer of the head may have seen no more of the job than its key's memory.
                         if let Some(stored) =
                             row.head.as_ref().filter(|stored| known.dirty && stored.state.is_finished())
                         {
@@ -35,7 +35,7 @@ impl Snapshot {
                     if !known.dirty && known.command == 0 {
                         known.head = row.head;
                     }
-                    // A head written here may be one that is only remembered.
+                    // A head written by this group may belong to a job that is only remembered.
                     if known.spent.is_none() && (!known.dirty || known.head.is_some() && known.full.is_none())
                     {
                         known.spent = row.spent;
@@ -62,14 +62,14 @@ impl Snapshot {
                 view.is_mixed = known.is_mixed;
                 view.is_touched |= known.is_touched;
             }
-            // Whoever wrote these may have done so before anybody knew the key.
+            // The decisions that wrote these may have done so before the key was loaded.
             view.is_mixed |= !dirty.is_empty();
             view.is_touched |= !dirty.is_empty();
             let known = self.keys.contains_key(&key);
             for head in dirty {
                 let version = view.version;
                 if head.key == Some(key) {
-                    // Written by decisions that are finished: their versions are what this one relies on.
+                    // Written by finished decisions: this one relies on the versions they made.
                     view.apply(head, true, 0);
                 } else {
                     view.holders.retain(|holder| holder.id != head.id);

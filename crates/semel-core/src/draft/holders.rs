@@ -1,4 +1,4 @@
-//! Which of a key's holders a decision sees, what it changes of them in the overlay, and how that is taken back.
+//! Which of a key's holders a decision sees, how it changes them in the overlay, and how that is undone.
 
 use crate::ident::JobId;
 use crate::job::Head;
@@ -12,13 +12,13 @@ use super::snapshot::{KeyRead, KeyView};
 use super::undo::Undo;
 use super::{Draft, push_one};
 
-/// What one change of a view replaced: one holder at most. A decision may change as many holders as a key has, so none of its
-/// changes keeps all of them.
+/// What one change of a view replaced: at most one holder. A decision may change as many holders as a key
+/// has, so no change may keep a copy of all of them.
 pub(super) struct Before {
     place: usize,
-    /// How many holders the change left at that place: one or none.
+    /// How many holders the change left at that place: zero or one.
     left: usize,
-    /// The holder that was there.
+    /// The holder that was there before.
     head: Option<Head>,
     version: u64,
     written: (u32, u64),
@@ -26,8 +26,9 @@ pub(super) struct Before {
 }
 
 impl KeyView {
-    /// A view at `now` of what a store found: every holder in the states that `covered` names, each with the time until which it is
-    /// kept for its key's sake alone, if it is. Those whose time is over are none, and the rest is [reduced](Self::reduce).
+    /// Builds a view at `now` of what a store found: every holder in the states that `covered` names. Each
+    /// comes with the time until which it is kept only for its key, if any. Holders whose time is over are
+    /// dropped, and the rest is [reduced](Self::reduce).
     pub fn of(
         version: u64,
         found: impl IntoIterator<Item = (Head, Option<Timestamp>)>,
@@ -41,8 +42,9 @@ impl KeyView {
         view
     }
 
-    /// Leaves out the holders that another [outlives](crate::unique::outlives), if the view covers ended ones, and of more than
-    /// [`HOLDERS_PER_KEY_MAX`] those that [cannot change an admission](deciding()). Then they are too many, however few are left.
+    /// Drops the holders that another [outlives](crate::unique::outlives), if the view covers finished ones.
+    /// If more than [`HOLDERS_PER_KEY_MAX`] remain, also drops those that [cannot change an
+    /// admission](deciding()); the view then counts as having too many, however few are left.
     pub fn reduce(&mut self) {
         if self.states.intersects(StateSet::FINISHED) {
             leave_out_outlived(&mut self.holders);
@@ -53,7 +55,7 @@ impl KeyView {
         }
     }
 
-    /// Gives a holder its new values, or adds one. Says what was there.
+    /// Updates a holder or adds one. Returns what was there before.
     pub(super) fn apply(&mut self, head: &Head, held_before: bool, command: u32) -> Before {
         let mut before = self.as_it_is();
         if self.written.0 != command {
@@ -62,7 +64,7 @@ impl KeyView {
         self.is_touched = true;
         self.is_mixed |= self.command != command;
         self.version = (self.version + 1).max(head.version);
-        // The newest come last, and mostly it is they that change.
+        // The newest holders come last, and they are usually the ones that change.
         let place =
             if held_before { self.holders.iter().rposition(|holder| holder.id == head.id) } else { None };
         match place {
@@ -76,7 +78,7 @@ impl KeyView {
         before
     }
 
-    /// Takes a holder out, if it is one. Says what was there.
+    /// Removes a holder, if present. Returns what was there before.
     fn drop_holder(&mut self, id: JobId, command: u32) -> Before {
         let mut before = self.as_it_is();
         self.is_touched = true;
@@ -88,14 +90,14 @@ impl KeyView {
         before
     }
 
-    /// Makes the view what it was before a change, if every later one has been taken back.
+    /// Undoes a change, provided that every later one has been undone.
     pub(super) fn take_back(&mut self, before: Before) {
         let Before { place, left, head, version, written, is_mixed } = before;
         drop(self.holders.splice(place..place + left, head));
         (self.version, self.written, self.is_mixed) = (version, written, is_mixed);
     }
 
-    /// What is there before a change of nothing, at the place where new holders come.
+    /// The `Before` of a change that has changed nothing yet, at the place where new holders are added.
     fn as_it_is(&self) -> Before {
         Before {
             place: self.holders.len(),
@@ -123,7 +125,7 @@ impl Draft {
         }
     }
 
-    /// Takes a job from the overlay's holders of a key.
+    /// Removes a job from a key's holders in the overlay.
     pub(crate) fn drop_from_key(&mut self, key: &UniqueKey, id: JobId) {
         if let Some(view) = self.snapshot.keys.get_mut(key) {
             let before = view.drop_holder(id, self.command);

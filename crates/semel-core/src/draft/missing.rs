@@ -1,14 +1,16 @@
-//! What a decision says that needs more than was loaded.
+//! The signal that a decision needs more than was loaded.
 
 /// A decision needs more than the snapshot has; [`Draft::take_missing`](super::Draft::take_missing) says what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Missing;
 
-/// Does something with each of many, and goes on where one misses something: that finds what all of them miss, in one go. A
-/// decision that stopped at the first would be loaded for once for each, and may be only so often.
+/// Applies `one` to every item and keeps going where an item misses something.
+///
+/// So all that is missing is found in one pass. A decision that stopped at the first would need one load per
+/// item, and the number of loads is limited.
 ///
 /// # Errors
-/// [`Missing`] when one of them missed something.
+/// [`Missing`] when one of the items missed something.
 pub fn each<T, U>(
     all: impl IntoIterator<Item = T>,
     mut one: impl FnMut(T) -> Result<U, Missing>,

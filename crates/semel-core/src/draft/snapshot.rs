@@ -1,4 +1,4 @@
-//! What a decision reads: what is asked of a store, and what it loaded, consistently, at one time.
+//! What a decision reads: the records it asks for, and what a store loaded, consistently, at one time.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -17,36 +17,36 @@ use super::Draft;
 use super::document::{Document, DocumentKey, Sheet};
 use super::write::Record;
 
-/// A hash table with a fast, per-process seeded hash.
+/// A hash table with a fast hash, seeded per process.
 pub type Map<K, V> = HashMap<K, V, RandomState>;
 
-/// What is to be loaded. Empty lists are the default.
+/// The records to load. Empty by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reads {
-    /// Heads of these jobs.
+    /// Jobs whose heads are wanted.
     pub heads: Vec<JobId>,
-    /// Heads, bodies and notes of these jobs.
+    /// Jobs whose heads, bodies and notes are wanted.
     pub fulls: Vec<JobId>,
-    /// Holders of these keys.
+    /// Keys whose holders are wanted.
     pub keys: Vec<KeyRead>,
-    /// Settings of these queues.
+    /// Queues whose settings are wanted.
     pub queues: Vec<QueueName>,
-    /// Documents.
+    /// Documents that are wanted.
     pub documents: Vec<DocumentKey>,
 }
 
 impl Reads {
-    /// Whether nothing is asked for.
+    /// Whether nothing is to be loaded.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty() && self.is_only_keys()
     }
 
-    /// Whether nothing but keys is asked for.
+    /// Whether nothing other than keys is to be loaded.
     pub fn is_only_keys(&self) -> bool {
         self.heads.is_empty() && self.fulls.is_empty() && self.queues.is_empty() && self.documents.is_empty()
     }
 
-    /// Each key that is asked for, once, and whether finished holders of it may be wanted.
+    /// Each key once, and whether its finished holders may be wanted.
     pub fn keys_once(&self) -> Map<&UniqueKey, bool> {
         let mut once: Map<&UniqueKey, bool> = Map::default();
         for read in &self.keys {
@@ -64,7 +64,7 @@ impl Reads {
         self.documents.clear();
     }
 
-    /// Whether both name some record.
+    /// Whether the two name a record in common.
     pub fn meet(&self, other: &Self) -> bool {
         let jobs = |reads: &Self, id: &JobId| reads.heads.contains(id) || reads.fulls.contains(id);
         let keys = |key: &UniqueKey| other.keys.iter().any(|read| read.key == *key);
@@ -74,7 +74,7 @@ impl Reads {
             || self.documents.iter().any(|key| other.documents.contains(key))
     }
 
-    /// Names one more record.
+    /// Adds one record.
     fn add(&mut self, record: &Record) {
         match record {
             Record::Job(id) => self.heads.push(*id),
@@ -88,8 +88,8 @@ impl Reads {
 }
 
 impl Draft {
-    /// What the present decision relies on, if it writes nothing: as durable as that has to be before it is answered. One that writes
-    /// says it with its [group](Self::finish).
+    /// What the present decision relies on, if it writes nothing: the answer must wait until these records
+    /// are durable. A decision that writes reports this with its [group](Self::finish).
     pub fn relied_on(&self) -> Reads {
         let mut reads = Reads::default();
         if self.group.writes.is_empty() {
@@ -99,13 +99,13 @@ impl Draft {
         reads
     }
 
-    /// Whether the present decision, if it ended now, would write nothing and rest on nothing but what the store has: it has looked at
-    /// keys and at heads alone, and no decision before it in its batch has touched one of them. Then it is right whatever becomes
-    /// of the others. Says no where it is not sure.
+    /// Whether the present decision, if it ended now, would write nothing and depend only on what the store
+    /// has. That is so if it has read only keys and heads, and no earlier decision of its batch has touched
+    /// any of them: then it is right whatever becomes of the others. Answers no when in doubt.
     pub fn rests_on_store_alone(&self) -> bool {
         let is_stored = |record: &Record| match record {
             Record::Key(key) => self.snapshot.keys.get(key).is_some_and(|view| !view.is_touched),
-            // Notes may have been added to whole jobs without a trace.
+            // Notes may have been added to fully loaded jobs without a trace.
             Record::Job(id) => {
                 self.snapshot.jobs.get(id).is_some_and(|row| !row.dirty && !row.gone && row.full.is_none())
             }
@@ -117,15 +117,15 @@ impl Draft {
     }
 }
 
-/// Which holders of a key are to be loaded.
+/// Which holders of a key to load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyRead {
     /// The key.
     pub key: UniqueKey,
-    /// Holders in which states matter. A store may leave out finished holders only if no finished state is named.
+    /// States in which holders matter. A store may omit finished holders only if none of these is finished.
     pub states: StateSet,
-    /// Every holder, at most [`HOLDERS_PER_KEY_MAX`](crate::limits::HOLDERS_PER_KEY_MAX). Else a store may leave out a
-    /// holder for which it gives another in the same state that blocks whomever the first blocks and hides as much.
+    /// Whether all holders are needed, up to [`HOLDERS_PER_KEY_MAX`](crate::limits::HOLDERS_PER_KEY_MAX). If not,
+    /// a store may omit one if it gives another in the same state that blocks and hides at least as much.
     pub all: bool,
 }
 
@@ -136,21 +136,21 @@ pub struct KeyView {
     pub version: u64,
     /// The holders.
     pub holders: Vec<Head>,
-    /// Which states of holders this view covers.
+    /// The states of holders that this view covers.
     pub states: StateSet,
-    /// Whether every holder in those states is here.
+    /// Whether every holder in those states is present.
     pub all: bool,
-    /// There are more than a view may carry.
+    /// Whether the key has more holders than a view may carry.
     pub too_many: bool,
-    /// The version as it was loaded, before any decision of the group's batch.
+    /// The version as loaded, before any decision of the group's batch.
     pub(super) loaded: u64,
     pub(super) command: u32,
-    /// The last decision that wrote to a holder, and the version before it did.
+    /// The last decision that wrote to a holder, and the version before that write.
     pub(super) written: (u32, u64),
-    /// Whether a decision of the group's batch has changed a holder without relying on the key. It is applied whatever
-    /// becomes of the other holders meanwhile, so what is seen here then need never have been in the store.
+    /// Whether a decision of the group's batch has changed a holder without relying on the key. That change is
+    /// applied whatever happens to the other holders, so the store may never have had what the view shows.
     pub(super) is_mixed: bool,
-    /// Whether a decision of the group's batch has changed a holder, even if that was taken back.
+    /// Whether a decision of the group's batch has changed a holder, even if that was undone.
     pub(super) is_touched: bool,
 }
 
@@ -175,7 +175,7 @@ impl KeyView {
         self.states.contains_all(read.states) && (self.all || !read.all)
     }
 
-    /// The version that a decision which looks at the key now relies on: the store's, not that of its own writes.
+    /// The version that a decision reading the key now relies on: the store's, before its own writes.
     pub(super) fn relied_on(&self, command: u32) -> u64 {
         if self.written.0 == command { self.written.1 } else { self.version }
     }
@@ -211,41 +211,40 @@ pub struct QueueRow {
     pub name: QueueName,
     /// Claims get nothing from a paused queue.
     pub paused: bool,
-    /// What the core keeps with it: a text that says nothing to a store.
+    /// Settings that the core stores here; opaque to a store.
     pub settings: Option<Arc<str>>,
     /// Moves on every change of the settings; 0 when the queue has none yet.
     pub version: u64,
 }
 
 impl QueueRow {
-    /// A queue nobody has set anything of.
+    /// A queue without any settings.
     pub fn fresh(name: QueueName) -> Self {
         Self { name, paused: false, settings: None, version: 0 }
     }
 }
 
-/// What is left of a caller's id that is no job's: it may not be given to another, and is not a job's that can be read.
+/// What is left of a caller's id that no job has: no other job may take it, and it leads to no job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spent {
-    /// The version by which decisions that saw it are fenced; never 0.
+    /// The version that fences decisions which saw this record; never 0.
     pub version: u64,
-    /// The job that absorbed the request with this id; the id itself when its own job has been purged and only its key
-    /// is remembered.
+    /// The job that absorbed this id's request; the id itself if its job was purged but its key is remembered.
     pub job: JobId,
-    /// The digest of the absorbed request. None of a job's own id: what was asked for went with its body.
+    /// The digest of the absorbed request. `None` for the id of a purged job: the request went with its body.
     pub digest: Option<[u8; 32]>,
 }
 
 impl Spent {
-    /// The version of an id whose request was absorbed: it is written once.
+    /// The version of an id whose request was absorbed: such a record is written only once.
     pub const ABSORBED_VERSION: u64 = 1;
 
-    /// Of a request that `job` absorbed.
+    /// The record of a request that `job` absorbed.
     pub const fn absorbed_by(job: JobId, digest: Option<[u8; 32]>) -> Self {
         Self { version: Self::ABSORBED_VERSION, job, digest }
     }
 
-    /// Of a job that has been purged, whose head is kept at `version` for its key's sake.
+    /// The record of a purged job whose head is kept, at `version`, only for its key.
     pub const fn remembered(job: JobId, version: u64) -> Self {
         Self { version, job, digest: None }
     }
@@ -255,24 +254,24 @@ impl Spent {
 pub(super) struct Row {
     pub(super) head: Option<Head>,
     pub(super) full: Option<Full>,
-    /// There is no job with this id, and cannot be: a head here is only remembered for its key's sake.
+    /// Set when no job has this id, and none can: a head here is only remembered for its key.
     pub(super) spent: Option<Spent>,
     /// Notes written in this group before the full row was loaded.
     pub(super) pending: Vec<(NoteKind, Option<Bytes>)>,
-    /// Written in this group; what the store has is older.
+    /// Whether this group wrote the row; what the store has is older.
     pub(super) dirty: bool,
-    /// Forgotten in this group, its key's memory included: what the store still says of it is older.
+    /// Whether this group forgot the job, even as its key's memory: what the store has is older.
     pub(super) gone: bool,
     pub(super) command: u32,
 }
 
 impl Row {
-    /// The head, unless it is only remembered and no job's any more.
+    /// The head, unless it is only remembered and the job is gone.
     pub(super) fn job(&self) -> Option<&Head> {
         self.head.as_ref().filter(|_| self.spent.is_none())
     }
 
-    /// What a decision that sees this row relies on.
+    /// The version that a decision which reads this row relies on.
     pub(super) fn version(&self) -> u64 {
         match (&self.head, &self.spent) {
             (Some(head), _) => head.version,
@@ -287,18 +286,18 @@ impl Row {
 pub struct Snapshot {
     /// The store's time at the load.
     pub now: Timestamp,
-    /// Into how many partitions the store is divided: minted ids name one of them. Fewer than two are one.
+    /// Into how many partitions the store is divided; each minted id names one. Values below two mean one.
     pub partitions: u16,
-    /// Those of them that nobody hears of now: what may be in any is put elsewhere.
+    /// The partitions that do not respond now: jobs that may be in any partition are put into the others.
     pub away: Vec<u16>,
     pub(super) jobs: Map<JobId, Row>,
     pub(super) keys: Map<UniqueKey, KeyView>,
     pub(super) queues: Map<QueueName, (QueueRow, u32)>,
-    /// Jobs that waited in the queues loaded.
+    /// How many jobs waited in each loaded queue.
     pub(super) waiting: Map<QueueName, u64>,
     pub(super) documents: Map<DocumentKey, Sheet>,
-    /// Jobs minted in this group that hold a key: their heads are among the key's holders. They become rows when a
-    /// later decision asks for them, which is rare; those without a key nobody can ask for.
+    /// Jobs minted in this group that hold a key: their heads are among its holders. They become rows when a
+    /// later decision asks for them, which is rare; those without a key cannot be asked for.
     pub(super) fresh: Map<JobId, (UniqueKey, Bytes, u32)>,
 }
 
@@ -321,7 +320,7 @@ impl Snapshot {
         }
     }
 
-    /// A partition for what may be in any, by chance: none that is away, unless all are.
+    /// A random partition, by `chance`, for what may be in any; one that is not away, unless all are.
     pub(super) fn somewhere(&self, chance: u64) -> u16 {
         let is_there = |place: &u16| !self.away.contains(place);
         let there = (0..self.partitions).filter(is_there).count() as u64;
@@ -331,7 +330,7 @@ impl Snapshot {
         (0..self.partitions).filter(is_there).nth((chance % there) as usize).unwrap_or(0)
     }
 
-    /// What of it `reads` names, for one of several who had it loaded together.
+    /// The part of the snapshot that `reads` names, for one of several decisions loaded together.
     pub fn part(&self, reads: &Reads) -> Self {
         let mut part = Self::with_room_for(self.now, reads);
         (part.partitions, part.away) = (self.partitions, self.away.clone());
@@ -351,7 +350,7 @@ impl Snapshot {
         part
     }
 
-    /// Makes a row of a job minted in this group.
+    /// Turns a job minted in this group into a row.
     pub(super) fn unfold(&mut self, id: JobId) {
         if self.fresh.is_empty() {
             return;
@@ -360,7 +359,7 @@ impl Snapshot {
         let holders = self.keys.get(&key).map(|view| &view.holders);
         let head = holders.and_then(|holders| holders.iter().rfind(|head| head.id == id)).cloned();
         let full = Some(Full { body, notes: Vec::new() });
-        // Whoever minted it relies on nothing; a later decision relies on what it became.
+        // The decision that minted the job relies on nothing; a later one relies on what it became.
         self.jobs.insert(id, Row { head, full, dirty: true, command, ..Row::default() });
     }
 
@@ -385,7 +384,7 @@ impl Snapshot {
         }
     }
 
-    /// Adds that there is no job with this id, and why there cannot be one.
+    /// Adds that no job has this id, and why none can.
     pub fn add_spent(&mut self, id: JobId, spent: Spent) {
         self.jobs.entry(id).or_default().spent = Some(spent);
     }
@@ -395,18 +394,18 @@ impl Snapshot {
         self.keys.insert(key, view);
     }
 
-    /// Adds a queue's settings, and how many jobs [wait](crate::settings::waiting) in it.
+    /// Adds a queue's settings and the number of jobs that [wait](crate::settings::waiting) in it.
     pub fn add_queue(&mut self, row: QueueRow, waiting: u64) {
         self.waiting.entry(row.name.clone()).or_insert(waiting);
         self.queues.entry(row.name.clone()).or_insert((row, 0));
     }
 
-    /// Adds a document; `None` says that there is no such one.
+    /// Adds a document; `None` says that there is none with that key.
     pub fn add_document(&mut self, key: DocumentKey, document: Option<Document>) {
         self.documents.entry(key).or_insert_with(|| Sheet::of(document));
     }
 
-    /// A document as loaded or as overlaid since.
+    /// A document as loaded, or as overwritten since.
     pub fn peek_document(&self, key: &DocumentKey) -> Option<&Document> {
         self.documents.get(key)?.document.as_ref()
     }
@@ -421,13 +420,13 @@ impl Snapshot {
         self.keys.contains_key(key)
     }
 
-    /// The job as loaded or as overlaid since.
+    /// The job as loaded, or as overwritten since.
     pub fn peek(&self, id: JobId) -> Option<(&Head, Option<&Full>)> {
         let row = self.jobs.get(&id)?;
         row.job().map(|head| (head, row.full.as_ref()))
     }
 
-    /// Why an id that is no job's cannot become one's, of those whose whole jobs were asked for.
+    /// Why an id that no job has cannot become a job's. Known only for ids that were loaded in full.
     pub fn peek_spent(&self, id: JobId) -> Option<Spent> {
         self.jobs.get(&id)?.spent
     }
@@ -438,7 +437,7 @@ impl Snapshot {
         Some((row, self.waiting.get(name).copied().unwrap_or(0)))
     }
 
-    /// The holders of a key as loaded or as overlaid since.
+    /// The holders of a key as loaded, or as overwritten since.
     pub fn peek_key(&self, key: &UniqueKey) -> Option<&KeyView> {
         self.keys.get(key)
     }

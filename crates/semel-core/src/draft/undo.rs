@@ -1,4 +1,4 @@
-//! How a decision that stopped, or was refused as a whole, is taken back.
+//! Undoing a decision that stopped, or was refused as a whole.
 
 use crate::ident::{JobId, QueueName};
 use crate::job::Head;
@@ -9,7 +9,7 @@ use super::document::{DocumentKey, Sheet};
 use super::holders::Before;
 use super::snapshot::{QueueRow, Row, Snapshot};
 
-/// What a change of the overlay was before. Boxed where large: most decisions are never taken back.
+/// What the overlay held before a change. Large values are boxed: most decisions are never undone.
 pub(super) enum Undo {
     Row(JobId, Option<Box<Row>>),
     Head(JobId, Option<Box<Head>>, bool),
@@ -20,7 +20,7 @@ pub(super) enum Undo {
     Document(DocumentKey, Option<Box<Sheet>>),
 }
 
-/// A place within a decision, to which it may go back.
+/// A point within a decision that it can go back to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mark {
     undo: usize,
@@ -32,7 +32,7 @@ pub(crate) struct Mark {
 }
 
 impl Draft {
-    /// The present place of the decision.
+    /// Marks the present point of the decision.
     pub(crate) fn mark(&self) -> Mark {
         Mark {
             undo: self.undo.len(),
@@ -44,7 +44,7 @@ impl Draft {
         }
     }
 
-    /// Takes back what the decision has written since. What it has read since it still relies on.
+    /// Undoes what the decision has written since the mark. It still relies on what it has read since.
     pub(crate) fn back_to(&mut self, mark: Mark) {
         while self.undo.len() > mark.undo
             && let Some(undo) = self.undo.pop()
@@ -61,7 +61,7 @@ impl Draft {
 }
 
 impl Undo {
-    /// Makes the overlay what it was before the change, if every later one has been taken back.
+    /// Restores the overlay to what it was before the change, provided that every later one has been undone.
     pub(super) fn take_back(self, snapshot: &mut Snapshot) {
         match self {
             Self::Row(id, Some(row)) => drop(snapshot.jobs.insert(id, *row)),

@@ -1,4 +1,4 @@
-//! What a decision writes: records by version, and the changes that are applied all or none.
+//! What a decision writes: the record versions it relied on, and the changes, which are applied all or none.
 
 use std::collections::HashSet;
 
@@ -25,7 +25,7 @@ pub enum Record {
     Document(DocumentKey),
 }
 
-/// The version a decision saw; 0 says that the record was not there.
+/// The version of a record that a decision saw; 0 means that the record did not exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expect {
     /// Which record.
@@ -34,10 +34,10 @@ pub struct Expect {
     pub version: u64,
 }
 
-/// One change of the store.
+/// One change to the store.
 ///
-/// A key's version is the store's to move, on every write of a head that holds it, to
-/// `max(version + 1, head.version)`; it is forgotten with the last holder.
+/// The store moves a key's version itself, on every write of a head that holds the key, to
+/// `max(version + 1, head.version)`. The version is forgotten with the last holder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Write {
     /// A new job.
@@ -46,61 +46,63 @@ pub enum Write {
         head: Head,
         /// Its encoded body.
         body: Bytes,
-        /// Whether its id was minted here and carries its row's number.
+        /// Whether the id was minted here and carries its row's number.
         minted: bool,
     },
     /// New values for a job's head.
     Update {
-        /// All of them.
+        /// The whole new head.
         head: Head,
     },
-    /// A job's note of one kind: replaced, or removed.
+    /// A job's note of one kind, replaced or removed.
     Note {
         /// Which job.
         job: JobId,
         /// Which note.
         kind: NoteKind,
-        /// Its text.
+        /// The note's text; `None` removes it.
         text: Option<Bytes>,
     },
-    /// A request became part of a job: its id is kept with the digest of the request until the job's body is deleted.
+    /// A request was absorbed by a job: its id is kept, with the request's digest, until the job's body is
+    /// deleted.
     Spend {
-        /// The request's id, which is no job's.
+        /// The request's id, which no job has.
         id: JobId,
         /// The job that absorbed it.
         job: JobId,
         /// The digest of the request.
         digest: Option<[u8; 32]>,
     },
-    /// An id that was spent is kept no longer.
+    /// A spent id is no longer kept.
     Free {
-        /// Which.
+        /// The id.
         id: JobId,
     },
-    /// A finished job's body, notes and spent ids are deleted. Where the head stays, its own id stays taken.
+    /// A finished job's body, notes and spent ids are deleted. If its head stays, its own id stays taken.
     Forget {
         /// Which job.
         job: JobId,
-        /// Until when its head stays for its key's sake, because it may still block somebody; the store forgets it
-        /// then, or later if its window was renewed meanwhile. It is no job any more: only its key leads to it.
+        /// Until when the head stays for its key, because it may still block other jobs. The store forgets it
+        /// then, or later if its window was renewed meanwhile. It is no longer a job: only its key leads to
+        /// it.
         remember: Option<Timestamp>,
     },
-    /// New settings of a queue.
+    /// A queue's new settings.
     Queue {
-        /// All of them.
+        /// The whole row.
         row: QueueRow,
     },
-    /// A document: new, with other values, or gone.
+    /// A document that is new, changed or deleted.
     Document {
-        /// Which.
+        /// Which document.
         key: DocumentKey,
-        /// All of it.
+        /// The whole document; `None` deletes it.
         document: Option<Document>,
     },
 }
 
 impl Write {
-    /// About how many bytes it brings to a commit, beside a head's few hundred: texts alone may be long.
+    /// Approximate bytes it adds to a commit on top of a head's few hundred: only texts can be long.
     pub fn text_bytes(&self) -> usize {
         match self {
             Self::Insert { body, .. } => body.len(),
@@ -115,29 +117,30 @@ impl Write {
     }
 }
 
-/// The writes of one decision: applied all or none.
+/// The writes of one decision, applied all or none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Group {
     /// What the decision relied on.
     pub expect: Vec<Expect>,
-    /// The versions that keys must have had before the whole batch, where `expect` names what earlier groups of it make
-    /// of them. A group may write a holder without relying on its key, and what the key's version becomes then does not
-    /// tell whether somebody else has moved it before.
+    /// The versions that keys must have had before the whole batch, where `expect` names versions that
+    /// earlier groups of the batch make. A group may write a holder without relying on its key, so the key's
+    /// resulting version does not show whether another writer moved it before.
     pub began: Vec<(UniqueKey, u64)>,
     /// What it writes.
     pub writes: Vec<Write>,
-    /// What the log will tell.
+    /// The events for the log.
     pub events: Vec<Event>,
-    /// What became of offers that nobody is answered: they are counted once it is applied, and are nothing that a store keeps.
+    /// Outcomes of offers that are answered to no caller. They are counted once the group is applied; a store
+    /// does not keep them.
     pub offered: Vec<Offered>,
 }
 
-/// What became of one offer.
+/// The outcome of one offer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offered {
     /// The offered job's type.
     pub job_type: JobType,
-    /// Its queue, as it is stored.
+    /// The offered job's queue, as stored.
     pub queue: QueueName,
     /// The [name](crate::enqueue::Outcome::name) of the outcome.
     pub outcome: &'static str,
@@ -149,18 +152,19 @@ impl Group {
         self.writes.is_empty()
     }
 
-    /// About how many bytes of texts it brings to a commit.
+    /// Approximate bytes of text it adds to a commit.
     pub fn text_bytes(&self) -> usize {
         self.writes.iter().map(Write::text_bytes).sum()
     }
 
-    /// Whether a commit has to look at it: it writes, or what it was decided on may never have been in the store.
+    /// Whether a commit has to check it: because it writes, or because what it was decided on may never have
+    /// been in the store.
     pub fn is_checked(&self) -> bool {
         !self.writes.is_empty() || !self.expect.is_empty()
     }
 
-    /// Keeps the last of each list that the decision has added to one by one: it has all that those before it had, and there may be a
-    /// thousand of them.
+    /// Keeps only the last write of each list that the decision has extended item by item. That one includes
+    /// all earlier ones, of which there may be a thousand.
     pub(super) fn keep_last_of_lists(&mut self) {
         let list = |write: &Write| match write {
             Write::Note { job, kind: kind @ (NoteKind::Waiters | NoteKind::Duplicates), .. } => {
@@ -179,8 +183,8 @@ impl Group {
         self.writes.retain(|_| is_last.next().unwrap_or(true));
     }
 
-    /// Whether it relies on there being no such job, and does not add it either. To such a group a job whose head is
-    /// kept for its key alone is none.
+    /// Whether the group relies on there being no such job, and does not add it either. To such a group, a
+    /// job whose head is kept only for its key does not exist.
     pub fn found_none(&self, id: JobId) -> bool {
         let record = Record::Job(id);
         self.expect.iter().any(|expect| expect.version == 0 && expect.record == record)
@@ -188,8 +192,8 @@ impl Group {
     }
 }
 
-/// Pushes onto a list that nearly always has one element: a vector's first growth makes room for four, which are hundreds
-/// of bytes each here.
+/// Pushes onto a list that nearly always has one element. A vector's first growth would make room for four,
+/// which are hundreds of bytes each here.
 pub(super) fn push_one<T>(list: &mut Vec<T>, item: T) {
     if list.is_empty() {
         list.reserve_exact(1);

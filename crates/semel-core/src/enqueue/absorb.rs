@@ -1,5 +1,5 @@
-//! Requests that become part of a job that is there already, and the ids that such requests leave behind: a caller
-//! who lost the reply and asks again is answered as the first time (SEMANTICS 4).
+//! Absorbing a request into an existing job, and the ids that such requests leave behind: a caller that lost
+//! the reply and asks again gets the same answer as the first time (SEMANTICS 4).
 
 use serde_json::value::RawValue;
 
@@ -13,12 +13,14 @@ use crate::trail::Payload;
 
 use super::{Offer, Outcome};
 
-/// The digest of a request, if its caller chose an id; and those of two requests are compared nowhere else.
+/// Whether two requests are the same, by their digests. A request has a digest only if its caller chose an
+/// id; this is the only place that compares them.
 fn is_same(stored: Option<[u8; 32]>, offered: Option<[u8; 32]>) -> bool {
     stored.is_some() && stored == offered
 }
 
-/// The answer to a request whose id has been used, before anything else is looked at; none when it has not been.
+/// The answer to a request whose id has been used before, given ahead of any other check; `None` for an
+/// unused id.
 pub(super) fn answered_before(
     draft: &mut Draft,
     offer: &Offer,
@@ -53,8 +55,8 @@ fn digest(body: &[u8]) -> Result<Option<[u8; 32]>, Corrupt> {
     Ok(Body::decode(body)?.request_digest)
 }
 
-/// Puts the offer's args and meta in place of the holder's, and keeps its id with the holder, which ends unstarted no sooner than
-/// either of them was to.
+/// Overwrites the holder's args and meta with the offer's, and keeps the offer's id with the holder. The
+/// holder, while unstarted, expires no sooner than either of the two would have.
 pub(super) fn amend(
     draft: &mut Draft,
     offer: &Offer,
@@ -62,7 +64,7 @@ pub(super) fn amend(
     holder: JobId,
 ) -> Result<Outcome, Missing> {
     let Some((mut head, full)) = draft.full(holder)? else {
-        // It is gone since its key was loaded: who else there is has to be looked at again.
+        // The holder is gone since its key was loaded: load the key's holders again.
         return Err(draft.look_again(read));
     };
     let (mut payload, digest) = match merged(&full, offer) {
@@ -70,7 +72,7 @@ pub(super) fn amend(
         Err(corrupt) => return Ok(Outcome::Corrupt(corrupt)),
     };
     let expires = offer.expires.map(|when| when.resolve(draft.now()));
-    // None is never.
+    // `None` means never.
     head.expires_at = head.expires_at.zip(expires).map(|(own, offered)| own.max(offered));
     draft.update(&mut head);
     if let Some(id) = offer.id {
@@ -79,7 +81,7 @@ pub(super) fn amend(
             draft.free(oldest);
         }
     }
-    // They were given to the args that go. A step of a workflow brings its own.
+    // The parents' results belonged to the args that are overwritten. A workflow step brings its own.
     if full.note(NoteKind::ParentResults).is_some() {
         draft.note(head.id, NoteKind::ParentResults, None);
     }
@@ -90,7 +92,7 @@ pub(super) fn amend(
     Ok(Outcome::Amended(Box::new(head)))
 }
 
-/// The payload after the offer, with the ids absorbed before it, and the offer's digest.
+/// The payload after the offer, including the ids absorbed before it, and the offer's digest.
 fn merged(full: &Full, offer: &Offer) -> Result<(Payload, Option<[u8; 32]>), Corrupt> {
     let before = full.note(NoteKind::Payload).map(|text| Payload::decode(text)).transpose()?;
     let body = Body::decode(&offer.body)?;

@@ -1,22 +1,22 @@
-//! What became of an offer, in a word, and what of it counts together.
+//! Outcomes of an offer as single words, and the classes in which they are counted together.
 
-/// Each kind with its name and its class, those of one class together.
+/// Defines every kind with its name and its class; the kinds of one class must be adjacent.
 macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident = $name:literal, $class:ident;)+) => {
-        /// What became of an offer: an [`Outcome`](super::Outcome) without the particulars.
+        /// The outcome of an offer: an [`Outcome`](super::Outcome) without the details.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum OutcomeKind { $($(#[$doc])* $kind,)+ }
 
         impl OutcomeKind {
-            /// Every kind, those of one class together.
+            /// Every kind, those of one class adjacent.
             pub const ALL: &'static [Self] = &[$(Self::$kind,)+];
 
-            /// The name it is counted under.
+            /// The name under which the kind is counted.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$kind => $name,)+ }
             }
 
-            /// What it counts together with.
+            /// The class with which the kind is counted.
             pub const fn class(self) -> OutcomeClass {
                 match self { $(Self::$kind => OutcomeClass::$class,)+ }
             }
@@ -35,7 +35,7 @@ kinds! {
     Existing = "existing", Suppressed;
     /// The existing job is the answer, and took over args and meta.
     Amended = "amended", Suppressed;
-    /// The same request, sent again.
+    /// The same request was sent again.
     Repeated = "repeated", Suppressed;
     /// Refused as a duplicate.
     Rejected = "rejected", Suppressed;
@@ -43,30 +43,31 @@ kinds! {
     RejectedFinished = "rejected_finished", Suppressed;
     /// Refused as a duplicate of a job that may not be shown.
     RejectedUndisclosed = "rejected_undisclosed", Suppressed;
-    /// Its unique key stands for other work.
+    /// Refused: its unique key stands for other work.
     Mismatch = "mismatch", Mismatched;
-    /// Its `Idempotency-Key` stands for another request.
+    /// Refused: its `Idempotency-Key` stands for another request.
     KeyReused = "key_reused", Mismatched;
-    /// What was created under its `Idempotency-Key` is deleted.
+    /// Refused: what was created under its `Idempotency-Key` has been deleted.
     KeySpent = "key_spent", Refused;
-    /// Another request has used its id.
+    /// Refused: another request has used its id.
     IdTaken = "id_taken", Refused;
-    /// More jobs hold its key, or wait, than one commit may touch.
+    /// Refused: more jobs hold its key, or wait, than one commit may touch.
     TooManyHolders = "too_many_holders", Refused;
-    /// As many jobs wait in its queue as may.
+    /// Refused: its queue holds as many waiting jobs as it may.
     QueueFull = "queue_full", Refused;
-    /// What is stored of the job it meets cannot be read.
+    /// Refused: the stored record of a job it meets cannot be read.
     Corrupt = "corrupt", Refused;
 }
 
 impl OutcomeKind {
-    /// The kind of that name.
+    /// The kind with that name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|kind| kind.name() == name)
     }
 
-    /// Whether the unique policy of an offer that has one came to this. It is not asked where the same request was sent before
-    /// (`repeated`, `key_reused`), and has no say in what is refused for something else.
+    /// Whether the offer's unique policy led to this outcome, if it has one. The policy is not consulted when
+    /// the same request was sent before (`repeated`, `key_reused`), nor does it decide what is refused for
+    /// another reason.
     pub const fn is_by_policy(self) -> bool {
         match self.class() {
             OutcomeClass::Created | OutcomeClass::Replaced => true,
@@ -77,23 +78,24 @@ impl OutcomeKind {
     }
 }
 
-/// What counts together where outcomes are shown.
+/// Outcomes that are counted together wherever they are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OutcomeClass {
-    /// A job was created that took nobody's place.
+    /// A job was created that replaced no other.
     Created,
     /// A job was created in place of others.
     Replaced,
-    /// A job kept it from being one of its own: that one stands for what was asked for, whether it is the answer or it was refused.
+    /// No job of its own was created because another job stands for what was asked for, whether that job was
+    /// the answer or the offer was refused.
     Suppressed,
-    /// Refused, for its content is not what its key stands for.
+    /// Refused, because its content is not what its key stands for.
     Mismatched,
-    /// Refused for anything else.
+    /// Refused for another reason.
     Refused,
 }
 
 impl OutcomeClass {
-    /// The names of its kinds.
+    /// The names of the class's kinds.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         OutcomeKind::ALL.iter().filter(move |kind| kind.class() == self).map(|kind| kind.name())
     }
@@ -103,7 +105,7 @@ impl OutcomeClass {
 mod tests {
     use super::*;
 
-    /// Ends of runs are counted beside them, by names of their own.
+    /// Ends of runs are counted next to the outcomes, under names of their own.
     #[test]
     fn a_name_is_that_of_one_kind() {
         for kind in OutcomeKind::ALL {
@@ -114,7 +116,8 @@ mod tests {
         }
     }
 
-    /// What a policy turned away is not what is called suppressed: each has one that the other lacks.
+    /// What the policy turned away and what counts as suppressed differ: each has a kind that the other
+    /// lacks.
     #[test]
     fn a_policy_has_no_part_in_what_was_sent_again_and_one_in_other_work_under_its_key() {
         let by_policy = |class: OutcomeClass| {

@@ -11,11 +11,12 @@ use crate::unique::{Admission, Disclose, OnMismatch, UniquePolicy, mismatch};
 
 use super::{Holder, Offer, Outcome};
 
-/// Differing places named in a mismatch at most.
+/// Most differing places that a mismatch names.
 const POINTERS_MAX: usize = 20;
 
-/// The refusal of a job whose key stands for another type or other args in one of these holders: the job that its answer would
-/// name, or all that it would replace. None when they are the same, or the policy does not ask.
+/// The refusal of an offer whose key stands for another type or other args in one of the holders in
+/// `compared`: the job that its answer would name, or all that it would replace. `None` if they are the same
+/// work, or if the policy does not check.
 pub(super) fn refuse_mismatch(
     draft: &mut Draft,
     offer: &Offer,
@@ -29,7 +30,7 @@ pub(super) fn refuse_mismatch(
     let (mut refused, mut missing) = (None, false);
     for holder in compared {
         match refuse_other_work(draft, offer, policy, admission, holder) {
-            // Going on finds who else is missing, in one go.
+            // Going on finds everything that is missing in one pass.
             Err(Missing) => missing = true,
             Ok(outcome) => refused = refused.or(outcome),
         }
@@ -37,7 +38,7 @@ pub(super) fn refuse_mismatch(
     if missing { Err(Missing) } else { Ok(refused) }
 }
 
-/// The refusal by one holder.
+/// The refusal because of one holder.
 fn refuse_other_work(
     draft: &mut Draft,
     offer: &Offer,
@@ -47,17 +48,17 @@ fn refuse_other_work(
 ) -> Result<Option<Outcome>, Missing> {
     let disclose = admission.disclose();
     let may_tell = disclose == Disclose::Always;
-    // As it was when it was in the way; its body may have been read later.
+    // The holder as it was when it blocked; its body may have been read later.
     let holder = || Holder { head: Box::new(named.clone()), disclose };
     let Some((head, full)) = draft.full(named.id)? else {
-        // Its args went with its body; its type is kept as long as its key.
+        // The holder's args went with its body; its type is kept as long as its key.
         if offer.job_type == named.job_type {
             return Ok(None);
         }
         let pointers = differing_type(offer, named, may_tell).into_iter().collect();
         return Ok(Some(Outcome::Mismatch { holder: holder(), pointers }));
     };
-    // What is sent again as it was is the same work, whatever is in it.
+    // An identical request is the same work, whatever it contains.
     let is_repeated = offer.job_type == head.job_type && offer.body == full.body;
     if is_repeated && full.note(NoteKind::Payload).is_none() {
         return Ok(None);
@@ -70,8 +71,10 @@ fn refuse_other_work(
     Ok(Some(Outcome::Mismatch { holder: holder(), pointers }))
 }
 
-/// The refusal of a job whose args would be put in place of those of another type's job: workers of that type would be given them,
-/// and nobody would run what was asked for. None when the type is the same.
+/// The refusal of an offer whose args would overwrite those of a job of another type.
+///
+/// Otherwise workers of that type would get those args, and the work that was asked for would never run.
+/// `None` if the type is the same.
 pub(super) fn refuse_other_type(offer: &Offer, disclose: Disclose, named: &Head) -> Option<Outcome> {
     if offer.job_type == named.job_type {
         return None;
@@ -80,12 +83,13 @@ pub(super) fn refuse_other_type(offer: &Offer, disclose: Disclose, named: &Head)
     Some(Outcome::Mismatch { holder: Holder { head: Box::new(named.clone()), disclose }, pointers })
 }
 
-/// The pointer of the type, if it is another and that may be told.
+/// The pointer of the type, if it differs and may be disclosed.
 fn differing_type(offer: &Offer, head: &Head, may_tell: bool) -> Option<String> {
     (may_tell && offer.job_type != head.job_type).then(|| "/type".to_owned())
 }
 
-/// Where the job that is offered differs from the stored one, if it is other work; nowhere unless it may be told.
+/// Where the offered job differs from the stored one, or `None` if they are the same work. The list is empty
+/// unless it may be disclosed.
 fn differing(
     policy: &UniquePolicy,
     offer: &Offer,
@@ -94,7 +98,7 @@ fn differing(
     may_tell: bool,
 ) -> Result<Option<Vec<String>>, Corrupt> {
     let (ours, mut theirs) = (Body::decode(&offer.body)?, Body::decode(&full.body)?);
-    // As they are now: a later request may have put its own in place of the first.
+    // The payload as it is now: a later request may have overwritten the first one's.
     if let Some(text) = full.note(NoteKind::Payload) {
         Payload::decode(text)?.over(&mut theirs);
     }
@@ -108,14 +112,15 @@ fn differing(
     if may_tell {
         for place in differences(&offered, &stored, "/args", POINTERS_MAX) {
             let place = tellable(&place, &ours.sensitive);
-            // Those inside of one value come one after the other.
+            // Places inside one value are adjacent.
             if !marked.iter().any(|mark| is_within(place, mark))
                 && pointers.last().is_none_or(|last| last != place)
             {
                 pointers.push(place.to_owned());
             }
         }
-        // Whether or not they differ: who leaves all else as it is could try one value after the other.
+        // Name sensitive places whether or not they differ: otherwise a caller that keeps all else equal
+        // could probe one value after another.
         let outermost =
             |mark: &&String| mark.starts_with("/args/") && tellable(mark, marked) == mark.as_str();
         pointers.extend(marked.iter().filter(outermost).cloned());

@@ -1,4 +1,4 @@
-//! What is offered: a job as its caller wants it, and what admitting it needs to know.
+//! An offered job: what its caller wants, and what its admission needs to know.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use crate::sight::{Queues, Sight};
 use crate::time::Timestamp;
 use crate::unique::{OnConflict, UniqueKey, UniquePolicy};
 
-/// A job as it is offered. Whatever could be computed without the store has been.
+/// A job as it is offered. Everything that can be computed without the store has been computed.
 #[derive(Clone, Debug)]
 pub struct Offer {
-    /// The caller's own id.
+    /// The caller's own id for the job, if it chose one.
     pub id: Option<JobId>,
     /// The job's type.
     pub job_type: JobType,
@@ -26,29 +26,29 @@ pub struct Offer {
     pub priority: i8,
     /// When it may start.
     pub start: Start,
-    /// When it ends unstarted.
+    /// When the job expires if it has not started.
     pub expires: Option<When>,
-    /// How long a lease on it lasts, in milliseconds; 0 when it does not say.
+    /// How long a lease on the job lasts, in milliseconds; 0 when the caller does not say.
     pub visibility_ms: u32,
-    /// How long one attempt may run, in milliseconds; 0 when it does not say.
+    /// How long one attempt may run, in milliseconds; 0 when the caller does not say.
     pub timeout_ms: u32,
-    /// Runs allowed.
+    /// Number of runs allowed.
     pub max_attempts: u32,
-    /// Its identity, if it has a policy.
+    /// The job's identity, if it has a unique policy.
     pub unique: Option<Identity>,
     /// The encoded [`Body`](crate::body::Body).
     pub body: Bytes,
     /// Whether the caller may see other people's jobs.
     pub inspect: bool,
-    /// In which queues there are jobs for the caller.
+    /// The queues that the caller may see jobs in.
     pub queues: Queues,
-    /// The limit it is to be started under.
+    /// The limit under which the job is started.
     pub limit: Option<Limit>,
-    /// Whether its queue may have a bound: then admission looks.
+    /// Whether the job's queue may have a bound, which the admission must then check.
     pub bounded: bool,
-    /// Whether somebody is to be told of its end, and will say so in this very decision.
+    /// Whether another record waits for the job's end, and will register as a waiter in this same decision.
     pub awaited: bool,
-    /// Whether and how its caller may send it again.
+    /// The `Idempotency-Key` under which the caller may send the request again, if any.
     pub once: Option<Once>,
 }
 
@@ -57,21 +57,21 @@ pub struct Offer {
 pub struct Identity {
     /// The effective policy.
     pub policy: Arc<UniquePolicy>,
-    /// The key it makes of this job.
+    /// The key that the policy computes for this job.
     pub key: UniqueKey,
 }
 
-/// A point in time as a caller names it.
+/// A time as a caller names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
-    /// A point in time.
+    /// An absolute time.
     At(Timestamp),
-    /// So long after the admission.
+    /// This long after the admission.
     In(Duration),
 }
 
 impl When {
-    /// The point in time it names at `now`.
+    /// The absolute time that it names at `now`.
     pub fn resolve(self, now: Timestamp) -> Timestamp {
         match self {
             Self::At(at) => at,
@@ -86,11 +86,11 @@ pub enum Start {
     /// At once.
     #[default]
     Now,
-    /// Not before then.
+    /// Not before that time.
     Later(When),
     /// When it is activated.
     OnActivation,
-    /// When it is activated, and not before then.
+    /// When it is activated, but not before that time.
     Held(When),
 }
 
@@ -100,13 +100,13 @@ impl Offer {
         Sight { inspect: self.inspect, queues: &self.queues }
     }
 
-    /// Whether a duplicate of what holds its key may well leave everything as it is, but for the count of it.
+    /// Whether a duplicate of the key's holder may change nothing except its count.
     pub fn may_be_silent(&self) -> bool {
         let conflict = self.unique.as_ref().map(|identity| identity.policy.on_conflict());
         self.once.is_none() && matches!(conflict, Some(OnConflict::Reject | OnConflict::Ignore))
     }
 
-    /// What admitting this job will surely need to know.
+    /// Adds the records that admitting this job is certain to need.
     pub fn reads(&self, reads: &mut Reads) {
         if let Some(id) = self.id {
             reads.fulls.push(id);

@@ -1,6 +1,8 @@
-//! `Idempotency-Key`: a caller who lost the reply sends the same request again and is answered as the first time
-//! (SEMANTICS 7). What was created under a key is kept in a document of its own, written in the commit that creates the
-//! job, or amends one; so a key lives beside whatever unique policy the job has, and is decided before it.
+//! `Idempotency-Key`: a caller that lost the reply sends the same request again and gets the same answer as
+//! the first time (SEMANTICS 7).
+//!
+//! What was created under a key is kept in a document of its own, written in the commit that creates or
+//! amends the job. So the key is independent of the job's unique policy, and is decided before it.
 
 use std::time::Duration;
 
@@ -17,19 +19,19 @@ use crate::unique::{Disclose, UniqueKey, disclosed};
 
 use super::{Holder, Offer, Outcome};
 
-/// How long a request is remembered by its key.
+/// How long a request is remembered under its key.
 pub const REMEMBERED: Duration = Duration::from_secs(24 * 3600);
 
 /// A request that its caller may send again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Once {
-    /// The key, inside tenant and credential: see [`idempotency_key`](crate::unique::idempotency_key).
+    /// The key, scoped to tenant and credential: see [`idempotency_key`](crate::unique::idempotency_key).
     pub key: UniqueKey,
     /// Digest of the whole request.
     pub digest: [u8; 32],
 }
 
-/// As [`answered`], of an offer.
+/// Like [`answered`], for an offer.
 pub(super) fn answered_once(draft: &mut Draft, offer: &Offer) -> Result<Option<Outcome>, Missing> {
     let Some(once) = &offer.once else { return Ok(None) };
     let incoming = offer.unique.as_ref().map_or(Disclose::Always, |identity| identity.policy.disclose());
@@ -39,11 +41,11 @@ pub(super) fn answered_once(draft: &mut Draft, offer: &Offer) -> Result<Option<O
 /// What a request did under its key.
 #[derive(Serialize, Deserialize)]
 struct Stored {
-    /// The job that it created, or became part of.
+    /// The job that the request created or was absorbed by.
     job: String,
     digest: [u8; 32],
-    /// Whether it became part of a job that was there: others may have put theirs in place of what it brought since, and
-    /// a repetition of it must not undo that.
+    /// Whether the request was absorbed by an existing job. Later requests may have overwritten its args and
+    /// meta since, and repeating it must not undo that.
     #[serde(default)]
     amended: bool,
 }
@@ -55,10 +57,11 @@ impl Once {
     }
 }
 
-/// The answer to a request that was sent before; none when it is the first. Where its job has been deleted since, the key is
-/// spent until its time is over: nobody's try is to run again what has run. Writes nothing. `incoming` is what the request's
-/// policy says of showing holders, `sight` what its caller may see of other
-/// people's jobs.
+/// The answer to a request that was sent before; `None` if this is the first time. Writes nothing.
+///
+/// If the job has been deleted since, the key stays spent until its time is over, because a retry must not
+/// repeat work that has already run. `incoming` is the request policy's disclosure of holders, `sight` what
+/// its caller may see of other people's jobs.
 ///
 /// # Errors
 /// [`Missing`] when the snapshot lacks something.
@@ -70,7 +73,7 @@ pub fn answered(
 ) -> Result<Option<Outcome>, Missing> {
     let now = draft.now();
     let Some(document) = draft.document(&once.document())? else { return Ok(None) };
-    // Whether or not the duty has swept it.
+    // An expired document counts as absent, whether or not the sweep has deleted it.
     let Some(until) = document.due.filter(|until| *until > now && !is_planted(Bug::RequestForgotten)) else {
         return Ok(None);
     };
@@ -81,7 +84,7 @@ pub fn answered(
     let Ok(id) = JobId::parse(&stored.job, "") else {
         return Ok(Some(Outcome::Corrupt(Corrupt("a request's job has no id".to_owned()))));
     };
-    // A later job may have the id of one that is gone.
+    // The id of a deleted job may since have been given to a later one.
     let is_its = |head: &Head| head.created_at.saturating_add(REMEMBERED) <= until;
     let Some((head, _)) = draft.full(id)?.filter(|(head, _)| is_its(head)) else {
         return Ok(Some(Outcome::KeySpent));
@@ -106,12 +109,12 @@ pub(super) fn remember(draft: &mut Draft, offer: &Offer, outcome: &Outcome) {
         },
     };
     let stored = Stored { job: job.to_string(), digest: once.digest, amended };
-    // Strings and numbers only: nothing here can fail to serialise.
+    // Only strings and numbers: serialising them cannot fail.
     let text = Bytes::from(serde_json::to_vec(&stored).unwrap_or_default());
     draft.set_document(&once.document(), Some((text, Some(draft.now().saturating_add(REMEMBERED)))));
 }
 
-/// Forgets a key whose time is over. Says whether it did.
+/// Forgets a key whose time is over. Returns whether it did.
 ///
 /// # Errors
 /// [`Missing`] when the snapshot lacks it.

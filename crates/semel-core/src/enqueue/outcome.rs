@@ -1,4 +1,4 @@
-//! What becomes of what is offered.
+//! The outcomes of offered jobs and batches.
 
 use super::kind::OutcomeKind;
 use crate::body::Corrupt;
@@ -9,7 +9,7 @@ use crate::planted::{Bug, is_planted};
 use crate::settings::Depth;
 use crate::unique::{Disclose, RejectReason, UniqueKey};
 
-/// The job an answer may name.
+/// A job that an answer may be allowed to name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Holder {
     pub(crate) head: Box<Head>,
@@ -40,59 +40,60 @@ impl Holder {
     }
 }
 
-/// What became of one offered job.
+/// The outcome of one offered job.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
-    /// It was created.
+    /// The job was created.
     Created(Box<Head>),
-    /// It had been created before by the same request, under the caller's own id; this is the job now.
+    /// The same request had created the job before, under the caller's own id; this is the job now.
     Repeated(Box<Head>),
-    /// It was created in place of these, which were cancelled in the same commit.
+    /// The job was created in place of others, which were cancelled in the same commit.
     Replaced {
         /// The new job.
         head: Box<Head>,
-        /// The cancelled ones.
+        /// The cancelled jobs.
         cancelled: Vec<JobId>,
-        /// Whether the answer may name them.
+        /// Whether the answer may name the cancelled jobs.
         disclose: Disclose,
     },
-    /// It was created as the follow-up of a run.
+    /// The job was created as the follow-up of a run.
     FollowUp(Box<Head>),
-    /// It was not created: the existing job, which took over its args and meta, is the answer.
+    /// No job was created: the existing job, which took over the offered args and meta, is the answer.
     Amended(Box<Head>),
-    /// It was not created: the existing job is the answer.
+    /// No job was created: the existing job is the answer.
     Existing(Box<Head>),
-    /// It was refused as a duplicate.
+    /// Refused as a duplicate.
     Rejected {
-        /// Of which job.
+        /// The job that it duplicates.
         holder: Holder,
-        /// Why.
+        /// The reason.
         why: RejectReason,
     },
-    /// It was refused: its key stands for other work.
+    /// Refused: its key stands for other work.
     Mismatch {
-        /// Which job has the key.
+        /// The job that holds the key.
         holder: Holder,
         /// JSON pointers of the places that differ; empty when the holder may not be shown.
         pointers: Vec<String>,
     },
-    /// It was refused: its `Idempotency-Key` stands for another request, which created this job.
+    /// Refused: its `Idempotency-Key` stands for another request, which created or amended this job.
     KeyReused(Holder),
-    /// It was refused: its `Idempotency-Key` has been used within the day, and what was created under it is deleted.
+    /// Refused: its `Idempotency-Key` was used within the day, and what was created under it has been
+    /// deleted.
     KeySpent,
-    /// It was refused: another request has used its id.
+    /// Refused: another request has used its id.
     IdTaken(JobId),
-    /// It was refused: more jobs hold its key than one commit may touch, or more wait for the ends of those that it would replace
-    /// than may wait for one.
+    /// Refused: more jobs hold its key than one commit may touch, or more wait for the jobs it would replace
+    /// than may wait for one job.
     TooManyHolders,
-    /// It was refused: as many jobs wait in its queue as may.
+    /// Refused: its queue holds as many waiting jobs as it may.
     QueueFull(Depth),
-    /// It was refused: what is stored of the job it meets cannot be read.
+    /// Refused: the stored record of a job it meets cannot be read.
     Corrupt(Corrupt),
 }
 
 impl Outcome {
-    /// What became of it, without the particulars.
+    /// The outcome without the details.
     pub const fn kind(&self) -> OutcomeKind {
         match self {
             Self::Created(_) => OutcomeKind::Created,
@@ -114,12 +115,12 @@ impl Outcome {
         }
     }
 
-    /// The name it is counted under.
+    /// The name under which the outcome is counted.
     pub const fn name(&self) -> &'static str {
         self.kind().name()
     }
 
-    /// Whether a job of its own was created by this very request.
+    /// Whether this very request created a job of its own.
     pub fn is_inserted(&self) -> bool {
         self.inserted().is_some()
     }
@@ -132,7 +133,7 @@ impl Outcome {
         }
     }
 
-    /// Has the answer name nobody.
+    /// Removes every job from the answer.
     pub(super) fn hide_holder(&mut self) {
         if let Self::Rejected { holder, .. } | Self::Mismatch { holder, .. } | Self::KeyReused(holder) = self
         {
@@ -143,7 +144,7 @@ impl Outcome {
         }
     }
 
-    /// Has the answer show its holder as it is among these, if it is.
+    /// Makes the answer show its holder as it appears in `stored`, if it does.
     pub(super) fn show_as_stored(&mut self, stored: &[Head]) {
         if let Self::Rejected { holder, .. } | Self::Mismatch { holder, .. } = self
             && let Some(head) = stored.iter().find(|head| head.id == holder.head.id)
@@ -152,7 +153,7 @@ impl Outcome {
         }
     }
 
-    /// Whether a batch of which all or none is to be stored fails by it.
+    /// Whether this outcome makes an all-or-nothing batch fail.
     pub const fn is_refused(&self) -> bool {
         matches!(
             self,
@@ -167,8 +168,8 @@ impl Outcome {
         )
     }
 
-    /// What the log tells of the holder when this is the outcome of a duplicate: one of [`EventKind::DUPLICATES`]; of any
-    /// other it is nothing.
+    /// The event that is logged for the holder of a duplicate with this outcome: one of
+    /// [`EventKind::DUPLICATES`]; `None` if this is not the outcome of a duplicate.
     pub const fn duplicate_event(&self) -> Option<EventKind> {
         match self {
             Self::Amended(_) | Self::Existing(_) => Some(EventKind::Deduplicated),
@@ -178,7 +179,7 @@ impl Outcome {
         }
     }
 
-    /// The key that made it a duplicate, where its answer may show who holds it.
+    /// The key that made it a duplicate, if the answer may show the key's holder.
     pub fn shown_key(&self) -> Option<UniqueKey> {
         match self {
             Self::Amended(head) | Self::Existing(head) => head.key,
@@ -201,7 +202,7 @@ impl Outcome {
     }
 }
 
-/// How a batch fails.
+/// What a refused item does to its batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// A refused item does not stop the others.
@@ -214,13 +215,13 @@ pub enum Mode {
 /// Counts of a batch's outcomes (SEMANTICS 5).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Jobs created by these requests, replacements included, whether now or when the same request came before.
+    /// Jobs created by these requests, replacements included, whether now or by the same request sent before.
     pub inserted: u64,
-    /// Answered with an existing job.
+    /// Requests answered with an existing job.
     pub skipped: u64,
     /// Jobs created in place of others.
     pub replaced: u64,
-    /// Refused.
+    /// Requests refused.
     pub rejected: u64,
 }
 
@@ -230,7 +231,7 @@ impl Counts {
         let mut counts = Self::default();
         for outcome in outcomes {
             match outcome {
-                // What is sent again is answered as the first time.
+                // A repeated request is answered as the first time.
                 Outcome::Created(_) | Outcome::FollowUp(_) | Outcome::Repeated(_) => counts.inserted += 1,
                 Outcome::Replaced { .. } => {
                     counts.inserted += 1;
@@ -253,7 +254,7 @@ impl std::ops::AddAssign for Counts {
     }
 }
 
-/// What became of a batch.
+/// The outcome of a batch.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Batch {
     /// One outcome per item, in order.

@@ -1,4 +1,4 @@
-//! `replace`: every blocking holder is cancelled and the new job takes their place, in one commit (SEMANTICS 4).
+//! `replace`: cancels every blocking holder and creates the new job in their place, in one commit (SEMANTICS 4).
 
 use crate::draft::{Draft, Missing, each};
 use crate::ident::JobId;
@@ -15,13 +15,14 @@ use crate::waiting::{self, Waiters};
 use super::mismatch::refuse_mismatch;
 use super::{Holder, Identity, Offer, Outcome, Placing, create, room};
 
-/// Cancels whatever blocks and creates the job. `admission` is the decision about the holders as they are; `fence` is
-/// the highest of theirs.
+/// Cancels whatever blocks and creates the job. `admission` is the decision about the holders as they are;
+/// `fence` is the highest fence among them.
 ///
-/// The end of a run lets its follow-up go, and the follow-up may block in the state it comes to. So the decision is
-/// taken again until nobody blocks. It comes to an end because each round ends a live holder and none begins to live;
-/// and mostly in `Create`, because what a round changes is cancelled, which no replacing policy looks at, or released. But the end
-/// of a task's step may fail another task of the key: a holder that has ended so is not replaced, and nothing is cancelled.
+/// The end of a run releases its follow-up, which may block in the state it moves to. So the decision is
+/// taken again until nothing blocks. That terminates, because each round ends a live holder and none begins
+/// to live. It mostly ends in `Create`, because whatever a round changes is either cancelled, which no
+/// replacing policy covers, or released. But the end of a task's step may fail another task with the key: a
+/// holder that ended this way is not replaced, and then nothing is cancelled.
 pub(super) fn replace(
     draft: &mut Draft,
     offer: &Offer,
@@ -35,9 +36,9 @@ pub(super) fn replace(
     let (mut waiters, mut ahead) = (Waiters::default(), Vec::new());
     let (before, room) = (draft.mark(), room(draft, offer)?);
     let mut hidden = identity.policy.disclose();
-    // By the policies alone: what is stored does not depend on who asked.
+    // By the policies alone: what is stored must not depend on who asked.
     let mut kept = hidden;
-    // Of all rounds: what a later one finds neither puts the job off nor lets it run beside a lease that an earlier one burned.
+    // Over all rounds: a later one may neither delay the job nor let it run beside a lease an earlier one burned.
     let (mut earliest, mut latest) = (None::<Timestamp>, None::<Timestamp>);
     while let Admission::Replace { holders, scheduled_at, wait_until, disclose } = &admission {
         let taken = draft.key(&identity.read())?.holders.iter().filter(|head| holders.contains(&head.id));
@@ -46,7 +47,7 @@ pub(super) fn replace(
         fence = fence.max(burned.fence);
         waiters.0.extend(burned.waiters.0);
         ahead.extend(burned.ahead);
-        // Whether or not this job waits for it: one that takes its place may have to.
+        // Kept whether or not this job waits for it: a job that takes its place may have to.
         placing.burned_until = placing.burned_until.max(burned.until.filter(|until| *until > now));
         earliest = [earliest, *scheduled_at].into_iter().flatten().min();
         latest = latest.max(*wait_until);
@@ -58,11 +59,11 @@ pub(super) fn replace(
         }
         hidden = hidden.max(*disclose);
         if burned.ended.is_empty() {
-            // What was loaded was not of one moment: a holder has ended since the others were read. The commit finds
-            // that out by their versions, and the decision is taken again.
+            // What was loaded was inconsistent: a holder has ended since the others were read. The commit
+            // detects this by their versions, and the decision is taken again.
             break;
         }
-        // In the order of the decision, not of the store: the one an answer names comes first.
+        // In the order of the decision, not of the store: the job that an answer names comes first.
         cancelled.extend(holders.iter().filter(|id| burned.ended.contains(id)));
         let holders = &draft.key(&identity.read())?.holders;
         admission = admit(&identity.policy, holders, now, offer.sight());
@@ -74,7 +75,7 @@ pub(super) fn replace(
         }
         if let Admission::Reject { holder, why, disclose, .. } = admission {
             draft.back_to(before);
-            // As it is stored: what would have ended it is not done.
+            // As stored: what would have ended it was undone.
             let stored = draft.key(&identity.read())?.holders.iter().find(|head| head.id == holder).cloned();
             return Ok(stored.map_or(Outcome::TooManyHolders, |head| Outcome::Rejected {
                 holder: Holder { head: Box::new(draft.newest(head)), disclose },
@@ -82,12 +83,12 @@ pub(super) fn replace(
             }));
         }
     }
-    // They are all told in the commit that ends the new job.
+    // All of them are told in the commit that ends the new job.
     if !waiting::fit(draft, &offer.queue, &mut waiters, usize::from(offer.awaited))? {
         draft.back_to(before);
         return Ok(Outcome::TooManyHolders);
     }
-    // It takes the place of one that waited in its queue; one that ran, or waited elsewhere, leaves it none.
+    // It takes the place of a job that waited in its queue; one that was running or waited elsewhere leaves none.
     if let Some((bound, waited)) = room {
         let waiting = draft.waiting(&offer.queue);
         if waiting >= waited && !bound.admits(waiting) {
@@ -100,7 +101,7 @@ pub(super) fn replace(
     let undisclosed = kept != Disclose::Always;
     let lineage = if undisclosed { Lineage::default() } else { Lineage::replacing(&cancelled) };
     let head = create(draft, offer, &placing, lineage, fence)?;
-    // Who waits for one of them goes on with the new job.
+    // Whatever waits for one of them goes on waiting for the new job.
     let marks = Marks { replaced_by: Some(head.id.to_string()), undisclosed }.encode();
     for id in &cancelled {
         draft.note(*id, NoteKind::Marks, Some(marks.clone()));
@@ -109,18 +110,18 @@ pub(super) fn replace(
     Ok(Outcome::Replaced { head: Box::new(head), cancelled, disclose: hidden })
 }
 
-/// What the holders cancelled leave behind.
+/// What the cancelled holders leave behind.
 #[derive(Default)]
 struct Burned {
-    /// The highest fence they had or were burned to.
+    /// The highest fence that they had or got when their leases were burned.
     fence: u64,
     /// When the last of their leases would have ended.
     until: Option<Timestamp>,
-    /// Those that were live and are cancelled: by it, or with another one that was.
+    /// Those that were live and are now cancelled, directly or together with another one.
     ended: Vec<JobId>,
-    /// Who waited for their ends.
+    /// The waiters for their ends.
     waiters: Waiters,
-    /// For whose ends those of them that somebody waited for were held back.
+    /// The jobs whose ends held back those of them that have waiters.
     ahead: Vec<JobId>,
 }
 
@@ -128,8 +129,8 @@ struct Burned {
 fn cancel(draft: &mut Draft, identity: &Identity, ids: &[JobId]) -> Result<Burned, Missing> {
     let holders = &draft.key(&identity.read())?.holders;
     let mut heads: Vec<Head> = holders.iter().filter(|head| ids.contains(&head.id)).cloned().collect();
-    // A waiting follow-up first, or the end of the run it follows would let it go before it is replaced. The others in the order of
-    // the decision, not of the store.
+    // A waiting follow-up first: otherwise the end of its run would release it before it is replaced. The
+    // others in the order of the decision, not of the store.
     let place = |id: JobId| ids.iter().position(|known| *known == id);
     heads.sort_by_key(|head| (head.role != Role::FollowUp, place(head.id)));
     let live: Vec<Head> =
@@ -148,10 +149,11 @@ fn cancel(draft: &mut Draft, identity: &Identity, ids: &[JobId]) -> Result<Burne
                 burned.ahead.extend(waiting::ahead_of(&full));
             }
         }
-        // One that is refused has ended with another one, as a task's steps do with it.
+        // Cancelling is refused for a holder that has ended together with another, as a task's steps do.
         let _ = cancel_head(draft, &mut head, Ending::Replaced)?;
         if let Some(kept) = kept {
-            // The new job notes who waits: if each that was replaced did too, a line of them would take its square.
+            // The new job records the waiters. If each replaced job kept them too, a chain of replacements
+            // would take quadratic space.
             draft.note(head.id, NoteKind::Waiters, (!kept.0.is_empty()).then(|| kept.encode()));
         }
         waiting::tell(draft, &head, &own)?;

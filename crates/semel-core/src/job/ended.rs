@@ -1,8 +1,9 @@
-//! What of a job is still known once it has ended, and what may still change of it.
+//! What is still known about a job once it has ended, and what may still change in it.
 //!
-//! A store may keep an ended job under its key by a [`KeyMemory`], so a decision may have seen no more of the job than that. Whatever
-//! the decision writes is put onto what the store has of the job by [`Head::with_ended_change`]. Which fields are whose is said here
-//! alone, for the verbs of [`life`](crate::life) and for the windows that duplicates start again.
+//! A store may keep an ended job under its key as a [`KeyMemory`], so a decision may have seen no more of the
+//! job than that. Whatever the decision writes is merged into the store's version of the job by
+//! [`Head::with_ended_change`]. Only this module says which of the two supplies each field, for the verbs of
+//! [`life`](crate::life) and for the windows that duplicates renew.
 
 use super::{Ending, Head, Role};
 use crate::ident::{JobId, JobType, QueueName};
@@ -10,15 +11,18 @@ use crate::state::State;
 use crate::time::Timestamp;
 use crate::unique::{Hold, UniqueKey};
 
-/// What a key needs of an ended job: whom it blocks and for how long, what may be shown of it, and which of two stands for the other.
-/// For the last it may also matter until when the job's body is [kept](Head::lacks_kept_until), which only the job's own row says.
+/// What a key needs to know about an ended job.
+///
+/// That is, which offers the job blocks and for how long, what may be shown of it, and which of two holders
+/// may stand for the other. The last may also depend on how long the job's body is
+/// [kept](Head::lacks_kept_until), which only the job's own row records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyMemory {
     /// The job's id.
     pub id: JobId,
     /// Its key.
     pub key: Option<UniqueKey>,
-    /// What its own policy asks to be remembered and disclosed of it.
+    /// What the job's own policy requires to be remembered, and whether the job may be shown.
     pub hold: Hold,
     /// Its type.
     pub job_type: JobType,
@@ -28,21 +32,22 @@ pub struct KeyMemory {
     pub state: State,
     /// Its version.
     pub version: u64,
-    /// The number of its newest grant.
+    /// The fence: the number of the job's newest grant.
     pub fence: u64,
     /// When it was admitted.
     pub created_at: Timestamp,
     /// When it ended.
     pub finished_at: Timestamp,
-    /// When the last duplicate started its window again.
+    /// When the last duplicate renewed the job's window.
     pub renewed_at: Option<Timestamp>,
     /// How it ended.
     pub ending: Option<Ending>,
 }
 
 impl From<KeyMemory> for Head {
-    /// A holder of the key. What the memory does not have is made up: no decision on a key looks at it, and where such a head is
-    /// written it goes through [`Head::with_ended_change`], which takes none of that over.
+    /// Makes a head for a holder of the key. The fields that the memory lacks get placeholders: no decision
+    /// on a key looks at them, and when such a head is written it goes through [`Head::with_ended_change`],
+    /// which ignores them.
     fn from(memory: KeyMemory) -> Self {
         let KeyMemory {
             id,
@@ -90,11 +95,13 @@ impl From<KeyMemory> for Head {
 }
 
 impl Head {
-    /// This head, of a job that has ended, after a decision that gave the job the values of `decided`. Of those only what a verb may
-    /// change of an ended job is taken, for the decision may have seen no more of it than its [key's memory](KeyMemory) has. Where it
-    /// has seen all of this head, the outcome is `decided`.
+    /// This head of an ended job, after a decision that gave the job the values of `decided`.
     ///
-    /// A new field has to be put with one of the three kinds below, or this does not compile.
+    /// Only what a verb may change in an ended job is taken from `decided`, because the decision may have
+    /// seen no more of the job than its [key's memory](KeyMemory). If the decision saw all of this head, the
+    /// result equals `decided`.
+    ///
+    /// A new field must be assigned to one of the three groups below, or this does not compile.
     #[must_use]
     pub fn with_ended_change(&self, decided: &Self) -> Self {
         let lives_again = decided.state.is_live();
@@ -112,14 +119,15 @@ impl Head {
             visibility_ms: self.visibility_ms,
             timeout_ms: self.timeout_ms,
             created_at: self.created_at,
-            // What changes of an ended job. A key is taken from it and never given back while it is ended. The memory has the ending, and
-            // not until when the body is kept: that changes with the ending alone.
+            // What changes in an ended job. Its key can be removed but not given back while it is ended. The
+            // memory has the ending, but not how long the body is kept, which changes only together with the
+            // ending.
             key: if lives_again { decided.key } else { decided.key.and(self.key) },
             version: decided.version,
             renewed_at: decided.renewed_at,
             ending: decided.ending,
             until: if decided.ending == self.ending { self.until } else { decided.until },
-            // What a life leaves behind stays, until the job is sent back and another begins.
+            // What a life leaves behind stays until the job is sent back and starts another.
             state: life.state,
             attempt: life.attempt,
             fence: life.fence,
@@ -133,13 +141,15 @@ impl Head {
         }
     }
 
-    /// Whether this head of an ended job may lack until when the job's body is [kept](Self::kept_until), where that may decide which of
-    /// two holders stands for the other: it is none of what a [key's memory](KeyMemory) has. A dead letter stands for none.
+    /// Whether this head of an ended job may lack the time until which the body is [kept](Self::kept_until),
+    /// which may decide which of two holders stands for the other: a [key's memory](KeyMemory) does not have
+    /// it. A dead letter never stands for another holder.
     pub const fn lacks_kept_until(&self) -> bool {
         self.until.is_none() && !self.is_dead_letter()
     }
 
-    /// This head of an ended job once its body is gone: it is kept for its key's sake alone, however long it was kept before.
+    /// This head of an ended job once its body has been deleted: only the key still needs it, however long it
+    /// was kept before.
     #[must_use]
     pub fn without_body(self) -> Self {
         Self { until: self.finished_at, ..self }
@@ -171,7 +181,7 @@ mod tests {
         at(Duration::from_secs(number))
     }
 
-    /// A dead letter of which every field says something that a key's memory would not make up.
+    /// A dead letter in which no field has the placeholder that a key's memory would give it.
     fn dead_letter() -> Head {
         Head {
             id: JobId::mint(seconds(1), 1, 7),
@@ -203,7 +213,7 @@ mod tests {
         }
     }
 
-    /// What a decision sees of the job that has seen its key's memory alone.
+    /// What a decision sees of the job if it has seen only its key's memory.
     fn remembered(head: &Head) -> Head {
         KeyMemory {
             id: head.id,
@@ -224,7 +234,7 @@ mod tests {
 
     type Verb = fn(&mut Draft, &Head);
 
-    /// Every verb that may write an ended job.
+    /// Every verb that may write to an ended job.
     const VERBS: [(&str, Verb); 7] = [
         ("a duplicate starts its window again", |draft, head| renew_windows(draft, vec![head.clone()])),
         ("its key is released", |draft, _| drop(life::release_key(draft, KEY).unwrap())),
@@ -235,7 +245,7 @@ mod tests {
         ("something is noted of it", |draft, head| draft.update(&mut head.clone())),
     ];
 
-    /// What `verb` makes of a job of which the decision has seen `head`.
+    /// What `verb` makes of a job whose head the decision saw as `head`.
     fn decided(verb: Verb, head: &Head) -> Head {
         let read = KeyRead { key: KEY, states: StateSet::ALL, all: true };
         let body = Body { request_digest: Some([9; 32]), ..Body::default() }.encode().unwrap();

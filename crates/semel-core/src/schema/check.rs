@@ -1,4 +1,4 @@
-//! A value held against a schema that was read.
+//! Validation of a value against a parsed schema.
 
 use std::borrow::Cow;
 
@@ -8,11 +8,11 @@ use crate::error::Flaw;
 use super::number::Decimal;
 use super::{Bound, Kind, Node, Rules};
 
-/// Longest pointer that is told of a flaw, in bytes: names in it are the caller's.
+/// Longest pointer that a flaw reports, in bytes. Pointers contain names that the caller chose.
 const POINTER_BYTES_MAX: usize = 512;
 
-/// At most so many places where `value`, which stands at `pointer`, does not fit, found in at most so many steps, of which it
-/// leaves what it did not take.
+/// At most `most` places where `value`, located at `pointer`, does not fit the schema. `steps` is the work
+/// budget; what remains of it is left there.
 pub(super) fn flaws(root: &Node, value: &Json<'_>, pointer: &str, most: usize, steps: &mut u64) -> Vec<Flaw> {
     let mut check = Check { path: pointer.to_owned(), found: Vec::new(), most, steps: *steps };
     check.see(root, value);
@@ -28,7 +28,7 @@ struct Check {
     path: String,
     found: Vec<Flaw>,
     most: usize,
-    /// What may still be done.
+    /// Remaining work budget.
     steps: u64,
 }
 
@@ -37,7 +37,7 @@ impl Check {
         self.steps == 0 || self.found.len() >= self.most
     }
 
-    /// Pays for work before it is done; whether it may be.
+    /// Charges `steps` to the budget before the work is done, and returns whether the check may go on.
     fn pay(&mut self, steps: u64) -> bool {
         self.steps = self.steps.saturating_sub(steps);
         !self.is_over()
@@ -49,7 +49,7 @@ impl Check {
         }
     }
 
-    /// Does something one level further in.
+    /// Runs `see` with `token` appended to the path.
     fn below(&mut self, token: &str, see: impl FnOnce(&mut Self)) {
         let length = self.path.len();
         self.path.push('/');
@@ -184,7 +184,7 @@ fn not_of(kinds: &[Kind]) -> String {
     }
 }
 
-/// A pointer as it is told: one that is too long ends where a name would.
+/// The pointer as it is reported: one that is too long is cut at the boundary of a name.
 fn clipped(pointer: &str) -> Cow<'_, str> {
     if pointer.len() <= POINTER_BYTES_MAX {
         return Cow::Borrowed(pointer);

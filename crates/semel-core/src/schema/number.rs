@@ -1,19 +1,19 @@
-//! Numbers as they are written: compared by their digits, so that no bound is missed by what a double cannot hold.
+//! Exact decimal numbers, compared by their digits, so that a bound holds even where a double would round.
 
 use std::cmp::Ordering;
 
-/// A number, one text for every way of writing it.
+/// A number in normal form: equal numbers have equal fields, however they were written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Decimal {
     is_negative: bool,
-    /// Without zeros at either end; empty for zero.
+    /// Significant digits, without leading or trailing zeros; empty for zero.
     digits: String,
-    /// How many of the digits are before the point; below zero for zeros after it.
+    /// Number of digits before the decimal point; negative when zeros follow the point.
     whole: i64,
 }
 
 impl Decimal {
-    /// Reads a literal, which follows JSON's grammar.
+    /// Parses a literal that already follows JSON's grammar.
     pub(super) fn of(literal: &str) -> Self {
         let (is_negative, unsigned) = match literal.strip_prefix('-') {
             Some(rest) => (true, rest),
@@ -21,7 +21,7 @@ impl Decimal {
         };
         let (mantissa, exponent) = unsigned.split_once(['e', 'E']).unwrap_or((unsigned, "0"));
         let (before, after) = mantissa.split_once('.').unwrap_or((mantissa, ""));
-        // Beyond what fits, one is as large as another.
+        // An exponent out of range is clamped: beyond that, all magnitudes count as equal.
         let is_small = exponent.starts_with('-');
         let beyond = if is_small { i64::MIN / 4 } else { i64::MAX / 4 };
         let exponent: i64 =
@@ -38,7 +38,7 @@ impl Decimal {
         Self { is_negative, digits: digits.to_owned(), whole }
     }
 
-    /// Whether it has no fraction.
+    /// Whether the number has no fractional part.
     pub(super) fn is_integer(&self) -> bool {
         self.digits.is_empty() || i64::try_from(self.digits.len()).is_ok_and(|length| length <= self.whole)
     }
@@ -54,7 +54,7 @@ impl Decimal {
 
 impl Ord for Decimal {
     fn cmp(&self, other: &Self) -> Ordering {
-        // Digits without zeros at their end compare like texts once the point is at one place.
+        // At equal exponents, digits without trailing zeros compare like strings.
         let size = self.whole.cmp(&other.whole).then_with(|| self.digits.cmp(&other.digits));
         let size = if self.is_negative { size.reverse() } else { size };
         self.sign().cmp(&other.sign()).then(if self.digits.is_empty() { Ordering::Equal } else { size })

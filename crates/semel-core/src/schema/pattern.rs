@@ -1,34 +1,35 @@
-//! Patterns of texts. They are matched in a time that grows with the text and the pattern and no faster, and both are known
-//! before.
+//! Regular expressions for strings. Matching time is bounded by the length of the text times that of the
+//! pattern, both known beforehand.
 
 use regex_lite::{Regex, RegexBuilder};
 
 /// Longest pattern, in bytes.
 const PATTERN_BYTES_MAX: usize = 512;
-/// Room that a pattern may take when it has been read, in bytes: powers of two up to this.
+/// Candidate size limits of a compiled pattern, as powers of two in bytes. The smallest one that suffices is
+/// the pattern's.
 const ROOM_BITS: std::ops::RangeInclusive<u32> = 10..=16;
-/// Room of one of a pattern's places, in bytes.
+/// Estimated size of one state of a compiled pattern, in bytes.
 const PLACE_BYTES: u64 = 32;
 
-/// A pattern that was read.
+/// A compiled pattern.
 #[derive(Clone, Debug)]
 pub(super) struct Pattern {
     text: String,
     regex: Regex,
-    /// Places that a text's character may be looked at in.
+    /// Upper bound on the states that each character may be checked against.
     places: u64,
 }
 
 impl Pattern {
-    /// Reads one.
+    /// Compiles a pattern.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// What is wrong with the pattern.
     pub(super) fn read(text: &str) -> Result<Self, String> {
         if text.len() > PATTERN_BYTES_MAX {
             return Err(format!("is longer than {PATTERN_BYTES_MAX} bytes; write a shorter one"));
         }
-        // The first one tells what is wrong, whatever the room.
+        // A syntax error is the same under every size limit, so the last error will do.
         let mut wrong = String::new();
         for bits in ROOM_BITS {
             let room = 1_usize << bits;
@@ -46,12 +47,12 @@ impl Pattern {
         &self.text
     }
 
-    /// What looking for it in a text may cost.
+    /// Upper bound on the steps of matching the pattern against `text`.
     pub(super) fn steps(&self, text: &str) -> u64 {
         self.places.saturating_mul(text.len() as u64 + 1)
     }
 
-    /// Whether it is anywhere in the text.
+    /// Whether the pattern matches anywhere in the text.
     pub(super) fn is_in(&self, text: &str) -> bool {
         self.regex.is_match(text)
     }

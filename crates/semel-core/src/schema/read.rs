@@ -1,4 +1,5 @@
-//! Reading a schema: every keyword that it has is one that is held to, or says nothing about values; all others are refused.
+//! Parsing a schema. Every keyword must be one that is enforced or one that says nothing about values; any
+//! other is refused.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -11,12 +12,12 @@ use crate::canon::{Json, push_token};
 use crate::error::Invalid;
 use crate::limits::SCHEMA_BYTES_MAX;
 
-/// Faults that are told at once.
+/// Most faults reported at once.
 const FAULTS_MAX: usize = 50;
-/// The one dialect.
+/// The only dialect that is accepted.
 const DIALECT: &str = "https://json-schema.org/draft/2020-12/schema";
 
-/// Keywords that are held to, each with the kind of value it is about; none for those about all.
+/// Enforced keywords, each with the kind of value it constrains; `None` if it applies to all kinds.
 const KEYWORDS: [(&str, Option<Kind>); 18] = [
     ("type", None),
     ("enum", None),
@@ -37,19 +38,19 @@ const KEYWORDS: [(&str, Option<Kind>); 18] = [
     ("pattern", Some(Kind::String)),
     ("$schema", None),
 ];
-/// Keywords for people, which say nothing about values.
+/// Annotations for human readers; they say nothing about values.
 const REMARKS: [&str; 5] = ["$comment", "title", "description", "default", "examples"];
 
-/// The kind of value that a keyword is about; none for one about all.
+/// The kind of value that a keyword constrains; `None` if it applies to all kinds.
 pub(super) fn kind_of(keyword: &str) -> Option<Kind> {
     KEYWORDS.iter().find(|(its, _)| *its == keyword).and_then(|(_, kind)| *kind)
 }
 
 impl Schema {
-    /// Reads a schema. All that is wrong is said at once, each with its JSON pointer below the schema.
+    /// Parses a schema. All faults are reported at once, each with its JSON pointer inside the schema.
     ///
     /// # Errors
-    /// What is wrong, and where.
+    /// The faults and where they are.
     pub fn read(text: &str) -> Result<Self, Vec<Invalid>> {
         if text.len() > SCHEMA_BYTES_MAX {
             let long = format!("is longer than {SCHEMA_BYTES_MAX} bytes; say less of what is deep inside");
@@ -179,7 +180,7 @@ impl Reader {
         }
     }
 
-    /// What cannot all be meant.
+    /// Reports keywords that contradict each other.
     fn agree(&mut self, rules: &Rules, members: &[(Cow<'_, str>, Json<'_>)]) {
         let is_more =
             |least: Option<u64>, most: Option<u64>| least.zip(most).is_some_and(|(least, most)| least > most);
@@ -283,7 +284,7 @@ mod tests {
         Schema::read(text).unwrap_err().into_iter().map(|invalid| invalid.pointer).collect()
     }
 
-    /// A keyword that nobody looks at would be a promise that nobody keeps.
+    /// A keyword that was silently ignored would promise a check that nobody makes.
     #[test]
     fn what_is_not_held_to_is_refused_by_name() {
         for keyword in [

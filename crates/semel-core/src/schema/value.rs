@@ -1,11 +1,11 @@
-//! Values that a schema lists, and what is equal to them.
+//! Constants that a schema lists in `enum` or `const`, and equality with them.
 
 use std::borrow::Cow;
 
 use super::number::Decimal;
 use crate::canon::Json;
 
-/// A value in a schema.
+/// A constant in a schema.
 #[derive(Clone, Debug)]
 pub(super) enum Constant {
     Null,
@@ -36,8 +36,9 @@ impl Constant {
         }
     }
 
-    /// Whether a value is this one: members in any order, a number however it is written, texts character by character.
-    /// `steps` are what may still be done; without any, nothing is.
+    /// Whether `value` equals this constant. The order of members and the notation of numbers do not matter;
+    /// strings are compared character by character. `steps` is the remaining budget; when it runs out, the
+    /// comparison stops and the result means nothing.
     pub(super) fn is(&self, value: &Json<'_>, steps: &mut u64) -> bool {
         let mut pay = |cost: usize| {
             *steps = steps.saturating_sub(cost as u64);

@@ -1,5 +1,5 @@
-//! What decisions answer, as the tenant sees it: the ids and keys in it led back to its own. Queues keep their stored
-//! names, which show as the tenant's own and still say whose they are.
+//! Results of decisions as the tenant sees them: ids and keys are mapped back from their stored form. Queues
+//! keep their stored names, which display as the tenant's own and still tell which tenant they belong to.
 
 use crate::cron::{Cron, Registered, Registration, Tick};
 use crate::enqueue::{Batch, Offer, Outcome};
@@ -15,14 +15,14 @@ use crate::tenant::Namespace;
 use crate::waiting::{Waiter, Waiters};
 use crate::workflow::{Cancelled, Created, Plan, PlannedStep, Workflow};
 
-/// What has ids or keys in it and can be shown to a tenant.
+/// A value that contains ids or keys and can be shown to a tenant.
 pub trait Show {
-    /// Leads every id and key in it from the stored to the shown.
+    /// Maps every id and key in the value from the stored to the shown form.
     fn show(&mut self, space: &Namespace);
 }
 
 impl Namespace {
-    /// Anything as this tenant sees it.
+    /// The value as this tenant sees it.
     #[must_use]
     pub fn shown<T: Show>(&self, mut stored: T) -> T {
         if !self.is_default() {
@@ -31,7 +31,7 @@ impl Namespace {
         stored
     }
 
-    /// An offer as it is stored.
+    /// The offer in its stored form.
     #[must_use]
     pub fn stored_offer(&self, mut offer: Offer) -> Offer {
         if !self.is_default() {
@@ -49,7 +49,7 @@ impl Namespace {
 }
 
 impl Namespace {
-    /// A workflow as it is stored.
+    /// The plan in its stored form.
     #[must_use]
     pub fn stored_plan(&self, mut plan: Plan) -> Plan {
         plan.owner = self.tenant().clone();
@@ -58,20 +58,20 @@ impl Namespace {
         plan
     }
 
-    /// A task as it is stored.
+    /// The task plan in its stored form.
     #[must_use]
     pub fn stored_task(&self, plan: TaskPlan) -> TaskPlan {
         TaskPlan { offer: self.stored_offer(plan.offer), steps: self.stored_plan(plan.steps) }
     }
 
-    /// A registration as it is stored.
+    /// The registration in its stored form.
     #[must_use]
     pub fn stored_registration(&self, registration: Registration) -> Registration {
         Registration { offer: self.stored_offer(registration.offer), ..registration }
     }
 }
 
-/// A job's id that is kept as text.
+/// Maps a job id that is kept as text.
 fn show_text(id: &mut String, space: &Namespace) {
     if let Ok(stored) = JobId::parse(id, "") {
         *id = space.shown_id(stored).to_string();
@@ -101,7 +101,7 @@ impl Show for Lineage {
 
 impl Show for Event {
     fn show(&mut self, space: &Namespace) {
-        // A workflow has the id its owner knows.
+        // A workflow is stored under the id that its owner knows.
         if !self.kind.is_of_workflow() {
             self.job.show(space);
         }
@@ -238,7 +238,7 @@ impl Show for Cancelled {
     }
 }
 
-/// Its job's offer stays as it is stored.
+/// The offer of the cron's job stays in its stored form.
 impl Show for Cron {
     fn show(&mut self, space: &Namespace) {
         if let Some(id) = &mut self.last_job {
@@ -269,7 +269,7 @@ impl Show for (Cron, Tick) {
     }
 }
 
-/// Workflows have the ids their owners know.
+/// Workflows are stored under the ids that their owners know.
 impl Show for Waiters {
     fn show(&mut self, space: &Namespace) {
         for waiter in &mut self.0 {

@@ -1,4 +1,4 @@
-//! The whole of deduplication: what happens to a job that is offered, given the holders of its key (SEMANTICS 3, 4).
+//! The whole of deduplication: what happens to an offered job, given the holders of its key (SEMANTICS 3, 4).
 
 use std::cmp::Reverse;
 
@@ -13,53 +13,53 @@ use crate::sight::Sight;
 use crate::state::State;
 use crate::time::Timestamp;
 
-/// What is to happen to an offered job.
+/// The decision on an offered job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// Nobody blocks it: it is created.
+    /// No holder blocks the job: it is created.
     Create,
     /// The existing job is the answer.
     Existing {
         /// The existing job.
         holder: JobId,
-        /// The holders whose windows the duplicate starts again: every one that blocks by a sliding window, but
-        /// for those that another outlives. That is committed before it is answered.
+        /// The holders whose sliding windows the duplicate renews: every one that blocks by such a window,
+        /// except those that another holder outlives. The renewal is committed before the answer is given.
         renew: Vec<JobId>,
     },
-    /// It is refused.
+    /// The job is refused.
     Reject {
-        /// The job it is a duplicate of. Must not leave the server when `disclose` is never.
+        /// The job that it duplicates. Must not leave the server when `disclose` is never.
         holder: JobId,
-        /// Why. When `disclose` is never the answer must not depend on it either.
+        /// The reason. When `disclose` is never, the answer must not depend on it either.
         why: RejectReason,
         /// Whether the answer may show the holder.
         disclose: Disclose,
-        /// The holders whose windows the duplicate starts again, as for `Existing`.
+        /// The holders whose windows the duplicate renews, as for `Existing`.
         renew: Vec<JobId>,
     },
-    /// Every blocking holder is cancelled and it is created, in one commit.
+    /// Every blocking holder is cancelled and the new job is created, in one commit.
     Replace {
         /// The holders to cancel, none of them finished; the one an answer names comes first.
         holders: Vec<JobId>,
-        /// The time it is to start at instead of its own (`replace_except_schedule`).
+        /// The start time it takes over instead of its own (`replace_except_schedule`).
         scheduled_at: Option<Timestamp>,
-        /// It may not run before the leases it replaces, and those that its holders replaced, have ended
-        /// (`when_active: wait`).
+        /// The time before which it may not run: the end of the leases that it replaces, and of those that
+        /// its holders replaced (`when_active: wait`).
         wait_until: Option<Timestamp>,
         /// Whether the answer may show the holders.
         disclose: Disclose,
     },
-    /// The follow-up that waits takes over its args and meta.
+    /// The pending follow-up takes over the offered args and meta.
     AmendFollowUp {
         /// The follow-up.
         follow_up: JobId,
     },
-    /// It is created in `pending` as the follow-up of runs that were started.
+    /// The job is created in `pending`, as the follow-up of runs that were started.
     CreateFollowUp {
         /// Every live holder that was ever started; the one an answer names comes first.
         after: Vec<JobId>,
     },
-    /// The holder, which waits and was never started, takes over its args and meta.
+    /// The holder, which is waiting and was never started, takes over the offered args and meta.
     AmendWaiting {
         /// The holder.
         holder: JobId,
@@ -67,8 +67,8 @@ pub enum Admission {
 }
 
 impl Admission {
-    /// The job an answer names, and the one whose content is compared for `on_mismatch`, beside those that it
-    /// [ends](Self::ends). None after `Create`.
+    /// The job that an answer names. `on_mismatch` compares the offer with its content, in addition to the
+    /// holders that the admission [ends](Self::ends). `None` after `Create`.
     pub fn holder(&self) -> Option<JobId> {
         match self {
             Self::Create => None,
@@ -81,7 +81,7 @@ impl Admission {
         }
     }
 
-    /// The holders that it cancels; the one an answer names comes first.
+    /// The holders that the admission cancels; the one an answer names comes first.
     pub fn ends(&self) -> &[JobId] {
         match self {
             Self::Replace { holders, .. } => holders,
@@ -94,8 +94,9 @@ impl Admission {
         }
     }
 
-    /// The holders whose windows start again when the offered job does not become one of its own: it was decided about under
-    /// `policy`. Of those that it would have replaced none is finished, so none outlives another.
+    /// The holders whose windows are renewed when the offer does not become a job of its own. `policy` is the
+    /// one that the offer was decided under. None of the holders to be replaced is finished, so none outlives
+    /// another.
     pub fn renews(&self, policy: &UniquePolicy) -> &[JobId] {
         match self {
             Self::Existing { renew, .. } | Self::Reject { renew, .. } => renew,
@@ -108,11 +109,11 @@ impl Admission {
         }
     }
 
-    /// Whether an answer may show whom it names.
+    /// Whether an answer may show the holders that it names.
     pub const fn disclose(&self) -> Disclose {
         match self {
             Self::Reject { disclose, .. } | Self::Replace { disclose, .. } => *disclose,
-            // What may not be shown is rejected instead.
+            // Where a holder may not be shown, the offer is rejected instead.
             Self::Create
             | Self::Existing { .. }
             | Self::AmendFollowUp { .. }
@@ -121,7 +122,7 @@ impl Admission {
         }
     }
 
-    /// Whether the offered job becomes a job of its own.
+    /// Whether the offer becomes a job of its own.
     pub const fn inserts(&self) -> bool {
         match self {
             Self::Create | Self::Replace { .. } | Self::CreateFollowUp { .. } => true,
@@ -133,37 +134,38 @@ impl Admission {
     }
 }
 
-/// Why a duplicate is refused.
+/// Why a duplicate is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RejectReason {
-    /// The policy says so.
+    /// The policy says `reject`.
     Duplicate,
-    /// `replace*` met a finished holder, which nothing can cancel. Nothing was cancelled.
+    /// `replace*` met a finished holder, which cannot be cancelled. Nothing was cancelled.
     FinishedHolder,
-    /// `ignore` or `follow_up` would have to show a job that may not be shown, or `replace*` to end one that is not there
-    /// for the caller.
+    /// `ignore` or `follow_up` would have to show a job that may not be shown, or `replace*` would have to
+    /// end one that the caller may not know of.
     Undisclosed,
 }
 
 /// Whether one holder blocks a new job, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blocking {
-    /// Blocks while it is in one of the policy's states: there is no window.
+    /// Blocks while its state is one of the policy's: there is no window.
     InState,
-    /// Blocks until its window ends, or it leaves the policy's states before.
+    /// Blocks until its window ends, or until it leaves the policy's states before that.
     InWindow {
         /// The window's end.
         until: Timestamp,
     },
-    /// Blocks because its window has not begun: that starts at its end.
+    /// Blocks because it is unfinished: its window starts only when it ends.
     Unfinished,
-    /// Blocks because it has not ended, whatever its window (`while_active`).
+    /// Blocks because it is unfinished, whatever its window (`while_active`).
     WhileActive,
-    /// Does not block: its state is not among the policy's.
+    /// Does not block: its state is not one of the policy's.
     OtherState,
-    /// Does not block: it waited past its `expires_at`, and either was never started or does not block as a discarded job.
+    /// Does not block: it was still waiting at its `expires_at`, and either it was never started or it would
+    /// not block as a discarded job.
     Expired,
-    /// Does not block: its window has ended.
+    /// Does not block: its window is over.
     WindowOver {
         /// The window's end.
         since: Timestamp,
@@ -176,12 +178,12 @@ impl Blocking {
         matches!(self, Self::InState | Self::InWindow { .. } | Self::Unfinished | Self::WhileActive)
     }
 
-    /// When the holder stops blocking at the latest, where time alone decides that.
+    /// When the holder stops blocking at the latest, if time alone decides that.
     pub const fn until(self) -> Option<Timestamp> {
         if let Self::InWindow { until } = self { Some(until) } else { None }
     }
 
-    /// The reason's name.
+    /// Stable name of the reason.
     pub const fn reason(self) -> &'static str {
         match self {
             Self::InState => "in_state",
@@ -196,10 +198,10 @@ impl Blocking {
 }
 
 impl UniquePolicy {
-    /// Whether [`admit`] must be given every holder, because it says something about each.
+    /// Whether [`admit`] must be given every holder, because the decision affects each of them.
     ///
-    /// For the others it suffices to give every live holder and, of those in each finished state and of each
-    /// [disclosure](super::Hold::disclose), the newest by each time that a window can start from.
+    /// For other policies it is enough to give every live holder and, for each finished state and each
+    /// [disclosure](super::Hold::disclose), the newest holder by each time that a window can start from.
     pub const fn needs_all_holders(&self) -> bool {
         match self.on_conflict() {
             OnConflict::Reject | OnConflict::Ignore => false,
@@ -207,7 +209,7 @@ impl UniquePolicy {
         }
     }
 
-    /// Whether a duplicate starts its holders' windows again.
+    /// Whether a duplicate renews the windows of its holders.
     pub fn slides(&self) -> bool {
         self.period().is_some() && self.period_from() == PeriodFrom::LastDuplicate
     }
@@ -218,7 +220,7 @@ pub fn blocks(policy: &UniquePolicy, holder: &Head, now: Timestamp) -> Blocking 
     blocks_by(&policy.hold(), policy.while_active(), holder, now)
 }
 
-/// As [`blocks`], with what of a policy matters here.
+/// Like [`blocks`], given only the parts of a policy that matter here.
 pub(super) fn blocks_by(hold: &Hold, while_active: bool, holder: &Head, now: Timestamp) -> Blocking {
     if !hold.states.contains(holder.state) {
         return Blocking::OtherState;
@@ -226,8 +228,9 @@ pub(super) fn blocks_by(hold: &Hold, while_active: bool, holder: &Head, now: Tim
     if holder.state == State::Retryable && is_planted(Bug::RetryFreesKey) {
         return Blocking::OtherState;
     }
-    // Whether the sweep has reached it or not makes no difference (SEMANTICS 3): what was never started is as if it had not been
-    // there; what has begun may be done, and blocks those whom it will block as a discarded job.
+    // Whether the sweep has reached an expired holder makes no difference (SEMANTICS 3). One that was never
+    // started counts as absent. One that has begun may have done its work, and blocks the offers that it will
+    // block once discarded.
     let is_expired = holder.is_expired(now);
     let stays = holder.has_begun() && hold.states.contains(State::Discarded);
     if (is_expired && !stays && !is_planted(Bug::ExpiredBlocks)) || holder.ending == Some(Ending::Expired) {
@@ -246,10 +249,10 @@ pub(super) fn blocks_by(hold: &Hold, while_active: bool, holder: &Head, now: Tim
     }
 }
 
-/// Decides what happens to a job offered under `policy` at `now`, given the holders of its key in any order (see
-/// [`UniquePolicy::needs_all_holders`]). `sight` is what the caller may see of other people's jobs.
+/// Decides what happens to a job offered under `policy` at `now`, given the holders of its key in any order
+/// (see [`UniquePolicy::needs_all_holders`]).
 ///
-/// Nothing is allocated unless holders have to be listed.
+/// `sight` is what the caller may see of other people's jobs. Allocates nothing unless holders must be listed.
 pub fn admit<'h>(
     policy: &UniquePolicy,
     holders: impl IntoIterator<Item = &'h Head>,
@@ -258,7 +261,7 @@ pub fn admit<'h>(
 ) -> Admission {
     let mut named: Option<&Head> = None;
     let mut disclose = policy.disclose();
-    // Whether the decision would have to do something to a job that is not there for the caller.
+    // Whether the decision would have to change a job that the caller may not know of.
     let mut beyond = false;
     let slides = policy.slides();
     let mut blocking = Vec::new();
@@ -279,7 +282,8 @@ pub fn admit<'h>(
         }
     }
     let Some(named) = named else { return Admission::Create };
-    // Who is only answered with one holder is not touched by where the others are; and not every one of them is given.
+    // Where the answer is one holder, the queues of the others do not matter, and not all of them need be
+    // given.
     if beyond || !sight.sees(&named.queue) {
         disclose = Disclose::Never;
     }
@@ -315,8 +319,8 @@ pub fn admit<'h>(
     }
 }
 
-/// Whether an answer may show a holder: by the strictest of what the offered job's policy says, of what its caller may
-/// see, and of what the holder's own policy says. So nobody who probes can choose it.
+/// Whether an answer may show a holder: the strictest of the offered job's policy, of what its caller may
+/// see, and of the holder's own policy. So a prober cannot choose it.
 pub fn disclosed(incoming: Disclose, sight: Sight<'_>, holder: &Head) -> Disclose {
     strictest(incoming, sight.inspect && sight.sees(&holder.queue), holder)
 }
@@ -326,13 +330,14 @@ fn strictest(incoming: Disclose, is_seen: bool, holder: &Head) -> Disclose {
     incoming.max(seen).max(holder.hold.disclose)
 }
 
-/// Whether the end of a run may let this job go, so that it comes to block whoever ended the run.
+/// Whether this is a pending follow-up, which the end of a run may release: it may then block the offer that
+/// ended the run.
 fn may_be_let_go(holder: &Head) -> bool {
     holder.role == Role::FollowUp && holder.state == State::Pending
 }
 
-/// Whether the same key stands for other work, which `on_mismatch: reject` refuses: another type (global keys) or
-/// args whose canonical [digest](crate::canon::digest) differs.
+/// Whether the same key stands for other work, which `on_mismatch: reject` refuses: another type (possible
+/// with global keys), or args with another canonical [digest](crate::canon::digest).
 pub fn mismatch(
     policy: &UniquePolicy,
     offered_type: &JobType,
@@ -343,17 +348,18 @@ pub fn mismatch(
     policy.on_mismatch() == OnMismatch::Reject && (offered_type != holder_type || offered_args != holder_args)
 }
 
-/// The job named in an answer has the highest: the active holder, else the newest.
+/// Rank for naming a holder in an answer: an active holder first, then the newest.
 fn rank(holder: &Head) -> (bool, Timestamp, JobId) {
     (holder.state == State::Active, holder.created_at, holder.id)
 }
 
-/// Whether a holder that blocks has not ended: one past its `expires_at` is as good as discarded.
+/// Whether a blocking holder is unfinished. One past its `expires_at` counts as discarded.
 fn goes_on(holder: &Head, now: Timestamp) -> bool {
     holder.state.is_live() && !holder.is_expired(now)
 }
 
-/// `blocking` comes in the order of ranks, highest first. Nothing when all of it has ended.
+/// The admission of a follow-up. `blocking` is in order of rank, highest first. `None` when all of them have
+/// ended.
 fn follow_up(blocking: &[&Head], now: Timestamp) -> Option<Admission> {
     let live = || blocking.iter().filter(|holder| goes_on(holder, now));
     if let Some(waiting) = live().find(|holder| holder.role == Role::FollowUp && !holder.has_begun()) {
@@ -366,8 +372,9 @@ fn follow_up(blocking: &[&Head], now: Timestamp) -> Option<Admission> {
     live().next().map(|waiting| Admission::AmendWaiting { holder: waiting.id })
 }
 
-/// A window that slides is one for all who block by it: were only the named one renewed, those of the others would run
-/// out behind it. An ended holder that another outlives says nothing of its own, whether or not a store still has it.
+/// The holders whose sliding window a duplicate renews: all that block by it. If only the named one were
+/// renewed, the windows of the others would run out behind it. A finished holder that another outlives does
+/// not count, whether or not a store still has it.
 fn renewed(blocking: &[&Head]) -> Vec<JobId> {
     let outlived = |holder: &Head| blocking.iter().any(|other| outlives(other, holder));
     blocking.iter().filter(|holder| !outlived(holder)).map(|holder| holder.id).collect()

@@ -1,22 +1,22 @@
-//! What a policy leaves open that whoever wrote it may not have meant: seen from the policy alone, before any job is
-//! there.
+//! Gaps in a policy that its author may not have intended, found from the policy alone, before there are any
+//! jobs.
 
 use super::policy::UniquePolicy;
 use crate::state::State;
 
-/// Something to think about. Nothing is refused for it.
+/// A hint about a policy. Nothing is refused because of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Advice {
-    /// A job that failed waits for its next attempt in a state that the policy does not look at: another of the same
-    /// identity is admitted meanwhile, and both are live when the first is tried again.
+    /// A failed job waits for its next attempt in a state that the policy does not cover. Another job of the
+    /// same identity is admitted meanwhile, and both are live once the first is retried.
     OpenUnderRetry,
-    /// A run whose worker is lost goes back to where it can be taken, a state that the policy does not look at: another of
-    /// the same identity is admitted meanwhile, and both are live.
+    /// When its worker is lost, a job returns to a claimable state that the policy does not cover. Another
+    /// job of the same identity is admitted meanwhile, and both are live.
     OpenAfterLostRun,
 }
 
 impl Advice {
-    /// The state that is missing.
+    /// The state that the policy lacks.
     pub const fn state(self) -> State {
         match self {
             Self::OpenUnderRetry => State::Retryable,
@@ -24,7 +24,7 @@ impl Advice {
         }
     }
 
-    /// How two live jobs come to share the key, step by step, and what to write instead.
+    /// How two live jobs come to share the key, step by step, and the remedy.
     pub const fn trace(self) -> &'static str {
         match self {
             Self::OpenUnderRetry => {
@@ -37,7 +37,8 @@ impl Advice {
     }
 }
 
-/// What there is to think about in a policy. One that looks at no run, only at what waits or has ended, means that.
+/// The hints for a policy. A policy that does not cover `active`, only waiting or finished jobs, is taken as
+/// intended.
 pub fn advice(policy: &UniquePolicy) -> Vec<Advice> {
     let states = policy.states();
     let is_about_runs = states.contains(State::Active);

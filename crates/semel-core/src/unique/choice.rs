@@ -1,8 +1,8 @@
-//! The choices a policy is made of, by their names on the wire and their numbers in a store.
+//! The choices that a policy consists of, with their names on the wire and their numbers in a store.
 
 use std::fmt;
 
-/// An enum of choices with names on the wire.
+/// Defines an enum of choices with names on the wire.
 macro_rules! choice {
     ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $wire:literal,)+ }) => {
         $(#[$doc])*
@@ -19,7 +19,7 @@ macro_rules! choice {
                 match self { $(Self::$variant => $wire,)+ }
             }
 
-            /// The choice of that name.
+            /// The choice with that name.
             pub fn from_name(name: &str) -> Option<Self> {
                 Self::ALL.iter().copied().find(|choice| choice.name() == name)
             }
@@ -29,7 +29,7 @@ macro_rules! choice {
                 self as u8
             }
 
-            /// The choice of that number, as stored.
+            /// The choice with that number, as stored.
             pub fn from_code(code: u8) -> Option<Self> {
                 Self::ALL.get(usize::from(code)).copied()
             }
@@ -44,41 +44,41 @@ macro_rules! choice {
 }
 
 choice! {
-    /// What happens to a duplicate (SEMANTICS 4).
+    /// How a duplicate is handled (SEMANTICS 4).
     OnConflict {
-        /// It is refused.
+        /// The duplicate is refused.
         #[default]
         Reject = "reject",
-        /// It is answered with the existing job.
+        /// The answer is the existing job.
         Ignore = "ignore",
-        /// Every blocking holder is cancelled and the new job created.
+        /// Every blocking holder is cancelled and the new job is created.
         Replace = "replace",
-        /// As `replace`, at the time a scheduled holder was to start.
+        /// Like `replace`, but at the time a scheduled holder was to start.
         ReplaceExceptSchedule = "replace_except_schedule",
-        /// It runs once more after the present run, or takes the place of what still waits.
+        /// The job runs once more after the present run, or overwrites one that is still waiting.
         FollowUp = "follow_up",
     }
 }
 
 choice! {
-    /// What the same key with another type or other args means.
+    /// How the same key with another type or other args is handled.
     OnMismatch {
-        /// A duplicate like any other.
+        /// As a duplicate like any other.
         #[default]
         Accept = "accept",
-        /// An error of its own, `payload_mismatch`.
+        /// As an error of its own, `payload_mismatch`.
         Reject = "reject",
     }
 }
 
 choice! {
-    /// Whether an answer may show the existing job. Orders by strictness.
+    /// Whether an answer may show the existing job. Ordered by strictness.
     #[derive(PartialOrd, Ord)]
     Disclose {
-        /// It shows the job's id, state and key.
+        /// The answer shows the job's id, state and key.
         #[default]
         Always = "always",
-        /// It shows nothing of it.
+        /// The answer shows nothing of the job.
         Never = "never",
     }
 }
@@ -89,9 +89,9 @@ choice! {
         /// When the holder was created.
         #[default]
         Created = "created",
-        /// When the holder ended; until then its window has not begun.
+        /// When the holder ended; before that its window has not begun.
         Finished = "finished",
-        /// When the last duplicate was offered; each one starts the window again.
+        /// When the last duplicate was offered; each duplicate renews the window.
         LastDuplicate = "last_duplicate",
     }
 }
@@ -102,13 +102,13 @@ choice! {
         /// At once: the old run is fenced off, not waited for.
         #[default]
         Now = "now",
-        /// When the old run's lease has ended.
+        /// When the lease of the old run has ended.
         Wait = "wait",
     }
 }
 
 choice! {
-    /// Who shares a caller's own key.
+    /// Which jobs share a caller's own key.
     Scope {
         /// Jobs of one type.
         #[default]
@@ -119,16 +119,16 @@ choice! {
 }
 
 choice! {
-    /// A part of a job that its key may be made of.
+    /// A part of a job that its key may be computed from.
     Dimension {
-        /// The type; in every key but a global one.
+        /// The type; part of every key except a global one.
         #[default]
         Type = "type",
         /// The queue's name.
         Queue = "queue",
-        /// Args, or those of `args_keys`.
+        /// All of args, or only the members in `args_keys`.
         Args = "args",
-        /// Meta, as far as `meta_keys` or `meta_except` say.
+        /// The members of meta that `meta_keys` or `meta_except` select.
         Meta = "meta",
         /// The version of the job's template.
         Version = "version",

@@ -1,19 +1,24 @@
-//! Which of a key's holders need not be looked at by one decision, because another that it looks at says all they could say now.
+//! Reducing a key's holders to those that can change one decision.
 
 use crate::job::{Ending, Head};
 use crate::time::Timestamp;
 
-/// Reduces holders to those that can change an admission. A holder is dropped only if a kept holder in the same state was created,
-/// finished and last renewed no earlier, expires no earlier, and is at least as undisclosed. Two exceptions: a holder that expired
-/// unstarted blocks nobody, so it can only replace another such; and one that would expire unstarted cannot replace one that has
-/// begun (which still blocks as discarded) or that never expires.
+/// Reduces holders to those that can change an admission.
 ///
-/// So nobody is blocked by a dropped holder who is not blocked by a kept one, and the one an answer names is kept. What is done to
-/// every holder that blocks needs them all: see [`UniquePolicy::needs_all_holders`](super::UniquePolicy::needs_all_holders). And only
-/// one decision may go by it: unlike [`outlives`](super::outlives) it says nothing of what becomes of the holders later.
+/// A holder is dropped only if a kept holder in the same state was created, finished and last renewed no
+/// earlier, expires no earlier, and is at least as undisclosed. Two exceptions: a holder that expired
+/// unstarted blocks nobody, so it can only replace another such; and one that would expire unstarted cannot
+/// replace one that has begun (which still blocks as discarded) or that never expires.
+///
+/// So every offer that a dropped holder would block is blocked by a kept one, and the holder that an answer
+/// names is kept. A policy that acts on every blocking holder needs them all: see
+/// [`UniquePolicy::needs_all_holders`](super::UniquePolicy::needs_all_holders). The result serves one
+/// decision only: unlike [`outlives`](super::outlives), it says nothing about what becomes of the holders
+/// later.
 pub fn deciding<'a>(holders: impl Iterator<Item = &'a Head>) -> Vec<&'a Head> {
     let mut holders: Vec<&Head> = holders.collect();
-    // The newest first: each is compared with those created no earlier, of two created at one time with the one an answer would name.
+    // Newest first: each holder is compared with those created no earlier. Of two created at the same time,
+    // the one that an answer would name comes first.
     holders.sort_unstable_by_key(|holder| std::cmp::Reverse((holder.created_at, holder.id)));
     let mut kept: Vec<&Head> = Vec::new();
     for holder in holders {
@@ -25,7 +30,8 @@ pub fn deciding<'a>(holders: impl Iterator<Item = &'a Head>) -> Vec<&'a Head> {
     kept
 }
 
-/// Whether `newer`, in the same state and created no earlier, blocks whomever `older` blocks, and hides at least as much.
+/// Whether `newer`, in the same state and created no earlier, blocks every offer that `older` blocks and
+/// hides at least as much.
 fn covers(newer: &Head, older: &Head) -> bool {
     let expires = |head: &Head| head.expires_at.unwrap_or(Timestamp::MAX);
     let renewed = |head: &Head| head.renewed_at.unwrap_or(head.created_at);

@@ -1,4 +1,5 @@
-//! Why a job is, or would be, a duplicate: in sentences for people, without values that keys are made of.
+//! Why a job is, or would be, a duplicate: sentences for people, without the values that keys are computed
+//! from.
 
 use super::admit::{Blocking, blocks};
 use super::choice::{Dimension, Disclose, OnConflict, OnMismatch, PeriodFrom, Scope, WhenActive};
@@ -8,8 +9,8 @@ use crate::job::Head;
 use crate::state::{State, StateSet};
 use crate::time::Timestamp;
 
-/// Says which jobs a policy holds to be the same, for how long, and what happens to a duplicate. Names members, never
-/// values; the caller's own key is not shown.
+/// Describes which jobs a policy treats as the same, for how long, and how a duplicate is handled. It names
+/// members but never values, and does not show the caller's own key.
 pub fn policy_sentence(policy: &UniquePolicy) -> String {
     let mut text = format!(
         "Two jobs are the same when they agree in {}. {} {}",
@@ -95,8 +96,8 @@ const fn is_replacing(on_conflict: OnConflict) -> bool {
     matches!(on_conflict, OnConflict::Replace | OnConflict::ReplaceExceptSchedule)
 }
 
-/// Says whether one holder of a key blocks a new job under `policy` at `now`, since when, and what frees it. Shows
-/// the holder: ask for its disclosure first.
+/// Describes whether one holder of a key blocks a new job under `policy` at `now`, since when, and what frees
+/// it. The text shows the holder: the caller must check its disclosure first.
 pub fn blocking_sentence(policy: &UniquePolicy, holder: &Head, now: Timestamp) -> String {
     let Head { id, state, created_at, .. } = holder;
     let job = match (state, holder.finished_at) {
@@ -121,7 +122,7 @@ pub fn blocking_sentence(policy: &UniquePolicy, holder: &Head, now: Timestamp) -
             } else {
                 leaving(policy)
             };
-            // What may be left of its window then.
+            // The part of its window that may be left then.
             let rest = match frees(policy, holder, now) {
                 Frees::At(until) => format!("; when it ends before {until}, maybe until then"),
                 Frees::AfterEnd => format!("; {}", window_to_come(policy)),
@@ -137,13 +138,13 @@ pub fn blocking_sentence(policy: &UniquePolicy, holder: &Head, now: Timestamp) -
     }
 }
 
-/// Of a window that begins with a job's end.
+/// The clause about a window that starts when the job ends.
 fn window_to_come(policy: &UniquePolicy) -> String {
     let period = policy.period().map_or_else(String::new, |period| format!(" {period}"));
     format!("its window of{period} starts when it ends")
 }
 
-/// What ends the hold of an unfinished job.
+/// The event that ends the hold of an unfinished job.
 fn leaving(policy: &UniquePolicy) -> String {
     if policy.states() == StateSet::LIVE {
         "it ends".to_owned()

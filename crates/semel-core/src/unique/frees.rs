@@ -1,4 +1,4 @@
-//! When a key frees: what has to happen before the next job with it is admitted.
+//! When a key becomes free: what has to happen before the next job with it is admitted.
 
 use super::admit::{Blocking, blocks};
 use super::hold::anchor;
@@ -7,26 +7,27 @@ use crate::job::Head;
 use crate::state::StateSet;
 use crate::time::Timestamp;
 
-/// When a holder stops blocking jobs of one policy.
+/// When a holder stops blocking the jobs of one policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frees {
-    /// It does not block them.
+    /// The holder does not block them.
     Now,
-    /// When it ends, or leaves the states that the policy names.
+    /// When the holder ends, or leaves the states that the policy names.
     AtEnd,
-    /// When it ends, if its end state is not among the policy's, which names others; else not by itself.
+    /// When the holder ends, if its end state is not one of the policy's; the policy names other end states.
+    /// Otherwise not by itself.
     DependsOnEnd,
-    /// At that time; when it ends if that comes first and its end state is not among the policy's, or if that comes later and the
-    /// policy says `while_active`.
+    /// At that time. Or at the holder's end: if it ends earlier in a state that is not one of the policy's,
+    /// or if it ends later and the policy says `while_active`.
     At(Timestamp),
-    /// When the policy's period has passed since its end, which has not come yet; at its end, if its end state is not among the
-    /// policy's.
+    /// When the policy's period has passed since the holder's end, which is still to come; at its end, if its
+    /// end state is not one of the policy's.
     AfterEnd,
-    /// Not by itself: its key has to be released, or what is remembered of it forgotten.
+    /// Not by itself: its key has to be released, or the record of it forgotten.
     OnRelease,
 }
 
-/// When `holder` stops blocking jobs that are offered under `policy`, as things are at `now`.
+/// When `holder` stops blocking jobs offered under `policy`, as things stand at `now`.
 pub fn frees(policy: &UniquePolicy, holder: &Head, now: Timestamp) -> Frees {
     let stays = holder.state.is_finished() || policy.states().contains_all(StateSet::FINISHED);
     let may_stay = policy.states().intersects(StateSet::FINISHED);
@@ -41,7 +42,8 @@ pub fn frees(policy: &UniquePolicy, holder: &Head, now: Timestamp) -> Frees {
     }
 }
 
-/// Of an unfinished holder that blocks whatever its window: what is left of that goes on when it ends.
+/// For an unfinished holder that blocks regardless of its window (`while_active`): what is left of the window
+/// outlasts its end.
 fn at_window_end(policy: &UniquePolicy, holder: &Head, now: Timestamp) -> Frees {
     let Some(anchor) = anchor(policy.period_from(), holder) else { return Frees::AfterEnd };
     match policy.period().map(|period| period.after(anchor)) {

@@ -1,4 +1,4 @@
-//! What stays of a job's own policy after its admission.
+//! The part of a job's own policy that is kept after its admission.
 
 use super::admit::{Blocking, blocks, blocks_by};
 use super::choice::{Disclose, PeriodFrom};
@@ -9,22 +9,24 @@ use crate::job::{Ending, Head};
 use crate::state::StateSet;
 use crate::time::Timestamp;
 
-/// What a stored job's own policy says for later: how long the job must be remembered, and whether it may be shown.
+/// What a stored job's own policy determines later: how long the job must be remembered, and whether it may
+/// be shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Hold {
-    /// States in which the job blocks its like.
+    /// States in which the job blocks its duplicates.
     pub states: StateSet,
-    /// When its window starts.
+    /// When the job's window starts.
     pub from: PeriodFrom,
-    /// Whether answers may show it.
+    /// Whether answers may show the job.
     pub disclose: Disclose,
-    // Both zero without a period. Apart because an `Option<Period>` would cost eight bytes more in every head.
+    // Both are zero without a period. Two fields, because an `Option<Period>` would add eight bytes to every
+    // head.
     months: u32,
     micros: u64,
 }
 
 impl Hold {
-    /// Of a job without a policy: it blocks nobody and hides nothing.
+    /// The hold of a job without a policy: the job blocks no other and hides nothing.
     pub const NONE: Self = Self {
         states: StateSet::EMPTY,
         from: PeriodFrom::Created,
@@ -33,10 +35,10 @@ impl Hold {
         micros: 0,
     };
 
-    /// Bytes of the stored form.
+    /// Length of the stored form in bytes.
     pub const BYTES: usize = 16;
 
-    /// A hold of these parts.
+    /// A hold of these parts. Without a period its window has no end.
     pub const fn new(states: StateSet, from: PeriodFrom, period: Option<Period>, disclose: Disclose) -> Self {
         let (months, micros) = match period {
             Some(period) => (period.months(), period.micros()),
@@ -45,18 +47,18 @@ impl Hold {
         Self { states, from, disclose, months, micros }
     }
 
-    /// How long the window is; none when it has no end.
+    /// Length of the window; `None` when it has no end.
     pub const fn period(&self) -> Option<Period> {
         Period::new(self.months, self.micros)
     }
 
-    /// Whether answers may show the job, as far as its own policy says.
+    /// Whether the job's own policy lets answers show the job.
     pub const fn is_disclosed(&self) -> bool {
         matches!(self.disclose, Disclose::Always)
     }
 
-    /// The stored form: states, anchor, disclosure, the number of the key's [profile](super::PROFILE), months and microseconds in
-    /// little endian. Frozen.
+    /// The stored form: states, anchor, disclosure, the number of the key's [profile](super::PROFILE), then
+    /// months and microseconds in little endian. Frozen.
     pub fn to_bytes(self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[0] = self.states.bits();
@@ -68,10 +70,10 @@ impl Hold {
         bytes
     }
 
-    /// The hold from its stored form.
+    /// Reads the stored form.
     ///
     /// # Errors
-    /// [`Unreadable`] when the bytes are none, or those of a key that was made by other rules.
+    /// [`Unreadable`] when the bytes are not a hold, or belong to a key of another profile.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, Unreadable> {
         if let Some(profile) = bytes.get(3).filter(|profile| **profile != PROFILE_NUMBER) {
             return Err(Unreadable::Profile(*profile));
@@ -101,10 +103,10 @@ impl Hold {
 /// Why a stored hold cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unreadable {
-    /// Its key was made by the rules of another profile, of this number: whether it is the same as one that is made by these cannot
-    /// be said.
+    /// Its key was made by the rules of the profile with this number, so it cannot be compared with keys made
+    /// by the present rules.
     Profile(u8),
-    /// It is damaged.
+    /// The stored hold is damaged.
     Hold,
 }
 
@@ -135,25 +137,25 @@ impl Default for Hold {
 }
 
 impl UniquePolicy {
-    /// What of this policy is kept with a job that was admitted under it.
+    /// The part of this policy that is stored with a job admitted under it.
     pub const fn hold(&self) -> Hold {
         Hold::new(self.states(), self.period_from(), self.period(), self.disclose())
     }
 }
 
-/// How long a job's head must be kept for the sake of its key.
+/// How long a job's head must be kept because of its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remember {
-    /// For as long as it carries the key.
+    /// For as long as the job carries the key.
     Forever,
-    /// Until then, which is later than now.
+    /// Until that time, which is later than now.
     Until(Timestamp),
-    /// No longer: nobody with the job's own policy is blocked by it.
+    /// No longer: the job does not block any other job with the same policy as its own.
     Forget,
 }
 
 impl Remember {
-    /// The same as a time from which nobody need remember it; nothing when nobody need now.
+    /// The time at which the head may be forgotten; `None` if it may be forgotten now.
     pub const fn until(self) -> Option<Timestamp> {
         match self {
             Self::Forget => None,
@@ -163,8 +165,8 @@ impl Remember {
     }
 }
 
-/// Whether a job may still block somebody by its own policy, so that purging its head would free its key early
-/// (SEMANTICS 3). An unfinished job is never forgotten.
+/// How long a job may still block others under its own policy, so that purging its head would free its key
+/// early (SEMANTICS 3). An unfinished job is never forgotten.
 pub fn must_remember(head: &Head, now: Timestamp) -> Remember {
     let hold = &head.hold;
     if head.state.is_live() {
@@ -178,16 +180,19 @@ pub fn must_remember(head: &Head, now: Timestamp) -> Remember {
     if now < until { Remember::Until(until) } else { Remember::Forget }
 }
 
-/// What a job's head tells of whether it holds its key: whether it would block another one of its own policy.
+/// What a job's head alone tells about whether the job holds its key, that is, whether it would block another
+/// job with the same policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holding {
-    /// Whether it would. One that would not may still carry the key.
+    /// Whether it would. A job that would not may still carry the key.
     Known(bool),
-    /// Its window is over and it has not ended: it would if its policy says `while_active`, which its head does not tell.
+    /// Its window is over but it is unfinished: it blocks only if its policy says `while_active`, which the
+    /// head does not record.
     AskPolicy,
 }
 
-/// What a job's head tells of whether it holds its key. Where that is not all, [`holds`] answers by its policy.
+/// Tells from a job's head whether the job holds its key. Where the head is not enough, [`holds`] answers
+/// with the policy.
 pub fn holding(head: &Head, now: Timestamp) -> Holding {
     match blocks_by(&head.hold, false, head, now) {
         Blocking::WindowOver { .. } if head.state.is_live() => Holding::AskPolicy,
@@ -195,8 +200,8 @@ pub fn holding(head: &Head, now: Timestamp) -> Holding {
     }
 }
 
-/// Whether a job holds its key. `policy` is its own, which matters where its [head does not tell](holding); of a job whose policy
-/// is not known then nobody says that it does.
+/// Whether a job holds its key. `policy` is the job's own; it matters where the [head does not
+/// tell](holding). If it is not known then, the answer is no.
 pub fn holds(policy: Option<&UniquePolicy>, head: &Head, now: Timestamp) -> bool {
     match holding(head, now) {
         Holding::Known(holds) => holds,
@@ -204,14 +209,14 @@ pub fn holds(policy: Option<&UniquePolicy>, head: &Head, now: Timestamp) -> bool
     }
 }
 
-/// Whether only a job's own policy tells until when it holds its key: a job that has not ended may hold it beyond its window
-/// (`while_active`). So it is for every job of which [`holding`] asks the policy.
+/// Whether only a job's own policy tells until when the job holds its key: an unfinished job may hold it
+/// beyond its window (`while_active`). True for every job for which [`holding`] asks the policy.
 pub fn until_asks_policy(head: &Head) -> bool {
     head.state.is_live() && head.hold.period().is_some()
 }
 
-/// When a job stops holding its key by time alone, if that is certain: `policy` is its own, which has to be given [where its head
-/// does not tell](until_asks_policy).
+/// When a job stops holding its key by time alone, if that is certain. `policy` is the job's own; it must be
+/// given [where the head does not tell](until_asks_policy).
 pub fn held_until(policy: Option<&UniquePolicy>, head: &Head, now: Timestamp) -> Option<Timestamp> {
     match policy {
         Some(policy) => blocks(policy, head, now).until(),
@@ -220,17 +225,17 @@ pub fn held_until(policy: Option<&UniquePolicy>, head: &Head, now: Timestamp) ->
     }
 }
 
-/// Whether a head that is kept for its key's sake until then is one of the key's holders at `now`. Whether its store has
-/// deleted it by then makes no difference.
+/// Whether a head that is kept for its key until `until` still counts as a holder at `now`. Whether the store
+/// has already deleted it makes no difference.
 pub fn is_kept(until: Timestamp, now: Timestamp) -> bool {
     now < until
 }
 
-/// When the holder's window starts; not yet, when it is to start at an end that has not come.
+/// When the holder's window starts; `None` if it starts at an end that is still to come.
 pub(super) fn anchor(from: PeriodFrom, head: &Head) -> Option<Timestamp> {
     match from {
         PeriodFrom::Created => Some(head.created_at),
-        // A finished row without the time of its end does not occur; its creation bounds it from below.
+        // A finished row always has the time of its end; its creation is a lower bound in any case.
         PeriodFrom::Finished if head.state.is_finished() => Some(head.finished_at.unwrap_or(head.created_at)),
         PeriodFrom::Finished => None,
         PeriodFrom::LastDuplicate => {

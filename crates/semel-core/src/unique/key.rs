@@ -11,27 +11,28 @@ use crate::hex;
 use crate::limits::POLICY_NAMES_MAX;
 use crate::planted::{Bug, is_planted};
 
-/// The numbered rules by which keys are made. Stored with a key; any change of a key's bytes is another profile.
+/// The numbered rules by which keys are computed. The number is stored with each key; changing any byte of a
+/// key needs a new profile.
 pub const PROFILE: &str = "c1";
-/// The number of [`PROFILE`], as it is [stored](super::Hold::to_bytes) with each key. Frozen.
+/// The number of [`PROFILE`], as [stored](super::Hold::to_bytes) with each key. Frozen.
 pub(super) const PROFILE_NUMBER: u8 = 0;
 
-/// What tracing writes into meta: it differs from try to try of one request, and never is a part of a key.
+/// Names that tracing writes into meta. They differ between tries of one request and are never part of a key.
 pub const TRACE_NAMES: [&str; 3] = ["traceparent", "tracestate", "baggage"];
-/// How names of system meta start, which never is a part of a key either.
+/// Prefix of system meta, which is never part of a key either.
 const RESERVED_PREFIX: &str = "semel.";
 
-/// Whether a meta member of this name never is a part of a key (SEMANTICS 2).
+/// Whether a meta member of this name is never part of a key (SEMANTICS 2).
 pub(super) fn never_counts(name: &str) -> bool {
     name.starts_with(RESERVED_PREFIX) || TRACE_NAMES.contains(&name)
 }
 
-// The members of `args_keys` that were seen are the bits of one word.
+// The members of `args_keys` that were seen are tracked as the bits of one word.
 const _: () = assert!(POLICY_NAMES_MAX <= 64);
 
 /// SHA-256 of the canonical JSON of a job's dimensions; shown as 64 lower-case hexadecimal digits.
 ///
-/// Derives from args, so it is never logged above DEBUG; its `Debug` shows the first 8 digits only.
+/// It derives from args, so it is never logged above DEBUG; its `Debug` shows only the first 8 digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UniqueKey([u8; 32]);
 
@@ -63,7 +64,7 @@ impl UniqueKey {
 
 impl fmt::Display for UniqueKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // In one piece: every answer about a unique job has a key.
+        // Written in one piece: every answer about a unique job shows a key.
         let mut text = [0; 64];
         for (pair, byte) in text.chunks_exact_mut(2).zip(self.0) {
             pair.copy_from_slice(&hex::digits(byte));
@@ -79,14 +80,14 @@ impl fmt::Debug for UniqueKey {
     }
 }
 
-/// What a key is made of: the caller's values, before any encryption or encoding.
+/// The values a key is computed from, as the caller sent them: before any encryption or encoding.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyInput<'a> {
     /// The job's type.
     pub job_type: &'a str,
     /// The queue's name.
     pub queue: &'a str,
-    /// The version of the job's template, when it has one.
+    /// The version of the job's template, if it has one.
     pub version: Option<&'a str>,
     /// The job's args, an array.
     pub args: &'a Json<'a>,
@@ -95,22 +96,22 @@ pub struct KeyInput<'a> {
 }
 
 impl UniquePolicy {
-    /// The canonical text of a job's dimensions: the very bytes that are hashed.
+    /// The canonical text of a job's dimensions: exactly the bytes that are hashed.
     ///
     /// # Errors
-    /// As [`UniquePolicy::key`].
+    /// Those of [`UniquePolicy::key`].
     pub fn canonical(&self, input: &KeyInput<'_>) -> Result<String, Invalid> {
         let mut text = String::new();
         self.put(input, &mut text)?;
         Ok(text)
     }
 
-    /// A job's unique key.
+    /// Computes a job's unique key.
     ///
     /// # Errors
-    /// `invalid_request` with the pointer of the value: one that a key may not be made of (see
-    /// [`Json::canonical`](crate::canon::Json::canonical)), args that have no member named by `args_keys`, a missing
-    /// version.
+    /// `invalid_request` with the pointer of the value: one that a key cannot be computed from (see
+    /// [`Json::canonical`](crate::canon::Json::canonical)), args without a member that `args_keys` names, or
+    /// a missing version.
     pub fn key(&self, input: &KeyInput<'_>) -> Result<UniqueKey, Invalid> {
         let mut hashed = Hashed::new();
         self.put(input, &mut hashed)?;
@@ -218,8 +219,9 @@ fn not_one_object() -> Invalid {
     )
 }
 
-/// The key of a request's `Idempotency-Key` (SEMANTICS 7): inside tenant and credential, and of a shape that no
-/// policy's key has, so it never meets one. All three count by their exact bytes.
+/// The key of a request's `Idempotency-Key` (SEMANTICS 7), scoped to tenant and credential.
+///
+/// Its shape differs from any policy's key, so the two never collide. All three texts count byte for byte.
 pub fn idempotency_key(tenant: &str, credential: &str, key: &str) -> UniqueKey {
     let mut hashed = Hashed::new();
     for (lead, text) in

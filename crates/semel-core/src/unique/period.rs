@@ -12,12 +12,12 @@ use crate::time::Timestamp;
 
 const SECOND: u64 = 1_000_000;
 const DAY: u64 = 24 * 3600 * SECOND;
-/// A month's part of the bound on periods: a 1200th of a hundred years, in microseconds.
+/// What a month counts towards the bound on periods: a 1200th of a hundred years, in microseconds.
 const MONTH_MEAN: u64 = PERIOD_DAYS_MAX.unsigned_abs() * DAY / 1200;
 const MICROS_MAX: u64 = PERIOD_DAYS_MAX.unsigned_abs() * DAY;
 
-/// A length of time of at least a microsecond and at most [`PERIOD_DAYS_MAX`] days: whole calendar months in UTC,
-/// then exact time. A day is 24 hours.
+/// The length of a window: at least a microsecond, at most [`PERIOD_DAYS_MAX`] days. It consists of whole
+/// calendar months in UTC, then exact time. A day is 24 hours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Period {
     months: u32,
@@ -25,32 +25,33 @@ pub struct Period {
 }
 
 impl Period {
-    /// From the [months](Self::months) and [microseconds](Self::micros) of a period.
+    /// Makes a period from its [months](Self::months) and [microseconds](Self::micros).
     ///
-    /// Nothing when they make no period: zero, or longer than the bound.
+    /// `None` when the sum is zero or exceeds the bound.
     pub const fn new(months: u32, micros: u64) -> Option<Self> {
-        // A month weighs less than 2^42 microseconds and there are less than 2^32 of them, so saturation suffices.
+        // A month is less than 2^42 microseconds and there are less than 2^32 of them, so saturation
+        // suffices.
         let length = (months as u64).saturating_mul(MONTH_MEAN).saturating_add(micros);
         if length == 0 || length > MICROS_MAX { None } else { Some(Self { months, micros }) }
     }
 
-    /// Calendar months in it.
+    /// Number of calendar months.
     pub const fn months(self) -> u32 {
         self.months
     }
 
-    /// Microseconds in it, besides the months.
+    /// Number of microseconds on top of the months.
     pub const fn micros(self) -> u64 {
         self.micros
     }
 
-    /// Its length in seconds, of which one that has begun counts; a month is a 1200th of a hundred years.
+    /// Approximate length in seconds, rounded up; a month counts as a 1200th of a hundred years.
     pub const fn about_s(self) -> u64 {
-        // Within the bound, which is far below 2^64.
+        // Cannot overflow: the bound is far below 2^64.
         (self.months as u64 * MONTH_MEAN + self.micros).div_ceil(SECOND)
     }
 
-    /// From milliseconds.
+    /// Makes a period of milliseconds.
     ///
     /// # Errors
     /// `invalid_request` at `pointer` for 0 and for more than [`PERIOD_DAYS_MAX`] days.
@@ -58,7 +59,7 @@ impl Period {
         Self::new(0, millis.saturating_mul(1_000)).ok_or_else(|| out_of_bounds(pointer))
     }
 
-    /// From a duration; a part of a microsecond counts as a whole one.
+    /// Makes a period of a duration, rounded up to whole microseconds.
     ///
     /// # Errors
     /// `invalid_request` at `pointer` for zero and for more than [`PERIOD_DAYS_MAX`] days.
@@ -67,12 +68,13 @@ impl Period {
         Self::new(0, micros).ok_or_else(|| out_of_bounds(pointer))
     }
 
-    /// Parses an ISO 8601 duration `P[n]Y[n]M[n]W[n]DT[n]H[n]M[n]S`: upper case, in this order, at least one part,
-    /// only the seconds with a fraction of at most nine digits. A part of a microsecond counts as a whole one, which
-    /// changes no answer because time is counted in microseconds.
+    /// Parses an ISO 8601 duration `P[n]Y[n]M[n]W[n]DT[n]H[n]M[n]S`: upper case, in this order, with at least
+    /// one part, a fraction of at most nine digits in the seconds only. It is rounded up to whole
+    /// microseconds, which changes no answer because time is counted in microseconds.
     ///
     /// # Errors
-    /// `invalid_request` at `pointer` for any other text, for zero and for more than [`PERIOD_DAYS_MAX`] days.
+    /// `invalid_request` at `pointer` for any other text, for zero and for more than [`PERIOD_DAYS_MAX`]
+    /// days.
     pub fn parse(text: &str, pointer: &str) -> Result<Self, Invalid> {
         let (months, micros) = read(text).ok_or_else(|| {
             Invalid::request(
@@ -86,11 +88,12 @@ impl Period {
             .ok_or_else(|| out_of_bounds(pointer))
     }
 
-    /// The end of a window that starts at `anchor`; [`Timestamp::MAX`] when that is beyond the calendar.
+    /// The end of a window that starts at `anchor`; [`Timestamp::MAX`] if that is beyond the calendar.
     ///
-    /// Never earlier for a later anchor: a window whose day does not exist in its last month (31 January and one
-    /// month) lasts to the end of that month, not to the anchor's time of day on its last day. So of several holders
-    /// the one with the newest anchor blocks longest, and a store need not hand over the others.
+    /// A later anchor never gives an earlier end. A window whose day does not exist in its last month (31
+    /// January plus one month) lasts to the end of that month, not to the anchor's time of day on its last
+    /// day. So of several holders the one with the newest anchor blocks longest, and a store need not hand
+    /// over the others.
     pub fn after(self, anchor: Timestamp) -> Timestamp {
         let from = if self.months == 0 {
             anchor
@@ -111,7 +114,8 @@ fn months_after(anchor: Timestamp, months: u32) -> Option<Timestamp> {
     let end = if end.day() == start.day() {
         end
     } else {
-        // The last moment of that day: the latest end of any earlier anchor, hence the least that keeps the order.
+        // The last moment of that day: the latest end of any earlier anchor, hence the earliest end that
+        // keeps the order.
         civil::DateTime::from_parts(end.date(), civil::Time::midnight())
             .checked_add(1.day())
             .and_then(|next| next.checked_sub(1.microsecond()))
@@ -120,7 +124,7 @@ fn months_after(anchor: Timestamp, months: u32) -> Option<Timestamp> {
     Some(Timestamp::from_micros(Offset::UTC.to_timestamp(end).ok()?.as_microsecond()))
 }
 
-/// Reads months and microseconds, both saturating: what does not fit is beyond the bound as well.
+/// Reads months and microseconds. Both saturate, since a value that does not fit exceeds the bound anyway.
 fn read(text: &str) -> Option<(u64, u64)> {
     let mut rest = text.strip_prefix('P')?;
     let (mut months, mut micros) = (0_u64, 0_u64);
@@ -154,7 +158,7 @@ fn read(text: &str) -> Option<(u64, u64)> {
     (rest.is_empty() && !is_empty).then_some((months, micros))
 }
 
-/// Takes `[n]` and its unit from the front, when they come next.
+/// Takes a number and `unit` off the front of `rest`, if they come next.
 fn take_part(rest: &mut &str, unit: char) -> Option<u64> {
     let length = rest.bytes().take_while(u8::is_ascii_digit).count();
     let (digits, after) = rest.split_at(length);
@@ -164,7 +168,7 @@ fn take_part(rest: &mut &str, unit: char) -> Option<u64> {
     Some(n)
 }
 
-/// Seconds, which may have a fraction, in microseconds rounded up.
+/// Reads seconds with an optional fraction, in microseconds rounded up.
 fn read_seconds(text: &str) -> Option<u64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
     let nanos = read_digits(fraction).filter(|_| fraction.len() <= 9)?;
@@ -177,7 +181,7 @@ fn read_digits(digits: &str) -> Option<u64> {
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
-    // Only too many digits are left to go wrong.
+    // The only error left is overflow.
     Some(digits.parse().unwrap_or(u64::MAX))
 }
 
@@ -190,7 +194,7 @@ fn out_of_bounds(pointer: &str) -> Invalid {
     )
 }
 
-/// ISO 8601 again, in years, months, days, hours, minutes and seconds.
+/// Formats as ISO 8601, in years, months, days, hours, minutes and seconds.
 impl fmt::Display for Period {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("P")?;
@@ -304,7 +308,7 @@ mod tests {
         assert_eq!(month.after(at("2026-01-28T10:00:00Z")), at("2026-02-28T10:00:00Z"));
         assert_eq!(month.after(at("2026-03-31T00:00:00Z")).to_string(), "2026-04-30T23:59:59.999Z");
         assert_eq!(month.after(at("2026-01-31T10:00:00Z")).to_string(), "2026-02-28T23:59:59.999Z");
-        // To the microsecond: a holder of the day before, however late, holds no longer.
+        // Exact to the microsecond: a holder of the day before, however late in that day, blocks no longer.
         let before = |text: &str| Timestamp::from_micros(at(text).as_micros() - 1);
         assert_eq!(month.after(at("2026-01-31T10:00:00Z")), before("2026-03-01T00:00:00Z"));
         assert_eq!(month.after(before("2026-01-29T00:00:00Z")), before("2026-03-01T00:00:00Z"));

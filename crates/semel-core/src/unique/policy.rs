@@ -1,4 +1,5 @@
-//! A unique policy: which jobs are the same, how long one holds, what happens to a duplicate (SEMANTICS 2 to 4).
+//! A unique policy: which jobs are the same, how long a job holds its key, how a duplicate is handled
+//! (SEMANTICS 2 to 4).
 
 use std::fmt;
 
@@ -11,16 +12,16 @@ use crate::error::Invalid;
 use crate::limits::{KEY_TEXT_BYTES_MAX, POLICY_NAMES_MAX};
 use crate::state::{State, StateSet};
 
-/// Which members of meta are in a key. Names are in NFC and canonical order.
+/// Which members of meta are part of the key. Names are in NFC and in canonical order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MetaPart {
-    /// Those of these names that the job has.
+    /// Only the members with these names, as far as the job has them.
     Only(Vec<String>),
-    /// All but these, the system's and the trace's.
+    /// All members except these, the system's and the tracing ones.
     Except(Vec<String>),
 }
 
-/// A caller's own key; not shown by `Debug`, since keys are not logged.
+/// A caller's own key. `Debug` does not show it, because keys are not logged.
 #[derive(Clone, PartialEq, Eq)]
 struct KeyText(Box<str>);
 
@@ -30,7 +31,7 @@ impl fmt::Debug for KeyText {
     }
 }
 
-/// A policy that contradicts nothing: [`build`](Self::build) is the only way to one.
+/// A unique policy without contradictions; only [`build`](Self::build) makes one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UniquePolicy {
     dimensions: Dimensions,
@@ -49,14 +50,15 @@ pub struct UniquePolicy {
 }
 
 impl UniquePolicy {
-    /// Longest name in `args_keys`, `meta_keys` or `meta_except` of a policy that somebody sends, in bytes.
+    /// Longest name that a newly sent policy may have in `args_keys`, `meta_keys` or `meta_except`, in bytes.
     pub const NAME_BYTES_MAX: usize = 255;
 
-    /// As [`build`](Self::build), of a policy that is about to be admitted: its names have a bound, which those of policies that
-    /// are stored already need not keep.
+    /// Like [`build`](Self::build), for a policy that is about to be admitted: its names are bounded in
+    /// length. Policies that are already stored need not keep to that bound.
     ///
     /// # Errors
-    /// As [`build`](Self::build), and with the pointer of a name that is longer than [`NAME_BYTES_MAX`](Self::NAME_BYTES_MAX).
+    /// Those of [`build`](Self::build), and the pointer of a name longer than
+    /// [`NAME_BYTES_MAX`](Self::NAME_BYTES_MAX).
     pub fn build_new(spec: &PolicySpec, pointer: &str) -> Result<Self, Invalid> {
         let policy = Self::build(spec, pointer)?;
         let named = [
@@ -76,10 +78,11 @@ impl UniquePolicy {
         Ok(policy)
     }
 
-    /// Checks a policy as it was sent. `pointer` is where it stands in the job, e.g. `/options/unique`.
+    /// Checks a policy as it was sent. `pointer` is its place in the job, e.g. `/options/unique`.
     ///
     /// # Errors
-    /// `invalid_request` with the pointer of the first member that is unknown, out of bounds or contradicts another.
+    /// `invalid_request` with the pointer of the first member that is unknown, out of bounds or contradicts
+    /// another.
     pub fn build(spec: &PolicySpec, pointer: &str) -> Result<Self, Invalid> {
         let at = Place(pointer);
         let key = read_key(spec, at)?;
@@ -133,13 +136,13 @@ impl UniquePolicy {
         }
     }
 
-    /// The same policy with another strategy, unless the two contradict each other.
+    /// The same policy with another conflict strategy; `None` if the two contradict each other.
     pub fn with_on_conflict(&self, on_conflict: OnConflict) -> Option<Self> {
         let other = Self { on_conflict, ..self.clone() };
         other.contradiction().is_none().then_some(other)
     }
 
-    /// Whether the two differ at most in the text of the caller's own key.
+    /// Whether the two policies differ at most in the text of the caller's own key.
     pub fn is_like(&self, other: &Self) -> bool {
         let Self {
             dimensions,
@@ -171,13 +174,13 @@ impl UniquePolicy {
             && *meta == other.meta
     }
 
-    /// The same policy with the sign `…` in place of the caller's own key, to be shown or remembered.
+    /// The same policy with `…` in place of the caller's own key, for showing or remembering.
     #[must_use]
     pub fn without_key_text(&self) -> Self {
         Self { key: self.key.as_ref().map(|_| KeyText("…".into())), ..self.clone() }
     }
 
-    /// The first of the rules between members that the policy breaks.
+    /// The first rule between members that the policy breaks.
     fn contradiction(&self) -> Option<(Member, &'static str)> {
         if self.scope == Scope::Global && self.key.is_none() {
             return Some((
@@ -220,7 +223,7 @@ impl UniquePolicy {
         }
     }
 
-    /// The policy written out in full: [`build`](Self::build) makes the same policy of it again.
+    /// The policy spelled out in full: [`build`](Self::build) turns it back into the same policy.
     pub fn to_spec(&self) -> PolicySpec {
         let has = |dimension| self.dimensions.contains(dimension);
         let meta = has(Dimension::Meta).then_some(&self.meta);
@@ -249,32 +252,33 @@ impl UniquePolicy {
         }
     }
 
-    /// What the key is made of, besides a caller's own [key](Self::key_text).
+    /// Dimensions of the key, apart from a caller's own [key](Self::key_text).
     pub const fn dimensions(&self) -> Dimensions {
         self.dimensions
     }
 
-    /// Members of args that count, in NFC and canonical order; empty when all do.
+    /// Members of args that count, in NFC and in canonical order; empty when all of args count.
     pub fn args_keys(&self) -> &[String] {
         &self.args_keys
     }
 
-    /// Members of meta that count, when meta does.
+    /// Members of meta that count, if meta is a dimension at all.
     pub const fn meta_part(&self) -> &MetaPart {
         &self.meta
     }
 
-    /// The caller's own key. Not to be logged.
+    /// The caller's own key. Must not be logged.
     pub fn key_text(&self) -> Option<&str> {
         self.key.as_ref().map(|key| &*key.0)
     }
 
-    /// Who shares the caller's own key.
+    /// Which jobs share the caller's own key.
     pub const fn scope(&self) -> Scope {
         self.scope
     }
 
-    /// How long a holder blocks; without it, for as long as it is in [`states`](Self::states).
+    /// How long a holder blocks; `None` when it blocks for as long as it is in one of
+    /// [`states`](Self::states).
     pub const fn period(&self) -> Option<Period> {
         self.period
     }
@@ -284,7 +288,7 @@ impl UniquePolicy {
         self.period_from
     }
 
-    /// Holders in these states block.
+    /// Holders block while they are in one of these states.
     pub const fn states(&self) -> StateSet {
         self.states
     }
@@ -299,12 +303,12 @@ impl UniquePolicy {
         self.when_active
     }
 
-    /// What happens to a duplicate.
+    /// How a duplicate is handled.
     pub const fn on_conflict(&self) -> OnConflict {
         self.on_conflict
     }
 
-    /// What the same key with other content means.
+    /// How an offer with the same key but other content is handled.
     pub const fn on_mismatch(&self) -> OnMismatch {
         self.on_mismatch
     }
@@ -315,7 +319,7 @@ impl UniquePolicy {
     }
 }
 
-/// Where a policy stands in the job.
+/// JSON pointer of the policy within the job.
 #[derive(Clone, Copy)]
 struct Place<'a>(&'a str);
 
@@ -325,7 +329,7 @@ impl Place<'_> {
     }
 }
 
-/// Which member of a policy breaks a rule.
+/// The member of a policy that breaks a rule.
 enum Member {
     Of(&'static str),
     State(State),
@@ -482,7 +486,7 @@ fn read_states(spec: &PolicySpec, at: Place<'_>) -> Result<StateSet, Invalid> {
     names.iter().enumerate().map(read).collect()
 }
 
-/// Choices as a sentence lists them.
+/// Joins choices with commas, for a sentence.
 pub(super) fn listed<T: fmt::Display>(choices: &[T]) -> String {
     choices.iter().map(T::to_string).collect::<Vec<_>>().join(", ")
 }

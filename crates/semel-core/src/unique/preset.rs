@@ -1,5 +1,5 @@
-//! Policies by one word. This is the one place that says what a word stands for: requests, templates and the library
-//! all ask here.
+//! Policies named by one word. This is the only place that defines what each word stands for: requests,
+//! templates and the library all ask here.
 
 use std::fmt;
 
@@ -8,47 +8,48 @@ use crate::lease::own_or;
 use crate::limits::VISIBILITY_DEFAULT_MS;
 use crate::state::State;
 
-/// A policy's name (SEMANTICS 6).
+/// A named policy (SEMANTICS 6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Preset {
-    /// The same work, whatever became of it, is never taken again: type, version and all args, all eight states, no
-    /// period, rejected, not disclosed.
+    /// The same work is never accepted again, whatever became of it: type, version and all args, all eight
+    /// states, no period, `reject`, not disclosed.
     Strict,
-    /// As strict, of type, version and the caller's own key, which must be there.
+    /// Like `strict`, but on type, version and the caller's own key, which is required.
     CallerProvided,
-    /// No policy; a caller's own key still makes one.
+    /// No policy, though a key of the caller's own still makes one.
     AlwaysUnique,
-    /// One logical job queued or executing: type, queue, args and all user meta, ignored while the job is unfinished. Its
-    /// period is the caller's to say; else it is as long as a lease on the job.
+    /// One logical job queued or executing: type, queue, args and all user meta, with `ignore` while the job
+    /// is unfinished. The caller may set the period; otherwise it is as long as a lease on the job.
     Content,
-    /// The caller's own key, which must be there; a duplicate is answered with the job that is queued or executing.
+    /// The caller's own key, which is required; the answer to a duplicate is the job that is queued or
+    /// executing.
     Skip,
 }
 
-/// What of a job a policy by one word is made of.
+/// The parts of a job that a preset builds its policy from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Given<'a> {
     /// The request's own key.
     pub key: Option<&'a str>,
-    /// Whether the job has a template's version, which counts then.
+    /// Whether the job has a template's version, which then counts.
     pub has_version: bool,
-    /// How long a lease on the job lasts, in milliseconds; 0 when it does not say.
+    /// How long a lease on the job lasts, in milliseconds; 0 when the job does not say.
     pub visibility_ms: u32,
 }
 
-/// The preset is made of a key, and there is none.
+/// The preset requires a key, and the request has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MissingKey(pub Preset);
 
 impl Preset {
-    /// All of them.
+    /// Every preset.
     pub const ALL: [Self; 5] =
         [Self::Strict, Self::CallerProvided, Self::AlwaysUnique, Self::Content, Self::Skip];
 
     /// The identity strategies of tasks, which a template may name in any case.
     pub const STRATEGIES: [Self; 3] = [Self::Strict, Self::CallerProvided, Self::AlwaysUnique];
 
-    /// The word.
+    /// The preset's word.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Strict => "strict",
@@ -59,21 +60,21 @@ impl Preset {
         }
     }
 
-    /// The preset of that word, case-sensitive.
+    /// The preset with that word, case-sensitive.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|preset| preset.name() == name)
     }
 
-    /// The identity strategy of that word, in any case, with or without its underscores.
+    /// The identity strategy with that word, in any case, with or without its underscores.
     pub fn strategy(text: &str) -> Option<Self> {
         let letters = |text: &str| text.replace('_', "").to_ascii_lowercase();
         Self::STRATEGIES.into_iter().find(|preset| letters(preset.name()) == letters(text))
     }
 
-    /// The policy it stands for; none for `always_unique`. Only those look at a key that are made of one.
+    /// The policy it stands for; `None` for `always_unique`. Only the presets that require a key look at it.
     ///
     /// # Errors
-    /// [`MissingKey`] when it is made of a key and there is none.
+    /// [`MissingKey`] when the preset requires a key and there is none.
     pub fn spec(self, given: &Given<'_>) -> Result<Option<PolicySpec>, MissingKey> {
         let has_version = given.has_version;
         let own = || given.key.map(str::to_owned).map(Some).ok_or(MissingKey(self));

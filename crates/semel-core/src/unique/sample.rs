@@ -1,5 +1,5 @@
-//! What a policy does with the jobs that really come: seen from a bounded sample of one type's jobs, of which only digests of
-//! members are kept, no values. Nothing is refused for it.
+//! What a policy does with the jobs that actually arrive, judged from a bounded sample of one type's jobs.
+//! Only digests of members are kept, no values. Nothing is refused because of it.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
@@ -16,40 +16,40 @@ mod finding;
 
 pub use self::finding::Finding;
 
-/// Jobs of a type that are kept; the oldest go first.
+/// Most jobs of a type that are kept; the oldest are dropped first.
 pub const SAMPLE_JOBS_MAX: usize = 128;
-/// Members of a type's jobs that are looked at; of more, the first that were met.
+/// Most members of a type's jobs that are looked at: the first ones met.
 pub const SAMPLE_MEMBERS_MAX: usize = 32;
 /// Longest pointer of a member that is looked at, in bytes.
 const POINTER_BYTES_MAX: usize = 256;
-/// Jobs without which nothing is said of whether a policy matches.
+/// Fewest sampled jobs for a verdict on whether a policy ever matches.
 const JOBS_MIN: usize = 20;
-/// A member differs in nearly every job from this share of them on, in percent.
+/// Share of distinct values from which a member counts as differing in nearly every job, in percent.
 const DIFFERS_PERCENT: usize = 95;
-/// A policy never matches while no more of the jobs than this were duplicates, in percent.
+/// Highest share of duplicates at which a policy counts as never matching, in percent.
 const MATCHES_PERCENT: usize = 1;
-/// Suppressed duplicates that differ in a member without which nothing is said of it.
+/// Fewest suppressed duplicates that must differ in a member before it is reported.
 const DIFFERING_MIN: usize = 5;
 
-/// What became of a job that was offered, as far as its policy goes.
+/// What became of an offered job, as far as its policy is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Met {
-    /// Nobody blocked it.
+    /// No job blocked it.
     Nobody,
-    /// It was turned away for another, and what it asked for is done by nobody else.
+    /// It was turned away because of another job, and no other job does the work it asked for.
     Suppressed,
-    /// Another blocked it, and its args were not lost: it took the other's place, or became a part of it.
+    /// Another job blocked it, but its args were not lost: it replaced that job, or became part of it.
     Absorbed,
 }
 
-/// An offered job as it is sampled.
+/// An offered job as the sample records it.
 #[derive(Clone, Debug)]
 pub struct Observed {
     /// The policy without the caller's own key, which differs from job to job.
     policy: UniquePolicy,
     key: UniqueKey,
     members: Vec<Seen>,
-    /// What counts besides members.
+    /// Digest of what counts towards the key besides members.
     rest: u64,
 }
 
@@ -61,8 +61,8 @@ struct Seen {
 }
 
 impl Observed {
-    /// Looks at a job: at the members of the one object that its args are, else at their elements, and at those of its meta.
-    /// What is sensitive, or has something sensitive inside, is not looked at.
+    /// Observes a job: the members of args if args are a single object, else the elements of args; and the
+    /// members of meta. A value that is sensitive, or contains something sensitive, is not looked at.
     pub fn of(
         policy: &UniquePolicy,
         key: UniqueKey,
@@ -120,7 +120,7 @@ fn is_among(names: &[String], name: &str) -> bool {
     names.iter().any(|its| *its == name)
 }
 
-/// Enough of a value's digest to tell it from a few hundred others.
+/// A short digest, enough to tell a value from a few hundred others.
 fn short(value: &Json<'_>) -> u64 {
     let [a, b, c, d, e, f, g, h, ..] = digest(value);
     u64::from_be_bytes([a, b, c, d, e, f, g, h])
@@ -131,7 +131,7 @@ fn short(value: &Json<'_>) -> u64 {
 pub struct Sample {
     policy: Option<UniquePolicy>,
     members: Vec<Member>,
-    /// The oldest first.
+    /// Oldest first.
     taken: VecDeque<Taken>,
 }
 
@@ -144,7 +144,7 @@ struct Member {
 #[derive(Clone, Debug)]
 struct Taken {
     key: UniqueKey,
-    /// Of the members that it has, by their numbers.
+    /// Digests of the members that the job has, by member number.
     digests: Vec<(u8, u64)>,
     rest: u64,
     met: Met,
@@ -157,7 +157,7 @@ impl Taken {
 }
 
 impl Sample {
-    /// Takes a job in. A policy that is another than before begins the sample anew.
+    /// Adds a job. A policy other than before restarts the sample.
     pub fn take(&mut self, observed: Observed, met: Met) {
         if self.policy.as_ref() != Some(&observed.policy) {
             *self = Self { policy: Some(observed.policy), ..Self::default() };
@@ -183,17 +183,17 @@ impl Sample {
         self.taken.push_back(Taken { key: observed.key, digests, rest: observed.rest, met });
     }
 
-    /// Jobs that are in it.
+    /// Number of jobs in the sample.
     pub fn jobs(&self) -> usize {
         self.taken.len()
     }
 
-    /// How many of them were blocked by another.
+    /// Number of sampled jobs that were blocked by another.
     pub fn duplicates(&self) -> usize {
         self.taken.iter().filter(|taken| taken.met != Met::Nobody).count()
     }
 
-    /// What there is to think about.
+    /// The findings about the policy.
     pub fn findings(&self) -> Vec<Finding> {
         let mut findings: Vec<Finding> = self.policy.iter().flat_map(advice).map(Finding::Open).collect();
         if self.taken.len() >= JOBS_MIN && self.duplicates() * 100 <= self.taken.len() * MATCHES_PERCENT {
@@ -230,7 +230,8 @@ impl Sample {
         Some(Finding::NeverMatches { pointer: member.pointer.clone(), differing, of, alike_without })
     }
 
-    /// Each suppressed duplicate is held against the first job of its key that the sample has.
+    /// Compares each suppressed duplicate with the job that held its key: the last sampled one that was not
+    /// suppressed, else the first one sampled.
     fn over_broad(&self) -> Vec<Finding> {
         let mut first: Map<UniqueKey, &Taken> = Map::default();
         let mut differing = vec![0_usize; self.members.len()];
@@ -247,7 +248,7 @@ impl Sample {
                             *count += usize::from(taken.digest(at) != place.get().digest(at));
                         }
                     } else {
-                        // The key was free, or is this one's now.
+                        // The key was free, or this job has taken it over.
                         place.insert(taken);
                     }
                 }
@@ -274,7 +275,7 @@ mod tests {
     use super::super::spec::PolicySpec;
     use super::*;
 
-    /// A policy over a type's jobs.
+    /// A policy applied to a type's jobs.
     struct Offered {
         policy: UniquePolicy,
         sample: Sample,
@@ -304,7 +305,7 @@ mod tests {
         PolicySpec { args_keys: None, ..keys(&[]) }
     }
 
-    /// A time of sending in the args: the order comes three times, and is three jobs.
+    /// With the time of sending in the args, each order comes three times and counts as three jobs.
     #[test]
     fn a_member_that_always_differs_is_named_with_its_rate() {
         let mut offered = Offered::by(&all_args());
@@ -330,7 +331,7 @@ mod tests {
         assert_eq!(few.sample.findings(), []);
         few.offer("[{\"n\":-1}]", &[], Met::Nobody);
         assert_eq!(few.sample.findings().len(), 1, "one more is enough");
-        // One duplicate in twenty, of the same args.
+        // One duplicate in twenty, with the same args.
         let mut matching = Offered::by(&all_args());
         for number in 0..100 {
             matching.offer(&format!("[{{\"n\":{number}}}]"), &[], Met::Nobody);
@@ -339,7 +340,7 @@ mod tests {
             }
         }
         assert_eq!(matching.sample.findings(), []);
-        // What does not count may differ as it likes.
+        // A member that does not count may differ freely.
         let mut counted = Offered::by(&keys(&["user"]));
         for number in 0..100 {
             counted.offer(&format!("[{{\"user\":{},\"at\":{number}}}]", number % 50), &[], Met::Nobody);
@@ -358,7 +359,7 @@ mod tests {
         let expected = Finding::OverBroad { pointer: "/args/0/amount".to_owned(), differing: 6, of: 11 };
         assert_eq!(offered.sample.findings(), std::slice::from_ref(&expected));
         assert!(expected.text().contains("6 of 11"), "{}", expected.text());
-        // Newer args that take the older ones' place are not lost.
+        // Newer args that replace the older ones are not lost.
         let mut replacing = Offered::by(&keys(&["user"]));
         for number in 0..12 {
             let met = if number == 0 { Met::Nobody } else { Met::Absorbed };
@@ -379,7 +380,7 @@ mod tests {
         assert_eq!(offered.sample.findings().len(), 1);
     }
 
-    /// Of a hundred jobs, both members of which count.
+    /// A hundred jobs with two members, both of which count.
     #[test]
     fn a_member_is_named_from_ninety_five_values_on_and_none_from_two_duplicates_on() {
         let named = |values: usize, duplicates: usize| {
@@ -393,7 +394,7 @@ mod tests {
         assert_eq!([named(100, 1), named(100, 2)], [2, 0]);
     }
 
-    /// A key of the caller's own says nothing of args: so they may well differ.
+    /// A caller's own key is independent of args, so they may differ.
     #[test]
     fn a_callers_key_over_other_args_is_over_broad() {
         let mut sample = Sample::default();
@@ -428,7 +429,7 @@ mod tests {
         assert_eq!(offered.sample.findings(), []);
     }
 
-    /// Whatever is sent: no more jobs, no more members, no long names, and no value.
+    /// Whatever is sent: no more jobs, members or name length than the bounds, and no values.
     #[test]
     fn a_sample_is_bounded_and_keeps_no_values() {
         let mut offered = Offered::by(&all_args());

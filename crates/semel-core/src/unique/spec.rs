@@ -1,13 +1,13 @@
-//! A policy as it was sent.
+//! A unique policy as it was sent.
 
 use super::choice::Dimension;
 
-/// A unique policy as it was sent, its spellings already normalised; nothing in it is checked.
+/// A unique policy as it was sent: spellings are normalised, but nothing is checked.
 ///
-/// May carry the caller's own key, so it is not to be logged above DEBUG.
+/// It may hold the caller's own key, so it must not be logged above DEBUG.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PolicySpec {
-    /// Dimensions of the key. Without it and without `key`: the type alone.
+    /// Dimensions of the key. With neither this nor `key`, only the type counts.
     pub keys: Option<Vec<String>>,
     /// Members of args that count.
     pub args_keys: Option<Vec<String>>,
@@ -19,11 +19,11 @@ pub struct PolicySpec {
     pub key: Option<String>,
     /// `type` or `global`.
     pub scope: Option<String>,
-    /// Whether the version of the job's template counts, besides what `keys` lists.
+    /// Whether the version of the job's template counts, in addition to what `keys` lists.
     pub with_version: bool,
     /// An ISO 8601 duration.
     pub period: Option<String>,
-    /// The same in milliseconds.
+    /// The period in milliseconds, instead of `period`.
     pub period_ms: Option<u64>,
     /// `created`, `finished` or `last_duplicate`.
     pub period_from: Option<String>,
@@ -42,9 +42,10 @@ pub struct PolicySpec {
 }
 
 impl PolicySpec {
-    /// This policy on top of another, such as a preset's: members given here win. Either way of writing the period wins
-    /// over both of the other's, either of `meta_keys` and `meta_except` likewise. A caller's own key and the members
-    /// that say what a key is made of are each the whole identity, so that either given here takes the place of both.
+    /// This policy laid over another, such as a preset: members given here win. Either spelling of the period
+    /// replaces both of the preset's, and so does either of `meta_keys` and `meta_except`. A caller's own key
+    /// and the members that choose dimensions are each the whole identity, so that giving either here
+    /// replaces both.
     #[must_use]
     pub fn over(self, preset: Self) -> Self {
         let has_period = self.period.is_some() || self.period_ms.is_some();
@@ -52,7 +53,7 @@ impl PolicySpec {
         let preset = if self.key.is_some() {
             Self { keys: None, args_keys: None, meta_keys: None, meta_except: None, ..preset }
         } else if let Some(keys) = &self.keys {
-            // What the preset says of args and of meta is said of dimensions that may be no longer there.
+            // The preset's members for args and meta may belong to dimensions that `keys` no longer lists.
             let has = |dimension: Dimension| keys.iter().any(|key| key == dimension.name());
             Self {
                 key: None,

@@ -1,7 +1,10 @@
-//! Which addresses a delivery may never go to.
+//! Addresses that webhook deliveries may not go to.
 
-/// Why nothing is delivered to an IPv4 address, unless the operator allows it: it is not one of the public internet, so a
-/// subscription could make the server speak to its own network. `None` for a public address.
+/// Why an IPv4 address is refused as a delivery target unless the operator allows it, or `None` for a public
+/// address.
+///
+/// A delivery to an address outside the public internet would let a subscription make the server
+/// talk to its own network.
 pub const fn forbidden_v4([a, b, c, _]: [u8; 4]) -> Option<&'static str> {
     match (a, b, c) {
         (0, ..) => Some("unspecified"),
@@ -9,7 +12,7 @@ pub const fn forbidden_v4([a, b, c, _]: [u8; 4]) -> Option<&'static str> {
         (10, ..) | (192, 168, _) => Some("private"),
         (172, 16..=31, _) => Some("private"),
         (100, 64..=127, _) => Some("shared by a carrier"),
-        // Cloud providers answer with credentials here.
+        // Cloud providers serve credentials at this address.
         (169, 254, _) => Some("link-local"),
         (192, 0, 0) => Some("reserved"),
         (192, 0, 2) | (198, 51, 100) | (203, 0, 113) => Some("for documentation"),
@@ -21,9 +24,9 @@ pub const fn forbidden_v4([a, b, c, _]: [u8; 4]) -> Option<&'static str> {
     }
 }
 
-/// The same for an IPv6 address, by its eight groups.
+/// The IPv6 counterpart of [`forbidden_v4`], on the address's eight groups.
 pub fn forbidden_v6(segments: [u16; 8]) -> Option<&'static str> {
-    // Forms that carry an IPv4 address go where that one goes.
+    // An IPv6 form that embeds an IPv4 address leads to that IPv4 address.
     let inner = |high: u16, low: u16| {
         let ([a, b], [c, d]) = (high.to_be_bytes(), low.to_be_bytes());
         [a, b, c, d]
@@ -44,7 +47,7 @@ pub fn forbidden_v6(segments: [u16; 8]) -> Option<&'static str> {
         [first, ..] if first & 0xffc0 == 0xfe80 => Some("link-local"),
         [first, ..] if first & 0xffc0 == 0xfec0 => Some("private"),
         [first, ..] if first & 0xff00 == 0xff00 => Some("multicast"),
-        // What is not handed out is not the internet.
+        // Address space that is not allocated is not the public internet.
         [first, ..] if first & 0xe000 != 0x2000 => Some("reserved"),
         _ => None,
     }
@@ -85,7 +88,7 @@ mod tests {
         for (first, last, why) in PRIVATE {
             assert_eq!((v4(first), v4(last)), (Some(why), Some(why)), "{first}");
         }
-        // What stands beside them is public.
+        // The neighbours of these ranges are public.
         for text in [
             "1.0.0.0",
             "9.255.255.255",
@@ -110,7 +113,7 @@ mod tests {
         }
     }
 
-    /// Whatever an IPv4 address is dressed as: mapped, compatible, translated (NAT64), tunnelled (6to4).
+    /// Every IPv6 form of an IPv4 address: mapped, compatible, translated (NAT64), tunnelled (6to4).
     #[test]
     fn no_dress_makes_an_address_public() {
         for (first, last, _) in PRIVATE {
@@ -127,7 +130,8 @@ mod tests {
                 }
             }
         }
-        // A public one is reached as itself, but for NAT64, by which hosts without IPv4 reach it.
+        // A public IPv4 address must be written as itself. The exception is NAT64, which hosts without IPv4
+        // need.
         assert_eq!(v6("64:ff9b::8.8.8.8"), None);
         for text in ["::ffff:8.8.8.8", "::8.8.8.8", "2002:808:808::1", "2001:0:808:808::1", "64:ff9b:1::1"] {
             assert!(v6(text).is_some(), "{text}");

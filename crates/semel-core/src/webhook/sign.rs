@@ -1,19 +1,20 @@
-//! How a delivery is signed.
+//! Signatures of webhook deliveries.
 
 use sha2::{Digest, Sha256};
 
 use crate::hex;
 
-/// How many bytes a block of SHA-256 has: what HMAC pads a secret to.
+/// Block size of SHA-256 in bytes, to which HMAC pads the secret.
 const BLOCK: usize = 64;
 
-/// The text of the signature header of a delivery: `sha256=` and the HMAC-SHA256 of `timestamp.body`, in hexadecimal.
+/// The value of a delivery's signature header: `sha256=` followed by the HMAC-SHA256 of `timestamp.body` in
+/// hexadecimal.
 pub fn signature(secret: &str, timestamp: i64, body: &[u8]) -> String {
     let code = hmac(secret.as_bytes(), &[timestamp.to_string().as_bytes(), b".", body]);
     format!("sha256={}", hex::text(&code))
 }
 
-/// HMAC-SHA256 (RFC 2104) of the parts, one after the other.
+/// HMAC-SHA256 (RFC 2104) of the concatenated parts.
 fn hmac(secret: &[u8], parts: &[&[u8]]) -> [u8; 32] {
     let mut key = [0; BLOCK];
     if secret.len() > BLOCK {
@@ -53,7 +54,7 @@ mod tests {
         assert_ne!(signature("s", 1, b"x"), signature("s", 11, b""), "the parts cannot run together");
     }
 
-    /// As others compute it: the code of `timestamp.body`.
+    /// A receiver computes the same code from `timestamp.body`.
     #[test]
     fn what_is_signed_is_the_time_a_dot_and_the_body() {
         let whole = hex::text(&hmac(b"s3cret", &[b"1700000000.{}"]));

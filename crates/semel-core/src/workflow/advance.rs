@@ -1,4 +1,5 @@
-//! How a workflow goes on: whose parents have ended, what is offered, what is given up, and when all is over.
+//! How a workflow advances: which steps' parents have ended, which jobs are offered, which steps are given
+//! up, and when the workflow is over.
 
 use bytes::Bytes;
 
@@ -17,10 +18,10 @@ use super::plan::Plan;
 use super::record::{Status, Step, StepError, StepStatus, When, Workflow};
 use super::{Which, last_failure, omitted, status_of};
 
-/// Why a step failed whose job found no room.
+/// Error code of a step whose job found no room in its queue.
 pub(super) const QUEUE_FULL: &str = "queue_full";
 
-/// Why a step failed that would have to wait where as many wait as may, and what to do.
+/// Error code and message of a step that would have to wait for a job that has as many waiters as it may.
 const TOO_MANY_WAITERS: (&str, &str) = (
     "too_many_waiters",
     "too many wait for the end of the job that holds the unique key already: let it end, or cancel workflows that wait",
@@ -29,11 +30,11 @@ const TOO_MANY_WAITERS: (&str, &str) = (
 /// What is to happen to a waiting step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Turn {
-    /// Its job is offered.
+    /// The step's job is offered.
     Offer,
-    /// A step it waits for did not end as it must: it will never be offered.
+    /// A step that it waits for did not end as required: it will never be offered.
     GiveUp(StepStatus),
-    /// It waits on.
+    /// The step keeps waiting.
     Wait,
 }
 
@@ -52,14 +53,15 @@ fn turn(workflow: &Workflow, step: &Step) -> Turn {
     }
 }
 
-/// How often one decision looks again at what steps that have just been offered let go. A step that stands for a job
-/// which has ended is over at once, and each such look needs a few loads of its own, in the middle of everybody's
-/// decisions; so a long line of them goes on in decisions of their own.
+/// How many times one decision looks again at the steps that its own offers have released.
+///
+/// A step is over at once if it stands for a job that has ended. Each further look needs a few loads of its
+/// own while other decisions wait, so a long chain of such steps continues in decisions of its own.
 const ROUNDS_MAX: usize = 8;
 
-/// Offers and gives up whatever is to be, until nothing more is, or it would be too much at once: then the workflow is
-/// due. Ends the workflow when all its steps have ended. Of a workflow that is being created the jobs are in its plan,
-/// of any other in the steps' documents.
+/// Offers and gives up steps until nothing is left to do, or until it would be too much for one decision:
+/// then the workflow becomes due. Ends the workflow when all its steps have ended. While a workflow is being
+/// created its jobs are in its plan; afterwards they are in the steps' documents.
 pub(super) fn advance(
     draft: &mut Draft,
     which: Which<'_>,
@@ -81,7 +83,7 @@ pub(super) fn advance(
         }
         rounds += 1;
         for at in ready {
-            // Going on finds what else is missing, in one go.
+            // Going on finds everything else that is missing in one pass.
             let offered = offer(draft, which, workflow, at, plan);
             if offered.is_err() {
                 set_status(workflow, at, StepStatus::Running);
@@ -130,7 +132,8 @@ fn give_up(draft: &mut Draft, which: Which<'_>, workflow: &mut Workflow, plan: O
     }
 }
 
-/// What a step is given is looked up when it is offered; in a long chain the lists would be most of the document.
+/// Sets a step's status and drops its list of results. The results are looked up when the step is offered; in
+/// a long chain the lists would make up most of the document.
 fn set_status(workflow: &mut Workflow, at: usize, status: StepStatus) {
     if let Some(step) = workflow.steps.get_mut(at) {
         step.status = status;
@@ -176,7 +179,7 @@ fn offer(
         }
         Outcome::Existing(head) | Outcome::Amended(head) | Outcome::Repeated(head) => {
             if let (true, Some(results)) = (is_amended, results) {
-                // The job runs with this step's args, so with what this step is given.
+                // The job runs with this step's args, so it gets the results for this step.
                 draft.note(head.id, NoteKind::ParentResults, Some(results));
             }
             match waiting::add(draft, head.id, waiter())? {
@@ -219,7 +222,7 @@ fn offer(
         Outcome::QueueFull(_) => {
             refuse(workflow, at, QUEUE_FULL, "as many jobs wait in its queue as may".to_owned());
         }
-        // A step brings neither a key of its own nor an id.
+        // A step has neither an idempotency key nor an id of its own.
         Outcome::KeySpent | Outcome::IdTaken(_) | Outcome::Corrupt(_) => {
             refuse(workflow, at, "internal", "what is stored cannot be read".to_owned());
         }
@@ -239,12 +242,13 @@ fn bind(workflow: &mut Workflow, at: usize, head: &Head, is_own: bool) {
     }
 }
 
-/// A step fails without a job of its own.
+/// Fails a step without giving it a job.
 fn refuse(workflow: &mut Workflow, at: usize, code: &str, message: String) {
     refuse_for(workflow, at, code, message, None);
 }
 
-/// The same, because of another job. Its id is no part of the message: a tenant knows the job by another.
+/// Fails a step because of another job. The message must not contain that job's id: a tenant knows the job by
+/// another id.
 fn refuse_for(workflow: &mut Workflow, at: usize, code: &str, message: String, holder: Option<JobId>) {
     set_status(workflow, at, StepStatus::Failed);
     if let Some(step) = workflow.steps.get_mut(at) {
@@ -253,7 +257,7 @@ fn refuse_for(workflow: &mut Workflow, at: usize, code: &str, message: String, h
     }
 }
 
-/// A step ends as its job has ended.
+/// Ends a step the way its job has ended.
 pub(super) fn settle(
     draft: &mut Draft,
     which: Which<'_>,
@@ -270,7 +274,7 @@ pub(super) fn settle(
     if is_asked_for {
         let result = draft.full(ended.id)?.and_then(|(_, full)| full.note(NoteKind::Result).cloned());
         if let Some(result) = result {
-            // What no step can be given is not kept beside the job that has it.
+            // A result too long for any step to be given is not stored a second time: its job has it.
             let is_too_long = result.len() >= PARENT_RESULTS_BYTES_MAX;
             let result = if is_too_long { omitted(&ended.id.to_string()).into() } else { result };
             let bytes = u64::try_from(result.len()).ok();
@@ -294,13 +298,14 @@ pub(super) fn settle(
     if let Some(step) = workflow.steps.get_mut(at) {
         step.status = status;
         step.error = error;
-        // The job at the end of those that took each other's place.
+        // The last job of a chain of replacements.
         step.job = Some(ended.id.to_string());
     }
     Ok(())
 }
 
-/// What the steps before returned, as a JSON array: null for one that returned nothing or did not end well.
+/// The results of the steps that this one asks for, as a JSON array: null for a step that returned nothing or
+/// did not end well.
 fn parent_results(
     draft: &mut Draft,
     which: Which<'_>,
@@ -318,7 +323,7 @@ fn parent_results(
         let step = workflow.steps.get(*other as usize).filter(|step| step.has_result);
         let fits = |bytes: usize| given + bytes < PARENT_RESULTS_BYTES_MAX;
         let known = step.and_then(|step| step.result_bytes).and_then(|bytes| usize::try_from(bytes).ok());
-        // What does not fit is not loaded: of many steps it would be more than a server has.
+        // What does not fit is not loaded: the results of many steps could exceed the server's memory.
         let result = match step {
             Some(_) if known.is_none_or(fits) => {
                 draft.document(&which.part(DocumentKind::StepResult, *other as usize))
@@ -333,7 +338,7 @@ fn parent_results(
                 given += result.text.len() + 1;
                 text.extend_from_slice(&result.text);
             }
-            // Too large to be handed on: the step's job has it.
+            // Too large to be passed on: the step's job has the result.
             (Ok(Some(_)), Some(step)) => text.extend_from_slice(omitted_of(step).as_bytes()),
             (Ok(None), Some(step)) if !known.is_none_or(fits) => {
                 text.extend_from_slice(omitted_of(step).as_bytes());
@@ -363,7 +368,7 @@ pub(super) fn drop_leftovers(draft: &mut Draft, which: Which<'_>, workflow: &mut
     }
 }
 
-/// The job of a step. Nobody but the workflow, whose version is looked at, writes to its document.
+/// The job of a step. Only the workflow, whose version is checked, writes to the step's document.
 fn load_offer(draft: &mut Draft, which: Which<'_>, at: usize) -> Result<Result<Offer, Corrupt>, Missing> {
     Ok(match draft.document(&which.part(DocumentKind::Step, at))? {
         Some(document) => deferred::decode(&document.text),
@@ -380,7 +385,7 @@ pub(super) fn drop_offer(draft: &mut Draft, which: Which<'_>, at: usize) {
 mod tests {
     use super::*;
 
-    /// The turn of a step behind two that are where the letters say, as they are stored.
+    /// The turn of a step after two parents whose stored statuses are the given letters.
     fn of(parents: [&str; 2], when: &str, is_callback: bool) -> Turn {
         let [a, b] = parents.map(|at| format!(r#"{{"id":"{at}","type":"a.b","s":"{at}"}}"#));
         let step = format!(
@@ -392,7 +397,8 @@ mod tests {
         turn(&workflow, &workflow.steps[2])
     }
 
-    /// A step is given up with the first that it needs; a callback, which counts all, when they have all ended.
+    /// A step is given up as soon as one that it needs has ended badly; a callback, which covers all, only
+    /// when all have ended.
     #[test]
     fn a_step_is_offered_or_given_up_by_how_those_before_it_ended() {
         let (skipped, cancelled) = (Turn::GiveUp(StepStatus::Skipped), Turn::GiveUp(StepStatus::Cancelled));

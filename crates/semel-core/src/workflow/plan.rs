@@ -1,4 +1,4 @@
-//! A workflow as somebody wants it: steps, and which of them wait for which.
+//! A workflow as its caller wants it: steps, and which of them wait for which.
 
 use crate::enqueue::Offer;
 use crate::error::Invalid;
@@ -11,45 +11,47 @@ use super::record::{Form, When};
 /// A workflow to be created.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Whose it is. All its jobs are its owner's too.
+    /// The tenant that owns the workflow and all its jobs.
     pub owner: Tenant,
     /// The caller's own id.
     pub id: Option<WorkflowId>,
-    /// Which of the three forms it was asked for in, or none of them.
+    /// The form in which it was requested: one of the three named forms, or a plain graph.
     pub form: Form,
-    /// Its name, for people.
+    /// The workflow's name, for people.
     pub name: Option<String>,
-    /// The steps, in the order they were named.
+    /// The steps, in the order in which the request names them.
     pub steps: Vec<PlannedStep>,
-    /// Digest of the whole request; present when the caller chose the id.
+    /// Digest of the whole request; present if the caller chose the id.
     pub digest: Option<[u8; 32]>,
 }
 
 /// A step to be created.
 #[derive(Clone, Debug)]
 pub struct PlannedStep {
-    /// Its name within the workflow.
+    /// The step's name within the workflow.
     pub id: String,
-    /// The steps it waits for, by number.
+    /// The numbers of the steps that it waits for.
     pub after: Vec<u32>,
-    /// How they must have ended.
+    /// How those steps must have ended.
     pub when: When,
-    /// The steps whose results its job is given, by number, in order.
+    /// The numbers of the steps whose results its job gets, in order.
     pub results: Vec<u32>,
-    /// Whether it is a callback, which counts among no jobs.
+    /// Whether it is a callback, which does not count among the workflow's jobs.
     pub is_callback: bool,
-    /// Where it stands in the request.
+    /// JSON pointer of the step in the request.
     pub pointer: String,
-    /// Its job.
+    /// The step's job.
     pub offer: Offer,
 }
 
 impl Plan {
-    /// Checks that it can be carried out: that it has steps, not too many, each with a name of its own, that not too many
-    /// wait for too many, and that none waits for one twice or for itself, through whichever others.
+    /// Checks that the plan can be carried out.
+    ///
+    /// It must have steps, but not too many, each with a unique name. The waits between them must not be too
+    /// many, and no step may wait for another twice or for itself, directly or through others.
     ///
     /// # Errors
-    /// `invalid_request` at the step's place, or that it is too large.
+    /// `invalid_request` at the step's pointer, or that the plan is too large.
     pub fn check(&self) -> Result<(), Invalid> {
         let count = self.steps.len();
         if count == 0 {
@@ -102,7 +104,7 @@ impl Plan {
         }
     }
 
-    /// Between two groups there are as many waits as the one has steps times those of the other.
+    /// Checks the size of all waits: between two groups there are as many as the product of their sizes.
     fn check_waits(&self) -> Result<(), Invalid> {
         let bytes = waits_bytes(&self.steps);
         if bytes <= WORKFLOW_WAITS_BYTES_MAX {
@@ -117,7 +119,7 @@ impl Plan {
         ))
     }
 
-    /// A step that can never begin.
+    /// Finds a step that can never start, because the waits form a cycle.
     fn in_a_circle(&self) -> Option<&PlannedStep> {
         let mut open: Vec<usize> = self.steps.iter().map(|step| step.after.len()).collect();
         let mut followers: Vec<Vec<usize>> = vec![Vec::new(); self.steps.len()];
@@ -141,20 +143,20 @@ impl Plan {
     }
 }
 
-/// How many bytes an answer takes for what each of the steps waits for: at most
-/// [so many](crate::limits::WORKFLOW_WAITS_BYTES_MAX) of a plan.
+/// Bytes that an answer takes to list what each step waits for: in a checked plan at most [this
+/// many](crate::limits::WORKFLOW_WAITS_BYTES_MAX).
 pub fn waits_bytes(steps: &[PlannedStep]) -> usize {
     let told: Vec<usize> = steps.iter().map(|step| told_bytes(&step.id)).collect();
     let waits = steps.iter().flat_map(|step| &step.after);
     waits.filter_map(|other| told.get(*other as usize)).sum()
 }
 
-/// The bytes of a name in a list of an answer.
+/// Bytes that a name takes in a JSON list of an answer.
 fn told_bytes(name: &str) -> usize {
     let told = |byte: u8| -> usize {
         match byte {
             b'"' | b'\\' => 2,
-            // Escaped by its number.
+            // Escaped by code point.
             0..=0x1f => 6,
             _ => 1,
         }
@@ -162,7 +164,7 @@ fn told_bytes(name: &str) -> usize {
     name.bytes().map(told).sum::<usize>() + "\"\",".len()
 }
 
-/// Whether a list of steps, of which there are so many, names one twice.
+/// Whether a list of step numbers below `count` names one twice.
 fn names_twice(list: &[u32], count: usize) -> bool {
     let mut is_named = vec![false; count];
     list.iter().any(|step| {

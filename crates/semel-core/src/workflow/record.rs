@@ -1,4 +1,4 @@
-//! A workflow as it is stored: one document, by its id.
+//! A workflow as it is stored: one document, under its id.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,8 @@ use crate::retention::purge_at;
 use crate::state::State;
 use crate::time::Timestamp;
 
-/// In which form a workflow was asked for. All are steps that wait for steps; the form is for people.
+/// The form in which a workflow was requested. All forms are steps that wait for steps; the distinction is
+/// for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Form {
@@ -21,7 +22,7 @@ pub enum Form {
     Group,
     /// All at once, with callbacks.
     Batch,
-    /// As its steps say.
+    /// As the dependencies of its steps say.
     Graph,
 }
 
@@ -37,16 +38,16 @@ impl Form {
     }
 }
 
-/// How the steps that a step waits for must have ended.
+/// How the parents of a step must have ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum When {
-    /// All of them well.
+    /// All of them successfully.
     #[default]
     Success,
-    /// All of them, and at least one badly.
+    /// All of them have ended, at least one of them badly.
     Failure,
-    /// All of them, however.
+    /// All of them have ended, in any way.
     Always,
 }
 
@@ -56,17 +57,17 @@ impl When {
     }
 }
 
-/// Where a workflow is in its life (OJS workflows 8).
+/// The status of a workflow (OJS workflows 8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
     /// Some step has not ended.
     Running,
-    /// Every step ended well.
+    /// Every step has ended, none of them badly.
     Completed,
-    /// Every step has ended, and some badly.
+    /// Every step has ended, some of them badly.
     Failed,
-    /// Somebody cancelled it.
+    /// A caller cancelled the workflow.
     Cancelled,
 }
 
@@ -84,31 +85,31 @@ impl Status {
         }
     }
 
-    /// The status of that name.
+    /// The status with that name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|status| status.name() == name)
     }
 }
 
-/// Where a step is in its life.
+/// The status of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StepStatus {
-    /// Its job has not been offered: it waits for other steps.
+    /// Its job has not been offered: the step waits for others.
     #[serde(rename = "w")]
     Waiting,
-    /// It stands for a job that has not ended.
+    /// The step stands for a job that has not ended.
     #[serde(rename = "r")]
     Running,
-    /// Its job ended well.
+    /// Its job ended successfully.
     #[serde(rename = "c")]
     Completed,
-    /// Its job ended badly, or was refused.
+    /// Its job failed, or was refused.
     #[serde(rename = "f")]
     Failed,
-    /// Its job was cancelled, or a step it waits for did not end as it must, or the workflow was cancelled.
+    /// Its job was cancelled, or a step it waits for did not end as required, or the workflow was cancelled.
     #[serde(rename = "x")]
     Cancelled,
-    /// A callback whose occasion did not come.
+    /// A callback whose condition was not met.
     #[serde(rename = "s")]
     Skipped,
 }
@@ -126,12 +127,12 @@ impl StepStatus {
         }
     }
 
-    /// Whether nothing more will happen to it.
+    /// Whether the status is final.
     pub const fn is_over(self) -> bool {
         !matches!(self, Self::Waiting | Self::Running)
     }
 
-    /// Whether it ended in a way that those who need its success cannot go on from.
+    /// Whether steps that need this one's success cannot go on.
     pub const fn is_bad(self) -> bool {
         matches!(self, Self::Failed | Self::Cancelled)
     }
@@ -140,61 +141,62 @@ impl StepStatus {
 /// Why a step failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepError {
-    /// The code: that of its job's last failure, or of the refusal of its job.
+    /// The error code: that of its job's last failure, or of its job's refusal.
     pub code: String,
-    /// For people.
+    /// The message, for people.
     pub message: String,
-    /// The attempt it happened in; 0 when there was none.
+    /// The attempt in which it happened; 0 without an attempt.
     #[serde(default)]
     pub attempt: u32,
-    /// The job that stood in the way of the step's own, if it may be shown.
+    /// The job that blocked the step's own, if it may be shown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder: Option<String>,
 }
 
-/// A step.
+/// A step of a workflow.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
-    /// Its name within the workflow.
+    /// The step's name within the workflow.
     pub id: String,
-    /// The type of its job.
+    /// The type of the step's job.
     #[serde(rename = "type")]
     pub job_type: String,
-    /// The steps it waits for, by number.
+    /// The numbers of the steps that it waits for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub after: Vec<u32>,
-    /// How they must have ended.
+    /// How those steps must have ended.
     #[serde(default, skip_serializing_if = "When::is_default")]
     pub when: When,
-    /// The steps whose results its job is given; none any more when it has been offered or given up.
+    /// The numbers of the steps whose results its job gets; emptied once it has been offered or given up.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub results: Vec<u32>,
-    /// Whether it is a callback.
+    /// Whether the step is a callback.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_callback: bool,
-    /// Where it is.
+    /// The step's status.
     #[serde(rename = "s")]
     pub status: StepStatus,
-    /// The job it stands for, or stood for.
+    /// The job that the step stands for, or stood for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job: Option<String>,
-    /// Whether that job was created for this step; else it was there already, and goes on if the workflow is cancelled.
+    /// Whether that job was created for this step. If not, it existed before, and it goes on when the
+    /// workflow is cancelled.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_own: bool,
-    /// Why it failed.
+    /// Why the step failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<StepError>,
-    /// Whether its result is kept for later steps.
+    /// Whether the step's result is kept for later steps.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) has_result: bool,
-    /// How long that is, so that nobody loads what is too long to be handed on. Not known of what was kept by a program that
-    /// did not note it.
+    /// Length of that result, so that one too long to be passed on is not loaded. Unknown if it was stored by
+    /// a program that did not record it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) result_bytes: Option<u64>,
 }
 
 impl Step {
-    /// The job it stands for.
+    /// The job that the step stands for.
     pub fn job(&self) -> Option<JobId> {
         self.job.as_deref().and_then(|id| JobId::parse(id, "").ok())
     }
@@ -203,46 +205,46 @@ impl Step {
 /// A workflow.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Workflow {
-    /// In which form it was asked for.
+    /// The form in which it was requested.
     pub form: Form,
-    /// Its name, for people.
+    /// The workflow's name, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Where it is.
+    /// The workflow's status.
     pub status: Status,
-    /// The queue of the step named first, as stored: the one in which its own events are told.
+    /// The queue of the step named first, as stored: the workflow's own events are logged under it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) queue: Option<String>,
     /// When it was created, in microseconds since the epoch.
     pub created_at: i64,
-    /// When it ended.
+    /// When it ended, in microseconds since the epoch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<i64>,
-    /// When somebody is to look what of it can go on; only where one decision would have been too much.
+    /// When to look at what can go on; set only if that would have been too much for one decision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) resume_at: Option<i64>,
-    /// Digest of the request, when its caller chose the id.
+    /// Digest of the request, if its caller chose the id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) digest: Option<[u8; 32]>,
-    /// The job that is this workflow as a whole, as stored, if it is a task's.
+    /// If this is a task's workflow, the job that stands for it as a whole, as stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) task: Option<String>,
-    /// The steps, in the order they were named.
+    /// The steps, in the order in which the request named them.
     pub steps: Vec<Step>,
 }
 
 impl Workflow {
-    /// The job that is this workflow as a whole, as stored, if it is a task's.
+    /// If this is a task's workflow, the job that stands for it as a whole, as stored.
     pub fn task(&self) -> Option<JobId> {
         self.task.as_deref().and_then(|id| JobId::parse(id, "").ok())
     }
 
-    /// How many of its jobs (callbacks are none) are where `is` says.
+    /// Number of the workflow's jobs whose status matches `is`; callbacks do not count.
     pub fn count(&self, is: impl Fn(StepStatus) -> bool) -> usize {
         self.steps.iter().filter(|step| !step.is_callback && is(step.status)).count()
     }
 
-    /// What the log tells of it as a whole.
+    /// The event that logs something about the workflow as a whole.
     pub(super) fn event(&self, id: WorkflowId, kind: EventKind) -> Event {
         let took_us = self.finished_at.map_or(0, |at| at.saturating_sub(self.created_at));
         Event {
@@ -255,8 +257,8 @@ impl Workflow {
         }
     }
 
-    /// When it may be forgotten: as long after its end as a job that ended so. For a task that is its own job, else any of the
-    /// queue in which its events are told.
+    /// When the workflow may be forgotten: as long after its end as a job with the same end. For a task, that
+    /// is its own job; otherwise any job in the queue under which its events are logged.
     fn forget_at(&self, draft: &Draft) -> Option<Timestamp> {
         let ended = match self.status {
             Status::Running => return None,
@@ -264,7 +266,8 @@ impl Workflow {
             Status::Cancelled => State::Cancelled,
             Status::Failed => State::Discarded,
         };
-        // Whoever ends a task's workflow ends the task in the same decision, which is taken again where it was not loaded.
+        // The decision that ends a task's workflow also ends the task, and is taken again if the task was not
+        // loaded.
         let task = self.task().and_then(|task| draft.snapshot().peek(task)).map(|(head, _)| head);
         let queue = self.queue.as_deref().map_or_else(QueueName::default, QueueName::from_stored);
         let decided = match task {
@@ -274,17 +277,18 @@ impl Workflow {
         purge_at(ended, self.finished_at.map(Timestamp::from_micros)?, decided)
     }
 
-    /// The stored form, and when it is due, as it is when its last decision is taken.
+    /// The stored form, and when the workflow is due, as things are when its last decision is taken.
     pub(super) fn encode(&self, draft: &Draft) -> (Bytes, Option<Timestamp>) {
         let due = match self.status {
             Status::Running => self.resume_at.map(Timestamp::from_micros),
             Status::Completed | Status::Failed | Status::Cancelled => self.forget_at(draft),
         };
-        // Strings and numbers only: nothing here can fail to serialise.
+        // Only strings and numbers: serialising them cannot fail.
         (serde_json::to_vec(self).unwrap_or_default().into(), due)
     }
 
-    /// Where the workflow of that stored form is, without its steps, of which there may be many; `None` when it cannot be read.
+    /// Reads only the status from the stored form, not the steps, of which there may be many; `None` if it
+    /// cannot be read.
     pub(super) fn status_in(text: &[u8]) -> Option<Status> {
         #[derive(Deserialize)]
         struct Stored {

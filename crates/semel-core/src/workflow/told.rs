@@ -1,27 +1,29 @@
-//! What people are told of a step that goes on: which job stands for it, and in which word where that is.
+//! What people are told about a running step: which job stands for it, and its state in one word.
 
 use super::record::{Step, StepStatus, Workflow};
 use crate::draft::Map;
 use crate::ident::JobId;
 use crate::state::State;
 
-/// Whether another job may go on in the place of one in this state: whoever's place was taken is cancelled.
+/// Whether another job may go on in the place of one in this state: a job that was replaced is cancelled.
 pub const fn may_have_successor(state: State) -> bool {
     matches!(state, State::Cancelled)
 }
 
-/// The job that took the place of another, as far as people may be told: where they may not, the other still stands for its steps.
+/// The job that replaced another, if people may be told; otherwise the replaced job keeps standing for its
+/// steps.
 pub fn shown_successor(replaced_by: Option<JobId>, is_hidden: bool) -> Option<JobId> {
     replaced_by.filter(|_| !is_hidden)
 }
 
 impl Workflow {
-    /// The jobs of its steps that go on.
+    /// The jobs of its running steps.
     pub fn running_jobs(&self) -> Vec<JobId> {
         self.steps.iter().filter(|step| step.status == StepStatus::Running).filter_map(Step::job).collect()
     }
 
-    /// Has each step that goes on name the job that took the place of its own. What has ended keeps the job by which it did.
+    /// Makes each running step name the job that replaced its own. A step that has ended keeps the job it
+    /// ended with.
     pub fn name_successors(&mut self, successors: &Map<JobId, JobId>) {
         for step in self.steps.iter_mut().filter(|step| step.status == StepStatus::Running) {
             if let Some(next) = step.job().and_then(|job| successors.get(&job)) {
@@ -32,15 +34,15 @@ impl Workflow {
 }
 
 impl Step {
-    /// Where it is, in the specification's words, while the job that stands for it is in that state; none for a step that does not
-    /// go on, whose own status says it.
+    /// The state of a running step, in the specification's words, given the state of its job; `None` for a
+    /// step that is not running: its own status says it.
     pub fn state_word(&self, job: State) -> Option<&'static str> {
         if self.status != StepStatus::Running {
             return None;
         }
         Some(match job {
             State::Active => "active",
-            // One that has ended was read a moment after its workflow, which its end settles.
+            // A job that has ended was read just after its workflow, which its end settles.
             State::Scheduled
             | State::Available
             | State::Pending
@@ -70,7 +72,7 @@ mod tests {
         JobId::mint(Timestamp::from_millis(1_767_225_600_000), number, 7)
     }
 
-    /// A workflow with a step in each status, each with a job of its own; and one that runs without a job.
+    /// A workflow with one step in each status, each with its own job, plus one that runs without a job.
     fn workflow() -> Workflow {
         let step = |(number, (code, _)): (u64, (&str, StepStatus))| {
             format!(r#"{{"id":"{code}","type":"a.b","s":"{code}","job":"{}"}}"#, id(number))

@@ -16,7 +16,7 @@ use semel_core::unique::{
 
 use crate::{policy, spec};
 
-/// 2026-02-28T12:00:00Z: a month before it lie days that February does not have.
+/// 2026-02-28T12:00:00Z: the months before it have days that February lacks.
 pub(crate) const NOW: Timestamp = Timestamp::from_millis(1_772_280_000_000);
 const MINUTE: i64 = 60_000_000;
 
@@ -24,7 +24,7 @@ pub(crate) const fn ago(minutes: i64) -> Timestamp {
     Timestamp::from_micros(NOW.as_micros() - minutes * MINUTE)
 }
 
-/// A holder in `state`, created so many minutes ago; its row is its place in the tables.
+/// A holder in `state`, created `age` minutes ago; its row number is its place in the tables.
 pub(crate) fn head(row: u64, state: State, age: i64) -> Head {
     Head {
         id: JobId::mint(ago(age), row, 0),
@@ -139,7 +139,7 @@ fn a_window_ends_when_it_says() {
         Blocking::WindowOver { since: ago(939) }
     );
     assert_eq!(blocks(&active, &head(0, State::Available, 1), NOW), Blocking::OtherState);
-    // One that has expired is as good as discarded, and that is past its window.
+    // An expired holder counts as discarded, and a discarded one is past its window.
     let failed = policy(r#"{"period":"PT1H","while_active":true,"states":["retryable","discarded"]}"#);
     let expired = Head { expires_at: Some(NOW), ..head(0, State::Retryable, 999) };
     assert_eq!(blocks(&failed, &expired, NOW), Blocking::WindowOver { since: ago(939) });
@@ -156,7 +156,7 @@ fn all_the_runs_that_are_replaced_are_waited_for() {
     assert!(matches!(told, Admission::Replace { wait_until: Some(at), .. } if at == ago(-9)), "{told:?}");
 }
 
-/// Whether or not a store still has it.
+/// Whether or not a store still has the outlived holder.
 #[test]
 fn a_holder_that_another_outlives_is_not_renewed() {
     let sliding = policy(r#"{"period":"PT1H","period_from":"last_duplicate","states":["completed"]}"#);
@@ -192,7 +192,7 @@ fn each_anchor_starts_the_window_at_its_own_time() {
 fn the_strictest_word_on_disclosure_counts() {
     let hidden = Hold::new(StateSet::LIVE, PeriodFrom::Created, None, Disclose::Never);
     let open = head(0, State::Available, 1);
-    // Not the named one, but it blocks.
+    // Not the one that an answer names, but it blocks too.
     let closed = Head { hold: hidden, ..head(1, State::Available, 9) };
     let expired = Head { expires_at: Some(NOW), ..closed.clone() };
     let ignore = policy(r#"{"on_conflict":"ignore"}"#);
@@ -237,7 +237,7 @@ fn a_hold_is_small_and_its_bytes_are_read_back() {
     }
 }
 
-/// Its number is a part of the stored form: 0 is `c1`.
+/// The profile's number is part of the stored form: 0 is `c1`.
 #[test]
 fn a_key_of_an_unknown_profile_is_not_taken_for_one_of_ours() {
     let strict = policy(r#"{"states":["available","completed"]}"#).hold();
@@ -330,7 +330,7 @@ fn holders() -> impl Strategy<Value = Vec<Head>> {
     })
 }
 
-/// What a store gives when it need not give every holder: see `UniquePolicy::needs_all_holders`.
+/// What a store may give when it need not give every holder: see `UniquePolicy::needs_all_holders`.
 fn newest_of_each(holders: &[Head]) -> Vec<&Head> {
     let times: [fn(&Head) -> Timestamp; 3] = [
         |head| head.created_at,
@@ -347,7 +347,7 @@ fn newest_of_each(holders: &[Head]) -> Vec<&Head> {
     holders.iter().filter(is_needed).collect()
 }
 
-/// The kind of an answer: all but which of several blocking holders it names.
+/// The kind of an answer: everything except which of several blocking holders it names.
 pub(crate) fn kind(admission: &Admission) -> (u8, Option<(RejectReason, Disclose)>) {
     match admission {
         Admission::Create => (0, None),
@@ -394,7 +394,7 @@ proptest! {
         for holder in holders.iter().filter(|holder| acted_on.contains(&holder.id)) {
             prop_assert_eq!(holder.queue.name(), "mail");
         }
-        // It blocks nevertheless.
+        // The holder blocks nevertheless.
         let seen = admit(&policy, &holders, NOW, Sight::everything());
         prop_assert_eq!(admission == Admission::Create, seen == Admission::Create);
     }
@@ -470,8 +470,8 @@ proptest! {
     }
 }
 
-/// By the calendar alone the older one, ended 30 January in the evening, would hold until 28 February in the evening,
-/// and the newer one, ended 31 January in the morning, only until that morning.
+/// By the calendar alone the older holder, ended in the evening of 30 January, would hold until the evening
+/// of 28 February, and the newer one, ended in the morning of 31 January, only until that morning.
 #[test]
 fn a_month_s_end_does_not_let_an_older_holder_outlive_a_newer_one() {
     let month = policy(r#"{"period":"P1M","period_from":"finished","states":["completed"]}"#);

@@ -1,4 +1,4 @@
-//! The canonical form: blind to everything that does not change a value, and to nothing else.
+//! The canonical form ignores whatever does not change a value, and nothing else.
 
 use std::collections::BTreeSet;
 
@@ -60,7 +60,7 @@ fn members_are_sorted_at_every_level() {
         canonical(sample).unwrap(),
         r#"{"literals":[null,true,false],"numbers":[333333333.3333333,1e+30,4.5,0.002,1e-27],"string":"€$\u000f\nA'B\"\\\\\"/"}"#
     );
-    // U+FB00 is above the surrogates that write the smiley in UTF-16, and below it in UTF-8.
+    // U+FB00 sorts after the smiley in UTF-16 order, because of its surrogates, but before it in UTF-8 order.
     let names = r#"{"\ufb00":1,"\ud83d\ude00":2,"\u00f6":3,"1":4,"\r":5,"\u20ac":6}"#;
     assert_eq!(canonical(names).unwrap(), "{\"\\r\":5,\"1\":4,\"ö\":3,\"€\":6,\"😀\":2,\"ﬀ\":1}");
     let many: Vec<_> = (0..40).rev().map(|n| format!("\"n{n:02}\":{n}")).collect();
@@ -87,7 +87,7 @@ fn what_doubles_and_objects_cannot_tell_apart_is_refused_with_its_place() {
         canonical("[9007199254740991,-9007199254740991]").unwrap(),
         "[9007199254740991,-9007199254740991]"
     );
-    // Doubles by their own literal are rounded as RFC 8785 rounds them.
+    // Literals written as doubles are rounded the way RFC 8785 rounds them.
     assert_eq!(canonical("[9007199254740993.0,1e20]").unwrap(), "[9007199254740992,100000000000000000000]");
 }
 
@@ -117,14 +117,14 @@ fn differences_are_places_and_never_values() {
     assert_eq!(between(&format!("[{}0]", "0,".repeat(99_999)), "[]", 20).len(), 20);
 }
 
-/// Marks that normalisation has to sort: a megabyte must not take quadratic time.
+/// Normalisation has to sort these marks: a megabyte of them must not take quadratic time.
 #[test]
 fn a_megabyte_of_combining_marks_is_normalised() {
     let marks = format!("\"a{}\"", "\u{301}\u{316}\u{327}".repeat(170_000));
     assert!(canonical(&marks).unwrap().len() > 1_000_000);
 }
 
-/// A value and nothing of how it is written.
+/// A value, independent of how it is written.
 #[derive(Clone, Debug)]
 enum Value {
     Leaf(String),
@@ -133,7 +133,7 @@ enum Value {
     Object(Vec<(String, Value)>),
 }
 
-/// Short strings over characters that NFC, escaping and sorting care about.
+/// Short strings of characters that matter to NFC, escaping and sorting.
 fn word() -> impl Strategy<Value = String> {
     "[ab~/\"\\\\\n\u{1}\u{7f}é\u{e9}e\u{301}\u{327}\u{212b}\u{ac00}\u{1112}\u{1161}\u{ff00}\u{fb01}😀]{0,4}"
 }
@@ -159,7 +159,7 @@ fn write(value: &Value, style: u64, text: &mut String) {
     write_in(value, style, true, text);
 }
 
-/// As [`write`]; `is_free` says that strings may be written in another normalisation form.
+/// Like [`write`]; `is_free` means that strings may be written in another normalisation form.
 fn write_in(value: &Value, style: u64, is_free: bool, text: &mut String) {
     let style = style.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     let pick = style >> 33;
@@ -218,14 +218,14 @@ fn written(value: &Value, style: u64) -> String {
     text
 }
 
-/// As [`written`], with the very characters that its strings have.
+/// Like [`written`], with exactly the characters that its strings have.
 fn exactly(value: &Value, style: u64) -> String {
     let mut text = String::new();
     write_in(value, style, false, &mut text);
     text
 }
 
-/// Documents of any characters, and of numbers as people and programs write them.
+/// Documents of arbitrary characters, and of numbers as people and programs write them.
 fn document() -> impl Strategy<Value = Value> {
     let text = || {
         prop_oneof![
@@ -258,7 +258,7 @@ fn document() -> impl Strategy<Value = Value> {
     })
 }
 
-/// The value with its strings and names in NFC, which is to be the same value here and another to RFC 8785.
+/// The value with its strings and names in NFC: the same value to Semel, another one to RFC 8785.
 fn normal(value: &Value) -> Value {
     match value {
         Value::Leaf(leaf) => Value::Leaf(leaf.clone()),
@@ -270,8 +270,9 @@ fn normal(value: &Value) -> Value {
     }
 }
 
-/// Whether no key is made of a value in this form, though RFC 8785 has a text for it: of an integer that a double may round it
-/// has the rounded one, and of members with one name, where readers let them through at all, the last.
+/// Whether a value in this form is refused as part of a key although RFC 8785 has a text for it: for an
+/// integer that a double may round, RFC 8785 has the rounded one; for members with the same name, if readers
+/// accept them at all, the last.
 fn is_refused(value: &Value) -> bool {
     match value {
         Value::Leaf(leaf) => {
@@ -290,7 +291,7 @@ fn is_refused(value: &Value) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-    /// Byte for byte, but for what is refused here, and for NFC.
+    /// Byte for byte, except for what Semel refuses, and for NFC.
     #[test]
     fn the_canonical_form_is_that_of_another_writer(value in document(), style in any::<u64>(), other in any::<u64>()) {
         let normal = normal(&value);
@@ -298,7 +299,7 @@ proptest! {
             Err(refused) => prop_assert!(is_refused(&normal), "{refused:?}"),
             Ok(ours) => {
                 prop_assert!(!is_refused(&normal), "{ours}");
-                // It changes no string, so it is given those that are in NFC already, escaped as they are here.
+                // The other writer does not change strings, so it gets them in NFC, escaped as here.
                 let theirs: serde_json::Value = serde_json::from_str(&exactly(&normal, other)).unwrap();
                 prop_assert_eq!(ours, serde_json_canonicalizer::to_string(&theirs).unwrap());
             }
@@ -333,7 +334,7 @@ proptest! {
     fn no_text_breaks_the_reader(text in "[\\[\\]{}:,\"\\\\u0dd8e+.tn1 é-]{0,40}") {
         if let Ok(json) = Json::parse(&text, "") {
             let ours = json.canonical("");
-            // Another reader takes it too.
+            // Another reader accepts it too.
             let theirs = serde_json::from_str::<serde_json::Value>(&text);
             prop_assert!(theirs.is_ok() || ours.is_err(), "{text}");
         } else {

@@ -1,4 +1,5 @@
-//! Of too many holders those are enough that decide; and what a view carries of those that a store found.
+//! When a key has too many holders, the deciding ones are enough; and which of the holders a store found are
+//! in a view.
 
 use proptest::prelude::*;
 use semel_core::draft::{KeyRead, KeyView};
@@ -18,7 +19,7 @@ fn ids<'a>(heads: impl IntoIterator<Item = &'a Head>) -> Vec<JobId> {
     ids
 }
 
-/// Holders in one state, some of which expired unstarted: of such any may stand for any other.
+/// Holders in one state, some of which expired unstarted: any of those may stand for any other of them.
 fn alike() -> impl Strategy<Value = Vec<Head>> {
     prop::collection::vec((a_holder(), any::<bool>()), 1..40).prop_map(|found| {
         let state = found[0].0.state;
@@ -50,10 +51,10 @@ proptest! {
 
 type Change = fn(&mut Head);
 
-/// What is left of an older and a newer holder in `state`, changed so.
+/// What remains of an older and a newer holder in `state` after these changes.
 fn left(state: State, of_older: Change, of_newer: Change) -> Vec<u64> {
     let (mut older, mut newer) = (head(0, state, 9), head(1, state, 5));
-    // Neither has begun, unless it is said here.
+    // Neither has begun, unless a change says so.
     (older.attempt, newer.attempt) = (0, 0);
     of_older(&mut older);
     of_newer(&mut newer);
@@ -93,7 +94,7 @@ fn a_holder_stays_of_which_a_newer_one_says_less_of_one_thing() {
     for (what, state, of_older, of_newer) in cases {
         assert_eq!(left(state, of_older, of_newer), [0, 1], "{what}");
     }
-    // Nor does one stand for another that was created after it.
+    // Nor does a holder stand for another that was created after it.
     assert_eq!(left(State::Available, |older| older.created_at = ago(4), |_| {}), [0]);
 }
 
@@ -139,7 +140,7 @@ fn a_view_has_no_holder_whose_time_is_over_nor_one_that_another_outlives() {
     let whole = view(StateSet::ALL, &found);
     assert_eq!((whole.version, whole.states, whole.all, whole.too_many), (3, StateSet::ALL, true, false));
     assert_eq!(ids(&whole.holders), [found[2].0.id]);
-    // Who looks at live ones alone is given ended ones as they come.
+    // A view that covers only live holders keeps finished ones as they come.
     assert_eq!(ids(&view(StateSet::LIVE, &found).holders), ids([&found[1].0, &found[2].0]));
 }
 
@@ -150,7 +151,7 @@ fn a_view_of_too_many_holders_has_those_that_decide() {
     let (most, mut more) = (view(StateSet::LIVE, &live[1..]), view(StateSet::LIVE, &live));
     assert_eq!((most.holders.len(), most.too_many), (HOLDERS_PER_KEY_MAX, false));
     assert_eq!((ids(&more.holders), more.too_many), (vec![live[HOLDERS_PER_KEY_MAX].0.id], true));
-    // Once there were too many they stay so, however few are left.
+    // Once there were too many, the flag stays set, however few are left.
     more.reduce();
     assert_eq!((more.holders.len(), more.too_many), (1, true));
 }

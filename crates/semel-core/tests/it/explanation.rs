@@ -1,4 +1,4 @@
-//! What is said of policies and holders, to people.
+//! What people are told about policies and holders.
 
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ fn an_explanation_says_what_holds_and_what_frees() {
             holder.id
         )
     );
-    // By the policy's states, the hold ends with the job, or the rest of its window goes on.
+    // Depending on the policy's states, the hold ends with the job, or the rest of its window runs on.
     for (policy_text, rest) in [
         (r#"{"period":"PT5M","while_active":true}"#, ""),
         (r#"{"period":"PT1M","while_active":true,"states":["available","completed"]}"#, ""),
@@ -60,14 +60,15 @@ fn an_explanation_says_what_holds_and_what_frees() {
     let active = policy(r#"{"period":"PT1M","while_active":true,"states":["available"]}"#);
     let sentence = blocking_sentence(&active, &holder, NOW);
     assert!(sentence.ends_with("blocks until it is no longer available, whatever its window."), "{sentence}");
-    // Of a strategy that replaces nobody there is nothing to wait for.
+    // A strategy that replaces nothing has nothing to wait for.
     for (strategy, is_said) in [("replace", true), ("replace_except_schedule", true), ("reject", false)] {
         let waits = policy(&format!(r#"{{"on_conflict":"{strategy}","when_active":"wait"}}"#));
         assert_eq!(policy_sentence(&waits).contains("It waits for"), is_said, "{strategy}");
     }
 }
 
-/// Whatever states a policy names, what it is said to leave open is what a job goes through without blocking its like.
+/// Whatever states a policy names, the advice reports exactly the states a job passes through without
+/// blocking its duplicates.
 #[test]
 fn advice_names_the_states_in_which_a_run_does_not_hold_its_key() {
     for bits in 1..=u8::MAX {
@@ -108,7 +109,8 @@ fn offer(policy: UniquePolicy, key: UniqueKey) -> Offer {
     }
 }
 
-/// The holders that are there for the caller, newest first; whether they may be shown, by the strictest word.
+/// The holders that the caller may see, newest first, and whether they may be shown, by the strictest
+/// disclosure.
 #[test]
 fn an_explanation_shows_what_its_caller_may_see_and_leaves_no_trace() {
     let key = UniqueKey::from_bytes([7; 32]);

@@ -1,6 +1,6 @@
-//! Tables that a change shows in: every move between states, every answer to a duplicate.
+//! Golden tables that make any change visible: every move between states, every answer to a duplicate.
 //!
-//! `SEMEL_GOLDEN=write cargo test -p semel-core` writes them anew.
+//! `SEMEL_GOLDEN=write cargo test -p semel-core` rewrites them.
 
 use std::fmt::Write as _;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! What a store is told of grants is what the core does.
+//! A store is told the same about grants as the core decides.
 
 use std::time::Duration;
 
@@ -40,7 +40,8 @@ fn grants_go_together_whoever_they_are_for() {
     assert!(!by("a", None).differs_in_worker_alone(&by("a", Some(1))));
 }
 
-/// Scripts and statements tell them so; what is not ready they never see.
+/// Scripts and SQL statements use these numbers to tell the refusals apart; they never see a job that is not
+/// ready.
 #[test]
 fn the_numbers_of_refusals_are_frozen() {
     let told = [Unclaimable::Expired, Unclaimable::Exhausted, Unclaimable::Overlaps, Unclaimable::Limited];
@@ -77,7 +78,7 @@ fn a_head_is_remembered_until_its_window_ends_whenever_that_is_asked() {
     assert_eq!(expired.remembered_until(), None);
 }
 
-/// Open Job Spec: so it is as if it had asked for one.
+/// Open Job Spec: so the job is treated as if it had asked for one.
 #[test]
 fn a_job_that_asks_for_no_attempt_has_one() {
     let by = Grant::new("w".into(), None);

@@ -1,4 +1,4 @@
-//! What the rules promise, seen from outside.
+//! What the rules promise, tested from outside the crate.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod admission;
@@ -17,7 +17,7 @@ mod vectors;
 use semel_core::canon::Json;
 use semel_core::unique::{PolicySpec, UniquePolicy};
 
-/// A policy as the wire would read it from JSON.
+/// Reads a policy from JSON as the wire would.
 fn spec_of(unique: &Json<'_>) -> PolicySpec {
     let Json::Object(members) = unique else { panic!("a policy is an object") };
     let mut spec = PolicySpec::default();

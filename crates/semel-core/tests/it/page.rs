@@ -1,4 +1,5 @@
-//! The guide's page about keys: its examples, and what it says in other languages, run over the published vectors.
+//! The guide's page about keys: its examples and its code in other languages, run against the published
+//! vectors.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -9,7 +10,7 @@ use crate::vectors::{VECTORS, key_of};
 
 const PAGE: &str = include_str!("../../../../docs/guide/keys.md");
 
-/// The blocks of a language, in order.
+/// The code blocks of a language, in order.
 fn blocks(language: &str) -> Vec<&'static str> {
     let fence = format!("```{language}\n");
     PAGE.split(&*fence).skip(1).map(|rest| rest.split_once("```").unwrap().0).collect()
@@ -26,8 +27,9 @@ fn the_examples_are_as_the_page_says() {
     }
 }
 
-/// Runs a block of the page behind which `drive` reads the vectors from its input and prints a line for each: the name of a vector and its
-/// key. Both ends of what a job and a policy have to do with the dimensions are left to `drive`.
+/// Runs the page's block of a language followed by `drive`, which reads the vectors from its input and prints
+/// a line for each: the vector's name and its key. Mapping a job and a policy to dimensions is left to
+/// `drive`.
 fn keys_by(program: &str, language: &str, drive: &str) -> Vec<(String, String)> {
     let [block] = blocks(language)[..] else { panic!("one block of {language}") };
     let mut command = Command::new(program);

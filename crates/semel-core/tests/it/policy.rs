@@ -1,4 +1,4 @@
-//! What a policy may not say, where it is told so, and what the presets stand for.
+//! What a policy may not say, where the refusal points, and what the presets stand for.
 
 use semel_core::canon::Json;
 use semel_core::error::InvalidKind;
@@ -139,7 +139,7 @@ fn presets_are_ordinary_policies() {
     assert_eq!(build(content.clone()).period().unwrap().to_string(), "PT2M");
     let briefly = Preset::Content.spec(&Given { visibility_ms: 5_000, ..Given::default() }).unwrap().unwrap();
     assert_eq!(build(briefly).period().unwrap().to_string(), "PT5S");
-    // A key of the caller's own is the whole identity, and so are dimensions.
+    // A caller's own key is the whole identity, and so are dimensions.
     let own = build(spec(r#"{"key":"k"}"#).over(content.clone()));
     assert_eq!((own.key_text(), own.dimensions().iter().count()), (Some("k"), 1));
     let named = build(spec(r#"{"keys":["queue"]}"#).over(preset(Preset::CallerProvided, Some("k")).unwrap()));
@@ -154,7 +154,7 @@ fn presets_are_ordinary_policies() {
     );
     assert_eq!((wider.period().unwrap().to_string().as_str(), wider.while_active()), ("PT5M", true));
     assert_eq!(wider.on_conflict(), OnConflict::Reject);
-    // What is said of meta goes with it.
+    // Members about meta go together with the dimension.
     let narrower = build(spec(r#"{"keys":["type","args"]}"#).over(content.clone()));
     assert_eq!(narrower.dimensions().iter().collect::<Vec<_>>(), [Dimension::Type, Dimension::Args]);
     let still =
@@ -177,7 +177,7 @@ fn key(unique: &str, args: &str, meta: &str) -> Result<String, semel_core::error
 
 #[test]
 fn only_what_is_in_a_dimension_is_looked_at() {
-    // A huge integer, a name given twice: both beside what args_keys names.
+    // A huge integer and a name given twice, neither of which `args_keys` names.
     let args = r#"[{"id":1,"n":9007199254740993,"x":1,"x":2}]"#;
     assert_eq!(
         key(r#"{"keys":["args"],"args_keys":["id"]}"#, args, "null").unwrap(),
@@ -201,7 +201,7 @@ fn only_what_is_in_a_dimension_is_looked_at() {
     assert!(key(&unique, &format!("[{{{}}}]", members(POLICY_NAMES_MAX)), "null").is_ok());
     let refused = key(&unique, &format!("[{{{}}}]", members(POLICY_NAMES_MAX - 1)), "null").unwrap_err();
     assert_eq!(refused.pointer, format!("/args/0/n{}", POLICY_NAMES_MAX - 1));
-    // Names are compared in NFC, on both sides.
+    // Names are compared in NFC on both sides.
     let composed =
         key(r#"{"keys":["args"],"args_keys":["caf\u00e9"]}"#, r#"[{"cafe\u0301":1}]"#, "null").unwrap();
     assert_eq!(

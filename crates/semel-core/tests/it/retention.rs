@@ -1,4 +1,4 @@
-//! How long an ended job is kept, on rows that a test makes.
+//! How long an ended job is kept, on rows made by the tests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ fn at(since: Duration) -> Timestamp {
     Timestamp::from_millis(1_767_225_600_000).saturating_add(since)
 }
 
-/// A job that waits, with a lease that was burned until an hour from its admission.
+/// A waiting job with a lease that was burned until an hour after its admission.
 fn waiting(number: u64) -> Head {
     let created_at = at(Duration::from_secs(number));
     Head {
@@ -107,7 +107,7 @@ fn a_job_is_purged_when_its_time_is_over_and_filed_anew_before() {
     }
 }
 
-/// Whoever lost the reply is answered until then, to the moment, and no longer than the job is kept.
+/// A caller that lost the reply is answered for a day, to the moment, but no longer than the job is kept.
 #[test]
 fn a_dead_letter_that_answers_a_request_is_gone_a_day_after_its_end() {
     for (until, stays) in [(None, DAY), (Some(at(DAY * 9)), DAY), (Some(at(HOUR)), HOUR)] {
@@ -130,7 +130,7 @@ fn a_dead_letter_that_answers_a_request_is_gone_a_day_after_its_end() {
     }
 }
 
-/// The time of a job that goes on is none of its end: whoever asks for it of the wrong kind hears of nothing.
+/// A live job's time is not the time of its end: asking for the wrong one of the two yields nothing.
 #[test]
 fn one_time_is_never_taken_for_the_other() {
     for state in State::ALL {
@@ -151,7 +151,7 @@ fn a_later_holder_that_is_kept_shorter_stands_for_no_other() {
     assert!(outlives(&until(2, DAY * 2), &day(1)));
 }
 
-/// Whatever else it says no less of.
+/// Even if the later holder is no weaker in every other respect.
 #[test]
 fn a_later_holder_that_says_less_of_one_thing_stands_for_no_other() {
     type Change = fn(&mut Head);
@@ -176,7 +176,7 @@ fn a_later_holder_that_says_less_of_one_thing_stands_for_no_other() {
     for (what, of_earlier, of_later) in less {
         assert!(!outlives(&changed(&later, of_later), &changed(&earlier, of_earlier)), "{what}");
     }
-    // Of two created at one time the one an answer would name.
+    // Of two created at the same time, the one that an answer would name.
     let twin = Head { created_at: later.created_at, finished_at: later.finished_at, ..earlier };
     assert!(outlives(&later, &twin) && !outlives(&twin, &later));
 }
@@ -214,7 +214,7 @@ fn what_expired_or_is_past_its_window_holds_no_key() {
         [holding(&over, at(DAY)), holding(&live, at(DAY))],
         [Holding::Known(false), Holding::AskPolicy]
     );
-    // Whether the one that goes on holds it for longer only its policy tells.
+    // Only its policy tells whether the live job holds the key for longer.
     assert_eq!(held_until(None, &over, at(Duration::ZERO)), Some(at(HOUR)));
     assert_eq!(held_until(None, &live, at(Duration::ZERO)), None);
     assert!(is_kept(at(HOUR), at(Duration::ZERO)) && !is_kept(at(HOUR), at(HOUR)));
@@ -235,7 +235,8 @@ fn a_policy_is_asked_only_of_a_job_that_goes_on_past_its_window() {
     let expired = Head { expires_at, ..live() };
     let tried =
         Head { state: State::Retryable, attempt: 1, started_at: Some(at(HOUR)), expires_at, ..live() };
-    // What the head tells; whether the job holds its key by the head alone, and by its policy; whether that is asked until when.
+    // What the head tells; whether the job holds its key, by the head alone and by its policy;
+    // `until_asks_policy`.
     let (held, free) = (Holding::Known(true), Holding::Known(false));
     let rows = [
         ("no window", &bare, live(), past, held, [true, true], false),
@@ -265,7 +266,7 @@ fn a_policy_is_asked_only_of_a_job_that_goes_on_past_its_window() {
         assert_eq!([holds(None, &head, now), holds(Some(policy), &head, now)], by, "{what}");
         assert_eq!(until_asks_policy(&head), asks, "{what}");
         assert!(told != Holding::AskPolicy || asks, "{what}");
-        // What is certain by the head is so by the policy.
+        // Whatever the head makes certain agrees with the policy.
         if !asks {
             assert_eq!(held_until(None, &head, now), held_until(Some(policy), &head, now), "{what}");
         }

@@ -1,4 +1,4 @@
-//! When crons tick, above all where clocks change.
+//! When crons tick, especially where clocks change.
 
 use semel_core::cron::Schedule;
 use semel_core::time::Timestamp;
@@ -41,7 +41,7 @@ fn fields_names_and_steps_are_read() {
     ] {
         assert_eq!(ticks(expression, "UTC", "2026-01-01T00:00:00Z", 1), [expected], "{expression}");
     }
-    // Either of the two days.
+    // Either of the two days matches.
     let expected = ["2026-01-02T00:00:00Z", "2026-01-09T00:00:00Z", "2026-01-13T00:00:00Z"];
     assert_eq!(ticks("0 0 13 * FRI", "UTC", "2026-01-01T00:00:00Z", 3), expected);
 }
@@ -51,7 +51,7 @@ fn intervals_count_from_their_anchor() {
     let schedule = Schedule::parse("@every 1h30m", "UTC").unwrap();
     let anchor = at("2026-01-01T00:07:00Z");
     assert_eq!(schedule.next_after(anchor, anchor).unwrap(), at("2026-01-01T01:37:00Z"));
-    // However many have passed, the rhythm stays.
+    // However many ticks have passed, the rhythm stays the same.
     assert_eq!(schedule.next_after(at("2026-01-01T10:00:00Z"), anchor).unwrap(), at("2026-01-01T10:37:00Z"));
     assert_eq!(schedule.next_after(at("2026-01-01T10:37:00Z"), anchor).unwrap(), at("2026-01-01T12:07:00Z"));
 }
@@ -98,7 +98,7 @@ fn a_skipped_time_has_no_tick() {
     assert_eq!(ticks("30 2 * * *", "America/New_York", "2026-03-07T00:00:00Z", 2), expected);
     let expected = ["2026-03-08T06:30:00Z", "2026-03-08T07:00:00Z", "2026-03-08T07:30:00Z"];
     assert_eq!(ticks("*/30 * * * *", "America/New_York", "2026-03-08T06:00:00Z", 3), expected);
-    // Where midnight is skipped, a day has none.
+    // If midnight is skipped, that day has no tick.
     let expected = ["2018-11-03T03:00:00Z", "2018-11-05T02:00:00Z"];
     assert_eq!(ticks("0 0 * * *", "America/Sao_Paulo", "2018-11-02T12:00:00Z", 2), expected);
 }
@@ -108,13 +108,13 @@ fn a_skipped_time_has_no_tick() {
 fn a_repeated_time_ticks_the_first_time() {
     let expected = ["2026-11-01T05:30:00Z", "2026-11-02T06:30:00Z"];
     assert_eq!(ticks("30 1 * * *", "America/New_York", "2026-11-01T00:00:00Z", 2), expected);
-    // Registered between the two: the first is over.
+    // Registered between the two passes: the first is over.
     assert_eq!(ticks("30 1 * * *", "America/New_York", "2026-11-01T06:10:00Z", 1), ["2026-11-02T06:30:00Z"]);
     let expected = ["2026-11-01T05:15:00Z", "2026-11-01T05:45:00Z", "2026-11-01T07:15:00Z"];
     assert_eq!(ticks("15,45 1-2 * * *", "America/New_York", "2026-11-01T05:00:00Z", 3), expected);
 }
 
-/// It is an hour like any other.
+/// The repeated hour is an hour like any other.
 #[test]
 fn an_hourly_expression_ticks_in_both_passes() {
     let expected = [
@@ -126,7 +126,7 @@ fn an_hourly_expression_ticks_in_both_passes() {
         "2026-11-01T07:00:00Z",
     ];
     assert_eq!(ticks("*/20 * * * *", "America/New_York", "2026-11-01T05:00:00Z", 6), expected);
-    // It is what ticks in every hour, however these are spelt.
+    // Hourly is whatever ticks in every hour, however the hours are written.
     let listed = (0..24).map(|hour| hour.to_string()).collect::<Vec<_>>().join(",");
     for hours in ["*/1", "0-23", "0-11,12-23", "12-23,0-11", &*listed] {
         let found = ticks(&format!("*/20 {hours} * * *"), "America/New_York", "2026-11-01T05:00:00Z", 6);
@@ -140,14 +140,15 @@ fn an_hourly_expression_ticks_in_both_passes() {
     assert_eq!(found, expected);
 }
 
-/// Through years and every change of the clocks in them: after now, never twice, and an hourly one never rests.
+/// Over years with all their clock changes: the next tick is later than now, never repeats, and an hourly one
+/// never pauses.
 #[test]
 fn the_next_tick_is_always_later_and_an_hourly_one_never_rests() {
     for zone in ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Africa/Casablanca", "UTC"] {
         for expression in ["30 * * * *", "0 2 * * *", "15 1,2,3 * * *"] {
             let schedule = Schedule::parse(expression, zone).unwrap();
             let mut now = at("2024-01-01T00:00:00Z");
-            // Two years of every hour, ten of every day.
+            // Two years of hourly ticks, ten of daily ones.
             let end =
                 at(if expression == "30 * * * *" { "2026-01-01T00:00:00Z" } else { "2034-01-01T00:00:00Z" });
             while now < end {

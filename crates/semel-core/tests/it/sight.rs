@@ -1,4 +1,4 @@
-//! What is in a queue that the caller does not see.
+//! Jobs in queues that the caller may not see.
 
 use std::sync::Arc;
 
@@ -11,7 +11,8 @@ use semel_core::unique::{Admission, Disclose, RejectReason, admit, disclosed};
 use crate::admission::{NOW, a_follow_up, head};
 use crate::policy;
 
-/// A job of a queue that the caller does not see is not there for it: nobody tells of it, ends it or writes into it.
+/// To the caller, a job in a queue it may not see does not exist: no decision shows it, ends it or writes to
+/// it.
 #[test]
 fn what_is_in_another_queue_is_neither_shown_nor_touched() {
     let queues = Queues::Only(Arc::from(["mail".to_owned(), "sms.*".to_owned()]));
@@ -38,13 +39,13 @@ fn what_is_in_another_queue_is_neither_shown_nor_touched() {
     }
     let named = refused(&newer, RejectReason::Duplicate);
     assert_eq!(admit(&by("reject"), [&own, &newer], NOW, sight), named);
-    // Whoever is answered with one job needs to see that one; whoever acts on all of them, all.
+    // An answer with one job requires sight of that one; an action on all holders requires sight of all.
     assert!(matches!(admit(&by("ignore"), [&own, &older], NOW, sight), Admission::Existing { .. }));
     for strategy in ["follow_up", "replace"] {
         let told = admit(&by(strategy), [&own, &older], NOW, sight);
         assert_eq!(told, refused(&own, RejectReason::Undisclosed), "{strategy}");
     }
-    // It does not block; but the end of the run that is replaced would let it go.
+    // It does not block, but the end of the run that is replaced would release it.
     let waiting = within("billing", a_follow_up(4, State::Pending, 1));
     let running = within("mail", head(5, State::Active, 2));
     let replace = policy(r#"{"on_conflict":"replace","states":["active","available"]}"#);
@@ -54,10 +55,10 @@ fn what_is_in_another_queue_is_neither_shown_nor_touched() {
         admit(&replace, [&running, &waiting], NOW, Sight::everything()),
         Admission::Replace { .. }
     ));
-    // One that waits for no run is let go by no end of one.
+    // A follow-up that waits for no run is released by no run's end.
     let let_go = within("billing", a_follow_up(6, State::Scheduled, 1));
     assert!(matches!(admit(&replace, [&running, &let_go], NOW, sight), Admission::Replace { .. }));
-    // Nor is one that waits for people.
+    // Nor is a job that waits for a person.
     let by_hand = within("billing", head(7, State::Pending, 1));
     assert!(matches!(admit(&replace, [&running, &by_hand], NOW, sight), Admission::Replace { .. }));
     for (holder, shown) in [(&own, Disclose::Always), (&older, Disclose::Never)] {

@@ -18,7 +18,7 @@ fn text<'j>(case: &'j Json<'_>, name: &str) -> &'j str {
     case.get(name).and_then(Json::as_str).unwrap()
 }
 
-/// What the wire does with a job: its names, its policy, its key.
+/// What the wire does with a job: parses its names and policy, and computes its key.
 pub fn key_of(job: &Json<'_>, unique: &Json<'_>) -> Result<(String, UniqueKey), Invalid> {
     let job_type = JobType::parse(text(job, "type"), "/type")?;
     let policy = UniquePolicy::build(&spec_of(unique), "/options/unique")?;
@@ -32,7 +32,7 @@ pub fn key_of(job: &Json<'_>, unique: &Json<'_>) -> Result<(String, UniqueKey), 
     Ok((policy.canonical(&input)?, policy.key(&input)?))
 }
 
-/// Puts in the bug that the environment names, to see whether the vectors find it.
+/// Plants the bug that the environment names, to see whether the vectors catch it.
 fn plant() {
     if let Some(name) = std::env::var("SEMEL_PLANTED").ok().filter(|name| !name.is_empty()) {
         semel_core::planted::plant(&name).unwrap();

@@ -1,36 +1,37 @@
-//! What a sample shows about a policy.
+//! Findings of a sample about a policy.
 
 use super::super::advice::Advice;
 
-/// Something to think about in a policy, by what the sample shows.
+/// A hint about a policy, based on a sample.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finding {
-    /// Seen from the policy alone.
+    /// A gap that the policy alone shows.
     Open(Advice),
-    /// Hardly a job was a duplicate, and a member that counts differs in nearly every one.
+    /// Hardly any job was a duplicate, and a member that counts differs in nearly every one.
     NeverMatches {
-        /// The member.
+        /// JSON pointer of the member.
         pointer: String,
-        /// How many of its values there were.
+        /// Number of distinct values.
         differing: usize,
-        /// Among so many jobs that have it.
+        /// Number of sampled jobs that have the member.
         of: usize,
-        /// How many of the jobs would have been like an earlier one without it; none when nothing else of them counts.
+        /// How many of the jobs would equal an earlier one without the member; `None` when nothing else of
+        /// them counts.
         alike_without: Option<usize>,
     },
-    /// Duplicates were turned away that differ in a member from the job they are held to be the same as.
+    /// Duplicates were turned away that differ in a member from the job they count as duplicates of.
     OverBroad {
-        /// The member.
+        /// JSON pointer of the member.
         pointer: String,
-        /// How many differ in it.
+        /// How many duplicates differ in it.
         differing: usize,
-        /// Among so many that were turned away and could be compared.
+        /// How many duplicates were turned away and could be compared.
         of: usize,
     },
 }
 
 impl Finding {
-    /// Its name for programs.
+    /// Stable name for programs.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Open(Advice::OpenUnderRetry) => "open_under_retry",
@@ -40,7 +41,7 @@ impl Finding {
         }
     }
 
-    /// The member it is about.
+    /// JSON pointer of the member it is about.
     pub fn pointer(&self) -> Option<&str> {
         match self {
             Self::Open(_) => None,
@@ -48,7 +49,7 @@ impl Finding {
         }
     }
 
-    /// How many jobs differ in the member, of how many.
+    /// How many jobs differ in the member, and out of how many.
     pub const fn rate(&self) -> Option<(usize, usize)> {
         match self {
             Self::Open(_) => None,
@@ -58,7 +59,7 @@ impl Finding {
         }
     }
 
-    /// What was seen and what may be done, for people.
+    /// What was observed and what can be done, for people.
     pub fn text(&self) -> String {
         match self {
             Self::Open(advice) => advice.trace().to_owned(),
