@@ -1,30 +1,30 @@
-//! What is decided together until one of it stands in the way of the others, then apart.
+//! Batched decisions: items are decided in one commit until one of them blocks the others, then apart.
 
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use semel_store::StoreError;
 
-/// How long what is decided for many waits for somebody's open transaction: as long as another server's commit may take, and
-/// not as long as a caller would, for all others wait with it.
+/// How long a decision for many items waits for another open transaction: as long as another server's commit
+/// may take, but less than a caller would wait, since all other items wait with it.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(50);
 
-/// What became of a piece.
+/// The result for one piece.
 pub(crate) enum Apart<T> {
     /// It was decided.
     Done(T),
-    /// Somebody's open transaction holds it.
+    /// Another open transaction locks one of its records.
     HeldUp,
-    /// What it needs does not answer: nothing is known of it.
+    /// A part of the store that it needs is unreachable: its outcome is unknown.
     Stalled,
     /// It cannot be read.
     Unreadable(String),
-    /// The store failed; what came after it was not tried.
+    /// The store failed; what came after the piece was not tried.
     Failed(StoreError),
 }
 
-/// Has `act` decide all of it in one commit. Where something of it is held by somebody's open transaction, each is decided in a
-/// commit of its own, all at once, and so where something of it needs what does not answer; where something cannot be read, it is looked for by halves.
+/// Lets `act` decide all items in one commit. If another transaction locks some of them, or some are unreachable,
+/// each item is decided in its own commit, all at once; if something cannot be read, it is isolated by bisection.
 pub(crate) async fn apart<I, T, F>(items: Vec<I>, mut act: impl FnMut(Vec<I>) -> F) -> Vec<(Vec<I>, Apart<T>)>
 where
     I: Clone,

@@ -1,4 +1,5 @@
-//! Counters for the metrics: outcomes of admissions and ends of runs, by type and queue; in all, and [over time](crate::history).
+//! Metrics counters: outcomes of admissions and ends of runs, by type and queue, as totals and [over
+//! time](crate::history).
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -9,12 +10,12 @@ use tokio::time::Instant;
 
 use crate::history::{History, Step};
 
-/// Distinct (type, queue, outcome) triples counted apart; the rest are counted as type `other`, so that callers who
-/// invent types cannot grow the metrics without bound.
+/// The most distinct (type, queue, outcome) triples; beyond it, type and queue are counted as `other`, so that
+/// callers who invent types cannot grow the metrics without bound.
 const SERIES_MAX: usize = 2_000;
 
-/// What is counted: a type, a queue, and the [name](semel_core::enqueue::OutcomeKind::name) of what became of a request, or that of what
-/// became of a job later, which is no outcome's: `completed`, `failed`, `cancelled`.
+/// A counted series: a type, a queue, and either the [name](semel_core::enqueue::OutcomeKind::name) of a
+/// request's outcome or what became of a job later: `completed`, `failed`, `cancelled`.
 pub type Series = (JobType, QueueName, &'static str);
 
 /// Counters since the start of the process.
@@ -24,16 +25,16 @@ pub struct Counters {
     counts: Mutex<Counts>,
 }
 
-/// By type, by queue: a series that is there is found without naming it anew.
+/// Counts by type and queue, so that an existing series is found without cloning names.
 #[derive(Debug, Default)]
 struct Counts {
     by_type: BTreeMap<JobType, BTreeMap<QueueName, BTreeMap<&'static str, Count>>>,
-    /// The series by their numbers.
+    /// The series, by number.
     series: Vec<Series>,
     history: History,
 }
 
-/// One series.
+/// The count of one series.
 #[derive(Debug)]
 struct Count {
     number: usize,
@@ -45,7 +46,7 @@ struct Count {
 pub struct Slot {
     /// When the slot began, since the start of the process.
     pub began: Duration,
-    /// Each series that moved, and by how much.
+    /// Each series that grew, and by how much.
     pub moved: Vec<(Series, u64)>,
 }
 
@@ -87,7 +88,7 @@ impl Counters {
         counts.history.add(count.number, minute);
     }
 
-    /// All counters, in order.
+    /// All counters, sorted.
     pub fn all(&self) -> Vec<(Series, u64)> {
         let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         let mut all = Vec::with_capacity(counts.series.len());
@@ -102,15 +103,15 @@ impl Counters {
         all
     }
 
-    /// What the series that are wanted grew by, the oldest slot first; at most [`MINUTES_MAX`](crate::history::MINUTES_MAX) or
-    /// [`HOURS_MAX`](crate::history::HOURS_MAX) of them. Slots in which nothing moved are left out.
+    /// The growth of the wanted series, oldest slot first; at most [`MINUTES_MAX`](crate::history::MINUTES_MAX)
+    /// or [`HOURS_MAX`](crate::history::HOURS_MAX) slots. Slots without growth are left out.
     pub fn history(&self, step: Step, is_wanted: impl Fn(&Series) -> bool) -> Vec<Slot> {
         let minute = self.uptime().as_secs() / Step::Minute.seconds();
         let (slots, series) = {
             let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
             (counts.history.read(step, minute), counts.series.clone())
         };
-        // Whoever counts does not wait for what is read here.
+        // Outside the lock, so that counting does not wait for this.
         let slots = slots.into_iter().map(|(number, moved)| {
             let named = |(number, count): (usize, u64)| {
                 series.get(number).filter(|series| is_wanted(series)).map(|series| (series.clone(), count))
@@ -121,7 +122,7 @@ impl Counters {
         slots.filter(|slot| !slot.moved.is_empty()).collect()
     }
 
-    /// How long they have counted.
+    /// How long the counters have been running.
     pub fn uptime(&self) -> Duration {
         self.began.elapsed()
     }

@@ -1,5 +1,4 @@
-//! Crons, as people register, read and change them. What makes them tick is the duty
-//! [`Tend`](crate::duty::Tend).
+//! Registering, reading and changing crons. The duty [`Tend`](crate::duty::Tend) makes them tick.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,15 +16,15 @@ use tokio::time::Instant;
 use crate::Engine;
 use crate::room::Room;
 
-/// Crons of one tenant, those of the default one aside, who need not share a store with anybody they do not know. Where several
-/// are registered at one moment there may be as many more.
+/// The most crons of one tenant. The default tenant has no limit, since it shares its store with no stranger.
+/// Concurrent registrations may exceed the limit by their number.
 pub const CRONS_PER_TENANT_MAX: usize = 1_000;
-/// And bytes of them, about: they are counted by reading them.
+/// The most bytes of one tenant's crons, approximately: they are counted by reading them.
 pub const CRONS_BYTES_PER_TENANT_MAX: usize = 64 << 20;
-/// What was counted is remembered for so long: whoever asks again and again does not have it read each time.
+/// How long a count is reused, so that repeated registrations do not read all crons each time.
 const COUNTED_AGAIN_AFTER: Duration = Duration::from_secs(10);
 
-/// What a tenant has of crons, as far as it is known here.
+/// The crons of a tenant, as counted by this process.
 #[derive(Clone, Copy)]
 struct Tally {
     crons: usize,
@@ -34,16 +33,16 @@ struct Tally {
 }
 
 impl Tally {
-    /// Whether it need not be counted again yet.
+    /// Whether it may still be reused.
     fn is_fresh(&self) -> bool {
         self.counted.elapsed() < COUNTED_AGAIN_AFTER
     }
 }
 
-/// A tenant's tally, if there is one. Who counts holds it while he reads, and the tenant's others wait for what he finds.
+/// A tenant's tally, if there is one. It stays locked during a count, so that concurrent requests share the result.
 type Slot = Arc<tokio::sync::Mutex<Option<Tally>>>;
 
-/// Of each tenant that has registered one lately. While one tenant's crons are counted no other tenant waits.
+/// The slots of tenants that registered a cron lately. A count for one tenant delays no other.
 #[derive(Default)]
 pub(crate) struct Tallies(Mutex<HashMap<Tenant, Slot>>);
 
@@ -52,7 +51,7 @@ impl Tallies {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The tenant's slot. Those that nobody has, and that have nothing fresh, are forgotten.
+    /// The tenant's slot. Drops slots that are neither in use nor fresh.
     fn of(&self, tenant: &Tenant) -> Slot {
         let mut slots = self.slots();
         slots.retain(|_, slot| {
@@ -62,7 +61,7 @@ impl Tallies {
         Arc::clone(slots.entry(tenant.clone()).or_default())
     }
 
-    /// Has the tenant's be counted anew when that is asked for next.
+    /// Makes the next request count the tenant's crons anew.
     async fn forget(&self, tenant: &Tenant) {
         let slot = self.slots().get(tenant).cloned();
         if let Some(slot) = slot {
@@ -75,9 +74,10 @@ impl Tallies {
 pub type Named = (CronName, Cron);
 
 impl Engine {
-    /// Whether the tenant may register this cron: there are then [no more](CRONS_PER_TENANT_MAX) than may be, or it is there; and all of
-    /// them are not much [longer](CRONS_BYTES_PER_TENANT_MAX) than they may be, or its job becomes no longer. What was counted is
-    /// remembered for some seconds, in which what is registered elsewhere is not seen.
+    /// Whether the tenant may register this cron: either it exists or there is [room for one
+    /// more](CRONS_PER_TENANT_MAX), and either its job grows no longer or their total
+    /// [length](CRONS_BYTES_PER_TENANT_MAX) stays about within bounds. The count is reused for some seconds,
+    /// in which registrations at other servers go unseen.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -101,18 +101,18 @@ impl Engine {
         let wanted = self.space().stored_registration(wanted.clone());
         let kept = old.and_then(|text| Cron::decode(text).ok()).map_or(0, |cron| cron.template().len());
         let more = cron::template_bytes(&wanted.offer)?.saturating_sub(kept);
-        // Who makes one shorter has that counted when all are counted again.
+        // A cron that becomes shorter is counted as such only in the next full count.
         let then =
             Tally { crons: tally.crons + usize::from(old.is_none()), bytes: tally.bytes + more, ..tally };
-        // Programs register their crons at each start, and are to be able to where there are more than may be: each of two servers may have
-        // let one in.
+        // Programs register their crons at each start, which must succeed even above the limit: each of two
+        // servers may have let one in.
         let has_room = (old.is_some() || then.crons <= CRONS_PER_TENANT_MAX)
             && (more == 0 || then.bytes <= CRONS_BYTES_PER_TENANT_MAX);
         *known = Some(if has_room { then } else { tally });
         Ok(has_room)
     }
 
-    /// Reads the tenant's crons, up to as many as it may have.
+    /// Counts the tenant's crons, up to the limits.
     async fn count_crons(&self) -> Result<Tally, StoreError> {
         let mut from: Option<Arc<str>> = None;
         let mut room = Room::default();
@@ -132,14 +132,14 @@ impl Engine {
         Ok(tally)
     }
 
-    /// The tenant's crons as they are stored, by name, those after the stored name `from`, at most `limit`.
+    /// The tenant's crons as stored, by name, those after the stored name `from`, at most `limit`.
     async fn stored_crons(
         &self,
         from: Option<&str>,
         limit: u32,
     ) -> Result<Vec<(DocumentKey, Document)>, StoreError> {
         let (first, beyond) = self.tenant().own_names();
-        // Whatever text the caller sends: nothing before its own names.
+        // Whatever text the caller sends, no name before the tenant's own is read.
         let from = from.max(Some(&*first)).map(Into::into);
         let seek = Seek::Kind { kind: DocumentKind::Cron, from, descending: false, limit };
         let mut found = self.store().documents(seek).await?.documents;
@@ -147,8 +147,8 @@ impl Engine {
         Ok(found)
     }
 
-    /// Registers a cron, or makes the one of that name what is asked for. Whether [there is room](Self::has_room_for_cron) is asked
-    /// before, by who takes registrations from tenants.
+    /// Registers a cron, or changes the one of that name as requested. A server that takes registrations from
+    /// tenants must check first that [there is room](Self::has_room_for_cron).
     ///
     /// # Errors
     /// When the store cannot commit.
@@ -161,13 +161,13 @@ impl Engine {
         let registered =
             self.store().decide(reads(&name), move |draft| cron::register(draft, &name, &wanted)).await;
         if !matches!(registered, Ok(Ok(_))) {
-            // It was counted as one that is there.
+            // The count had included it already.
             self.cron_tallies().forget(self.tenant()).await;
         }
         Ok(self.space().shown(registered??))
     }
 
-    /// Changes a cron; none when there is none of that name whose jobs go to one of these queues.
+    /// Changes a cron; `None` if there is none of that name whose jobs go to one of these queues.
     ///
     /// # Errors
     /// When the store cannot commit, or what is stored cannot be read.
@@ -185,7 +185,7 @@ impl Engine {
         Ok(self.space().shown(changed.transpose()?))
     }
 
-    /// Deletes a cron; none when there was none whose jobs go to one of these queues. Its jobs stay.
+    /// Deletes a cron; `None` if there was none whose jobs go to one of these queues. Its jobs stay.
     ///
     /// # Errors
     /// When the store cannot commit, or what is stored cannot be read.
@@ -193,12 +193,13 @@ impl Engine {
         let name = name.within(self.tenant());
         let removed =
             self.store().decide(reads(&name), move |draft| cron::remove(draft, &name, &queues)).await?;
-        // It is counted anew when that is asked for, for whoever removes one may want its place.
+        // Forces a new count, since a caller may remove one to make room for another.
         self.cron_tallies().forget(self.tenant()).await;
         Ok(self.space().shown(removed.transpose()?))
     }
 
-    /// Does now what a tick of the cron does; none when there is none of that name whose jobs go to one of these queues.
+    /// Does immediately what a tick of the cron does; `None` if there is none of that name whose jobs go to
+    /// one of these queues.
     ///
     /// # Errors
     /// When the store cannot commit, or what is stored cannot be read.
@@ -216,7 +217,7 @@ impl Engine {
     /// A cron.
     ///
     /// # Errors
-    /// When the store cannot be read, or what is stored cannot.
+    /// When the store cannot be read, or the stored cron cannot be decoded.
     pub async fn cron(&self, name: &CronName) -> Result<Option<Cron>, StoreError> {
         let name = name.within(self.tenant());
         let snapshot = self.store().load(reads(&name)).await?;
@@ -228,7 +229,7 @@ impl Engine {
     /// Crons by name, those after `from`, at most `limit`.
     ///
     /// # Errors
-    /// When the store cannot be read, or what is stored cannot.
+    /// When the store cannot be read, or a stored cron cannot be decoded.
     pub async fn crons(&self, from: Option<&str>, limit: u32) -> Result<Vec<Named>, StoreError> {
         let from = from.map(|name| self.space().stored_name(name));
         let found = self.stored_crons(from.as_deref(), limit).await?;

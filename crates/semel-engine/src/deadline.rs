@@ -1,13 +1,13 @@
-//! Until when somebody waits.
+//! The time at which a wait ends.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// As good as for ever: a moment that is too far away for the clock to tell cannot be waited for.
+/// Practically forever: a time too far ahead for the clock to represent cannot be waited for.
 const LONGEST: Duration = Duration::from_secs(30 * 365 * 24 * 3_600);
 
-/// When whoever has so much patience from now on gives up. Any patience may be asked for.
+/// The time when a wait that starts now and lasts `patience` ends. Any `patience` is allowed.
 pub fn after(patience: Duration) -> Instant {
     Instant::now() + patience.min(LONGEST)
 }

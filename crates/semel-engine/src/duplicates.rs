@@ -1,5 +1,5 @@
-//! The duplicates record: who was turned away, counted at once in memory and written to the holder within a second,
-//! off the path of the answers (SEMANTICS 4). A crash may lose the last second of it.
+//! The duplicates record: absorbed requests, counted at once in memory and written to their holder within a
+//! second, off the path of the answers (SEMANTICS 4). A crash may lose the last second.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,41 +14,42 @@ use semel_store::{Store, StoreError};
 
 use crate::apart::{Apart, PATIENCE, apart};
 
-/// Holders written in one go: whoever else wants one of them waits meanwhile.
+/// Holders written in one commit: others that want one of them wait meanwhile.
 const FLUSH_JOBS_MAX: usize = 100;
-/// Holders remembered between two writes; beyond it only counters move.
+/// Holders remembered between two writes; beyond this only the counters grow.
 const WAITING_JOBS_MAX: usize = 100_000;
-/// Holders that nobody sees, remembered for the transaction that stored them; beyond it only counters move.
+/// Holders not found in the store, remembered in case an open transaction has stored them; beyond this only
+/// the counters grow.
 const UNSEEN_JOBS_MAX: usize = 500;
-/// How long they are: transactions are meant to be short, and one that was rolled back stores nothing.
+/// How long those are remembered: transactions are meant to be short, and one that was rolled back stores nothing.
 const UNSEEN_FOR: Duration = Duration::from_secs(60);
 
-/// What has been absorbed and not yet written.
+/// Duplicates that were absorbed and are not yet written.
 #[derive(Debug, Default)]
 pub struct DuplicateLog {
     records: Mutex<Records>,
-    /// Held while a piece is written: there is one at a time, whoever writes it.
+    /// Held while a piece is written, so that only one is at a time, whichever task writes it.
     writing: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug, Default)]
 struct Records {
-    /// To be written in the round that has begun. None joins them: else a round of busy holders would have no end, and each of them
-    /// would be written over and over.
+    /// To be written in the current round. No holder joins it: otherwise a round with busy holders would never
+    /// end, and would write each of them over and over.
     due: Map<JobId, Absorbed>,
     /// To be written in the next round.
     waiting: Map<JobId, Absorbed>,
-    /// Being written now: readable until it is.
+    /// Being written now; still readable here until that is done.
     writing: Map<JobId, Absorbed>,
-    /// Those whose holders are not there: somebody's open transaction may have stored them. Looked for again until they are.
+    /// Records whose holders were not found: an open transaction may have stored them. They are looked up again.
     unseen: Map<JobId, Absorbed>,
 }
 
-/// What one holder has absorbed: the record, and how many of it were told what.
+/// The duplicates that one holder has absorbed: the record, and how many got which answer.
 #[derive(Clone, Debug, Default)]
 struct Absorbed {
     record: Duplicates,
-    /// In the order of [`EventKind::DUPLICATES`].
+    /// Counts in the order of [`EventKind::DUPLICATES`].
     told: [u32; EventKind::DUPLICATES.len()],
     /// Since when the holder has been looked for in vain.
     unseen_since: Option<Timestamp>,
@@ -69,7 +70,8 @@ impl DuplicateLog {
         self.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that `holder` absorbed a duplicate, and what that [was told](semel_core::enqueue::Outcome::duplicate_event).
+    /// Notes that `holder` absorbed a duplicate, and the
+    /// [event](semel_core::enqueue::Outcome::duplicate_event) of its answer.
     pub fn note(&self, holder: JobId, told: EventKind, at: Timestamp, sender: Sender<'_>) {
         let mut records = self.records();
         let Records { due, waiting, .. } = &mut *records;
@@ -87,7 +89,7 @@ impl DuplicateLog {
         }
     }
 
-    /// What `holder` has absorbed and nobody has written yet.
+    /// What `holder` has absorbed that is not yet written.
     pub fn waiting(&self, holder: JobId) -> Option<Duplicates> {
         let records = self.records();
         let by_age = [&records.unseen, &records.writing, &records.due, &records.waiting];
@@ -101,10 +103,10 @@ impl DuplicateLog {
             })
     }
 
-    /// Writes a bounded piece of what was waiting when its round began. Says whether more of that is left.
+    /// Writes a bounded piece of the current round. Returns whether more of the round is left.
     ///
     /// # Errors
-    /// When the store cannot commit it; what was waiting waits on.
+    /// When the store cannot commit it; the records wait on.
     pub async fn flush(&self, store: &Store) -> Result<bool, StoreError> {
         let _one_at_a_time = self.writing.lock().await;
         let (records, more) = self.take();
@@ -128,7 +130,7 @@ impl DuplicateLog {
                     tracing::error!(job, %why, "a job cannot be read, and who was turned away for it is not recorded");
                     true
                 }
-                // What may have been written is not written again: at most once.
+                // What may have been written is not written again: at-most-once.
                 Apart::Failed(error) => {
                     let may_be_written = error.is_in_doubt();
                     failed = Some(error);
@@ -146,10 +148,10 @@ impl DuplicateLog {
         }
     }
 
-    /// Writes all that is waiting, as far as it can be written now. A store that fails twice is given up.
+    /// Writes everything that waits, as far as it can be written now. Gives up if the store fails twice.
     pub async fn flush_all(&self, store: &Store) {
         let mut has_failed = false;
-        // What is left of a round that had begun, what came after that, and what could not be written at first.
+        // The rest of a round that had begun, what came after it, and what could not be written at first.
         for round in 0..3 {
             if round == 2 && !has_failed {
                 return;
@@ -158,7 +160,7 @@ impl DuplicateLog {
                 match self.flush(store).await {
                     Ok(true) => {}
                     Ok(false) => break,
-                    // Each would be waited for once more.
+                    // Each further piece would have to wait for the store again.
                     Err(_) if has_failed => return,
                     Err(_) => has_failed = true,
                 }
@@ -166,7 +168,7 @@ impl DuplicateLog {
         }
     }
 
-    /// Takes a piece of the round, and begins one where none is under way.
+    /// Takes a piece of the round, beginning a new round if none is in progress.
     fn take(&self) -> (Vec<(JobId, Absorbed)>, bool) {
         let mut records = self.records();
         if records.due.is_empty() {
@@ -178,7 +180,7 @@ impl DuplicateLog {
                 records.writing.insert(id, record);
             }
         }
-        // With the last piece: mostly they are looked for once in each round.
+        // With the last piece, so that mostly they are looked up once per round.
         if records.due.is_empty() {
             for (id, mut earlier) in std::mem::take(&mut records.unseen) {
                 if let Some(later) = records.writing.remove(&id) {
@@ -189,12 +191,12 @@ impl DuplicateLog {
         }
         let mut piece: Vec<(JobId, Absorbed)> =
             records.writing.iter().map(|(id, record)| (*id, record.clone())).collect();
-        // In one order whoever writes them: two servers' pieces cannot wait for each other's rows.
+        // Sorted, so that the pieces of two servers cannot deadlock on each other's rows.
         piece.sort_unstable_by_key(|(id, _)| *id);
         (piece, !records.due.is_empty())
     }
 
-    /// These were not there, and are looked for again, for a while.
+    /// Remembers for a while that these holders were not found, to look them up again.
     fn look_for(&self, holders: &[JobId], now: Timestamp) {
         let mut records = self.records();
         for id in holders {
@@ -210,7 +212,7 @@ impl DuplicateLog {
         }
     }
 
-    /// These have been written.
+    /// Drops what was written.
     fn forget(&self, written: &[(JobId, Absorbed)]) {
         let writing = &mut self.records().writing;
         for (id, _) in written {
@@ -218,7 +220,7 @@ impl DuplicateLog {
         }
     }
 
-    /// What has not been written waits for the next round.
+    /// Returns what was not written to the next round.
     fn put_back(&self) {
         let mut records = self.records();
         for (id, mut earlier) in std::mem::take(&mut records.writing) {
@@ -230,24 +232,24 @@ impl DuplicateLog {
     }
 }
 
-/// Holders that were not there when their records were to be written, but may yet be, and when that was.
+/// Holders that were not found when their records were to be written but may yet appear, and the time of that lookup.
 struct Unseen {
     now: Timestamp,
     holders: Vec<JobId>,
 }
 
-/// Adds the records to their holders' notes. Moves versions, never a fence or a state. Says which holders are not there yet.
+/// Adds the records to their holders' notes. Moves versions, never a fence or a state. Returns the holders not found.
 fn record(draft: &mut Draft, records: &[(JobId, Absorbed)]) -> Result<Unseen, Missing> {
     let mut unseen = Unseen { now: draft.now(), holders: Vec::new() };
     for (id, newer) in records {
         let Some((mut head, full)) = draft.full(*id)? else {
-            // One that is only remembered for its key's sake will never be there again.
+            // A head that is only remembered for its key will never be a job again.
             if draft.spent(*id).is_none() {
                 unseen.holders.push(*id);
             }
             continue;
         };
-        // A record that cannot be read is begun anew: the count is information, the job is not at stake.
+        // An unreadable record is started anew: the count is information, the job is not at stake.
         let before = full.note(NoteKind::Duplicates).and_then(|text| Duplicates::decode(text).ok());
         let mut duplicates = before.unwrap_or_default();
         duplicates.merge(newer.record.clone());
@@ -281,7 +283,7 @@ mod tests {
 
     use super::{DuplicateLog, FLUSH_JOBS_MAX};
 
-    /// A store whose jobs absorb another duplicate whenever their record is written.
+    /// A store whose jobs absorb another duplicate whenever their records are written.
     #[derive(Default)]
     struct Busy {
         memory: Memory,
@@ -332,18 +334,18 @@ mod tests {
         let backend = Arc::clone(&store) as Arc<dyn Backend>;
         let (opened, batcher) = Store::with_batcher(backend, Retention::default(), 1);
         let batcher = tokio::spawn(batcher);
-        // One piece, and the one that is left; whoever absorbs more meanwhile is of the next round, unless he was still to be written.
+        // One piece, then the rest; a holder that absorbs more meanwhile joins the next round, unless it was still to be written.
         assert!(log.flush(&opened).await.unwrap());
         assert!(!log.flush(&opened).await.unwrap());
         assert!(holders.iter().all(|id| log.waiting(*id).is_some_and(|record| record.count == 1)));
-        // Both rounds of an end.
+        // Both rounds of the final flush.
         log.flush_all(&opened).await;
         let snapshot = opened.load(Reads { fulls: holders.clone(), ..Reads::default() }).await.unwrap();
         for id in holders {
             let (_, full) = snapshot.peek(id).unwrap();
             let text = full.unwrap().note(NoteKind::Duplicates).cloned().unwrap();
             let written = semel_core::trail::Duplicates::decode(&text).unwrap().count;
-            // One from the beginning, and one more each of the three times that it was written.
+            // One from the beginning, and one more for each of the three writes.
             assert_eq!(written + log.waiting(id).unwrap().count, 4);
         }
         batcher.abort();

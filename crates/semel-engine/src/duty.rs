@@ -1,4 +1,4 @@
-//! What runs by the clock. Each duty is a struct with `run_once`, bounded; the loop is written once, in
+//! Duties: work that runs by the clock. Each is a struct with a bounded `run_once`; the loop is in
 //! [`engine`](crate::engine).
 
 use std::collections::{HashMap, HashSet};
@@ -21,26 +21,27 @@ use semel_store::{Store, StoreError};
 
 use crate::apart::{Apart, PATIENCE, apart};
 
-/// Jobs one run of a duty looks at together.
+/// The most jobs that a duty processes together.
 const RUN_JOBS_MAX: u32 = 500;
-/// Jobs it looks at in all, while most of them are held by somebody's open transaction: more than one call may have jobs.
+/// The most jobs that one run examines while other open transactions lock most of them: more than one caller's
+/// batch can lock.
 const HELD_JOBS_MAX: usize = BATCH_JOBS_MAX + RUN_JOBS_MAX as usize;
-/// Documents one run of a duty looks at.
+/// The most documents that one run examines at first.
 const RUN_DOCUMENTS_MAX: u32 = 500;
-/// Of those, the ones that are decisions of their own: so many in one run, that other duties have their turn.
+/// The most documents that one run decides on separately, so that other duties get their turn.
 const RUN_DECISIONS_MAX: usize = 100;
-/// Documents it looks at in all, while most of them cannot be decided.
+/// The most documents that one run examines while most of them cannot be decided on.
 const HELD_DOCUMENTS_MAX: usize = 2_000;
-/// So many of them are tried at once, each in a decision of its own.
+/// How many of those are tried at once, each in a decision of its own.
 const HELD_TOGETHER: usize = 50;
-/// Bytes of the documents that are forgotten in one decision: it reads them once more, and callers wait for it meanwhile.
+/// Bytes of documents forgotten in one decision: it reads them once more while callers wait.
 const FORGET_BYTES_MAX: usize = 1 << 20;
 
-/// What became of one job.
+/// The result for one job.
 enum Did {
     Nothing,
     Moved,
-    /// Its run ended without its worker's word.
+    /// Its run ended without a report from its worker.
     Lost(JobType, QueueName),
 }
 
@@ -50,7 +51,7 @@ impl From<bool> for Did {
     }
 }
 
-/// What a decision about one job says.
+/// The result of a decision on one job, before it is attributed to the job.
 trait Decided {
     fn about(self, id: JobId) -> Did;
 }
@@ -74,7 +75,7 @@ impl Decided for Option<Settled> {
     }
 }
 
-/// What became of a piece.
+/// The result of one piece.
 #[derive(Default)]
 struct Done {
     moved: usize,
@@ -94,23 +95,24 @@ impl FromIterator<Did> for Done {
     }
 }
 
-/// What one run of a duty did.
+/// The result of one run of a duty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ran {
     /// Jobs moved.
     pub moved: usize,
-    /// Jobs and documents that somebody's open transaction holds; they are left for a later run.
+    /// Jobs and documents that another open transaction locks; they are left for a later run.
     pub held_up: usize,
-    /// When the next job of that kind falls due; in the past when more is waiting already.
+    /// When the next job of that kind falls due; in the past if more is waiting already.
     pub next: Option<Timestamp>,
-    /// The store's time at the look.
+    /// The store's time at the last look.
     pub now: Timestamp,
-    /// Runs that ended without their workers' word, because their time was over or their workers are gone: the type and the queue of each.
+    /// Runs that ended without a report from their workers, because they timed out or the workers are gone:
+    /// type and queue of each.
     pub lost: Vec<(JobType, QueueName)>,
 }
 
 impl Ran {
-    /// Looks at what is due behind what has been seen of it by this run.
+    /// Looks for due jobs beyond those this run has already seen.
     async fn look(
         &mut self,
         store: &Store,
@@ -123,7 +125,7 @@ impl Ran {
         Ok(due.ids.into_iter().filter(|id| seen.insert(*id)).collect())
     }
 
-    /// Adds what became of pieces; `name` says which thing it was that cannot be read, and `what` of what kind.
+    /// Adds the results of pieces. For the log, `name` names the unreadable item, and `what` its kind.
     fn add<I>(
         &mut self,
         decided: Vec<(Vec<I>, Apart<Done>)>,
@@ -155,11 +157,11 @@ macro_rules! duty {
         pub struct $name;
 
         impl $name {
-            /// Does a bounded piece of the duty. One job that somebody's open transaction holds, or that cannot be read, keeps
-            /// no other from its turn.
+            /// Does a bounded piece of the duty. A job that another transaction locks, or that cannot be read,
+            /// keeps no other from its turn.
             ///
             /// # Errors
-            /// When the store cannot read or commit. Of a piece in which something cannot be read a part may have been done.
+            /// When the store cannot read or commit. A piece with an unreadable job may have been done in part.
             pub async fn run_once(self, store: &Store) -> Result<Ran, StoreError> {
                 let (mut ran, mut seen) = (Ran::default(), HashSet::new());
                 loop {
@@ -176,7 +178,7 @@ macro_rules! duty {
                         })
                     });
                     ran.add(decided.await, "a job", ToString::to_string)?;
-                    // What is held is still the first that is due: others are behind it.
+                    // Locked jobs are still the first that are due: others are behind them.
                     if 2 * (ran.held_up - before) < number || seen.len() >= HELD_JOBS_MAX {
                         return Ok(ran);
                     }
@@ -198,18 +200,20 @@ duty! {
     /// Waiting jobs past their `expires_at` are discarded.
     Expire, Due::Expiry, heads, |draft, id| life::expire(draft, *id)
 }
-/// Documents whose time has come: a cron's tick is decided, a workflow that was left in the middle goes on, one past its
-/// retention is forgotten.
+/// Tends documents whose time has come: decides a cron's tick, resumes a workflow that was left half-way,
+/// forgets one past its retention.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tend;
 
 impl Tend {
-    /// Does a bounded piece of the duty. Requests whose time is over, and workflows that have ended, are forgotten many in one
-    /// commit: there may be as many of them as there are jobs, and nobody is to wait for them. Each other document is a decision
-    /// of its own: one that cannot be taken now leaves the others done, and is no reason not to look behind it.
+    /// Does a bounded piece of the duty.
+    ///
+    /// Expired requests and ended workflows are forgotten many per commit: there may be as many as there are
+    /// jobs, and no caller should wait for them. Each other document is a decision of its own: one that cannot
+    /// be taken now does not affect the others, nor stop the search behind it.
     ///
     /// # Errors
-    /// When the store cannot read, or could commit none of them.
+    /// When the store cannot read, or could commit none of the decisions.
     pub async fn run_once(self, store: &Store) -> Result<Ran, StoreError> {
         let (mut tending, mut seen) = (Tending::default(), HashSet::new());
         loop {
@@ -236,7 +240,7 @@ impl Tend {
             let (number, before) = (over.len() + others.len(), tending.passed);
             tending.decide(store, &in_turns(others)).await;
             tending.forget(store, over).await;
-            // What cannot be decided is still the first that is due: others are behind it.
+            // Documents that cannot be decided on are still the first that are due: others are behind them.
             let is_in_the_way = number > 0 && 2 * (tending.passed - before) >= number;
             if !is_in_the_way || tending.decided >= RUN_DECISIONS_MAX || seen.len() >= HELD_DOCUMENTS_MAX {
                 break;
@@ -249,8 +253,9 @@ impl Tend {
     }
 }
 
-/// These documents in turns: the first of each tenant and kind, then the second of each, and so on, those of one in the order
-/// in which they are due. Else who has very many that are due has all others wait. A workflow's name does not tell its tenant.
+/// Orders due documents in turns: the first of each tenant and kind, then the second of each, and so on, each
+/// tenant's in the order they fall due. Otherwise a tenant with very many due documents would make all others
+/// wait. A workflow's name does not reveal its tenant.
 fn in_turns<T>(due: Vec<(DocumentKey, T)>) -> Vec<(DocumentKey, T)> {
     let mut before: HashMap<(DocumentKind, String), usize> = HashMap::new();
     let mut turns = Vec::with_capacity(due.len());
@@ -264,7 +269,7 @@ fn in_turns<T>(due: Vec<(DocumentKey, T)>) -> Vec<(DocumentKey, T)> {
     turns.into_iter().map(|(_, document)| document).collect()
 }
 
-/// Whether nothing is left to be done with what is due but to forget it.
+/// Whether a due document need only be forgotten.
 fn is_over(key: &DocumentKey, document: &Document) -> bool {
     match key.kind {
         DocumentKind::Request => true,
@@ -273,20 +278,20 @@ fn is_over(key: &DocumentKey, document: &Document) -> bool {
     }
 }
 
-/// How far a run has come with the documents that are due.
+/// A run's progress with the due documents.
 #[derive(Default)]
 struct Tending {
     ran: Ran,
-    /// Why one of them could not be done.
+    /// Why one of them failed.
     failed: Option<StoreError>,
-    /// Those that were decided, each by itself.
+    /// How many were decided on, each by itself.
     decided: usize,
-    /// Those that are held or cannot be read: they are left, and others are behind them.
+    /// How many are locked or unreadable: they are left, and others are behind them.
     passed: usize,
 }
 
 impl Tending {
-    /// Decides about each by itself, until there have been as many as one run decides.
+    /// Decides on each document separately, up to the bound of one run.
     async fn decide(&mut self, store: &Store, due: &[(DocumentKey, Option<Timestamp>)]) {
         let mut rest = due;
         while !rest.is_empty() {
@@ -295,11 +300,11 @@ impl Tending {
                 self.ran.next = Some(self.ran.now);
                 return;
             }
-            // Behind one that is left there may be very many of the kind: the others are not to wait for a commit for each.
+            // Behind a document that is left there may be very many such: the others should not wait for a commit each.
             let together = if self.passed == 0 { 1 } else { HELD_TOGETHER };
             let (piece, behind) = rest.split_at(together.min(room).min(rest.len()));
             rest = behind;
-            // Who has waited for one waits for no other.
+            // After one wait for a lock, this run waits for no other.
             let patience = if self.ran.held_up == 0 { PATIENCE } else { Duration::ZERO };
             let mut decisions = Vec::with_capacity(piece.len());
             for (key, _) in piece {
@@ -346,8 +351,8 @@ impl Tending {
         }
     }
 
-    /// Forgets those of these documents whose time is over, many in one decision if nobody holds one of them; each is named with
-    /// its size.
+    /// Forgets those of these documents whose time is over, many per decision unless one is locked. Each comes
+    /// with its size.
     async fn forget(&mut self, store: &Store, over: Vec<(DocumentKey, usize)>) {
         let before = self.ran.held_up;
         for documents in pieces(over) {
@@ -368,7 +373,7 @@ impl Tending {
     }
 }
 
-/// What is forgotten together.
+/// Splits documents into groups that are forgotten together.
 fn pieces(over: Vec<(DocumentKey, usize)>) -> Vec<Vec<DocumentKey>> {
     let (mut pieces, mut bytes) = (Vec::<Vec<DocumentKey>>::new(), 0);
     for (key, size) in over {
@@ -386,13 +391,13 @@ fn pieces(over: Vec<(DocumentKey, usize)>) -> Vec<Vec<DocumentKey>> {
     pieces
 }
 
-/// Whether it is to be told of a document that is put off: not when somebody's commit takes a moment, and in one second of each
-/// minute, for it is tried several times in each second.
+/// Whether a postponed document is to be logged: not for a commit's brief lock, and only during one second of
+/// each minute, since it is tried several times a second.
 fn is_to_be_said(late: Duration) -> bool {
     late >= Duration::from_secs(60) && late.as_secs().is_multiple_of(60)
 }
 
-/// What looking at a document came to.
+/// The result of tending one document.
 enum Tended {
     Nothing,
     Done,
@@ -427,7 +432,7 @@ mod tests {
 
     use super::*;
 
-    /// Else the duty would look for more at once, and find the same.
+    /// Otherwise the duty would look for more at once, and find the same job.
     #[test]
     fn what_cannot_be_ended_has_not_moved() {
         let refused = Some(Settled::Refused(Refusal::Corrupt(Corrupt("no text".to_owned()))));
@@ -435,7 +440,7 @@ mod tests {
         assert_eq!(Done::from_iter(did).moved, 1);
     }
 
-    /// One tenant's crons, of which very many are due each second, would have everybody's tick late.
+    /// One tenant's very many crons per second would delay the ticks of all others.
     #[test]
     fn tenants_take_turns_with_what_is_due() {
         let cron = |tenant: &str, number: usize| {
@@ -452,7 +457,7 @@ mod tests {
         assert_eq!(turns[5..], (2..300).map(|number| cron("acme", number)).collect::<Vec<_>>());
     }
 
-    /// Callers wait for each of them.
+    /// Callers wait for each of these decisions.
     #[test]
     fn large_documents_are_forgotten_a_few_at_a_time() {
         let over = [1, FORGET_BYTES_MAX - 1, 1, 2 * FORGET_BYTES_MAX, 1, 1];

@@ -1,4 +1,4 @@
-//! What callers, workers and operators ask, each as one decision, and the loop that runs the duties.
+//! The requests of callers, workers and operators, each as one decision, and the loop that runs the duties.
 
 mod claims;
 mod inside;
@@ -43,23 +43,22 @@ use crate::samples::Samples;
 use crate::throughput::Throughput;
 use crate::workers::Workers;
 
-/// A running engine. Cheap to clone; the duties stop with [`Engine::stop`], [`Engine::close`] or with the
-/// last handle.
+/// A running engine. Cheap to clone; the duties stop with [`Engine::stop`], [`Engine::close`] or the last handle.
 #[derive(Clone)]
 pub struct Engine {
     shared: Arc<Shared>,
-    /// Whose ids, keys and queues are spoken of.
+    /// The tenant whose ids, keys and queues this handle uses.
     space: Arc<Namespace>,
 }
 
-/// Who holds a key.
+/// The holders of a key.
 #[derive(Clone, Debug)]
 pub struct Holders {
-    /// Their heads, in the order in which they came.
+    /// Their heads, oldest first.
     pub heads: Vec<Head>,
-    /// Whether there are no others: of very many those alone are looked at that decide.
+    /// Whether these are all holders: if there are very many, only those that matter to a decision are read.
     pub are_all: bool,
-    /// The store's time at the look.
+    /// The store's time when they were read.
     pub now: Timestamp,
 }
 
@@ -81,7 +80,7 @@ struct Shared {
 }
 
 impl Shared {
-    /// Counts a run that ended without its worker's word.
+    /// Counts a run that ended without a report from its worker.
     fn count_lost(&self, job_type: &JobType, queue: &QueueName) {
         self.counters.count(job_type, queue, "failed");
         self.throughput.count(&Tenant::from_stored(queue.tenant()), false);
@@ -89,8 +88,8 @@ impl Shared {
 }
 
 impl Drop for Shared {
-    /// The last handle is gone. Whoever ends a runtime waits for what its duties do on threads of their own, and nobody is left
-    /// who wanted them to wait for others.
+    /// The last handle is gone. Whoever shuts down the runtime waits for the duties' blocking work, and no
+    /// caller is left that wants that work to wait for other processes.
     fn drop(&mut self) {
         self.store.closing();
     }
@@ -105,7 +104,7 @@ impl Engine {
         Self::keeping(backend, Retention::default())
     }
 
-    /// The same, where what ends is kept by these rules: what this engine ends, whoever else is on the store.
+    /// As [`start`](Self::start), keeping jobs that this engine ends as `retention` says, whoever else uses the store.
     ///
     /// # Errors
     /// As [`start`](Self::start).
@@ -118,8 +117,8 @@ impl Engine {
         Ok(engine)
     }
 
-    /// An engine whose duties nobody runs but by hand, as tests do, and that keeps what ends by the default rules. Who only looks at a
-    /// store, by rules of his own, is [on](Self::on) one.
+    /// An engine whose duties run only by hand, as in tests, and that keeps ended jobs by the default
+    /// retention. To look at a store with a retention of your own, use [`on`](Self::on).
     ///
     /// # Errors
     /// When the store's thread cannot be started.
@@ -127,7 +126,7 @@ impl Engine {
         Ok(Self::on(Store::open(backend)?))
     }
 
-    /// An engine on a store that is open already. Nobody runs its [duties](Self::duties).
+    /// An engine on a store that is already open. Its [duties](Self::duties) do not run by themselves.
     pub fn on(store: Store) -> Self {
         let shared = Shared {
             store,
@@ -155,17 +154,19 @@ impl Engine {
         Self { shared, space: Arc::default() }
     }
 
-    /// The engine as a tenant sees it. Ids, keys and queues in what is asked are the tenant's, and so are those in
-    /// what is answered; what is another's is answered like what is not there. This is the one place where tenants are
-    /// kept apart: whoever holds only this handle cannot reach beyond it, but for the [store](Self::store), the
-    /// [counters](Self::counters) and the duties, which are everybody's.
+    /// The engine as a tenant sees it. Ids, keys and queues in requests and answers are the tenant's own;
+    /// those of others look as if they did not exist.
+    ///
+    /// This is the one place where tenants are kept apart: a caller with only this handle cannot reach beyond
+    /// it, except through the [store](Self::store), the [counters](Self::counters) and the duties, which all
+    /// tenants share.
     #[must_use]
     pub fn within(&self, tenant: &Tenant) -> Self {
         let space = Namespace::new(tenant.clone(), &self.shared.store.secret());
         Self { shared: Arc::clone(&self.shared), space: Arc::new(space) }
     }
 
-    /// Whose engine this is.
+    /// The tenant of this handle.
     pub fn tenant(&self) -> &Tenant {
         self.space.tenant()
     }
@@ -174,19 +175,19 @@ impl Engine {
         &self.space
     }
 
-    /// The loop of the duties, for a caller who runs it himself. It ends with [`stop`](Self::stop), with the store, or
-    /// with the last handle on this engine. Needs tokio's clock.
+    /// The loop that runs the duties, for a caller that polls it itself. It ends with [`stop`](Self::stop),
+    /// with the store, or with the last handle on this engine. Needs tokio's clock.
     pub fn duties(&self) -> impl Future<Output = ()> + Send + 'static {
         let shared = &self.shared;
         rounds::run_duties(shared.store.clone(), Arc::downgrade(shared), shared.stop.subscribe())
     }
 
-    /// The store behind its batcher.
+    /// The store, behind its batcher.
     pub fn store(&self) -> &Store {
         &self.shared.store
     }
 
-    /// Counters since the start.
+    /// The counters since the process began.
     pub fn counters(&self) -> &Counters {
         &self.shared.counters
     }
@@ -199,8 +200,8 @@ impl Engine {
         &self.shared.samples
     }
 
-    /// The tenant's policies in use since this process began, by type; and how many requests, of whomever, had one that is
-    /// not among those that are counted.
+    /// The tenant's policies used since this process began, by type; and how many requests, of any tenant, had
+    /// a policy beyond those that are counted.
     pub fn policies_in_use(&self) -> (Vec<InUse>, u64) {
         self.shared.policies.of(self.tenant().as_str())
     }
@@ -214,7 +215,7 @@ impl Engine {
         self.shared.store.facts()
     }
 
-    /// Stops the duties and writes what they still hold. Requests go on being served.
+    /// Stops the duties and writes what they still hold in memory. Requests are still served.
     pub async fn stop(&self) {
         self.shared.stop.send_replace(true);
         if let Some(duties) = self.shared.duties.lock().await.take() {
@@ -223,25 +224,25 @@ impl Engine {
         self.shared.duplicates.flush_all(&self.shared.store).await;
     }
 
-    /// Stops the duties, as [`stop`](Self::stop) does, and closes the store: what was asked before is answered, what is
-    /// asked afterwards, through whatever handle, is answered with [`StoreError::Closed`]. When this returns the store's
-    /// file can be opened again at once.
+    /// Stops the duties, as [`stop`](Self::stop) does, and closes the store: requests made before are
+    /// answered; later ones, through any handle, get [`StoreError::Closed`]. When this returns, the store's
+    /// file can be reopened at once.
     pub async fn close(&self) {
         self.shared.store.closing();
         self.stop().await;
         self.shared.store.close().await;
     }
 
-    /// Admits one job. `source` says who offers it, for the duplicates record.
+    /// Admits one job. `source` names who offers it, for the duplicates record.
     ///
     /// # Errors
-    /// When the store cannot commit; the job was not admitted then, as far as is [known](Store::decide).
+    /// When the store cannot commit; the job was then not admitted, as far as is [known](Store::decide).
     pub fn enqueue<'a>(
         &'a self,
         offer: Offer,
         source: &'a str,
     ) -> impl Future<Output = Result<Outcome, StoreError>> + Send + use<'a> {
-        // Its own before the future is made, so that it is in there once and not twice.
+        // Bound outside the future, which then holds the offer once and not twice.
         let mut offer = self.space.stored_offer(offer);
         async move {
             offer.bounded = self.is_bounded(&offer.queue).await?;
@@ -276,9 +277,9 @@ impl Engine {
         }
     }
 
-    /// The decision on what is offered, at once, where all of it are duplicates of what is there and durable: else it is to be taken
-    /// with others'. Who gets it so has waited for nobody: a caller with many duplicates is to let others go on before he has his
-    /// answer.
+    /// The outcome at once, if every offer is a duplicate of a durable job; `None` means that it must be
+    /// decided in a group. A caller that gets it this way has yielded to no other task: with many duplicates
+    /// it should do so before it answers.
     fn decide_at_once<T>(
         &self,
         reads: &Reads,
@@ -288,10 +289,10 @@ impl Engine {
         if may_be_silent { self.shared.store.decide_silently(reads, decide) } else { None }
     }
 
-    /// Admits a batch.
+    /// Admits a batch of jobs.
     ///
     /// # Errors
-    /// When the store cannot commit; nothing was admitted then, as far as is [known](Store::decide).
+    /// When the store cannot commit; nothing was then admitted, as far as is [known](Store::decide).
     pub async fn enqueue_batch(
         &self,
         offers: Vec<Offer>,
@@ -334,7 +335,7 @@ impl Engine {
         }
     }
 
-    /// Counts what became of one offer, and records a duplicate with its holder.
+    /// Counts the outcome of one offer, and records a duplicate with its holder.
     pub(crate) fn tell(&self, label: &Label, outcome: &Outcome, now: Timestamp, source: &str) {
         let kind = outcome.kind();
         self.shared.counters.count(&label.job_type, &label.queue, kind.name());
@@ -353,12 +354,12 @@ impl Engine {
     /// A whole job.
     ///
     /// # Errors
-    /// When the store cannot be read, or what is stored of the job cannot.
+    /// When the store cannot be read, or the stored job cannot be decoded.
     pub async fn job(&self, id: JobId) -> Result<Option<Job>, StoreError> {
         Ok(self.jobs(vec![id]).await?.pop())
     }
 
-    /// Those of these jobs that are there, in order.
+    /// Those of these jobs that exist, in order.
     ///
     /// # Errors
     /// As [`job`](Self::job).
@@ -380,7 +381,7 @@ impl Engine {
         Ok(jobs)
     }
 
-    /// The heads of those of these jobs that are there, in order: for who wants nothing else of them, whatever they carry.
+    /// The heads of those of these jobs that exist, in order: for callers that need neither body nor notes.
     ///
     /// # Errors
     /// As [`job`](Self::job).
@@ -394,7 +395,8 @@ impl Engine {
             .collect())
     }
 
-    /// What would happen to a job if it were offered now: the decision of [`enqueue`](Self::enqueue), not written.
+    /// What would happen to a job if it were offered now: the decision of [`enqueue`](Self::enqueue), without
+    /// writing it.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -407,7 +409,8 @@ impl Engine {
         Ok(self.space.shown(explained))
     }
 
-    /// The holders of a key; of more than [`HOLDERS_PER_KEY_MAX`](semel_core::limits::HOLDERS_PER_KEY_MAX) those that decide.
+    /// The holders of a key; if there are more than
+    /// [`HOLDERS_PER_KEY_MAX`](semel_core::limits::HOLDERS_PER_KEY_MAX), only those that matter to a decision.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -422,7 +425,7 @@ impl Engine {
         Ok(Holders { heads, are_all: !view.is_some_and(|view| view.too_many), now: snapshot.now })
     }
 
-    /// The store's time; a sign that the store answers.
+    /// The store's time. An answer also shows that the store responds.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -430,8 +433,8 @@ impl Engine {
         Ok(self.shared.store.load(Reads::default()).await?.now)
     }
 
-    /// How far the store's time is from this machine's clock: a store's never goes back, so one whose clock was ahead for a while stays
-    /// ahead while it is used.
+    /// How far the store's time is from this machine's clock. A store's time never goes back, so it stays
+    /// ahead if a clock it relied on was ahead for a while.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -440,10 +443,10 @@ impl Engine {
         Ok(Offset::between(time, SystemClock.now()))
     }
 
-    /// Whether the store would take a write now; a sign that it is well.
+    /// Checks whether the store would accept a write now.
     ///
     /// # Errors
-    /// What a write would be told.
+    /// The error that a write would get.
     pub async fn takes_writes(&self) -> Result<(), StoreError> {
         self.shared.store.takes_writes().await
     }
@@ -461,10 +464,10 @@ impl Engine {
     }
 }
 
-/// Once round for whoever else is ready to run.
+/// Yields once to all other tasks that are ready.
 async fn let_others_go_on() {
     let mut is_later = false;
-    // tokio's own wakes the task when its runtime looks round, which an executor inside of it does not see.
+    // `tokio::task::yield_now` wakes the task only from tokio's own scheduler, which a nested executor does not see.
     std::future::poll_fn(|context| {
         if std::mem::replace(&mut is_later, true) {
             return Poll::Ready(());

@@ -1,4 +1,4 @@
-//! Reading the event log: a page at a time, or on and on, woken by commits.
+//! Reading the event log: one page at a time, or continuously, woken by commits.
 
 use std::time::Duration;
 
@@ -13,29 +13,29 @@ use crate::engine::Engine;
 
 /// Events read from the store at once.
 const CHUNK: u32 = 500;
-/// Events one reading looks at; a choice that keeps few of them answers with a cursor to go on from.
+/// Events that one reading examines; a narrow filter gets an answer with a cursor to continue from.
 const LOOKED_AT_MAX: usize = 20_000;
-/// How long a follower rests after he was woken, so that a store under load is not read for every commit.
+/// The pause of a follower after a wake-up, so that under load it does not read the store for every commit.
 const REST: Duration = Duration::from_millis(10);
 
-/// Which events a reader wants. What is empty chooses nothing out.
+/// Which events a reader wants. An empty list excludes nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
-    /// Of these kinds; of every kind unless it says so.
+    /// Events of these kinds; `None` means all.
     pub kinds: Option<Vec<EventKind>>,
-    /// Of jobs in these queues.
+    /// Events of jobs in these queues.
     pub queues: Vec<QueueName>,
-    /// Of jobs of these types.
+    /// Events of jobs of these types.
     pub job_types: Vec<JobType>,
-    /// Of these jobs.
+    /// Events of these jobs.
     pub jobs: Vec<JobId>,
-    /// Of jobs in queues that the reader may know of.
+    /// Events of jobs in queues that the reader is allowed to see.
     pub visible: Queues,
 }
 
 impl Wanted {
-    /// Whether an event of the reader's tenant is wanted, be it as it is stored or as it is shown: its queue has the stored
-    /// name either way, and a reader knows the name without the tenant.
+    /// Whether an event of the reader's tenant is wanted, in its stored or its shown form: the queue has the
+    /// stored name in both, and the filter compares names without the tenant.
     pub fn admits(&self, event: &Event) -> bool {
         self.kinds.as_ref().is_none_or(|kinds| kinds.contains(&event.kind))
             && (self.queues.is_empty() || self.queues.iter().any(|queue| queue.name() == event.queue.name()))
@@ -47,7 +47,7 @@ impl Wanted {
 }
 
 impl Wanted {
-    /// The same, of what is stored.
+    /// The same filter for stored events.
     fn stored(&self, space: &Namespace) -> Self {
         Self {
             kinds: self.kinds.clone(),
@@ -60,25 +60,25 @@ impl Wanted {
     }
 }
 
-/// A piece of the log as a reader wanted it.
+/// A page of the log as a reader wanted it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reading {
     /// The events, oldest first.
     pub events: Vec<Recorded>,
-    /// Where to go on. Moves past events that were not wanted, too.
+    /// Where to continue. It moves past unwanted events, too.
     pub cursor: u64,
-    /// Whether there is more behind it now.
+    /// Whether there is more to read now.
     pub more: bool,
-    /// Where the reader stood when he asked. Unless it is [`Place::Kept`] there are no events.
+    /// Where the reader stood when it asked. Unless this is [`Place::Kept`], there are no events.
     pub place: Place,
-    /// Everything after this place is kept.
+    /// Everything after this position is kept.
     pub kept_after: u64,
-    /// Whether something behind it is stored and not shown yet, as [`LogPage::waits`](semel_store::LogPage::waits) says.
+    /// Whether later events are stored but withheld, as [`LogPage::waits`](semel_store::LogPage::waits) says.
     pub waits: bool,
 }
 
 impl Engine {
-    /// The wanted events after `cursor`, at most `limit`. Cursor 0 is the beginning of what is kept.
+    /// The wanted events after `cursor`, at most `limit`. Cursor 0 means the beginning of what is kept.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -87,8 +87,8 @@ impl Engine {
         self.read_log_by(cursor, limit, |event| stored.admits(event)).await
     }
 
-    /// The tenant's events after `cursor` that `admits` wants, at most `limit`. It is asked about each that is looked at, once
-    /// and in their order, and sees it as it is stored.
+    /// The tenant's events after `cursor` that `admits` accepts, at most `limit`. It is called once per
+    /// examined event, in log order, with the event as stored.
     pub(crate) async fn read_log_by(
         &self,
         cursor: u64,
@@ -110,7 +110,7 @@ impl Engine {
             (reading.kept_after, reading.waits) = (page.kept_after, page.waits);
             reading.place = page.place(reading.cursor);
             if reading.place != Place::Kept {
-                // What was found before the rest was dropped is no whole answer.
+                // Events found before the rest was dropped are not a complete answer.
                 reading.events.clear();
                 reading.more = false;
                 return Ok(reading);
@@ -136,7 +136,7 @@ impl Engine {
         Ok(reading)
     }
 
-    /// The place from which only what is still to come is read.
+    /// The position from which only future events are read.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -144,14 +144,14 @@ impl Engine {
         Ok(self.store().events(u64::MAX, 1).await?.newest)
     }
 
-    /// Reads the log on and on from `cursor`.
+    /// Follows the log from `cursor`.
     pub fn follow(&self, cursor: u64, wanted: Wanted) -> Follow {
         Follow { engine: self.clone(), wanted, cursor, was_woken: false }
     }
 }
 
-/// A reader of the log who goes on with it. Nothing is kept for him between two calls but his cursor: a slow one falls
-/// behind in the log, and when the log no longer has what he has not read he is told so.
+/// A continuous reader of the log. Only its cursor is kept between two calls: a slow reader falls behind in
+/// the log, and is told when the log no longer has what it has not read.
 pub struct Follow {
     engine: Engine,
     wanted: Wanted,
@@ -160,13 +160,13 @@ pub struct Follow {
 }
 
 impl Follow {
-    /// Up to where everything wanted has been given out.
+    /// The position up to which every wanted event has been returned.
     pub const fn cursor(&self) -> u64 {
         self.cursor
     }
 
-    /// The next wanted events, at most `limit`; without any when there was none for as long as `patience` ([`Duration::MAX`] is as
-    /// good as for ever), or when the log is not what the reader left ([`Reading::place`]).
+    /// The next wanted events, at most `limit`. None if there were none within `patience` ([`Duration::MAX`]:
+    /// practically forever), or if the log is not the one the reader left ([`Reading::place`]).
     ///
     /// # Errors
     /// When the store cannot be read. The reader may try again.
@@ -178,7 +178,7 @@ impl Follow {
             if std::mem::take(&mut self.was_woken) {
                 tokio::time::sleep(REST).await;
             }
-            // Registered before looking, so that nothing that is told in between is slept through.
+            // Registered before looking, so that no event in between is missed.
             let mut logged = std::pin::pin!(engine.store().hints().logged());
             logged.as_mut().enable();
             let reading = engine.read_log(self.cursor, &self.wanted, limit).await?;

@@ -1,5 +1,5 @@
-//! How many keys are held, and since when, for the metrics: looked up at most every few seconds, and never further than
-//! a bounded number of jobs.
+//! The number of held keys, and since when, for the metrics. It is looked up at most every few seconds, over a
+//! bounded number of jobs.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -17,39 +17,39 @@ use tokio::time::Instant;
 
 use crate::Engine;
 
-/// How long one look is good for.
+/// How long one lookup is reused.
 const LOOK_EVERY: Duration = Duration::from_secs(15);
-/// Jobs of one listing.
+/// The most jobs of one listing.
 const LISTING_JOBS: u32 = 1_000;
-/// Listings of one look.
+/// The most listings of one lookup.
 const LISTINGS_MAX: usize = 20;
-/// Jobs of one look whose own policy has to be read before it is known whether they hold their keys.
+/// The most jobs per lookup whose own policy must be read to know whether they hold their keys.
 const BODIES_MAX: usize = 2_000;
-/// And at once: commits wait while they are read.
+/// The most of those read at once: commits wait meanwhile.
 const BODIES_AT_ONCE: usize = 50;
 
-/// What was seen of the keys that jobs hold, by their own policies, whatever their tenant; but for the server's own jobs.
+/// The keys that jobs of all tenants hold by their own policies, without the server's own jobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeldKeys {
-    /// Keys.
+    /// The number of keys.
     pub keys: u64,
-    /// How long the oldest job among their holders has been there; none without a holder.
+    /// The age of the oldest job among their holders; `None` without a holder.
     pub oldest: Option<Duration>,
-    /// Whether there are no more: else only the newest jobs with a key were looked at.
+    /// Whether these are all: otherwise only the newest jobs with a key were examined.
     pub is_whole: bool,
 }
 
-/// The last look.
+/// The last lookup and its result.
 #[derive(Debug, Default)]
 pub(crate) struct LastLook(Mutex<Option<(Instant, HeldKeys)>>);
 
 impl Engine {
-    /// What is held now, or was a few seconds ago.
+    /// The keys held now, or a few seconds ago.
     ///
     /// # Errors
     /// When the store cannot be read.
     pub async fn held_keys(&self) -> Result<HeldKeys, StoreError> {
-        // Whoever asks meanwhile waits for this look.
+        // Concurrent callers wait for this lookup and share it.
         let mut last = self.last_look().0.lock().await;
         if let Some((at, held)) = &*last
             && at.elapsed() < LOOK_EVERY
@@ -74,7 +74,7 @@ async fn look(store: &Store, now: Timestamp) -> Result<HeldKeys, StoreError> {
     for _ in 0..LISTINGS_MAX {
         let listing = store.list(filter.clone()).await?;
         let mut uncertain: Vec<JobId> = Vec::new();
-        // The server's own jobs have keys that nobody chose.
+        // The keys of the server's own jobs were chosen by nobody.
         for head in listing.heads.iter().filter(|head| !head.queue.is_systems()) {
             match (head.key, holding(head, now)) {
                 (Some(key), Holding::Known(true)) => count(key, head),
@@ -89,7 +89,7 @@ async fn look(store: &Store, now: Timestamp) -> Result<HeldKeys, StoreError> {
             let snapshot = store.load(Reads { fulls: some.to_vec(), ..Reads::default() }).await?;
             for id in some {
                 let Some((head, Some(full))) = snapshot.peek(*id) else { continue };
-                // One that cannot be read hides no others.
+                // An unreadable job does not hide others.
                 let Ok(body) = Body::decode(&full.body) else {
                     is_cut = true;
                     continue;

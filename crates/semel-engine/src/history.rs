@@ -1,17 +1,17 @@
-//! Counters over time: what each series grew by, minute by minute for three hours and hour by hour for a week.
+//! Counters over time: the growth of each series, by minute for three hours and by hour for a week.
 //!
-//! It is this process's own, begins with it, and is bounded: by the number of series, and by the number of slots. A slot
-//! has only the series that moved in it, so a quiet server keeps next to nothing.
+//! The history belongs to this process, begins with it, and is bounded by the number of series and of slots. A
+//! slot holds only the series that grew in it, so a quiet server stores next to nothing.
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// Minutes that are kept, the present one included.
+/// Minutes kept, including the current one.
 pub const MINUTES_MAX: u64 = 180;
-/// Hours that are kept, the present one included.
+/// Hours kept, including the current one.
 pub const HOURS_MAX: u64 = 168;
 const MINUTES_OF_AN_HOUR: u64 = 60;
 
-/// How long a slot is.
+/// The length of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// A minute.
@@ -21,7 +21,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// Its length in seconds.
+    /// The length in seconds.
     pub const fn seconds(self) -> u64 {
         match self {
             Self::Minute => 60,
@@ -30,24 +30,24 @@ impl Step {
     }
 }
 
-/// What moved in a slot: a series and by how much.
+/// The growth in a slot: series numbers, and by how much each grew.
 type Moved = Vec<(usize, u64)>;
 
-/// The slots. Times are whole minutes since the process began, and never go back.
+/// All slots. Times are whole minutes since the process began, and never go back.
 #[derive(Debug, Default)]
 pub(crate) struct History {
-    /// The minute that `present` is about.
+    /// The minute that `present` counts.
     minute: u64,
-    /// By series: counting is one addition.
+    /// Growth by series number, so that counting is one addition.
     present: Vec<u64>,
-    /// Minutes that are over, the oldest first, with what moved in them; those in which nothing did are not there.
+    /// Past minutes, oldest first, with their growth; minutes without growth are missing.
     minutes: VecDeque<(u64, Moved)>,
-    /// Hours that have a minute that is over, the oldest first.
+    /// Hours with at least one past minute, oldest first.
     hours: VecDeque<(u64, BTreeMap<usize, u64>)>,
 }
 
 impl History {
-    /// Counts one of a series.
+    /// Counts one for a series.
     pub(crate) fn add(&mut self, series: usize, minute: u64) {
         self.turn(minute);
         if self.present.len() <= series {
@@ -58,7 +58,7 @@ impl History {
         }
     }
 
-    /// What moved in each slot that is kept, the oldest first, each with its number.
+    /// The growth in each slot kept, oldest first, with the slot's number.
     pub(crate) fn read(&mut self, step: Step, minute: u64) -> Vec<(u64, Moved)> {
         self.turn(minute);
         let present: Moved = moved(&self.present);
@@ -81,7 +81,7 @@ impl History {
         slots
     }
 
-    /// Puts the present minute away when it is over, and forgets what is too old.
+    /// Files the current minute once it is over, and drops slots that are too old.
     fn turn(&mut self, minute: u64) {
         if minute <= self.minute {
             return;
@@ -131,7 +131,7 @@ mod tests {
         let minutes = [(0, vec![(1, 3)]), (59, vec![(1, 1)]), (60, vec![(1, 2)]), (61, vec![(0, 1), (1, 1)])];
         assert_eq!(history.read(Step::Minute, 61), minutes);
         assert_eq!(history.read(Step::Hour, 61), [(0, vec![(1, 4)]), (1, vec![(0, 1), (1, 3)])]);
-        // The first minutes are too old by now; the hours are not.
+        // By now the first minutes are too old; the hours are not.
         assert_eq!(history.read(Step::Minute, 60 + MINUTES_MAX - 1)[0].0, 60);
         assert_eq!(history.read(Step::Hour, 60 + MINUTES_MAX)[0], (0, vec![(1, 4)]));
     }

@@ -1,4 +1,4 @@
-//! Which jobs hold their keys, and until when: by their heads, and by their own policies where the heads do not tell.
+//! Which jobs hold their keys, and until when: by their heads, or by their own policies where heads do not suffice.
 
 use semel_core::draft::Map;
 use semel_core::ident::JobId;
@@ -11,14 +11,14 @@ use semel_store::StoreError;
 use crate::engine::Engine;
 use crate::room::Room;
 
-/// What is asked of jobs with keys, and so which of them have to be read whole.
+/// What is asked about jobs with keys, which decides which of them must be read whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
     /// Whether they hold their keys.
     Whether,
-    /// That, and until when.
+    /// Whether, and until when.
     Until,
-    /// That, and which duplicates they have absorbed.
+    /// Whether, and which duplicates they have absorbed.
     Duplicates,
 }
 
@@ -32,14 +32,14 @@ impl Asked {
     }
 }
 
-/// How jobs hold their keys at one time.
+/// How jobs hold their keys at a given time.
 #[derive(Debug)]
 pub struct Holdings {
     now: Timestamp,
     read: Map<JobId, Read>,
 }
 
-/// What is told of a job that was read. The rest of it is let go: there may be many, and large ones.
+/// What is kept of a job that was read. The rest is dropped: there may be many jobs, and large ones.
 #[derive(Debug)]
 struct Read {
     holds: bool,
@@ -48,25 +48,25 @@ struct Read {
 }
 
 impl Holdings {
-    /// Whether the job would block another one of its own policy.
+    /// Whether the job would block another job with its policy.
     pub fn holds(&self, head: &Head) -> bool {
         self.read.get(&head.id).map_or_else(|| holds(None, head, self.now), |read| read.holds)
     }
 
-    /// Until when, if that was [asked](Asked::Until) and is certain.
+    /// Until when it holds its key, if that was [asked](Asked::Until) and is certain.
     pub fn until(&self, head: &Head) -> Option<Timestamp> {
         self.read.get(&head.id).map_or_else(|| held_until(None, head, self.now), |read| read.until)
     }
 
-    /// The duplicates it has absorbed, if they were [asked](Asked::Duplicates) for and can be read.
+    /// The duplicates it has absorbed, if they were [asked](Asked::Duplicates) for and are readable.
     pub fn duplicates(&self, head: &Head) -> Option<&Duplicates> {
         self.read.get(&head.id)?.duplicates.as_ref()
     }
 }
 
 impl Engine {
-    /// How these jobs hold their keys. Those that have to be read for that are read a few at a time; of one that cannot be, as much is
-    /// known as its head tells.
+    /// How these jobs hold their keys. Jobs that must be read for that are read a few at a time; of an
+    /// unreadable one, only what its head tells is known.
     ///
     /// # Errors
     /// When the store cannot be read.

@@ -1,9 +1,9 @@
-//! Who absorbed most duplicates at this process since its start: keys, for the metrics, and holders, for the page of the
-//! hottest. In memory, bounded, and counted at one place.
+//! The keys and holders that absorbed most duplicates at this process since its start: keys for the metrics,
+//! holders for the page of the hottest. In memory, bounded, and counted in one place.
 //!
-//! One summary counts both (space saving): when all its places are taken, a newcomer takes the place of one with the
-//! fewest, and its count. So a count is never too low, and too high by no more than was taken over, which is known for
-//! each; less that, it is never too high. Whoever had more than the fewest is there for certain.
+//! Both use the space-saving algorithm: when all places are taken, a newcomer takes over a place with the lowest
+//! count, and that count. So a count is never too low, and too high by at most what was taken over, which is known
+//! for each; less that, it is never too high. Anything that exceeds the lowest count is certain to be present.
 
 use std::hash::Hash;
 use std::sync::{Mutex, PoisonError};
@@ -14,33 +14,33 @@ use semel_core::ident::{JobId, JobType, QueueName};
 use semel_core::tenant::Namespace;
 use semel_core::unique::UniqueKey;
 
-/// Keys that are counted at one time.
+/// Keys counted at a time.
 const KEYS_MAX: usize = 128;
-/// Holders that are counted at one time.
+/// Holders counted at a time.
 pub const HOLDERS_MAX: usize = 1_000;
 
-/// What a key has absorbed.
+/// The duplicates that a key has absorbed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hot {
     /// The key, as its tenant sees it.
     pub key: UniqueKey,
-    /// Type and queue of the job that was turned away first since the key is counted.
+    /// Type and queue of the first job turned away since the key has been counted.
     pub job_type: JobType,
     /// See `job_type`.
     pub queue: QueueName,
-    /// Duplicates, at most.
+    /// The number of duplicates, as an upper bound.
     pub count: u64,
 }
 
-/// Duplicates by key, and by holder.
+/// Duplicates, by key and by holder.
 #[derive(Debug, Default)]
 pub(crate) struct Hottest(Mutex<Summaries>);
 
 #[derive(Debug)]
 struct Summaries {
-    /// By the key as it is stored, so that what two tenants have is counted apart. The count of a `Hot` is not kept here.
+    /// By stored key, so that the keys of two tenants are counted apart. The count of a `Hot` is not maintained here.
     keys: Summary<UniqueKey, Hot>,
-    /// By the holder as it is stored.
+    /// By the holder's stored id.
     holders: Summary<JobId, ()>,
 }
 
@@ -51,8 +51,8 @@ impl Default for Summaries {
 }
 
 impl Hottest {
-    /// Counts an outcome, as it is stored, if it is a duplicate: with its holder always, with the key only where the holder
-    /// may be shown.
+    /// Counts an outcome, as stored, if it is a duplicate: always for its holder, and for the key only if the
+    /// holder may be shown.
     pub(crate) fn count(&self, outcome: &Outcome, job_type: &JobType, queue: &QueueName, space: &Namespace) {
         let Some(holder) = outcome.absorbed_by() else { return };
         let mut summaries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -67,7 +67,7 @@ impl Hottest {
         }
     }
 
-    /// The keys with the most, at most so many, the hottest first.
+    /// The keys with the highest counts, at most this many, hottest first.
     pub(crate) fn keys(&self, most: usize) -> Vec<Hot> {
         let summaries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let of = |place: &Place<Hot>| Hot { count: place.count, ..place.label.clone() };
@@ -78,8 +78,8 @@ impl Hottest {
         all
     }
 
-    /// All holders that are counted, most first, with what they absorbed at least; and by how much that may be too low,
-    /// which is also the most that one who is not counted can have absorbed.
+    /// All counted holders, highest first, with a lower bound of what each absorbed; and by how much that may
+    /// be too low, which is also the most that an uncounted holder can have absorbed.
     pub(crate) fn holders(&self) -> (Vec<(JobId, u64)>, u64) {
         let summaries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let holders = &summaries.holders;
@@ -96,22 +96,22 @@ impl Hottest {
     }
 }
 
-/// Counters of bounded number.
+/// A bounded set of counters.
 #[derive(Debug)]
 struct Summary<K, L> {
     most: usize,
     places: Map<K, Place<L>>,
-    /// The most that anybody took over: the fewest of all, when that was last looked up. It never falls.
+    /// The highest count that was ever taken over: the lowest of all when last computed. It never falls.
     least: u64,
-    /// Who had `least` then, and may have it still.
+    /// The entries that had the count `least` then, and may still have it.
     coldest: Vec<K>,
 }
 
 #[derive(Debug)]
 struct Place<L> {
-    /// At most this many.
+    /// An upper bound of the true count.
     count: u64,
-    /// And at least this many fewer.
+    /// By how much `count` may be too high.
     taken_over: u64,
     label: L,
 }
@@ -130,8 +130,8 @@ impl<K: Copy + Eq + Hash, L> Summary<K, L> {
         self.places.insert(key, Place { count: taken_over + 1, taken_over, label: label() });
     }
 
-    /// Takes away one with the fewest, and says how many those are. All are looked through only when the fewest have
-    /// become more, for which as many duplicates as there are places have come: so the cost of one is bounded.
+    /// Removes an entry with the lowest count, and returns that count. All are scanned only once the lowest
+    /// count has risen, which takes as many duplicates as there are places: so the amortised cost is bounded.
     fn make_room(&mut self) -> u64 {
         if !self.take_coldest() {
             self.least = self.places.values().map(|place| place.count).min().unwrap_or(0);
@@ -210,7 +210,7 @@ mod tests {
         let true_count = others / 10;
         assert_eq!(all[0].0, hot);
         assert!(all[0].1 <= true_count && true_count <= all[0].1 + may_lack, "{} and {may_lack}", all[0].1);
-        // The others absorbed one each.
+        // The other holders absorbed one each.
         assert!(all[1..].iter().all(|(_, count)| *count <= 1), "{all:?}");
         assert_eq!(all.len(), HOLDERS_MAX);
         assert!(may_lack > 0 && may_lack <= (others + true_count) / HOLDERS_MAX as u64, "{may_lack}");
@@ -232,7 +232,7 @@ mod tests {
         assert_eq!(hottest.keys(1_000).len(), KEYS_MAX);
     }
 
-    /// Held against counting everybody, with those who come back after they were displaced.
+    /// Compared with exact counts, including entries that return after they were displaced.
     #[test]
     fn counts_are_off_by_no_more_than_is_said() {
         let mut summary: Summary<u64, ()> = Summary::of(8);

@@ -1,4 +1,4 @@
-//! A whole job, put together from its parts.
+//! A whole job, assembled from its parts.
 
 use bytes::Bytes;
 use semel_core::body::{Body, Corrupt};
@@ -16,7 +16,7 @@ use semel_core::workflow::shown_results;
 pub struct Job {
     /// The hot part.
     pub head: Head,
-    /// What was asked for. Its args and meta are the present ones: those of the last request a follow-up absorbed.
+    /// What was requested. Args and meta are the current ones: those of the last request that a follow-up absorbed.
     pub body: Body,
     /// Past failures, oldest first.
     pub failures: Failures,
@@ -24,17 +24,18 @@ pub struct Job {
     pub result: Option<Bytes>,
     /// The duplicates it has absorbed, as recorded so far.
     pub duplicates: Duplicates,
-    /// How far the present run has come, as its worker says: a JSON value.
+    /// How far the current run has come, as its worker reported: a JSON value.
     pub progress: Option<Bytes>,
-    /// The job that took its place.
+    /// The job that replaced it.
     pub replaced_by: Option<JobId>,
-    /// Whether nobody is to be shown which job that is.
+    /// Whether callers must not be shown which job that is.
     pub is_replacement_hidden: bool,
-    /// Who waits for its end, or has waited for it.
+    /// Everything that waits, or waited, for its end, such as a workflow.
     pub waiters: Waiters,
     /// What the earlier steps of its workflow returned: a JSON array.
     pub parent_results: Option<Bytes>,
-    /// Whether all of it could be read. Where not, the head is all that is known: the body is an empty one, and its one failure says so.
+    /// Whether all of it could be read. Otherwise only the head is known: the body is empty, and its one
+    /// failure says so.
     pub is_readable: bool,
 }
 
@@ -70,7 +71,7 @@ impl Job {
                 NoteKind::Progress => progress = Some(text.clone()),
                 NoteKind::Waiters => waiters = Waiters::decode(text)?,
                 NoteKind::ParentResults => parent_results = Some(text.clone()),
-                // What the core itself goes by.
+                // Used by the core itself only.
                 NoteKind::Ahead => {}
                 NoteKind::Marks => marks = Marks::decode(text)?,
             }
@@ -90,7 +91,7 @@ impl Job {
         })
     }
 
-    /// A job of which the head is all that can be read, to be listed among others.
+    /// A job of which only the head can be read, for listings.
     pub(crate) fn unreadable(head: Head, now: Timestamp) -> Self {
         let failure = Failure {
             code: "unreadable".to_owned(),

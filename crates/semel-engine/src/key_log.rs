@@ -1,4 +1,4 @@
-//! What happened to one key, by the log: to the jobs that carry it, and to those that did and may be gone.
+//! The events of one key: those of jobs that carry it, and of jobs that did and may be gone.
 
 use std::collections::HashSet;
 
@@ -11,31 +11,31 @@ use semel_store::StoreError;
 use crate::engine::Engine;
 use crate::follow::Reading;
 
-/// Jobs without an end that one place of a reading names; more than a key has but for policies that differ.
+/// The most unfinished jobs that a reading's position names; a key has more only if policies differ.
 pub const OPEN_MAX: usize = 16;
 
-/// Where a reading of a key's events goes on.
+/// The position where reading a key's events continues.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeyPlace {
-    /// Up to where the log was read.
+    /// The position up to which the log was read.
     pub cursor: u64,
-    /// Jobs that were admitted with the key before that and had not ended.
+    /// Jobs that were admitted with the key before that position and had not ended.
     pub open: Vec<JobId>,
 }
 
-/// A piece of the log, as it is about a key.
+/// A page of the log, restricted to one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyReading {
-    /// The piece, and where to go on in the log.
+    /// The page, and where to continue in the log.
     pub log: Reading,
-    /// What has to be known to go on there: [`KeyPlace::open`].
+    /// What must be known to continue there: [`KeyPlace::open`].
     pub open: Vec<JobId>,
 }
 
 impl Engine {
-    /// Events after `from`, at most `limit`, of jobs that carry the key, by the store, or were admitted with it, by the
-    /// part of the log that is read. A job whose policy does not disclose its key is not told of. Looks at so many events
-    /// at most, and says where to go on.
+    /// Events after `from`, at most `limit`, of jobs that carry the key in the store, or were admitted with it
+    /// in the part of the log that is read. A job whose policy does not disclose its key is left out. Examines
+    /// a bounded number of events, and says where to continue.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -72,7 +72,7 @@ impl Engine {
         Ok(KeyReading { log, open })
     }
 
-    /// A place after which everything since `time` is found: by halves, in at most 64 looks at one event.
+    /// A position after which everything since `time` is found, by bisection in at most 64 reads of one event.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -94,7 +94,7 @@ impl Engine {
     }
 }
 
-/// The job was admitted and has not ended, as far as was read. The newest are remembered.
+/// Remembers a job that was admitted and has not ended, as far as was read. Only the newest are kept.
 fn remember(open: &mut Vec<JobId>, job: JobId) {
     open.push(job);
     if open.len() > OPEN_MAX {

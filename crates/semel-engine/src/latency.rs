@@ -1,4 +1,4 @@
-//! How long jobs of each queue waited for a worker and ran, of late, at this process.
+//! How long jobs of each queue recently waited for a worker and ran, at this process.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,50 +7,50 @@ use std::time::Duration;
 use semel_core::tenant::Tenant;
 use tokio::time::Instant;
 
-/// Minutes that are told of, the present one included.
+/// The minutes covered, including the current one.
 pub const MINUTES: u64 = 10;
-/// Queues told of at one time. While so many have had a job within those minutes, further ones are not.
+/// Queues covered at a time. While this many had a job within those minutes, further queues are left out.
 const QUEUES_MAX: usize = 500;
-/// Everything shorter is in the first bucket, in microseconds.
+/// Everything shorter falls into the first bucket, in microseconds.
 const SHORTEST_US: f64 = 64.0;
-/// Buckets from a time to its double: a figure is at most a fifth too large.
+/// Buckets per doubling of time: a figure is at most a fifth too large.
 const OF_AN_OCTAVE: f64 = 4.0;
 
-/// How long something took.
+/// The distribution of durations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spread {
-    /// So many.
+    /// The number of durations.
     pub count: u64,
-    /// Half of them at most so long.
+    /// The median, as an upper bound.
     pub p50: Duration,
-    /// 99 of 100 of them at most so long.
+    /// The 99th percentile, as an upper bound.
     pub p99: Duration,
 }
 
-/// What a queue's jobs took in the last [`MINUTES`].
+/// The times of a queue's jobs in the last [`MINUTES`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Latency {
-    /// From when a job could be taken until it was, by each claim.
+    /// From when a job could be claimed until it was, for each claim.
     pub wait: Spread,
-    /// From its start to its end, of runs that ended well.
+    /// From start to end, for runs that completed.
     pub run: Spread,
 }
 
-/// What is counted.
+/// The kind of duration counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
     Wait,
     Run,
 }
 
-/// How many there were, by bucket.
+/// Numbers of durations, by bucket.
 #[derive(Clone, Debug, Default)]
 struct Buckets(BTreeMap<u8, u64>);
 
 impl Buckets {
     fn add(&mut self, took: Duration) {
         let octaves = (took.as_micros() as f64 / SHORTEST_US).log2().max(0.0);
-        // A cast of what is too large gives the largest there is.
+        // The cast saturates for values that are too large.
         *self.0.entry((octaves * OF_AN_OCTAVE).ceil() as u8).or_default() += 1;
     }
 
@@ -81,10 +81,10 @@ struct Minute {
     run: Buckets,
 }
 
-/// The oldest first; those in which nothing was are not there.
+/// The oldest first; minutes without durations are missing.
 type Minutes = VecDeque<Minute>;
 
-/// Every queue's, by tenant and name.
+/// The durations of every queue, by tenant and name.
 #[derive(Debug)]
 pub(crate) struct Latencies {
     began: Instant,
@@ -98,7 +98,7 @@ impl Default for Latencies {
 }
 
 impl Latencies {
-    /// Counts one of a queue's.
+    /// Counts a duration for a queue.
     pub(crate) fn count(&self, tenant: &Tenant, queue: &str, what: What, took: Duration) {
         let number = self.minute();
         let mut queues = self.queues();
@@ -122,7 +122,7 @@ impl Latencies {
         }
     }
 
-    /// What the tenant's queues took, by name; those that had no job are not there.
+    /// The durations of the tenant's queues, by name; queues without a job are missing.
     pub(crate) fn of(&self, tenant: &Tenant) -> BTreeMap<String, Latency> {
         let number = self.minute();
         let queues = self.queues();
@@ -151,7 +151,7 @@ fn is_late(minute: u64, now: u64) -> bool {
     now - minute.min(now) < MINUTES
 }
 
-/// Queues that had no job of late make room for others.
+/// Drops queues that had no job recently, to make room for others.
 fn make_room(queues: &mut BTreeMap<Tenant, BTreeMap<String, Minutes>>, now: u64) {
     for own in queues.values_mut() {
         own.retain(|_, minutes| minutes.back().is_some_and(|last| is_late(last.number, now)));

@@ -1,4 +1,4 @@
-//! Gives back jobs that were leased and of which nobody was told.
+//! Giving back leased jobs that no worker received.
 
 use semel_core::draft::{Full, Reads};
 use semel_core::ident::JobId;
@@ -8,20 +8,20 @@ use semel_core::limit::Turn;
 use semel_core::settle;
 use semel_store::Store;
 
-/// Guards leases on their way to whoever asked for them. Dropped before they are [told](Self::told), wherever that is, their jobs are
-/// given back.
+/// A guard for leases on their way to the caller that asked for them. If it is dropped, for whatever reason,
+/// before they are [told](Self::told), the jobs are given back.
 pub(crate) struct LeaseGuard {
     store: Store,
     leases: Vec<(JobId, LeaseToken)>,
 }
 
 impl LeaseGuard {
-    /// Those of jobs that a claim took.
+    /// Guards the leases of jobs that a claim took.
     pub(crate) fn taken(store: &Store, jobs: &[(Head, Full)]) -> Self {
         Self { store: store.clone(), leases: jobs.iter().map(|(head, _)| lease(head)).collect() }
     }
 
-    /// Those of jobs that were granted under a limit.
+    /// Guards the leases of jobs that were granted under a limit.
     pub(crate) fn granted(store: &Store, turns: &[(JobId, Turn)]) -> Self {
         let granted = turns.iter().filter_map(|(_, turn)| match turn {
             Turn::Granted(job) => Some(lease(&job.0)),
@@ -30,7 +30,7 @@ impl LeaseGuard {
         Self { store: store.clone(), leases: granted.collect() }
     }
 
-    /// They are in an answer.
+    /// Disarms the guard: the leases are in an answer.
     pub(crate) fn told(mut self) {
         self.leases.clear();
     }
@@ -46,8 +46,8 @@ fn lease(head: &Head) -> (JobId, LeaseToken) {
     (head.id, LeaseToken(head.fence))
 }
 
-/// Gives jobs back without waiting for it: each by itself, so that none is held up by another, and they share commits. One that
-/// cannot be given back is free again when its lease ends.
+/// Gives jobs back without waiting: each in its own decision, so that none delays another, in shared commits.
+/// A job that cannot be given back is free again when its lease expires.
 pub(crate) fn give_back(store: &Store, leases: impl Iterator<Item = (JobId, LeaseToken)>) {
     for (id, lease) in leases {
         let bearer = Bearer { lease: Some(lease), worker: None };

@@ -1,22 +1,23 @@
-//! Semel's engine: what callers, workers and operators ask of a store, and the duties that run by the clock.
+//! Semel's engine: the requests of callers, workers and operators to a store, and the duties that run by the clock.
 //!
 //! # Layout
 //! - [`engine`]: the handle everyone uses, and the loop.
-//! - [`follow`], [`key_log`]: reading the event log, and what it has of one key.
-//! - [`webhooks`]: subscriptions, and events on their way to them.
-//! - [`crons`], [`workflows`], [`tasks`]: what people ask about those.
+//! - [`follow`], [`key_log`]: reading the event log, and the events of one key.
+//! - [`webhooks`]: subscriptions, and the delivery of events to them.
+//! - [`crons`], [`workflows`], [`tasks`]: requests about those.
 //! - [`duty`]: promote, reap, expire, tend (crons and old workflows), purge.
-//! - [`job`], [`duplicates`], [`counters`], [`history`]: a whole job, the record of duplicates, the metrics, those over time.
-//! - [`limits`], [`workers`], [`throughput`], [`latency`], `queues`: limits in use, workers heard of, the last minute, how long
-//!   jobs waited and ran, queues with a bound.
-//! - [`held`], [`holding`], [`hottest`], [`policies`]: keys that are held, by which jobs, keys and holders that absorbed most, policies
-//!   in use.
-//! - [`room`]: whole jobs, as many as an answer has room for.
-//! - [`samples`]: what policies do with the jobs that come, if somebody asks for it.
+//! - [`job`], [`duplicates`], [`counters`], [`history`]: a whole job, the duplicates record, metrics, metrics
+//!   over time.
+//! - [`limits`], [`workers`], [`throughput`], [`latency`], `queues`: limits in use, known workers, the last
+//!   minute's runs, how long jobs waited and ran, queues with a bound.
+//! - [`held`], [`holding`], [`hottest`], [`policies`]: held keys, the jobs that hold them, the keys and
+//!   holders that absorbed most, policies in use.
+//! - [`room`]: whole jobs, as many as fit into one answer.
+//! - [`samples`]: samples of incoming jobs for advice on policies, if switched on.
 //! - `once`: requests that were sent before.
-//! - `apart`: what is decided together until one of it stands in the way of the others.
-//! - `deadline`: until when somebody waits.
-//! - `lease_guard`: gives back jobs that were leased and of which nobody was told.
+//! - `apart`: items decided in one commit until one of them blocks the others.
+//! - `deadline`: the time at which a wait ends.
+//! - `lease_guard`: gives back leased jobs that no worker received.
 
 mod apart;
 pub mod counters;

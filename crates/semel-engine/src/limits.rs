@@ -1,4 +1,4 @@
-//! Limits as people see them.
+//! Limits as shown to people.
 
 use semel_core::draft::Reads;
 use semel_core::limit::{Lane, Usage};
@@ -10,7 +10,8 @@ use semel_store::{Store, StoreError};
 pub struct LimitSeen {
     /// The limit, and what it has let start.
     pub usage: Usage,
-    /// Jobs that run under it now, of those that began while it had a [concurrency](semel_core::limit::Limit::concurrency).
+    /// Jobs running under it now, among those started while it had a
+    /// [concurrency](semel_core::limit::Limit::concurrency).
     pub running: usize,
     /// The store's time.
     pub now: Timestamp,

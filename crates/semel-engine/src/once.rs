@@ -1,4 +1,4 @@
-//! Requests that were sent before, by their `Idempotency-Key`.
+//! Repeated requests, recognised by their `Idempotency-Key`.
 
 use bytes::Bytes;
 use semel_core::draft::{Draft, Reads, each};
@@ -12,11 +12,11 @@ use crate::Engine;
 use crate::policies::Label;
 
 impl Engine {
-    /// What becomes of requests whose jobs nobody knows, or can make out any more, only their keys: of each the outcome,
-    /// if something was stored under its key within the day. Writes nothing. `sight` is what the caller may see of
-    /// other people's jobs; `source` says who asks, for the duplicates record.
+    /// The outcomes of requests of which only the idempotency keys are known, because their jobs are missing or can
+    /// no longer be parsed: for each, the outcome stored under its key within the day, if any. Writes nothing.
+    /// `sight` is what the caller may see of other callers' jobs; `source` names who asks, for the duplicates record.
     ///
-    /// A request that can be made out needs none of this: its admission looks itself.
+    /// A request that can be parsed does not need this: its admission checks the key itself.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -40,7 +40,7 @@ impl Engine {
                 Outcome::KeyReused(holder) => holder.labels(),
                 _ => continue,
             };
-            // Its policy had no part in it.
+            // Its policy was not consulted.
             let label =
                 Label { job_type: job_type.clone(), queue: queue.clone(), policy: None, body: Bytes::new() };
             self.tell(&label, outcome, now, source);

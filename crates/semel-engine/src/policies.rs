@@ -1,4 +1,4 @@
-//! The policies in use, and what they did: counted at this process since its start, in memory, and bounded.
+//! The policies in use and their effects, counted at this process since its start, in memory, and bounded.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,33 +11,35 @@ use semel_core::ident::{JobType, QueueName};
 use semel_core::job::Head;
 use semel_core::unique::UniquePolicy;
 
-/// Policies that are counted, in all. Those that come later are told of together.
+/// The most policies counted, in all. Later ones are counted together.
 pub const POLICIES_MAX: usize = 1_000;
-/// Policies of one type of one tenant: a request looks through so many at most.
+/// The most policies counted per type and tenant: a request searches at most this many.
 const OF_A_TYPE_MAX: usize = 50;
 
-/// What became of the requests that had a policy.
+/// The outcomes of the requests that had a policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Uses {
-    /// Nobody held the key: a job was created.
+    /// The key was free: a job was created.
     pub created: u64,
-    /// A job was created that took the place of others.
+    /// A job was created that replaced others.
     pub replaced: u64,
     /// A follow-up was created.
     pub followed_up: u64,
-    /// No job of its own came of it: answered with another, refused, or put into one that waits. What its policy refused as other
-    /// work is in it, and what was sent again, of which no policy is asked, is not: with the
-    /// [class](semel_core::enqueue::OutcomeClass::Suppressed) of that name it is the other way round.
+    /// Requests that got no job of their own: answered with another job, refused, or merged into a waiting one.
+    ///
+    /// This includes what the policy refused as other work, and not repeated requests, for which no policy is
+    /// consulted: the [class](semel_core::enqueue::OutcomeClass::Suppressed) of that name has both the other
+    /// way round.
     pub suppressed: u64,
 }
 
 impl Uses {
-    /// Requests whose key somebody held.
+    /// Requests whose key was held.
     pub const fn hits(&self) -> u64 {
         self.replaced + self.followed_up + self.suppressed
     }
 
-    /// Where an outcome of that kind is counted; one that its policy had no part in is not.
+    /// The counter for an outcome of that kind; `None` if the policy was not consulted.
     fn part(&mut self, kind: OutcomeKind) -> Option<&mut u64> {
         if !kind.is_by_policy() {
             return None;
@@ -51,24 +53,24 @@ impl Uses {
     }
 }
 
-/// A policy in use: of one type, and alike but for the text of the caller's own key.
+/// A policy in use: of one type, where policies that differ only in the text of the caller's own key count as one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InUse {
     /// The type of the jobs.
     pub job_type: JobType,
-    /// The policy; a caller's own key is not in it.
+    /// The policy, without the caller's own key.
     pub policy: Arc<UniquePolicy>,
-    /// What it did.
+    /// What the policy did.
     pub uses: Uses,
 }
 
-/// What is counted of a request, whatever becomes of it.
+/// The facts about a request that are counted, whatever its outcome.
 #[derive(Debug)]
 pub(crate) struct Label {
     pub(crate) job_type: JobType,
     pub(crate) queue: QueueName,
     pub(crate) policy: Option<Arc<UniquePolicy>>,
-    /// What was sent, for the record of a duplicate; empty where nobody has it any more.
+    /// What was sent, for the record of a duplicate; empty if it is no longer available.
     pub(crate) body: Bytes,
 }
 
@@ -79,15 +81,15 @@ impl Label {
         Self { job_type, queue, policy, body: offer.body.clone() }
     }
 
-    /// Of a stored job that is offered again. A policy that cannot be read is counted nowhere.
+    /// The label of a stored job that is offered again. An unreadable policy is not counted.
     pub(crate) fn of_stored(head: &Head, full: &Full) -> Self {
         let policy = Body::decode(&full.body).ok().and_then(|body| body.unique).map(Arc::new);
-        // Sent again by somebody else than who sent it first.
+        // It may be resent by someone other than its first sender.
         Self { job_type: head.job_type.clone(), queue: head.queue.clone(), policy, body: Bytes::new() }
     }
 }
 
-/// The counters.
+/// The policy counters.
 #[derive(Debug, Default)]
 pub(crate) struct Policies(Mutex<Table>);
 
@@ -95,7 +97,7 @@ pub(crate) struct Policies(Mutex<Table>);
 struct Table {
     by_tenant: BTreeMap<Box<str>, BTreeMap<JobType, Vec<Row>>>,
     rows: usize,
-    /// Requests whose policy found no place.
+    /// Requests whose policy found no room.
     others: u64,
 }
 
@@ -106,7 +108,7 @@ struct Row {
 }
 
 impl Table {
-    /// Where the policy is counted; none where there is no room for another.
+    /// The row that counts the policy; `None` if there is no room for another.
     fn row(&mut self, label: &Label, policy: &Arc<UniquePolicy>) -> Option<&mut Row> {
         let tenant = label.queue.tenant();
         let is_full = self.rows >= POLICIES_MAX;
@@ -132,7 +134,7 @@ impl Table {
 }
 
 impl Policies {
-    /// Counts what became of a request.
+    /// Counts the outcome of a request.
     pub(crate) fn count(&self, label: &Label, kind: OutcomeKind) {
         let Some(policy) = label.policy.as_ref().filter(|_| kind.is_by_policy()) else { return };
         let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -143,7 +145,7 @@ impl Policies {
         }
     }
 
-    /// Those of a tenant, by type; and how many requests, of whomever, had a policy that is not among the counted ones.
+    /// The policies of a tenant, by type; and how many requests, of any tenant, had a policy beyond the counted ones.
     pub(crate) fn of(&self, tenant: &str) -> (Vec<InUse>, u64) {
         let table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut found = Vec::new();
@@ -208,7 +210,7 @@ mod tests {
         assert_eq!(policies.of("").0, []);
     }
 
-    /// Tenants of one program have the same types, and each sees its own policies.
+    /// The tenants of one program have the same types, and each sees its own policies.
     #[test]
     fn a_type_that_every_tenant_has_is_counted_for_each() {
         let policies = Policies::default();
@@ -237,7 +239,7 @@ mod tests {
         }
         let (found, others) = policies.of("");
         assert_eq!((found.len(), others), (POLICIES_MAX, 5 + OF_A_TYPE_MAX as u64));
-        // Who has a place goes on being counted there.
+        // A policy with a row goes on being counted there.
         policies.count(&label("a.b", &period(0)), OutcomeKind::Rejected);
         assert_eq!(policies.of("").0[0].uses, Uses { created: 1, suppressed: 1, ..Uses::default() });
     }

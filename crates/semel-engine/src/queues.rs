@@ -1,4 +1,4 @@
-//! Which queues may have a bound, so that admission to all others need not look.
+//! The queues that may have a bound, so that admission to all others need not look.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +11,7 @@ use semel_store::{Store, StoreError};
 #[derive(Debug, Default)]
 pub(crate) struct Bounded {
     names: Mutex<Option<Arc<[QueueName]>>>,
-    /// Whether it is known that there are none, as nearly everywhere: each admission asks.
+    /// Whether there are known to be none, the usual case: each admission asks.
     are_none: AtomicBool,
 }
 
@@ -25,17 +25,17 @@ impl Bounded {
         let known = self.names.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(known);
         match known {
             Some(is_bounded) => Ok(is_bounded),
-            // Once, or after an operator's change: nobody else makes room for it.
+            // Happens once, or after an operator's change. Boxed, so that other calls do not carry the room for it.
             None => Ok(Box::pin(self.look(store)).await?.contains(queue)),
         }
     }
 
-    /// The next who asks looks again.
+    /// Makes the next call look again.
     pub(crate) fn forget(&self) {
         self.set(None);
     }
 
-    /// Looks again: the duties do, once a second, so that a bound that is set at another server soon holds here.
+    /// Looks again. The duties do so once a second, so that a bound set at another server soon holds here.
     pub(crate) async fn look(&self, store: &Store) -> Result<Arc<[QueueName]>, StoreError> {
         let mut rows = store.settings().await?;
         rows.retain(|row| QueueSettings::decode(row.settings.as_deref()).backpressure.is_some());

@@ -1,4 +1,4 @@
-//! Whole jobs, as many as an answer has room for: those of some ids, or a page of those that a filter admits.
+//! Whole jobs, as many as fit into one answer: those with given ids, or a page of those that a filter admits.
 
 use semel_core::body::Body;
 use semel_core::ident::JobId;
@@ -11,28 +11,29 @@ use crate::apart::{Apart, apart};
 use crate::engine::Engine;
 use crate::job::Job;
 
-/// Bytes of jobs, or of whatever else it lists, that an answer tells whole: beyond them a list ends, or goes on with heads alone.
+/// Bytes of jobs, or other listed items, that an answer holds whole: beyond this a list ends, or continues
+/// with heads only.
 pub const ANSWER_BYTES_MAX: usize = 16 << 20;
-/// Jobs at or below this size on average are small: more of them are had at once.
+/// Jobs of at most this average size are small: more of them are read at once.
 const SMALL_BYTES: usize = 16 << 10;
-/// Small jobs that are had at once.
+/// Small jobs read at once.
 const SMALL_AT_ONCE: usize = 64;
-/// Of whatever may be large, read at once.
+/// Possibly large items read at once.
 pub const READ_AT_ONCE: usize = 10;
-/// Listings of one page: a store looks at a bounded number of rows for each, and people are spared empty pages.
+/// Listings per page: a store examines a bounded number of rows for each, and people are spared empty pages.
 pub const LISTINGS_MAX: usize = 17;
 
-/// About how much of an answer a job takes.
+/// The approximate size of a job in an answer.
 pub fn weight(job: &Job) -> usize {
     const HEAD_BYTES: usize = 700;
     let bytes = |part: &Option<bytes::Bytes>| part.as_ref().map_or(0, bytes::Bytes::len);
-    // The last of them is told twice, as the job's error too.
+    // The last failure appears twice, as the job's error too.
     let failures = job.failures.0.iter().chain(job.failures.0.last()).map(Failure::bytes);
     let parts = [&job.result, &job.progress, &job.parent_results].into_iter().map(bytes);
     HEAD_BYTES + asked(&job.body) + parts.chain(failures).sum::<usize>()
 }
 
-/// Bytes of what was asked for: of every member that may be longer than a few words.
+/// The size of the request: of every member that may be longer than a few words.
 fn asked(body: &Body) -> usize {
     let policy = body.unique.iter();
     let key = policy.clone().filter_map(UniquePolicy::key_text).map(str::len);
@@ -45,8 +46,8 @@ fn asked(body: &Body) -> usize {
     body.args.len() + body.meta.len() + body.extra.len() + key.chain(texts).sum::<usize>()
 }
 
-/// How many jobs are had at once, so that an answer has room for them whatever their size: few at first, more where those
-/// before were small.
+/// How many jobs to read at once so that an answer can hold them whatever their size: few at first, more if
+/// those before were small.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Room {
     bytes: usize,
@@ -54,39 +55,39 @@ pub struct Room {
 }
 
 impl Room {
-    /// For jobs that can be given back if they do not fit after all: mostly they are small.
+    /// For jobs that can be left out again if they do not fit: mostly they are small.
     pub const fn hopeful() -> Self {
         Self { bytes: 0, are_small: true }
     }
 
-    /// Whether there is some for more.
+    /// Whether there is room for more.
     pub const fn is_left(self) -> bool {
         self.bytes < ANSWER_BYTES_MAX
     }
 
-    /// How many more to have at once.
+    /// How many more to read at once.
     pub const fn next(self) -> usize {
         if self.are_small { SMALL_AT_ONCE } else { READ_AT_ONCE }
     }
 
-    /// These were had.
+    /// Records that these jobs were read.
     pub fn take(&mut self, jobs: &[Job]) {
         self.had(jobs.len(), jobs.iter().map(weight).sum());
     }
 
-    /// So many were had, of so many bytes together.
+    /// Records that `count` items with this total size were read.
     pub fn had(&mut self, count: usize, bytes: usize) {
         self.bytes += bytes;
         self.are_small = bytes <= SMALL_BYTES * count;
     }
 }
 
-/// At most so many jobs, the newest first; and where to go on, if there may be more.
+/// A page of jobs, newest first, and where to continue, if there may be more.
 pub type Page = (Vec<Job>, Option<JobId>);
 
 impl Engine {
-    /// The jobs of these ids, as they are [listed](Self::listed), as far as an answer has room for them, and how many of the ids were
-    /// looked at.
+    /// The jobs with these ids, as [`listed`](Self::listed) returns them, as far as an answer can hold them,
+    /// and how many of the ids were examined.
     ///
     /// # Errors
     /// As [`listed`](Self::listed).
@@ -102,14 +103,14 @@ impl Engine {
         Ok((jobs, looked))
     }
 
-    /// Those of these jobs that are there, in order. One that cannot be read keeps nobody from the others: it is there [by its
-    /// head](Job::is_readable), or left out where that cannot be read either.
+    /// Those of these jobs that exist, in order. An unreadable job does not affect the others: it is included
+    /// [by its head](Job::is_readable), or left out if that is unreadable too.
     ///
     /// # Errors
     /// When the store cannot be read.
     pub async fn listed(&self, ids: Vec<JobId>) -> Result<Vec<Job>, StoreError> {
         let mut jobs = Vec::with_capacity(ids.len());
-        // In pieces that are in order.
+        // The pieces come back in order.
         for (ids, read) in apart(ids, |ids| self.jobs(ids)).await {
             match read {
                 Apart::Done(read) => jobs.extend(read),
@@ -133,11 +134,12 @@ impl Engine {
         Ok(jobs)
     }
 
-    /// Those that the filter admits, whole, whatever its own limit is: at most so many, fewer where they are large. A page may be
-    /// short, or empty, and still say where to go on. One that cannot be read is as in [`listed`](Self::listed).
+    /// A page of whole jobs that the filter admits, ignoring its own limit: at most `most`, fewer if they are
+    /// large. A page may be short, or empty, and still say where to continue. Unreadable jobs are as in
+    /// [`listed`](Self::listed).
     ///
     /// # Errors
-    /// When the store cannot be read; [`StoreError::CursorGone`] when nobody knows any more where to go on from there.
+    /// When the store cannot be read; [`StoreError::CursorGone`] if the position to continue from is lost.
     pub async fn page(&self, filter: Filter, most: usize) -> Result<Page, StoreError> {
         let mut filter = Filter { limit: u32::try_from(most).unwrap_or(u32::MAX), ..filter };
         for _ in 0..LISTINGS_MAX {
@@ -161,7 +163,7 @@ mod tests {
 
     use super::asked;
 
-    /// An answer tells all of it.
+    /// An answer contains all of it.
     #[test]
     fn whatever_a_request_may_say_at_length_has_weight() {
         let asked_for = |options: &str| {

@@ -1,5 +1,5 @@
-//! Samples of the jobs that really come, by type, for advice on their policies: off unless somebody asks for it, in memory,
-//! bounded, and digests only. One server's, since it was asked.
+//! Samples of incoming jobs, by type, for advice on their policies: off unless requested, in memory, bounded,
+//! and only digests. They cover one server since the request.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,28 +14,28 @@ use semel_core::unique::sample::{Finding, Met, Observed, Sample};
 
 use crate::Engine;
 
-/// Types that are sampled, of all tenants together; of more, the first that come.
+/// The most types sampled, over all tenants: the first ones seen.
 pub const SAMPLE_TYPES_MAX: usize = 64;
 
-/// What the samples say of one type's policy.
+/// The advice on one type's policy.
 #[derive(Clone, Debug)]
 pub struct Advised {
     /// The type.
     pub job_type: JobType,
-    /// Jobs in its sample.
+    /// The number of jobs in its sample.
     pub jobs: usize,
-    /// How many of them were blocked by another.
+    /// How many of them another job blocked.
     pub duplicates: usize,
-    /// What there is to think about.
+    /// What to reconsider about the policy.
     pub findings: Vec<Finding>,
 }
 
-/// The samples.
+/// The samples by tenant and type.
 #[derive(Debug, Default)]
 pub(crate) struct Samples {
     is_on: AtomicBool,
     by_type: Mutex<Map<(Tenant, JobType), Sample>>,
-    /// Jobs of types that have no place.
+    /// The number of jobs whose types found no room.
     left_out: AtomicU64,
 }
 
@@ -44,7 +44,7 @@ impl Samples {
         self.by_type.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks at what is offered, before it is decided; at nothing unless it is asked for.
+    /// Observes an offer before it is decided; nothing while sampling is off.
     pub(crate) fn look(&self, offer: &Offer) -> Option<Observed> {
         if !self.is_on.load(Ordering::Relaxed) {
             return None;
@@ -56,7 +56,7 @@ impl Samples {
         Some(Observed::of(&identity.policy, identity.key, queue, &args, &meta, &body.sensitive))
     }
 
-    /// Takes it in, with what became of it.
+    /// Adds an observed offer with its outcome to the sample.
     pub(crate) fn take(
         &self,
         tenant: &Tenant,
@@ -80,7 +80,7 @@ impl Samples {
     }
 }
 
-/// What became of it, as far as its policy goes; none when that was not asked.
+/// What the policy made of the offer; `None` if it was not consulted.
 fn met(kind: OutcomeKind) -> Option<Met> {
     kind.is_by_policy().then_some(match kind {
         OutcomeKind::Created => Met::Nobody,
@@ -93,24 +93,24 @@ fn met(kind: OutcomeKind) -> Option<Met> {
 }
 
 impl Engine {
-    /// From now on the jobs that come are sampled.
+    /// Starts sampling incoming jobs.
     pub fn sample_policies(&self) {
         self.samples().is_on.store(true, Ordering::Relaxed);
     }
 
-    /// Whether they are.
+    /// Whether jobs are being sampled.
     pub fn samples_policies(&self) -> bool {
         self.samples().is_on.load(Ordering::Relaxed)
     }
 
-    /// What the samples of the tenant's types say of their policies, by type; and how many jobs, of anybody's types, had no
-    /// place in any.
+    /// The advice on the policies of the tenant's types, by type; and how many jobs, of any tenant's types, no
+    /// sample had room for.
     pub fn advice(&self) -> (Vec<Advised>, u64) {
         let samples = self.samples();
         let own = |(place, sample): (&(Tenant, JobType), &Sample)| {
             (place.0 == *self.tenant()).then(|| (place.1.clone(), sample.clone()))
         };
-        // Looked through outside of the lock: whoever offers a job waits for it.
+        // Analysed outside the lock, on which every enqueue waits.
         let taken: Vec<(JobType, Sample)> = samples.lock().iter().filter_map(own).collect();
         let advised = |(job_type, sample): (JobType, Sample)| Advised {
             job_type,
@@ -123,7 +123,7 @@ impl Engine {
         (all, samples.left_out.load(Ordering::Relaxed))
     }
 
-    /// Looks at a batch.
+    /// Observes a batch before it is decided.
     pub(crate) fn look_at(&self, offers: &[Offer]) -> Vec<Option<Observed>> {
         if !self.samples_policies() {
             return Vec::new();
@@ -131,7 +131,7 @@ impl Engine {
         offers.iter().map(|offer| self.samples().look(offer)).collect()
     }
 
-    /// Takes a batch in.
+    /// Adds an observed batch with its outcomes to the samples.
     pub(crate) fn take_batch<'l>(
         &self,
         observed: Vec<Option<Observed>>,

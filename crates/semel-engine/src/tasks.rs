@@ -1,4 +1,4 @@
-//! Tasks, as people create, read and cancel them.
+//! Creating, reading and cancelling tasks.
 
 use semel_core::draft::{Draft, Reads};
 use semel_core::enqueue::Outcome;
@@ -13,7 +13,7 @@ use crate::Engine;
 use crate::job::Job;
 use crate::policies::Label;
 
-/// Pages that are looked through for tasks, among workflows that are none, before the caller is asked to come again.
+/// Pages of workflows searched for tasks before the caller is asked to continue.
 const PAGES_MAX: usize = 16;
 
 /// A task.
@@ -23,15 +23,15 @@ pub struct Task {
     pub id: WorkflowId,
     /// Its steps.
     pub workflow: Workflow,
-    /// Its own job, while its body is kept.
+    /// Its own job, while the job's body is kept.
     pub job: Option<Job>,
 }
 
 impl Engine {
-    /// Admits a task and begins its steps, in one commit. `source` says who offers it, for the duplicates record.
+    /// Admits a task and begins its steps, in one commit. `source` names who offers it, for the duplicates record.
     ///
     /// # Errors
-    /// When the store cannot commit; nothing of it was stored then.
+    /// When the store cannot commit; nothing of it was then stored.
     pub async fn create_task(&self, plan: TaskPlan, source: &str) -> Result<TaskOutcome, StoreError> {
         let mut plan = self.space().stored_task(plan);
         self.bound_first(&mut plan.steps).await?;
@@ -50,7 +50,7 @@ impl Engine {
                 self.tell(&label, outcome, now, source);
                 self.samples().take(self.tenant(), &label.job_type, observed, outcome);
             }
-            // Nothing was decided about anybody's identity.
+            // No uniqueness decision was made.
             TaskOutcome::Unfit(_) => {}
             TaskOutcome::Corrupt(corrupt) => {
                 self.tell(&label, &Outcome::Corrupt(corrupt.clone()), now, source);
@@ -62,7 +62,7 @@ impl Engine {
     /// A task.
     ///
     /// # Errors
-    /// When the store cannot be read, or what is stored cannot.
+    /// When the store cannot be read, or the stored task cannot be decoded.
     pub async fn task(&self, id: WorkflowId) -> Result<Option<Task>, StoreError> {
         let Some(workflow) = self.workflow(id).await?.filter(|workflow| workflow.task().is_some()) else {
             return Ok(None);
@@ -70,7 +70,7 @@ impl Engine {
         Ok(Some(Task { id, workflow, job: self.job(id.as_job()).await? }))
     }
 
-    /// Tasks, the newest first, those before `from`, at most `limit`; and where to go on, if there may be more.
+    /// Tasks before `from`, newest first, at most `limit`; and where to continue, if there may be more.
     ///
     /// # Errors
     /// As [`task`](Self::task).
@@ -116,7 +116,7 @@ impl Engine {
     /// # Errors
     /// When the store cannot commit.
     pub async fn cancel_task(&self, id: WorkflowId) -> Result<Settled, StoreError> {
-        // What is no task is none, whatever else it is.
+        // Other workflows with that id do not count as tasks.
         if self.task(id).await?.is_none() {
             return Ok(Settled::Refused(Refusal::NotFound));
         }

@@ -1,4 +1,4 @@
-//! How many runs of each tenant ended in the last minute, at this process.
+//! The number of each tenant's runs that ended in the last minute, at this process.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -7,20 +7,20 @@ use semel_core::tenant::Tenant;
 use tokio::time::Instant;
 
 const SECONDS: usize = 60;
-/// Tenants counted apart at one time, the default one included. While so many have had a run end within a minute, those
-/// of further tenants are not counted.
+/// Tenants counted at a time, including the default one. While this many have had a run end within a minute,
+/// runs of further tenants are not counted.
 const TENANTS_MAX: usize = 1_000;
 
 /// Runs that ended in the last minute.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LastMinute {
-    /// Ended well.
+    /// Runs that completed.
     pub completed: u64,
-    /// Failed, whether or not they are tried again.
+    /// Runs that failed, whether or not they are retried.
     pub failed: u64,
 }
 
-/// Counts by the second, of the last minute, by tenant.
+/// Counts for the last minute, by tenant and second.
 #[derive(Debug)]
 pub(crate) struct Throughput {
     began: Instant,
@@ -30,11 +30,11 @@ pub(crate) struct Throughput {
 #[derive(Debug, Default)]
 struct Counts {
     tenants: BTreeMap<Tenant, Minute>,
-    /// The second in which those were last looked for who have been still for a minute.
+    /// The second of the last search for tenants without a run in the last minute.
     looked_at: u64,
 }
 
-/// One tenant's: the second that each slot is about, and what ended in it.
+/// One tenant's counts: the second that each slot stands for, and what ended in it.
 #[derive(Debug)]
 struct Minute([(u64, LastMinute); SECONDS]);
 
@@ -68,7 +68,7 @@ impl Minute {
 
 impl Default for Throughput {
     fn default() -> Self {
-        // The default tenant is never crowded out by others.
+        // Other tenants never crowd out the default one.
         let tenants = BTreeMap::from([(Tenant::default(), Minute::default())]);
         Self { began: Instant::now(), counts: Mutex::new(Counts { tenants, looked_at: 0 }) }
     }

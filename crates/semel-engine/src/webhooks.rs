@@ -1,9 +1,9 @@
-//! Webhooks in the queue itself: subscriptions, how far the log was read for them, and deliveries, which are jobs like
-//! any other but for their tenant, the server's own, whom nobody else sees.
+//! Webhooks inside the queue itself: subscriptions, their position in the log, and deliveries, which are
+//! ordinary jobs except for their tenant: the server's own, invisible to all others.
 //!
-//! Two jobs that are never run hold what must be kept: the list of subscriptions, and the place in the log up to which
-//! there are deliveries. A piece of the log becomes deliveries in the commit that moves that place, so an event is
-//! delivered by one job to each of its subscriptions, over any number of servers.
+//! Two jobs that never run hold the state: the list of subscriptions, and the log position up to which
+//! deliveries exist. A piece of the log becomes deliveries in the same commit that moves the position, so an
+//! event is delivered by one job to each of its subscriptions, over any number of servers.
 
 use std::sync::Arc;
 
@@ -28,55 +28,55 @@ use crate::engine::Engine;
 
 /// The queue of deliveries.
 pub const DELIVERIES: &str = "deliveries";
-/// Subscriptions of all tenants together: the list is one document, rewritten at each change.
+/// The most subscriptions, over all tenants: the list is one document, rewritten at each change.
 pub const SUBSCRIPTIONS_MAX: usize = 1_000;
-/// Runs of one delivery: over about 14 hours.
+/// Attempts per delivery: over about 14 hours.
 const ATTEMPTS: u32 = 15;
-/// Deliveries of one subscription under way at one time, over all servers: a subscriber who is slow to answer delays
-/// its own.
+/// Concurrent deliveries per subscription, over all servers: a subscriber that answers slowly delays only its own.
 const AT_ONCE: u32 = 4;
-/// How long a delivery's key is remembered, from when the delivery was made. That an event becomes one delivery is seen to by the place in
-/// the log: both are one commit, which is made only where nobody has gone on from the place that was read. So the key matters only while an
-/// event may be read again all the same, as where a part of a divided store was put back to an earlier state. Without an end each delivery
-/// would leave a record for good.
+/// How long a delivery's key is remembered, from when the delivery was created.
+///
+/// The log position already makes each event one delivery: both are in one commit, which applies only if the position
+/// is still the one that was read. The key matters only if an event is read again nevertheless, such as when part of
+/// a divided store was restored to an earlier state. Without an end each delivery would leave a permanent record.
 const REMEMBERED: &str = "P30D";
-/// Events looked at for one commit.
+/// Events read for one commit.
 const CHUNK: u32 = 200;
-/// Deliveries of one commit, but for those of its last event.
+/// Deliveries after which a commit takes no further event; the last event's may exceed it.
 const DELIVERIES_MAX: usize = 500;
-/// Events without a delivery after which the place is kept all the same.
+/// Events without a delivery after which the position is stored nevertheless.
 const LOOKED_AT_MAX: u64 = 10_000;
 
-/// How events are shown to a subscriber.
+/// The presentation of events to a subscriber.
 pub trait Wording: Send + Sync {
     /// An event's type.
     fn name(&self, kind: EventKind) -> &'static str;
-    /// An event: a JSON object.
+    /// An event as a JSON object.
     fn event(&self, cursor: u64, at: Timestamp, event: &Event) -> String;
 }
 
 /// The webhooks of a store.
 pub struct Webhooks {
-    /// Within the server's own tenant.
+    /// The engine of the server's own tenant.
     engine: Engine,
     wording: Arc<dyn Wording>,
-    /// Up to where the log was read, once known.
+    /// The position up to which the log was read, once known.
     cursor: Option<u64>,
-    /// How many events were looked at since the place was kept.
+    /// Events examined since the position was last stored.
     looked_at: u64,
 }
 
-/// What one look at the log came to.
+/// The result of one look at the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Relayed {
-    /// Nobody is to be told of anything, or there is nothing new.
+    /// There is no active subscription, or nothing new.
     Nothing,
     /// There may be more.
     Some,
 }
 
 impl Engine {
-    /// The engine of the server's own tenant, where deliveries are jobs: for who runs the server.
+    /// The engine of the server's own tenant, where deliveries are jobs: for the server's operator.
     #[must_use]
     pub fn webhooks_tenant(&self) -> Self {
         self.within(&Tenant::system())
@@ -89,17 +89,17 @@ impl Engine {
 }
 
 impl Webhooks {
-    /// The engine of the server's own tenant, whose queue [`DELIVERIES`] has the deliveries.
+    /// The engine of the server's own tenant, whose queue [`DELIVERIES`] holds the deliveries.
     pub const fn engine(&self) -> &Engine {
         &self.engine
     }
 
-    /// All subscriptions, of all tenants.
+    /// The subscriptions of all tenants.
     ///
     /// # Errors
     /// When the store cannot be read.
     pub async fn subscriptions(&self) -> Result<Subscriptions, StoreError> {
-        // One who never subscribed to anything leaves no trace.
+        // Without any subscription so far there is no stored list.
         let Some(id) = self.find("subscriptions").await? else { return Ok(Subscriptions::default()) };
         let snapshot = self.engine.store().load(Reads { fulls: vec![id], ..Reads::default() }).await?;
         match snapshot.peek(id) {
@@ -108,10 +108,10 @@ impl Webhooks {
         }
     }
 
-    /// Changes the list of subscriptions. `change` may be called more than once; the last call counts.
+    /// Changes the list of subscriptions. `change` may be called several times; the last call counts.
     ///
     /// # Errors
-    /// When the store cannot commit; nothing was changed then.
+    /// When the store cannot commit; nothing was then changed.
     pub async fn change<T: Send + 'static>(
         &self,
         mut change: impl FnMut(&mut Vec<Subscription>, Timestamp) -> T + Send + 'static,
@@ -136,10 +136,10 @@ impl Webhooks {
         changed.await?
     }
 
-    /// Makes deliveries of a piece of the log.
+    /// Turns a piece of the log into deliveries.
     ///
     /// # Errors
-    /// When the store cannot be read or cannot commit; nothing was lost then.
+    /// When the store cannot be read or cannot commit; nothing was then lost.
     pub async fn relay_once(&mut self) -> Result<Relayed, StoreError> {
         let subscriptions = self.subscriptions().await?.0;
         let active = subscriptions.iter().filter(|subscription| subscription.wish.active);
@@ -166,11 +166,11 @@ impl Webhooks {
             }
         }
         if page.events.is_empty() {
-            // Nothing that is dropped before this was missed.
+            // Later drops of events up to here lose nothing for subscribers.
             self.cursor = Some(cursor.max(page.newest));
             return Ok(Relayed::Nothing);
         }
-        // Whoever has subscribed before one of these happened is on the list that is read after them.
+        // A subscription made before one of these events is on the list that is read after them.
         let subscriptions = self.subscriptions().await?.0;
         let mut offers = Vec::new();
         for recorded in &page.events {
@@ -201,8 +201,8 @@ impl Webhooks {
         self.engine.store().hints().logged().await;
     }
 
-    /// The log is another one, whose last place is `newest`: its events are told from there, also those that have the places of events
-    /// which were delivered. In one decision, so that of several servers who see it one does it.
+    /// Restarts at `newest`, the last position of a log that replaced the former one: events after it are delivered,
+    /// even at positions that were delivered before. In one decision, so that only one of several servers does it.
     async fn begin_anew(&mut self, newest: u64) -> Result<(), StoreError> {
         let (id, list) = (self.make("relay").await?, self.make("subscriptions").await?);
         let begun =
@@ -232,7 +232,7 @@ impl Webhooks {
         Ok(())
     }
 
-    /// Keeps the place, with the deliveries up to it, unless somebody else has gone on from `from`.
+    /// Stores the position, with the deliveries up to it, unless another server has moved on from `from`.
     async fn keep(&mut self, cursor: u64, offers: Vec<Offer>, from: u64) -> Result<(), StoreError> {
         let id = self.make("relay").await?;
         let offers: Vec<Offer> =
@@ -261,7 +261,7 @@ impl Webhooks {
         Ok(snapshot.peek(id).and_then(|(_, full)| full).map_or(0, place))
     }
 
-    /// The job that holds the document of that name, as it is stored.
+    /// The stored id of the job that holds the document of that name.
     async fn find(&self, name: &str) -> Result<Option<JobId>, StoreError> {
         let offer = self.paper(name)?;
         let Some(key) = offer.unique.map(|identity| identity.key) else { return Ok(None) };
@@ -277,7 +277,7 @@ impl Webhooks {
         }
     }
 
-    /// The job that holds a document: never run, one of its name.
+    /// The offer of the job that holds a document: never run, one per name.
     fn paper(&self, name: &str) -> Result<Offer, StoreError> {
         let body = Body { args: "[]".into(), ..Body::default() };
         offer(DOCUMENT, "documents", name, Start::OnActivation, body, 1)
@@ -310,8 +310,8 @@ fn deliver(draft: &mut Draft, offers: &[Offer]) -> Result<(), Missing> {
     enqueue_batch(draft, offers, Mode::Each).map(drop)
 }
 
-/// An offer in the server's own tenant, under a unique key of that text: a delivery's is held in every state for a time, a
-/// document's for as long as that lives.
+/// An offer in the server's own tenant, with a unique key made of this text: a delivery holds it in every
+/// state for a time, a document as long as it lives.
 fn offer(
     job_type: &str,
     queue: &str,
@@ -342,7 +342,7 @@ fn offer(
         start,
         expires: None,
         visibility_ms: 60_000,
-        // Longer than the lease: what a server leaves as it goes is sent again at once when the lease is over, not after a failure's rest.
+        // Longer than the lease: what a stopping server leaves is resent as soon as the lease expires, without a retry delay.
         timeout_ms: 120_000,
         max_attempts,
         unique: Some(Identity { policy: Arc::new(policy), key }),

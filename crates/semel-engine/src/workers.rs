@@ -1,4 +1,4 @@
-//! The workers that this process has heard of. Kept in memory, for people; what a worker is told is kept in the store.
+//! The workers known to this process. Kept in memory, for people; directives to workers are kept in the store.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,12 +11,12 @@ use semel_core::tenant::Tenant;
 use semel_core::time::Timestamp;
 use tokio::time::Instant;
 
-/// Workers kept in mind, of all tenants together; beyond it the one that has been silent longest is forgotten, of the tenant that
-/// has the most.
+/// The most workers remembered, over all tenants; beyond this the longest silent worker of the tenant with the
+/// most workers is forgotten.
 const WORKERS_MAX: usize = 10_000;
-/// After so long a silence a worker is forgotten.
+/// A worker is forgotten after this long a silence.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
-/// After so long a silence a worker is shown as stale (OJS: heartbeats come every 15 s, and 60 s are too long).
+/// A worker is shown as stale after this long a silence (OJS: heartbeats come every 15 s, and 60 s are too long).
 pub const STALE_AFTER: Duration = Duration::from_secs(60);
 
 /// What is known of one worker.
@@ -24,49 +24,49 @@ pub const STALE_AFTER: Duration = Duration::from_secs(60);
 pub struct WorkerSeen {
     /// Its id.
     pub id: Arc<str>,
-    /// From which queues it last asked for jobs.
+    /// The queues from which it last asked for jobs.
     pub queues: Vec<QueueName>,
-    /// How many jobs it said it was working on.
+    /// How many jobs it reported working on.
     pub active_jobs: u64,
-    /// Whether it said that it is about to end and takes no more jobs.
+    /// Whether it reported that it is about to end and takes no more jobs.
     pub is_draining: bool,
-    /// Of which queues whoever said that, or the contrary, may speak.
+    /// The queues that the sender of that report, or of its revocation, may speak for.
     pub said_of: Queues,
-    /// What it was told last, as far as this process knows.
+    /// The last directive it was given, as far as this process knows.
     pub told: Directive,
-    /// When it was first heard of, by the store's clock.
+    /// When this process first heard of it, by the store's clock.
     pub first_seen: Timestamp,
-    /// When it was last heard of, by the store's clock.
+    /// When this process last heard of it, by the store's clock.
     pub last_seen: Timestamp,
     heard: Instant,
-    /// When it last said that it is about to end, or the contrary.
+    /// When it last reported that it is about to end, or revoked that.
     said: Instant,
 }
 
 impl WorkerSeen {
-    /// Whether it has been silent for too long.
+    /// Whether it has been silent for too long ([`STALE_AFTER`]).
     pub fn is_stale(&self) -> bool {
         self.heard.elapsed() >= STALE_AFTER
     }
 
-    /// Whether it takes no more jobs of these queues: it has said so lately, and who said it may speak of them. Whoever asks for
-    /// jobs and has not said it for so long has begun anew, whatever else is heard of him.
+    /// Whether it takes no more jobs from these queues: it reported so recently, and the sender may speak for them.
+    /// A worker that asks for jobs without repeating that report has restarted, whatever else is heard of it.
     pub fn drains(&self, queues: &[QueueName]) -> bool {
         let is_lately = self.said.elapsed() < STALE_AFTER;
         self.is_draining && is_lately && queues.iter().all(|queue| self.said_of.include(queue.name()))
     }
 }
 
-/// What a worker says of itself.
+/// A worker's report about itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SaidOfItself<'a> {
-    /// From which queues it asks for jobs; empty when it does not say.
+    /// The queues from which it asks for jobs; empty if it does not say.
     pub queues: &'a [QueueName],
     /// How many jobs it works on, if it says.
     pub active_jobs: Option<u64>,
-    /// Whether it is about to end, if it says.
+    /// Whether it is about to end, if it says so.
     pub is_draining: Option<bool>,
-    /// Of which queues it may speak; of all of them unless it is said.
+    /// The queues that the sender may speak for; all unless specified.
     pub said_of: Option<&'a Queues>,
 }
 
@@ -74,7 +74,7 @@ pub struct SaidOfItself<'a> {
 #[derive(Debug, Default)]
 pub struct Workers(Mutex<Seen>);
 
-/// By whose they are and by their ids.
+/// Workers by tenant and id.
 type Seen = BTreeMap<(Tenant, Arc<str>), WorkerSeen>;
 
 impl Workers {
@@ -82,7 +82,7 @@ impl Workers {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A worker was heard of. One without a name is nobody.
+    /// Records that a worker was heard of. One without an id is ignored.
     pub fn heard(&self, tenant: &Tenant, id: &Arc<str>, now: Timestamp, said: &SaidOfItself<'_>) {
         if id.is_empty() {
             return;
@@ -118,7 +118,7 @@ impl Workers {
         }
     }
 
-    /// A worker that has been heard of is told something.
+    /// Records the directive given to a known worker.
     pub fn told(&self, tenant: &Tenant, id: &Arc<str>, directive: Directive) {
         if let Some(worker) = self.lock().get_mut(&(tenant.clone(), Arc::clone(id))) {
             worker.told = directive;
@@ -130,25 +130,25 @@ impl Workers {
         self.lock().get(&(tenant.clone(), id.into())).cloned()
     }
 
-    /// Whether a worker has said that it takes no more jobs.
+    /// Whether a worker has reported that it takes no more jobs.
     pub fn is_draining(&self, tenant: &Tenant, id: &str) -> bool {
         self.lock().get(&(tenant.clone(), id.into())).is_some_and(|worker| worker.is_draining)
     }
 
-    /// A tenant's that have been heard of lately, by id.
+    /// A tenant's recently heard workers, by id.
     pub fn all(&self, tenant: &Tenant) -> Vec<WorkerSeen> {
         let mut workers = self.lock();
         workers.retain(|_, worker| worker.heard.elapsed() < FORGOTTEN_AFTER);
         workers.iter().filter(|((whose, _), _)| whose == tenant).map(|(_, worker)| worker.clone()).collect()
     }
 
-    /// Forgets all of them.
+    /// Forgets all workers.
     pub fn clear(&self) {
         self.lock().clear();
     }
 }
 
-/// Forgets the one that has been silent longest of the tenant that has the most, so that none pushes out another's.
+/// Forgets the longest silent worker of the tenant with the most, so that no tenant displaces another's workers.
 fn make_room(workers: &mut Seen) {
     let mut counts: BTreeMap<&Tenant, usize> = BTreeMap::new();
     for (whose, _) in workers.keys() {
@@ -164,7 +164,7 @@ fn make_room(workers: &mut Seen) {
 mod tests {
     use super::*;
 
-    /// However many ids one makes up, what other tenants' workers have said of themselves stays.
+    /// However many ids one tenant invents, the reports of other tenants' workers stay.
     #[tokio::test]
     async fn a_tenant_of_many_workers_pushes_out_its_own() {
         let workers = Workers::default();

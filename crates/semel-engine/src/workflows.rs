@@ -1,4 +1,4 @@
-//! Workflows, as people create, read and cancel them. What moves them is the end of their jobs.
+//! Creating, reading and cancelling workflows. They advance when their jobs end.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use semel_store::backend::Seek;
 use crate::Engine;
 
 impl Engine {
-    /// Creates a workflow and offers the steps that wait for nothing. The plan must have been checked.
+    /// Creates a workflow and offers the steps without predecessors. The plan must have been checked.
     ///
     /// # Errors
-    /// When the store cannot commit; nothing of it was stored then.
+    /// When the store cannot commit; nothing of it was then stored.
     pub async fn create_workflow(&self, plan: Plan) -> Result<Created, StoreError> {
         let mut plan = self.space().stored_plan(plan);
         self.bound_first(&mut plan).await?;
@@ -27,7 +27,7 @@ impl Engine {
         Ok(self.space().shown(created))
     }
 
-    /// Cancels a workflow with the jobs that were created for it.
+    /// Cancels a workflow together with the jobs created for it.
     ///
     /// # Errors
     /// When the store cannot commit.
@@ -41,7 +41,7 @@ impl Engine {
     /// A workflow.
     ///
     /// # Errors
-    /// When the store cannot be read, or what is stored cannot.
+    /// When the store cannot be read, or the stored workflow cannot be decoded.
     pub async fn workflow(&self, id: WorkflowId) -> Result<Option<Workflow>, StoreError> {
         let snapshot = self.store().load(self.reads_of(id)).await?;
         let document = snapshot.peek_document(&workflow::key(self.tenant(), id));
@@ -49,10 +49,10 @@ impl Engine {
         Ok(self.space().shown(workflow))
     }
 
-    /// Workflows, the newest id first, those before `from`, at most `limit`.
+    /// Workflows before `from`, newest id first, at most `limit`.
     ///
     /// # Errors
-    /// When the store cannot be read, or what is stored cannot.
+    /// When the store cannot be read, or a stored workflow cannot be decoded.
     pub async fn workflows(
         &self,
         from: Option<WorkflowId>,
@@ -71,8 +71,8 @@ impl Engine {
         Ok(workflows)
     }
 
-    /// The steps that are offered at once come from outside: a queue's bound is for them as for any job. What they lead to
-    /// is let in whatever waits.
+    /// Marks the steps offered at once as subject to a queue's bound, since they come from outside like any
+    /// job. Steps that follow from them are admitted however many wait.
     pub(crate) async fn bound_first(&self, plan: &mut Plan) -> Result<(), StoreError> {
         for step in plan.steps.iter_mut().filter(|step| step.after.is_empty()) {
             step.offer.bounded = self.is_bounded(&step.offer.queue).await?;

@@ -1,28 +1,28 @@
-//! Handing outcomes to those who wait for them. Waking a task from outside its runtime takes a lock that all threads
-//! share, so the answers of a large group are handed out by the runtime's own threads.
+//! Delivery of outcomes to waiting callers. Waking a task from outside its runtime takes a lock that all
+//! threads share, so the runtime's own threads deliver the answers of a large group.
 
 use tokio::runtime::{Handle, RuntimeFlavor};
 
-/// Up to so many answers are handed out in place: one caller alone waits for no second thread.
+/// Up to this many answers are delivered in place, so that a lone caller does not wait for a second thread.
 const IN_PLACE_MAX: usize = 4;
-/// Answers that one task hands out: few enough for the threads of a runtime to share them, and for its own queue.
+/// Answers that one task delivers: few enough to spread over the runtime's threads, and to fit one thread's queue.
 const CHUNK: usize = 64;
 
-/// An outcome that is to be handed to whoever waits for it.
+/// An outcome to be delivered to its waiting caller.
 pub(crate) trait Answer: Send + 'static {
-    /// Whether whoever waited for it is gone.
+    /// Whether the caller is gone.
     fn is_for_nobody(&self) -> bool;
-    /// Hands it out.
+    /// Delivers the outcome.
     fn give(self);
 }
 
-/// Outcomes of one group.
+/// The outcomes of one group.
 pub(crate) struct Answers<A: Answer> {
     runtime: Option<Handle>,
     ready: Chunk<A>,
 }
 
-/// Given when it is dropped, so that no answer is lost with a runtime that ends.
+/// Outcomes that are delivered on drop, so that no answer is lost with a runtime that ends.
 struct Chunk<A: Answer>(Vec<A>);
 
 impl<A: Answer> Drop for Chunk<A> {
@@ -32,31 +32,31 @@ impl<A: Answer> Drop for Chunk<A> {
 }
 
 impl<A: Answer> Answers<A> {
-    /// Answers that are handed out in place.
+    /// Outcomes that are delivered in place.
     pub(crate) fn in_place() -> Self {
         Self { runtime: None, ready: Chunk(Vec::new()) }
     }
 
-    /// Answers that the threads of the present runtime hand out, if it has threads of its own.
+    /// Outcomes that the threads of the current runtime deliver, if it is multi-threaded.
     pub(crate) fn beside() -> Self {
         let runtime = Handle::try_current().ok();
         let runtime = runtime.filter(|runtime| runtime.runtime_flavor() == RuntimeFlavor::MultiThread);
         Self { runtime, ..Self::in_place() }
     }
 
-    /// Others that are handed out in the same way.
+    /// An empty set of outcomes with the same way of delivery.
     pub(crate) fn another(&self) -> Self {
         Self { runtime: self.runtime.clone(), ready: Chunk(Vec::new()) }
     }
 
-    /// Adds one.
+    /// Adds an outcome.
     pub(crate) fn push(&mut self, answer: A) {
         self.ready.0.push(answer);
     }
 
-    /// Hands out all of them.
+    /// Delivers all outcomes.
     pub(crate) fn give(&mut self) {
-        // In place, and so before the batcher goes on: what nobody takes may leave something behind that is yet to be decided.
+        // In place, before the batcher goes on: an answer without a taker may leave behind a decision yet to be taken.
         self.ready.0.extract_if(.., |answer| answer.is_for_nobody()).for_each(A::give);
         let Some(runtime) = self.runtime.as_ref().filter(|_| self.ready.0.len() > IN_PLACE_MAX) else {
             return self.ready.0.drain(..).for_each(A::give);
@@ -73,7 +73,7 @@ impl<A: Answer> Answers<A> {
 mod tests {
     use super::*;
 
-    /// Numbers from here on are of those who are gone.
+    /// Answers from this number on belong to callers that are gone.
     const GONE: usize = 1_000_000;
 
     struct Told(usize, std::sync::mpsc::Sender<usize>);
@@ -111,11 +111,11 @@ mod tests {
         }
     }
 
-    /// What they leave behind is there when the batcher looks again.
+    /// The decisions they leave behind are there when the batcher looks again.
     #[test]
     fn those_who_are_gone_are_answered_in_place() {
         let runtime = threads();
-        // Its one thread is busy until everything was looked at.
+        // Keeps the runtime's only thread busy until everything was checked.
         let (go_on, wait) = std::sync::mpsc::channel::<()>();
         let busy = runtime.spawn(async move { wait.recv().unwrap_or_default() });
         let (told, heard) = std::sync::mpsc::channel();

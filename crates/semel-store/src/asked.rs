@@ -1,8 +1,8 @@
-//! What is asked of a store that lets several commits be in flight, and is no decision: it goes on beside them, delays none, and
-//! a part of the store that is away keeps nobody from the rest of it.
+//! Requests other than decisions and claims, for a store that allows several commits in flight. They run
+//! beside the commits, delay none, and an unreachable part of the store keeps no caller from the rest.
 //!
-//! Loads that wait for their turn are done as one. So nobody waits for the turns of many others, however long each of theirs would
-//! take where something is away.
+//! Loads that wait for their turn are done as one, so no caller waits for the turns of many others, however
+//! long each would take while a part is unreachable.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -17,14 +17,14 @@ use crate::backend::{Backend, BoxFuture};
 use crate::error::StoreError;
 use crate::request::{Request, add, read, size};
 
-/// Requests that only read, under way at once.
+/// Concurrent requests that only read.
 const READS_MAX: usize = 2;
-/// The same of those that wait for a part of the store that is away.
+/// Concurrent loads that wait for an unreachable part.
 const PATIENT_MAX: usize = 8;
-/// Records that several load together at most.
+/// The most records that several combined loads read.
 const RECORDS_MAX: usize = 2_000;
 
-/// What is to be loaded, and who waits for it.
+/// A load and the caller that waits for it.
 struct Load {
     reads: Reads,
     reply: oneshot::Sender<Result<Snapshot, StoreError>>,
@@ -32,35 +32,35 @@ struct Load {
 
 type Read = Pin<Box<dyn Future<Output = Vec<Load>> + Send>>;
 
-/// Requests that only read.
+/// Queued and running requests that only read.
 #[derive(Default)]
 pub(crate) struct Asked {
     waiting: VecDeque<Request>,
-    /// What each gives back is asked for again, with more patience.
+    /// The loads that each returns are repeated, with more patience.
     under_way: Vec<Read>,
-    /// Loads of what was away when it was looked for. Who waits so long may be gone by the time of his turn.
+    /// Loads of what was unreachable at the first try. Their callers may be gone when their turn comes.
     away: VecDeque<Request>,
     patient: Vec<Read>,
 }
 
-/// What has its turn at once.
+/// What runs together as one turn.
 enum Turn {
     Loads(Vec<Load>),
     Other(Request),
 }
 
 impl Asked {
-    /// Adds one, behind all others.
+    /// Queues a request.
     pub(crate) fn push(&mut self, request: Request) {
         self.waiting.push_back(request);
     }
 
-    /// Whether any is under way. None waits while there is none.
+    /// Whether any is running. If none is, none waits either.
     pub(crate) fn is_any(&self) -> bool {
         !self.under_way.is_empty() || !self.patient.is_empty()
     }
 
-    /// Begins with as many as there is room for.
+    /// Starts as many as there is room for.
     pub(crate) fn begin(&mut self, backend: &Arc<dyn Backend>) {
         while self.under_way.len() < READS_MAX
             && let Some(turn) = next(&mut self.waiting)
@@ -84,7 +84,7 @@ impl Asked {
         }
     }
 
-    /// Ready when one has ended, or is to be asked for again.
+    /// Ready when one has ended, or must be repeated.
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let Self { under_way, away, patient, .. } = self;
         let before = under_way.len() + patient.len();
@@ -98,7 +98,7 @@ impl Asked {
             });
         }
         if under_way.len() + patient.len() < before {
-            // Those who have given up meanwhile are not kept for a part that stays away.
+            // Callers that have given up are not kept waiting for a part that stays unreachable.
             away.retain(|request| !request.is_for_nobody());
             return Poll::Ready(());
         }
@@ -106,8 +106,8 @@ impl Asked {
     }
 }
 
-/// The first that somebody still waits for, and if it is a load, the others that are. Those that name nothing, for they want the time
-/// alone, are apart: nothing of theirs is ever away.
+/// The first request whose caller still waits; a load takes along the other queued loads. Loads that name
+/// nothing (they only want the time) are combined separately: nothing of theirs is ever unreachable.
 fn next(requests: &mut VecDeque<Request>) -> Option<Turn> {
     requests.retain(|request| !request.is_for_nobody());
     let (reads, reply) = match requests.pop_front()? {
@@ -119,7 +119,7 @@ fn next(requests: &mut VecDeque<Request>) -> Option<Turn> {
     let mut loads = vec![Load { reads, reply }];
     for request in std::mem::take(requests) {
         match request {
-            // One that finds no room is among the first next time.
+            // A load that does not fit is among the first next time.
             Request::Load(reads, reply)
                 if reads.is_empty() == names_nothing && records + records_of(&reads) <= RECORDS_MAX =>
             {
@@ -132,12 +132,12 @@ fn next(requests: &mut VecDeque<Request>) -> Option<Turn> {
     Some(Turn::Loads(loads))
 }
 
-/// Serves loads by one, and gives back those that name a part of the store that is away.
+/// Serves combined loads, and returns those that name an unreachable part.
 fn load_soon(backend: &dyn Backend, mut loads: Vec<Load>) -> BoxFuture<'_, Vec<Load>> {
     Box::pin(async move {
         match backend.load_soon(&named_by(&loads)).await {
             Ok((snapshot, away)) => give(loads, snapshot, &away),
-            // Who asks for what cannot be read is refused alone. It is looked for by halves.
+            // Only the load of an unreadable record is refused. It is found by bisection.
             Err(StoreError::Corrupt(_)) if loads.len() > 1 => {
                 let rest = loads.split_off(loads.len() / 2);
                 let mut away = load_soon(backend, loads).await;
@@ -149,11 +149,11 @@ fn load_soon(backend: &dyn Backend, mut loads: Vec<Load>) -> BoxFuture<'_, Vec<L
     })
 }
 
-/// The same, and waits for what is away.
+/// Serves combined loads, waiting for unreachable parts.
 async fn load(backend: &dyn Backend, loads: Vec<Load>) -> Vec<Load> {
     match backend.load(&named_by(&loads)).await {
         Ok(snapshot) => give(loads, snapshot, &Reads::default()),
-        // Of several not all need be about what is away still, or cannot be read.
+        // Not all of several need be about what is still unreachable or cannot be read.
         Err(error) if loads.len() > 1 => {
             let away = load_soon(backend, loads).await;
             if matches!(error, StoreError::Corrupt(_)) { away } else { refuse(away, &error) }
@@ -162,14 +162,14 @@ async fn load(backend: &dyn Backend, loads: Vec<Load>) -> Vec<Load> {
     }
 }
 
-/// All that these name.
+/// All records that these loads name.
 fn named_by(loads: &[Load]) -> Reads {
     let mut all = Reads::default();
     loads.iter().for_each(|load| add(&load.reads, &mut all));
     all
 }
 
-/// Answers loads with what each has asked for, and gives back those that name what is away.
+/// Answers each load with its own records, and returns those that name an unreachable part.
 fn give(loads: Vec<Load>, snapshot: Snapshot, away: &Reads) -> Vec<Load> {
     let (back, there): (Vec<Load>, Vec<Load>) = loads.into_iter().partition(|load| load.reads.meet(away));
     match <[Load; 1]>::try_from(there) {

@@ -1,8 +1,8 @@
-//! Group commit: whatever callers offer while a commit is in flight is decided together over one snapshot, committed
-//! once, and answered. One code for every store; a single decision is a group of one.
+//! Group commit: decisions submitted while a commit is in flight are taken together over one snapshot,
+//! committed once, and answered. All stores share this code; a single decision is a group of one.
 //!
-//! Where a store lets several commits be in flight, groups that are on their way at the same time have no record in common,
-//! as far as their decisions say beforehand what they read; where they have after all, versions decide, as ever.
+//! If a store allows several commits in flight, groups in flight at the same time share no record that their
+//! decisions declare in advance; if they share an undeclared one, the version check settles it, as always.
 
 use std::collections::HashSet;
 use std::future::Future;
@@ -30,19 +30,19 @@ use crate::readiness::Places;
 use crate::request::{ClaimReply, Decide, Outcome, Request, read};
 use crate::waitlist::{WAIT_MAX, Waitlist};
 
-/// Decisions and claims taken into one group at most.
+/// The most decisions and claims in one group.
 const GROUP_MAX: usize = 1024;
-/// Records that the decisions of one group read at most, unless one alone reads more: others wait for a store that several use
-/// while it serves a group.
+/// The most records that the decisions of one group read, unless a single decision reads more: a store serves
+/// other clients too, and they wait while it serves a group.
 const RECORDS_MAX: usize = 2_000;
-/// So long a group waits for company: far less than a commit that goes well takes, and one that does not delays nobody.
+/// How long a group waits to grow: far less than a healthy commit takes, and a hanging commit does not prolong it.
 const GATHER_MAX: Duration = Duration::from_millis(1);
-/// A group of so many waits for no more.
+/// A group of this size stops waiting to grow.
 const SHARE_MAX: usize = 32;
-/// Of the callers that there have been, a part so small is forgotten with each group.
+/// The divisor by which the remembered number of callers decays with each group.
 const CALLERS_FADE: usize = 16;
-/// So long what would not wait for somebody else's transaction is held for what is under way: no commit that goes well takes as long, and
-/// one that hangs is not to hold up all that is decided together with what it writes.
+/// How long a decision with limited patience is held behind the groups in flight: no healthy commit takes this
+/// long, and one that hangs must not block every decision on the records it writes.
 const HELD_MAX: Duration = Duration::from_millis(500);
 
 /// One store's batcher.
@@ -50,7 +50,7 @@ pub(crate) struct Batcher {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) hints: Arc<Hints>,
     pub(crate) inbox: mpsc::Receiver<Request>,
-    /// Decisions for those who are gone. They are taken until the very end: answers that nobody takes make them.
+    /// Decisions for callers that are gone. They are taken until the very end, since undelivered answers create them.
     pub(crate) left: mpsc::UnboundedReceiver<Box<dyn Decide>>,
     pub(crate) rows: Arc<AtomicU64>,
     pub(crate) retention: Arc<Retention>,
@@ -58,35 +58,36 @@ pub(crate) struct Batcher {
     pub(crate) answers: Answers<Outcome>,
 }
 
-/// What is under way.
+/// Everything in progress or waiting in the batcher.
 #[derive(Default)]
 struct Traffic {
     flights: Vec<UnderWay>,
     asked: Asked,
-    /// To be decided next: those under which a record moved.
+    /// To be decided next: decisions whose records moved under them.
     next: Vec<Tried>,
-    /// Those whose records a group has that is under way, or one that is held before them.
+    /// Decisions that wait for a group in flight, or for an earlier held decision, to release a record they need.
     held: Vec<Tried>,
-    /// The records of the held. Whoever comes later and wants one of them is held as well: else others would take one after the
-    /// other from him who needs several, and he would wait without end. Each is behind earlier ones alone, and the first behind
-    /// what is under way, so all have their turn.
+    /// The records of the held decisions. A later decision that needs one of them is held too: otherwise
+    /// others would keep taking single records from a decision that needs several, and it would starve. Each
+    /// waits only for earlier ones, and the first only for groups in flight, so every decision gets its turn.
     reserved: HashSet<Record>,
     waitlist: Waitlist,
-    /// How many callers there have been at once lately.
+    /// The recent maximum of concurrent callers, decaying.
     callers: usize,
 }
 
 struct UnderWay {
     flight: Pin<Box<dyn Future<Output = Landed> + Send>>,
-    /// What the group's decisions read, but for those that wait for what is away. Not kept where there is one group at a time.
+    /// What the group's decisions read, without those that wait for an unreachable part. Empty if only one
+    /// group is in flight at a time.
     records: HashSet<Record>,
     is_of_waitlist: bool,
-    /// How many wait for it.
+    /// How many callers wait for this group.
     callers: usize,
 }
 
 impl Batcher {
-    /// Serves until the store is closed. `ended` is dropped after the backend.
+    /// Serves requests until the store is closed. Drops `ended` after the backend.
     pub(crate) async fn run(mut self, ended: watch::Sender<()>) {
         self.serve().await;
         drop(self);
@@ -110,14 +111,14 @@ impl Batcher {
             let has_room = traffic.ordinary() < flights_max;
             if has_room && traffic.next.is_empty() && !is_closed {
                 tokio::select! {
-                    // In a fixed order, so that a run that is played again is the same run.
+                    // Polled in a fixed order, so that replaying a run repeats it exactly.
                     biased;
                     () = traffic.move_on(), if traffic.is_moving() => continue,
                     received = self.inbox.recv_many(&mut requests, GROUP_MAX) => is_closed = received == 0,
                     Some(decision) = self.left.recv() => traffic.next.push(Tried::new(decision)),
                 }
             } else if !has_room || traffic.next.is_empty() {
-                // Closed, and everybody is answered.
+                // Closed, and every request is answered.
                 if !traffic.is_moving() {
                     return;
                 }
@@ -133,7 +134,7 @@ impl Batcher {
                 match request {
                     Request::Decide(decision) => decisions.push(Tried::new(decision)),
                     Request::Claim(claim, reply) => claims.push((claim, reply)),
-                    // What is in the inbox already is still served.
+                    // Requests already in the inbox are still served.
                     Request::Close => self.inbox.close(),
                     other if flights_max > 1 => traffic.asked.push(other),
                     other => read(&*self.backend, other).await,
@@ -143,7 +144,7 @@ impl Batcher {
         }
     }
 
-    /// Takes what else has been offered.
+    /// Takes whatever else is in the inbox already.
     fn take_more(&mut self, requests: &mut Vec<Request>) {
         while requests.len() < GROUP_MAX
             && let Ok(request) = self.inbox.try_recv()
@@ -152,10 +153,10 @@ impl Batcher {
         }
     }
 
-    /// While another group is under way, waits for a fair share of the callers there are, until that group lands: where a commit
-    /// is a round trip, many small groups cost far more than a few large ones, and the callers of the group that has just
-    /// landed mostly come back at once. It never waits long. A claim is as much work as the jobs it may take. Says whether
-    /// the inbox is closed.
+    /// While another group is in flight, waits for a fair share of the present callers to submit, or for that
+    /// group to land. If a commit is a round trip, many small groups cost far more than a few large ones, and
+    /// the callers of the group that has just landed mostly come back at once. The wait is short
+    /// ([`GATHER_MAX`]). A claim counts as the jobs it may take. Returns whether the inbox is closed.
     async fn gather(
         &mut self,
         requests: &mut Vec<Request>,
@@ -167,7 +168,7 @@ impl Batcher {
         }
         let mut is_closed = false;
         let mut patience = std::pin::pin!(tokio::time::sleep(GATHER_MAX));
-        // Those who wait for somebody's lock delay nobody else.
+        // Decisions that wait for a lock delay no other.
         while !is_closed && traffic.ordinary() > 0 && requests.len() < GROUP_MAX {
             let ordinary = traffic.flights.iter().filter(|flight| !flight.is_of_waitlist);
             let under_way: usize = ordinary.map(|flight| flight.callers).sum();
@@ -180,18 +181,19 @@ impl Batcher {
             let room = GROUP_MAX - requests.len();
             tokio::select! {
                 biased;
-                // Whatever it was, there is something else to do than to wait.
+                // Whatever has ended, there is something else to do than to wait.
                 () = traffic.move_on() => break,
                 () = &mut patience => break,
                 received = self.inbox.recv_many(requests, room) => is_closed = received == 0,
             }
         }
-        // Those who come no more are forgotten after a while.
+        // Callers that have stopped coming are forgotten after a while.
         traffic.callers -= traffic.callers.div_ceil(CALLERS_FADE);
         is_closed
     }
 
-    /// Sends a group on its way, but for decisions that read what another group is about to write, or what one of those reads.
+    /// Sends a group on its way, holding back decisions that share a record with a group in flight or with a
+    /// held decision.
     fn take_off(
         &mut self,
         traffic: &mut Traffic,
@@ -217,13 +219,13 @@ impl Batcher {
                     tried.held = tried.held.or_else(|| Some(Instant::now()));
                     traffic.held.push(tried);
                 } else if size > 0 && size.saturating_add(wanted.len()) > RECORDS_MAX {
-                    // Whoever comes behind waits too, however little he reads: else he who reads much would wait without end.
+                    // Later decisions wait too, however little they read: otherwise one that reads much would starve.
                     size = usize::MAX;
                     traffic.next.push(tried);
                 } else {
                     size += wanted.len().max(1);
-                    // Who waits for what is away may do so for long, and keeps nobody from the rest of what he needs: where others
-                    // are quicker with it, versions decide.
+                    // A decision that waits for an unreachable part may wait long, and reserves none of its
+                    // other records: if another group writes one of them first, the version check settles it.
                     if !(is_of_waitlist && tried.is_away) {
                         records.extend(wanted);
                     }
@@ -236,7 +238,7 @@ impl Batcher {
         if decisions.is_empty() && claims.is_empty() {
             return;
         }
-        // Knuth's generator: each group has a seed of its own.
+        // A linear congruential generator (Knuth's constants): each group gets its own seed.
         self.entropy = self.entropy.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
         let flight = Flight {
             backend: Arc::clone(&self.backend),
@@ -254,7 +256,7 @@ impl Batcher {
     }
 }
 
-/// As how many decisions a request counts where a group waits for company. What only reads, and the end, wait for nobody.
+/// How many decisions a request counts as while a group waits to grow. Plain reads and the close request end the wait.
 fn weight(request: &Request) -> usize {
     match request {
         Request::Decide(decision) => company(&**decision),
@@ -263,13 +265,13 @@ fn weight(request: &Request) -> usize {
     }
 }
 
-/// The same of a decision: one that reads much is company enough for itself.
+/// The weight of a decision: one that reads much fills a group by itself.
 fn company(decision: &dyn Decide) -> usize {
     if decision.size() < SHARE_MAX { 1 } else { SHARE_MAX }
 }
 
 impl Traffic {
-    /// Groups under way that are not of the waitlist: that one delays nobody else.
+    /// The number of groups in flight, without the waitlist's: those delay no other.
     fn ordinary(&self) -> usize {
         self.flights.iter().filter(|under_way| !under_way.is_of_waitlist).count()
     }
@@ -278,7 +280,7 @@ impl Traffic {
         !self.flights.is_empty() || self.asked.is_any() || !self.waitlist.is_empty()
     }
 
-    /// Decisions of the waitlist that are to be tried again, unless some are under way already.
+    /// Waitlist decisions to be tried again now; none while some of them are in flight.
     fn due(&mut self) -> Option<Vec<Tried>> {
         if self.waitlist.is_empty() || self.is_waitlist_under_way() {
             return None;
@@ -290,20 +292,21 @@ impl Traffic {
         self.flights.iter().any(|under_way| under_way.is_of_waitlist)
     }
 
-    /// When the first of the held is to be let go.
+    /// When the first held decision with limited patience has waited [`HELD_MAX`].
     fn held_until(&self) -> Option<Instant> {
         let impatient = self.held.iter().filter(|tried| tried.decision.patience() < WAIT_MAX);
         impatient.filter_map(|tried| tried.held).min().map(|since| since + HELD_MAX)
     }
 
-    /// When the first of the held is to be let go, or of the waitlist, which is not looked at while some of it are under way.
+    /// When the first held decision is to be given up, or the first of the waitlist while some of that are in
+    /// flight (otherwise the waitlist's own retries see to it).
     fn let_go_at(&self) -> Option<Instant> {
         let ends = if self.is_waitlist_under_way() { self.waitlist.ends() } else { None };
         self.held_until().into_iter().chain(ends).min()
     }
 
-    /// Tells those of the held that do not wait so long, and lets others have their records; and those of the waitlist that have
-    /// waited too long, where a commit of others of it does not end.
+    /// Answers held decisions that have waited too long with [`StoreError::Stalled`] and releases their records.
+    /// Also gives up overdue waitlist decisions while a commit of other waitlist decisions does not end.
     fn let_go(&mut self) {
         let now = Instant::now();
         if self.is_waitlist_under_way() {
@@ -319,11 +322,11 @@ impl Traffic {
             tried.decision.answer(Err(StoreError::Stalled));
         }
         self.reserved.clear();
-        // What was held for nothing but them is looked at again.
+        // Decisions held only because of those just answered are considered again.
         self.next.append(&mut self.held);
     }
 
-    /// Waits until something has ended, or a decision of the waitlist is to be tried again, or one waits no longer.
+    /// Waits until something has ended, a waitlist decision is to be retried, or a waiting decision is to be given up.
     async fn move_on(&mut self) {
         let (rest, let_go_at) = (self.waitlist.rest(self.is_waitlist_under_way()), self.let_go_at());
         let Self { flights, asked, .. } = self;
@@ -355,8 +358,8 @@ impl Traffic {
     }
 }
 
-/// The records that a decision says it reads, but for limits: those are seldom written by whoever reads them. Of a queue with a
-/// bound only one group is under way at a time, for all who add to it write the one record at which they meet.
+/// The records that a decision declares it reads, without limits: a decision that reads a limit seldom writes it.
+/// For a bounded queue only one group is in flight at a time, since every enqueue to it writes the same record.
 fn records_of(reads: &Reads) -> Vec<Record> {
     let queues = reads.queues.iter().filter(|name| name.is_queue());
     let queues = queues.map(|name| Record::Queue(name.clone()));
@@ -369,16 +372,16 @@ fn records_of(reads: &Reads) -> Vec<Record> {
         .collect()
 }
 
-/// What a commit is of interest for within this process.
+/// What a commit means to waiters within this process.
 #[derive(Debug, Default)]
 pub struct Ready {
-    /// Jobs became ready in these.
+    /// Queues in which jobs became ready.
     pub(crate) queues: Places,
-    /// Limits under which a job moved that may have held others back.
+    /// Limits under which a job moved, so that jobs held back by them may start.
     pub lanes: Vec<Lane>,
-    /// The soonest new due time.
+    /// The earliest new due time.
     pub due: Option<Timestamp>,
-    /// Jobs that were written, or are gone.
+    /// Jobs that were written or deleted.
     pub(crate) written: Vec<JobId>,
     /// Whether the log has grown.
     pub told: bool,

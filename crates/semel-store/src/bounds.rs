@@ -1,37 +1,42 @@
-//! How far a store looks in one go, and how the places of its log are numbered: the same in every store, so that callers
-//! and tests meet one behaviour.
+//! Bounds on what a store examines at once, and the numbering of log positions: the same in every store, so
+//! that callers and tests meet one behaviour.
 
-/// Ready jobs a claim looks at beyond its limit, so that a few that may not be granted do not hide the rest. Where it has granted
-/// nothing and shown as many under limits as it has room for, it goes on to show those that come next, up to the first under none.
+/// How many ready jobs a claim examines beyond its limit, so that a few that may not be granted do not hide the rest.
+///
+/// A claim that has granted none and is filled up by jobs under limits goes on to the first job under none.
 pub const CLAIM_LOOKS_EXTRA: u16 = 64;
-/// Jobs of one limit that a claim looks at, at most: their limit mostly lets few of them start.
+/// The most jobs per limit that a claim examines: a limit mostly lets few of them start.
 pub const LANE_LOOKS: u16 = 16;
-/// Ended holders of a key that have a store look for those among them that another outlives: so many, and again whenever they have
-/// doubled.
+/// The number of a key's ended holders at which a store looks for outlived ones among them, and again at each
+/// doubling.
 pub const CROWD_MIN: u32 = 8;
-/// Rows that one page for people looks at.
+/// The most rows that one page for people examines.
 pub const LIST_LOOKS_MAX: usize = 5_000;
-/// A cursor of the log is the number of a record and, in so many bits, the event's place in it.
+/// A log cursor is a record number followed by this many bits for the event's place in the record.
 pub const PLACE_BITS: u32 = 24;
-/// How often a decision is taken again because a record moved under it.
+/// How often a decision is tried at most when records keep moving under it.
 pub const COMMIT_ATTEMPTS_MAX: u32 = 16;
-/// How often more may be loaded for one decision that asks for it ([`Loads`]): it is taken once more often than that. The end of a
-/// workflow's step is the longest way: the job, who waits for it, the workflow; then, as often as the core lets a workflow go on in
-/// one decision, the next step, its key's holders, their limit, what they leave behind. Every bound of the core on a way from job to
-/// job keeps within this: a decision that needs more is never taken.
+/// The most additional loads ([`Loads`]) for one decision that asks for more; it is tried once more often than that.
+///
+/// The end of a workflow's step needs the most: the job, its waiters, the workflow; then, for each step that the
+/// core lets a workflow advance in one decision, the next step, its key's holders, their limit, what they leave
+/// behind. Every bound of the core on a path from job to job respects this: a decision that needs more can never be
+/// taken.
 pub const LOADS_PER_DECISION_MAX: u32 = 64;
-/// Texts that one group brings to a commit, in bytes, but for its last decision, which may go beyond: those after it are taken in
-/// the next group. Far below what any store takes in one piece, so that no caller is refused for strangers' sake.
+/// Bytes of text after which a group takes no further decision; the last one taken may exceed it.
+///
+/// Later decisions go into the next group. Far below what any store accepts at once, so that no caller is
+/// refused because of others.
 pub const GROUP_BYTES_MAX: usize = 64 << 20;
 
-/// What has been loaded for one decision because it asked for it. Whoever takes decisions counts with this, so that the bound is the
-/// same inside a caller's transaction as outside.
+/// A count of the loads for one decision. All code that takes decisions uses it, so that the bound is the same
+/// inside a caller's transaction as outside.
 #[derive(Debug, Default)]
 pub struct Loads(u32);
 
 impl Loads {
-    /// Counts one more, before it is made. False where there have been as many as there may be: then nothing is loaded, for the
-    /// decision would not be taken again.
+    /// Counts one more load, before it is made. Returns `false` if the bound is reached: then load nothing,
+    /// since the decision would not be tried again.
     #[must_use]
     pub fn one_more(&mut self) -> bool {
         let is_allowed = self.0 < LOADS_PER_DECISION_MAX;

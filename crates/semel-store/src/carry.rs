@@ -1,40 +1,40 @@
-//! What carrying a store over into another asks of both, beside what everybody asks.
+//! The extra operations that copying a store into another one needs of both.
 
 use bytes::Bytes;
 use semel_core::draft::QueueRow;
 use semel_core::job::Head;
 use semel_core::time::Timestamp;
 
-/// A part of a store that nothing else shows whole.
+/// A part of a store that no other method shows completely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// Heads that are kept for their keys alone. They may have no more than their keys need.
+    /// Heads that are kept only for their keys. They may lack everything that their keys do not need.
     Remembered,
-    /// Rows that were written: of queues, and [of what is none](semel_core::ident::QueueName::is_queue), such as limits and
-    /// what workers are told.
+    /// Rows that were ever written: of queues, and [of things that are no
+    /// queue](semel_core::ident::QueueName::is_queue), such as limits and worker directives.
     Rows,
 }
 
-/// A piece of it.
+/// A page of such a part.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Piece {
     /// Heads, and until when each is kept.
     pub heads: Vec<(Head, Timestamp)>,
-    /// Rows. The same may be in several pieces.
+    /// Rows. Several pages may repeat the same row.
     pub rows: Vec<QueueRow>,
-    /// Where the next piece begins, if there may be one; it says nothing to anybody else.
+    /// Where the next page begins, if there may be one: an opaque cursor.
     pub next: Option<Bytes>,
 }
 
-/// What a store takes over of the one whose place it takes, beside what is written by commits.
+/// What a store inherits from the one it replaces, beside what commits write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heritage {
-    /// The other's secret: ids and keys that tenants know go on to mean what they meant.
+    /// The replaced store's secret: ids and keys known to tenants keep their meaning.
     pub secret: [u8; 16],
-    /// The newest place of the other's log. What happens from now on has later ones, and whoever has read that far or less is
-    /// told that what he has not read is gone. Where a store's places are given by others, only the latter is so, for
-    /// those that are not later than its own.
+    /// The newest position in the replaced store's log. Later events get higher positions, and a reader at or
+    /// before it learns that what it has not read is gone. If an external source assigns a store's positions,
+    /// only the latter holds, for readers that are not past the store's own newest position.
     pub log: u64,
-    /// The other's time. The store's own is later from now on, and so are all versions that it gives.
+    /// The replaced store's time. The store's own time, and every version it assigns, is later from now on.
     pub time: Timestamp,
 }

@@ -1,4 +1,4 @@
-//! The store's clock: the only place that reads the machine's.
+//! The store's clock: the only code that reads the machine's clock.
 
 use std::fmt;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use semel_core::time::Timestamp;
 
-/// Where a store that runs in this process takes its time from.
+/// The time source of a store that runs in this process.
 pub trait Clock: Send + Sync + 'static {
     /// The present time.
     fn now(&self) -> Timestamp;
@@ -25,15 +25,15 @@ impl Clock for SystemClock {
     }
 }
 
-/// How far a store's time is from a clock.
+/// The difference between a store's time and a clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offset {
-    /// Microseconds by which the store is ahead; below zero where it is behind.
+    /// Microseconds by which the store is ahead; negative if it is behind.
     micros: i64,
 }
 
 impl Offset {
-    /// What is less is no sign that a clock was wrong: answers take their time, and a Redis that has just been started anew is up to
+    /// Less than this is no sign of a wrong clock: answers take time, and a freshly started Redis is up to
     /// four seconds ahead for a while.
     const NOTABLE: Duration = Duration::from_secs(10);
 
@@ -42,23 +42,24 @@ impl Offset {
         Self { micros: time.as_micros().saturating_sub(clock.as_micros()) }
     }
 
-    /// Milliseconds by which the store is ahead; below zero where it is behind.
+    /// Milliseconds by which the store is ahead; negative if it is behind.
     pub const fn as_millis(self) -> i64 {
         self.micros / 1_000
     }
 
-    /// From [milliseconds](Self::as_millis).
+    /// An offset of that many [milliseconds](Self::as_millis).
     pub const fn from_millis(millis: i64) -> Self {
         Self { micros: millis.saturating_mul(1_000) }
     }
 
-    /// Whether it is ten seconds or more, either way: then one of the clocks is wrong, or was, and people should be told.
+    /// Whether it is ten seconds or more, either way: then one of the clocks is or was wrong, and operators
+    /// should know.
     pub const fn is_notable(self) -> bool {
         self.micros.unsigned_abs() as u128 >= Self::NOTABLE.as_micros()
     }
 }
 
-/// In whole seconds, like `3600 s ahead of`.
+/// Prints whole seconds, like `3600 s ahead of`.
 impl fmt::Display for Offset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let side = if self.micros < 0 { "behind" } else { "ahead of" };
@@ -66,26 +67,28 @@ impl fmt::Display for Offset {
     }
 }
 
-/// A store's time: its clock's, but it never goes back and never stands still. When the clock jumps back, time goes on
-/// from where it was, at the clock's pace; so no window opens again and nothing scheduled freezes.
+/// A store's time: its clock's, except that it never goes back and never stands still.
+///
+/// When the clock jumps back, time continues from where it was, at the clock's pace; so no window reopens and
+/// no schedule freezes.
 pub struct SteadyTime {
     clock: Box<dyn Clock>,
     shown: Mutex<Shown>,
 }
 
-/// What has been shown.
+/// The times handed out so far.
 struct Shown {
-    /// By how much time is ahead of the clock.
+    /// How far time is ahead of the clock.
     ahead: Duration,
     last: Timestamp,
 }
 
 impl SteadyTime {
-    /// Time by `clock`, never before `floor`.
+    /// A time that follows `clock`, but never starts before `floor`.
     pub fn new(clock: impl Clock, floor: Timestamp) -> Self {
         let shown = Mutex::new(Shown { ahead: Duration::ZERO, last: floor });
         let time = Self { clock: Box::new(clock), shown };
-        // A clock behind the floor is noticed now, so that time goes on from here and not from the first look.
+        // A clock behind the floor is noticed now, so that time runs from here and not from the first reading.
         time.now();
         time
     }
@@ -103,14 +106,14 @@ impl SteadyTime {
         before.last
     }
 
-    /// Time is never before `floor` from now on.
+    /// Ensures that time is never before `floor` from now on.
     pub fn not_before(&self, floor: Timestamp) {
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         shown.last = shown.last.max(floor);
     }
 }
 
-/// A clock that stands still until it is moved, for tests.
+/// A clock for tests that stands still until it is moved.
 #[derive(Clone, Debug)]
 pub struct ManualClock(Arc<AtomicI64>);
 
@@ -120,12 +123,12 @@ impl ManualClock {
         Self(Arc::new(AtomicI64::new(at.as_micros())))
     }
 
-    /// Moves it forward.
+    /// Moves the clock forward.
     pub fn advance(&self, by: Duration) {
         self.0.fetch_add(i64::try_from(by.as_micros()).unwrap_or(i64::MAX), Ordering::SeqCst);
     }
 
-    /// Sets it, backwards too.
+    /// Sets the clock, backwards too.
     pub fn set(&self, at: Timestamp) {
         self.0.store(at.as_micros(), Ordering::SeqCst);
     }
@@ -173,11 +176,11 @@ mod tests {
         assert_eq!(time.now(), before);
         clock.advance(Duration::from_secs(5));
         assert_eq!(time.now(), before.saturating_add(Duration::from_secs(5)));
-        // The lead stays when the clock is right again.
+        // The lead remains when the clock is right again.
         clock.advance(Duration::from_secs(86_400));
         let last = time.now();
         assert_eq!(last, before.saturating_add(Duration::from_secs(86_405)));
-        // Whoever begins again goes on from the last of it, and is ahead by what the clock has not come to meanwhile.
+        // A restart continues from the last time shown, and is ahead by what the clock has not caught up meanwhile.
         clock.advance(Duration::from_secs(3_600));
         assert_eq!(SteadyTime::new(clock.clone(), last).now(), last);
         clock.advance(Duration::from_secs(86_400));

@@ -1,9 +1,10 @@
-//! A store carried over into an empty one, of the same engine or another: every record as it is, its versions, fences and leases
-//! too, so that the other goes on where this one stood. Nobody may use either meanwhile.
+//! Copies a store into an empty one, of the same engine or another: every record as it is, with versions,
+//! fences and leases, so that the target continues where the source stopped.
 //!
-//! What is told is written by ordinary commits, one group for each record, all of which rely on there being none yet. While
-//! it goes on the target has a document that says so ([`unfinished`]), and whoever opens it for anything else refuses. A
-//! copy that was broken off goes on when it is asked for again: what is there already is not written again.
+//! Neither store may be in use meanwhile. Records are written by ordinary commits, one group per record, each
+//! relying on the record's absence. During the copy the target has a document that marks it [`unfinished`],
+//! and must not be opened for anything else. An interrupted copy resumes when it is requested again: what is
+//! there already is not written again.
 
 mod error;
 mod jobs;
@@ -26,50 +27,50 @@ use crate::carry::{Heritage, Part};
 use crate::error::StoreError;
 use crate::outbox::Outbox;
 
-/// Records that are read in one go, and written in one commit if they are not long.
+/// Records read at once, and written in one commit if they are not long.
 const PAGE: u32 = 200;
-/// Texts that one commit brings, in bytes, but for its last record.
+/// Bytes of text after which a commit takes no further record; the last one taken may exceed it.
 const COMMIT_BYTES_MAX: usize = 8 << 20;
-/// How often records are written again that somebody had locked.
+/// How often records that another transaction had locked are written again.
 const TRIES: u32 = 50;
-/// How long between two tries.
+/// The pause between two tries.
 const PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
-/// How often the source's log is looked at while something in it waits for older transactions; each look waits a while itself.
+/// How often the source's log is checked while entries wait for older transactions; each check itself takes a while.
 const LOG_TRIES: u32 = 100;
 
-/// What was carried over so far.
+/// The amounts copied so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Copied {
     /// Jobs, by state number.
     pub jobs: [u64; State::ALL.len()],
     /// Heads of jobs that are gone, remembered for their keys.
     pub remembered: u64,
-    /// Ids of requests that became part of jobs.
+    /// Ids of requests that were absorbed into jobs.
     pub absorbed: u64,
     /// Documents, by kind in the order of [`DocumentKind::ALL`].
     pub documents: [u64; DocumentKind::ALL.len()],
     /// Queues that have settings, or are paused.
     pub queues: u64,
-    /// Rows of limits, and of what workers are told.
+    /// Rows of limits, and of worker directives.
     pub rows: u64,
-    /// Of all these, what an earlier copy that was broken off had left in the target.
+    /// How many of all these an earlier, interrupted copy had left in the target.
     pub found: u64,
 }
 
 impl Copied {
-    /// Everything that has a record of its own.
+    /// The number of records copied.
     pub fn total(&self) -> u64 {
         let jobs = self.jobs.iter().chain(&self.documents).sum::<u64>();
         jobs + self.remembered + self.absorbed + self.queues + self.rows
     }
 }
 
-/// The document of a store into which a copy has not been finished.
+/// The key of the document that marks an unfinished copy.
 fn mark() -> DocumentKey {
     DocumentKey::new(DocumentKind::Copy, "copy")
 }
 
-/// Whether a copy into this store was begun and not finished: it has a part of another store, and must not be used.
+/// Whether a copy into this store was begun and not finished: it holds part of another store, and must not be used.
 ///
 /// # Errors
 /// When the store cannot be read.
@@ -82,11 +83,11 @@ async fn marked(store: &dyn Backend) -> Result<Option<Document>, StoreError> {
     Ok(store.load(&reads).await?.peek_document(&mark()).cloned())
 }
 
-/// Carries everything that `from` has over into `to`, which has nothing yet, or what an earlier copy of the same store left there when it was
-/// broken off. `progress` is told from time to time what has been carried over so far.
+/// Copies everything in `from` to `to`, which must be empty or hold what an earlier, interrupted copy of the
+/// same store left there. `progress` is called from time to time with what has been copied so far.
 ///
 /// # Errors
-/// What stands in the way. The target is unfinished then, unless it was never begun.
+/// What prevented the copy. The target is then unfinished, unless the copy was never begun.
 pub async fn copy(
     from: &dyn Backend,
     to: &dyn Backend,
@@ -95,8 +96,10 @@ pub async fn copy(
     copy_beside(from, None, to, progress).await
 }
 
-/// As [`copy`], of a store that may have an outbox: what is in it must have been relayed, for it is not carried over. Those who
-/// put jobs there know nothing of the store, and so are easily forgotten to be stopped: it is looked at once more at the end.
+/// As [`copy`], for a store that may have an outbox.
+///
+/// The outbox is not copied, so its entries must have been relayed. Programs that insert there know nothing of
+/// the store, and are easily forgotten when everything is stopped: so it is checked once more at the end.
 ///
 /// # Errors
 /// As [`copy`].
@@ -116,7 +119,7 @@ pub async fn copy_beside(
     if unfinished(from).await.map_err(CopyError::Source)? {
         return Err(CopyError::SourceUnfinished);
     }
-    // Read before anything else: whatever happens from now on is behind it.
+    // Read before anything else: whatever happens from now on comes after it.
     let read_to = end_of_log(from).await?;
     let (mark, is_again) = begin(from, to, read_to).await?;
     let mut copy = Copy {
@@ -139,7 +142,7 @@ pub async fn copy_beside(
     Ok(copy.copied)
 }
 
-/// The last place of the source's log, once nothing before it can still appear.
+/// The last position of the source's log, once nothing can still appear before it.
 async fn end_of_log(from: &dyn Backend) -> Result<u64, CopyError> {
     for _ in 0..LOG_TRIES {
         let newest = from.events(0, 1).await.map_err(CopyError::Source)?.newest;
@@ -152,7 +155,7 @@ async fn end_of_log(from: &dyn Backend) -> Result<u64, CopyError> {
     Err(CopyError::SourceWaits)
 }
 
-/// Fails when something waits in the outbox.
+/// Fails if an entry waits in the outbox.
 async fn look_beside(outbox: Option<&dyn Outbox>) -> Result<(), CopyError> {
     match outbox {
         Some(outbox) if !outbox.is_empty().await.map_err(CopyError::Source)? => Err(CopyError::OutboxWaits),
@@ -160,7 +163,7 @@ async fn look_beside(outbox: Option<&dyn Outbox>) -> Result<(), CopyError> {
     }
 }
 
-/// Marks the target, or finds it marked: by which version, and whether it was.
+/// Marks the target, or finds its mark. Returns the mark, and whether it was there already.
 async fn begin(from: &dyn Backend, to: &dyn Backend, read_to: u64) -> Result<(Document, bool), CopyError> {
     let secret = hex::text(&from.secret());
     if let Some(mark) = marked(to).await.map_err(CopyError::Target)? {
@@ -169,7 +172,7 @@ async fn begin(from: &dyn Backend, to: &dyn Backend, read_to: u64) -> Result<(Do
         let Some(place) = place.parse().ok().filter(|_| of == secret) else {
             return Err(CopyError::OfAnother);
         };
-        // What is there says what the source had by then.
+        // The mark records how far the source's log went then.
         has_moved(from, place).await?;
         return Ok((mark, true));
     }
@@ -188,7 +191,7 @@ async fn begin(from: &dyn Backend, to: &dyn Backend, read_to: u64) -> Result<(Do
     Ok((document, false))
 }
 
-/// Whether a store has no record of any kind, as one that was just made. Of one with jobs only the newest is looked at.
+/// Whether a store has no record of any kind, like a new one. If it has jobs, only the newest is read.
 ///
 /// # Errors
 /// When it cannot be read.
@@ -216,7 +219,7 @@ pub async fn is_empty(store: &dyn Backend) -> Result<bool, StoreError> {
     Ok(is_empty)
 }
 
-/// Fails when anything is in the source's log behind that place.
+/// Fails if the source's log has anything after that position.
 async fn has_moved(from: &dyn Backend, place: u64) -> Result<(), CopyError> {
     let page = from.events(place, 1).await.map_err(CopyError::Source)?;
     if page.place(place) != Place::Kept || !page.events.is_empty() || page.waits {
@@ -225,7 +228,7 @@ async fn has_moved(from: &dyn Backend, place: u64) -> Result<(), CopyError> {
     Ok(())
 }
 
-/// Writes groups, not too much at once.
+/// Writes groups, in commits of bounded size.
 async fn commit(to: &dyn Backend, groups: Vec<Group>) -> Result<(), CopyError> {
     let mut groups = groups.into_iter().peekable();
     while groups.peek().is_some() {
@@ -262,13 +265,13 @@ async fn commit_piece(to: &dyn Backend, mut groups: Vec<Group>) -> Result<(), Co
 struct Copy<'a> {
     from: &'a dyn Backend,
     to: &'a dyn Backend,
-    /// Whether an earlier one has left something in the target.
+    /// Whether an earlier copy has left something in the target.
     is_again: bool,
     copied: Copied,
     progress: &'a mut (dyn FnMut(&Copied) + Send),
-    /// Jobs that run, and their versions: a heartbeat moves them and tells the log nothing.
+    /// Running jobs and their versions: a heartbeat moves a job without an event in the log.
     running: Vec<(JobId, u64)>,
-    /// Jobs that hold what webhooks know of the log.
+    /// Jobs that hold the documents of webhooks, which name positions in the log.
     papers: Vec<JobId>,
 }
 
@@ -277,7 +280,7 @@ impl Copy<'_> {
         (self.progress)(&self.copied);
     }
 
-    /// Queues, limits, and what workers are told.
+    /// Copies queues, limits and worker directives.
     async fn rows(&mut self) -> Result<(), CopyError> {
         let mut after = None;
         loop {
@@ -323,7 +326,7 @@ impl Copy<'_> {
         Ok(())
     }
 
-    /// Looks whether the source is as it was when the copy began.
+    /// Checks that the source has not changed since the copy began.
     async fn look_back(&mut self, read_to: u64) -> Result<(), CopyError> {
         has_moved(self.from, read_to).await?;
         for running in self.running.chunks(PAGE as usize) {
@@ -343,7 +346,7 @@ impl Copy<'_> {
         Ok(())
     }
 
-    /// Looks whether everything that the source counts was read, and whether the target has that and no more.
+    /// Checks that everything the source counts was read, and that the target has exactly that.
     async fn look_over(&mut self) -> Result<(), CopyError> {
         let counted = counted(self.from).await.map_err(CopyError::Source)?;
         if counted != self.copied.jobs {
@@ -356,7 +359,7 @@ impl Copy<'_> {
         if !self.is_again {
             return Ok(());
         }
-        // What the source has deleted since then would still be there.
+        // What the source has deleted since an earlier copy would still be there.
         for (place, kind) in kinds() {
             let (mut last, mut count) = (None, 0);
             loop {
@@ -374,7 +377,7 @@ impl Copy<'_> {
         Ok(())
     }
 
-    /// Has the target take the source's place. Subscribers are told of what happens from now on.
+    /// Makes the target the source's successor. Subscribers get what happens from now on.
     async fn finish(&mut self, mark: &Document) -> Result<(), CopyError> {
         let source = self.from.load(&Reads::default()).await.map_err(CopyError::Source)?;
         let log = self.from.events(0, 1).await.map_err(CopyError::Source)?.newest;
@@ -400,13 +403,13 @@ impl Copy<'_> {
     }
 }
 
-/// The kinds of documents that are carried over, with their places among all. A source that is whole has no mark, and the
-/// target's is its own.
+/// The kinds of documents that are copied, with their index among all kinds. A complete source has no mark,
+/// and the target has its own.
 fn kinds() -> impl Iterator<Item = (usize, DocumentKind)> {
     DocumentKind::ALL.into_iter().enumerate().filter(|(_, kind)| *kind != DocumentKind::Copy)
 }
 
-/// Documents of a kind behind that name.
+/// A page of documents of a kind, after that name.
 async fn page(
     store: &dyn Backend,
     kind: DocumentKind,
@@ -416,7 +419,7 @@ async fn page(
     Ok(store.documents(seek).await?.documents)
 }
 
-/// Jobs by state number, as a store counts them.
+/// Jobs by state number, as the store counts them.
 async fn counted(store: &dyn Backend) -> Result<[u64; State::ALL.len()], StoreError> {
     let mut counted = [0; State::ALL.len()];
     for queue in store.queues().await? {

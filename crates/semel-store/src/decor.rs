@@ -1,5 +1,5 @@
-//! Stores that misbehave on purpose: they fail before or after the act, or take their time. For tests of everything
-//! above a store; without a fault they are the store they wrap.
+//! Stores that misbehave on purpose, for tests of everything above a store: they fail before or after the act,
+//! or are slow. Without a fault they behave as the store they wrap.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +11,7 @@ use crate::backend::{Applied, Backend, Batch, BoxFuture};
 use crate::error::StoreError;
 use crate::layer::Layer;
 
-/// What goes wrong with one load or commit.
+/// The fault of one load or commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Nothing.
@@ -22,15 +22,15 @@ pub enum Fault {
     After,
 }
 
-/// Where faults come from.
+/// The source of a store's faults.
 #[derive(Debug)]
 enum Source {
     Script(VecDeque<Fault>),
-    /// State of the generator, and how many of 1,024 calls fail.
+    /// The generator's state, and how many of 1,024 calls fail.
     Rate(u64, u64),
 }
 
-/// A store whose loads and commits fail, by a script or at a seeded rate.
+/// A store whose loads and commits fail, either by a script or at a seeded rate.
 pub struct Faulty<B: ?Sized> {
     loads: Mutex<Source>,
     commits: Mutex<Source>,
@@ -63,39 +63,39 @@ fn lost() -> StoreError {
 }
 
 impl<B: Backend + ?Sized> Faulty<B> {
-    /// Without faults until a script says otherwise.
+    /// A store without faults until a script is set.
     pub fn new(inner: Arc<B>) -> Self {
         let none = || Mutex::new(Source::Script(VecDeque::new()));
         Self { loads: none(), commits: none(), inner }
     }
 
-    /// With so many of 1,024 loads and commits failing, as `seed` says.
+    /// A store where `per_1024` of 1,024 loads and commits fail, chosen by `seed`.
     pub fn at_rate(inner: Arc<B>, seed: u64, per_1024: u64) -> Self {
         let rate = |seed| Mutex::new(Source::Rate(seed, per_1024));
         Self { loads: rate(seed), commits: rate(seed ^ 0x9e37_79b9_7f4a_7c15), inner }
     }
 
-    /// The faults of the next loads, one each; none after them.
+    /// Sets the faults of the next loads, one each; later loads have none.
     pub fn script_loads(&self, faults: impl IntoIterator<Item = Fault>) {
         *self.loads.lock().unwrap_or_else(PoisonError::into_inner) =
             Source::Script(faults.into_iter().collect());
     }
 
-    /// The faults of the next commits, one each; none after them.
+    /// Sets the faults of the next commits, one each; later commits have none.
     pub fn script_commits(&self, faults: impl IntoIterator<Item = Fault>) {
         *self.commits.lock().unwrap_or_else(PoisonError::into_inner) =
             Source::Script(faults.into_iter().collect());
     }
 }
 
-/// A store that takes its time for every load and commit.
+/// A store that delays every load and commit.
 pub struct Slow<B: ?Sized> {
     delay: Duration,
     inner: Arc<B>,
 }
 
 impl<B: Backend + ?Sized> Slow<B> {
-    /// `inner`, `delay` later. Needs tokio's clock.
+    /// Delays `inner` by `delay`. Needs tokio's clock.
     pub fn new(inner: Arc<B>, delay: Duration) -> Self {
         Self { delay, inner }
     }

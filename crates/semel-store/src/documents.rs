@@ -1,5 +1,5 @@
-//! Documents and their order by name and by due time, in memory: all there is of the `memory:` store's, and what the
-//! embedded engine has not carried over to its rows yet.
+//! Documents, ordered by name and by due time, in memory: all documents of the `memory:` store, and those that
+//! the embedded engine has not moved to its rows yet.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -9,7 +9,7 @@ use semel_core::time::Timestamp;
 
 use crate::backend::{Found, Seek};
 
-/// Documents by name.
+/// Documents by name and by due time.
 #[derive(Debug, Default)]
 pub struct Documents {
     by_key: BTreeMap<DocumentKey, Document>,
@@ -22,7 +22,7 @@ impl Documents {
         self.by_key.get(key)
     }
 
-    /// Puts a document in place of what was there, or deletes it.
+    /// Replaces a document, or deletes it.
     pub fn put(&mut self, key: DocumentKey, document: Option<Document>) {
         let due = document.as_ref().and_then(|document| document.due);
         let before = match document {
@@ -37,7 +37,7 @@ impl Documents {
         }
     }
 
-    /// Those wanted, in order.
+    /// The documents that `seek` asks for, in order.
     pub fn find(&self, seek: &Seek, now: Timestamp) -> Found {
         match seek {
             Seek::Due { limit } => {
@@ -58,7 +58,7 @@ impl Documents {
         }
     }
 
-    /// Those of the kind that is sought, in order, without a bound; none when what is due is sought.
+    /// The documents of the kind that `seek` asks for, in order and without a bound; none if it asks for due ones.
     pub fn of_kind<'a>(
         &'a self,
         seek: &Seek,

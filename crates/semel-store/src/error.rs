@@ -1,48 +1,49 @@
-//! What may go wrong with a store, by what the caller can do about it.
+//! Store errors, sorted by what the caller can do about them.
 
-/// A store could not do what it was asked.
+/// Why a store could not do what it was asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// The records are in such demand that no decision could be committed in the allowed number of tries. Nothing
-    /// was written; the caller may try again.
+    /// No decision on these records could be committed in the allowed number of tries, because of other
+    /// writers. Nothing was written; the caller may try again.
     #[error("the records are in too much demand right now; try again")]
     Contended,
-    /// What is needed is behind a commit, or in a part of the store, that does not answer: it was not even looked at. Told to those who do
-    /// not wait for it. Nothing was written; the caller may try again.
+    /// A record is behind a commit, or in a part of the store, that does not answer, and was not even
+    /// examined. Only callers that do not wait get this. Nothing was written; the caller may try again.
     #[error("the store does not answer for these records right now; try again")]
     Stalled,
-    /// The database undid the caller's own transaction for another one's sake. Roll it back and begin it again, from its
-    /// first statement.
+    /// The database aborted the caller's own transaction for the sake of another. Roll it back and start again
+    /// from its first statement.
     #[error("the transaction is undone ({_0}): roll it back{after}", after = again(*_0))]
     Undone(Undone),
-    /// The store cannot be reached or cannot write now. Nothing was acknowledged.
+    /// The store cannot be reached or cannot write now. No write was acknowledged.
     #[error("the store is unavailable: {0}")]
     Unavailable(String),
-    /// Replicas that are waited for are not there. Nothing was written of what was asked; where it repeats what was asked before, that may
-    /// have been.
+    /// Too few of the replicas that must confirm writes are connected. Nothing of this request was written; if
+    /// it repeats an earlier request, that one's writes may exist.
     #[error("the store is unavailable: {0}")]
     Behind(String),
-    /// Whether it was done is not known: the store was lost before it said so. Whoever asks for the same with the same id again is
-    /// answered as the first time.
+    /// It is unknown whether the request was carried out: the connection to the store was lost before the
+    /// answer. A repeat with the same id is answered like the first request.
     #[error("{0}")]
     Unknown(String),
-    /// It was carried out, or something of its commit was, and is not as durable as an answer has to be: too few replicas have it yet.
-    /// What came of it is not told before, so it may be stored or not. Whoever asks for the same with the same id again is answered as
-    /// the first time if it is, once they have it.
+    /// The request, or another part of its commit, was carried out but is not durable enough for an answer:
+    /// too few replicas have it yet. Its outcome is withheld, so it may be stored or not. If it is, a repeat
+    /// with the same id is answered like the first request, once enough replicas have it.
     #[error("{0}")]
     Lagging(String),
-    /// The store has failed in a way after which it must not go on; it has to be opened again. Whether what was under way then
-    /// was done is not known.
+    /// The store has failed in a way after which it must not go on; it must be reopened. Whether work in
+    /// progress at that time was done is unknown.
     #[error("the store has failed and must be reopened: {0}")]
     Poisoned(String),
-    /// What is stored is not what this program wrote.
+    /// The stored data is not what this program wrote.
     #[error("the store is damaged: {0}")]
     Corrupt(String),
-    /// The store is of a version, or in a state, that this program does not handle.
+    /// The store has a version, or is in a state, that this program does not handle.
     #[error("{0}")]
     Unsupported(String),
-    /// The job at which a page was to go on is gone, and nothing else says where that was. Whoever pages begins again.
+    /// The job that a page's cursor names is gone, and so is the position. The caller must begin again at the
+    /// first page.
     #[error("the job that this cursor names is gone; begin again without it")]
     CursorGone,
     /// The store is shutting down.
@@ -50,17 +51,18 @@ pub enum StoreError {
     Closed,
 }
 
-/// Why a database undid a transaction.
+/// Why a database aborted a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Undone {
-    /// Two transactions waited for one another, as they may when one enqueues several times. One call with all jobs cannot.
+    /// Two transactions waited for each other, as may happen when one enqueues several times. A single call
+    /// with all jobs avoids it.
     #[error("deadlock")]
     Deadlock,
-    /// In REPEATABLE READ and SERIALIZABLE: another transaction wrote what this one would have had to see.
+    /// In REPEATABLE READ and SERIALIZABLE: another transaction wrote what this one would have had to read.
     #[error("serialization failure")]
     Serialization,
-    /// An earlier statement of it failed, and what it failed of may not pass by itself.
+    /// An earlier statement of the transaction failed, for a reason that may persist.
     #[error("an earlier statement of it failed")]
     Aborted,
 }
@@ -73,9 +75,11 @@ const fn again(undone: Undone) -> &'static str {
 }
 
 impl StoreError {
-    /// Whether the same request may succeed later without anybody's help. Where it is [in doubt](Self::is_in_doubt) what became of
-    /// it, only one with an id or a policy is the same. After [`Undone`](Self::Undone), and wherever else a transaction of the caller's own
-    /// has ended, what may succeed is that transaction, from its first statement; and a [closed](Self::Closed) store when it is opened again.
+    /// Whether the same request may succeed later without intervention.
+    ///
+    /// If its outcome is [in doubt](Self::is_in_doubt), only a request with an id or a policy counts as the
+    /// same. After [`Undone`](Self::Undone), and whenever a transaction of the caller's own has ended, that
+    /// whole transaction must be repeated; a [closed](Self::Closed) store must first be reopened.
     pub const fn is_retryable(&self) -> bool {
         match self {
             Self::Contended
@@ -94,8 +98,9 @@ impl StoreError {
         }
     }
 
-    /// Whether it may have been done all the same, in a store that goes on: what is done once more may be there twice. Of what was under way
-    /// in one that is [poisoned](Self::Poisoned) or [closed](Self::Closed) nobody knows either, and nothing more is done there.
+    /// Whether the request may have been carried out all the same, in a store that goes on: a repeat may then
+    /// store it twice. Work in progress in a [poisoned](Self::Poisoned) or [closed](Self::Closed) store is
+    /// also in doubt, but such a store does no more work.
     pub const fn is_in_doubt(&self) -> bool {
         match self {
             Self::Unknown(_) | Self::Lagging(_) => true,
@@ -112,7 +117,8 @@ impl StoreError {
         }
     }
 
-    /// The same, as it is told to who wrote nothing: of that nothing is in doubt, whatever became of its group's commit.
+    /// The error for a caller that wrote nothing: its own request is not in doubt, whatever became of its
+    /// group's commit.
     pub(crate) fn of_nothing_written(self) -> Self {
         match self {
             Self::Unknown(why) => Self::Unavailable(format!(
@@ -138,7 +144,7 @@ impl From<semel_core::body::Corrupt> for StoreError {
 mod tests {
     use super::StoreError;
 
-    /// One way or the other it may succeed later; whether it is sent again without an id hangs on this alone.
+    /// Either kind may succeed later; this alone decides whether a request without an id is sent again.
     #[test]
     fn what_too_few_replicas_confirm_is_in_doubt_only_where_it_was_begun() {
         let of = |error: fn(String) -> StoreError| error("a text".to_owned());

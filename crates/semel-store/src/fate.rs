@@ -1,44 +1,44 @@
-//! What becomes of a decision once the commit of its group has been told.
+//! The fate of a decision, given the result of its group's commit.
 
 use semel_core::planted::{Bug, is_planted};
 
 use crate::backend::Verdict;
 
-/// What becomes of a decision.
+/// What to do with a decision after the commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// Somebody else has locked a record of it: it waits for him.
+    /// Another transaction has locked one of its records: it waits.
     Waits,
-    /// What it was decided on did not hold, or was never in the store: it is taken again.
+    /// What it relied on did not hold, or never reached the store: it is taken again.
     Stale,
-    /// What it saw may be of somewhere else than where writes go now: it is taken again.
+    /// What it saw may come from another server than the one that now takes the writes: it is taken again.
     Moved,
-    /// What it saw is to be confirmed before it is answered.
+    /// What it saw must be confirmed before it is answered.
     Unconfirmed,
-    /// It is answered.
+    /// It is answered now.
     Answered,
 }
 
 impl Fate {
-    /// Whether what it would have written is not there for those who were decided after it and may have seen it.
+    /// Whether its writes are missing although later decisions of its group may have seen them.
     pub(crate) fn is_unwritten(self) -> bool {
         matches!(self, Self::Waits | Self::Stale)
     }
 }
 
-/// What a decision's fate hangs on, besides what the commit says of it.
+/// What a decision's fate depends on, besides its verdict.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Around {
-    /// Whether a decision before it in its group is [unwritten](Fate::is_unwritten).
+    /// Whether an earlier decision of its group is [unwritten](Fate::is_unwritten).
     pub(crate) is_overlaid: bool,
-    /// Whether something else may take the writes than what was read from.
+    /// Whether writes may now go to another server than the one that was read.
     pub(crate) has_moved: bool,
     /// Whether the commit has waited until all that was seen before it is durable.
     pub(crate) has_waited: bool,
 }
 
-/// The fate of a decision of which the commit says `verdict`. Whoever wrote was looked at where it was applied, so only one who did not
-/// has to be taken again for what is around it.
+/// The fate of a decision with this `verdict`. A decision that wrote was checked where it was applied, so
+/// `around` only decides whether one that wrote nothing is taken again.
 pub(crate) fn fate(verdict: Verdict, is_written: bool, around: Around) -> Fate {
     let is_stale = verdict == Verdict::Stale || (around.is_overlaid && !is_written);
     if verdict == Verdict::Busy {
@@ -59,7 +59,8 @@ mod tests {
     use super::{Around, Fate, fate};
     use crate::backend::Verdict::{self, Applied, Busy, Stale};
 
-    /// The fates of a decision, by whether one before it is unwritten, whether the store has moved, and whether it has waited.
+    /// All fates of a decision, by whether an earlier one is unwritten, the store has moved, and the commit
+    /// has waited.
     fn fates(verdict: Verdict, is_written: bool) -> [Fate; 8] {
         std::array::from_fn(|bits| {
             let around =
@@ -89,7 +90,7 @@ mod tests {
         let overlaid = [Fate::Stale; 4];
         assert_eq!(fates(Applied, false)[..4], [Unconfirmed, Answered, Moved, Moved]);
         assert_eq!(fates(Applied, false)[4..], overlaid);
-        // Whoever is decided after it saw the same, and finds out for itself.
+        // A decision after it saw the same, and is checked on its own.
         assert!(!Moved.is_unwritten() && !Unconfirmed.is_unwritten());
     }
 }

@@ -1,4 +1,4 @@
-//! One group on its way: loaded, decided, committed, answered. Several may be on their way at once where the store can.
+//! One group in flight: load, decide, commit, answer. A store may allow several in flight at once.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -18,25 +18,25 @@ use crate::hints::Hints;
 use crate::request::{ClaimReply, Decide, Outcome, add};
 use crate::waitlist::WAIT_MAX;
 
-/// A decision that was taken some times, or never.
+/// A decision and the history of its tries.
 pub(crate) struct Tried {
     pub(crate) decision: Box<dyn Decide>,
-    /// How often it was taken, and a record had moved, or the store.
+    /// How many tries failed because a record, or the store itself, had moved.
     pub(crate) tries: u32,
-    /// Since when it waits for somebody else's transaction, and how long it rested last.
+    /// Since when it has waited for another transaction, and how long its last pause was.
     pub(crate) waits: Option<(Instant, Duration)>,
-    /// Since when it is held for what is under way.
+    /// Since when it has been held behind groups in flight.
     pub(crate) held: Option<Instant>,
-    /// Whether what it needs was away when it was taken last.
+    /// Whether a record it needs was unreachable at its last try.
     pub(crate) is_away: bool,
-    /// What it relied on when it was taken last and wrote nothing.
+    /// What its last try relied on, if it wrote nothing.
     seen: Reads,
-    /// Whether it rested on nothing then but what the store has, and waits for no commit.
+    /// Whether its last try rested only on the store's contents, so that it need not wait for its group's commit.
     is_apart: bool,
 }
 
 impl Tried {
-    /// One that was not taken yet.
+    /// A decision that has not been tried yet.
     pub(crate) fn new(decision: Box<dyn Decide>) -> Self {
         Self {
             decision,
@@ -49,7 +49,7 @@ impl Tried {
         }
     }
 
-    /// Has it taken again, unless that was often enough: then it is answered.
+    /// Counts a failed try; after too many the decision is answered with [`StoreError::Contended`].
     fn again(mut self) -> Option<Self> {
         self.tries += 1;
         if self.tries >= COMMIT_ATTEMPTS_MAX {
@@ -59,14 +59,14 @@ impl Tried {
         Some(self)
     }
 
-    /// Has it wait for somebody else's transaction.
+    /// Starts the wait for another transaction, unless it has begun already.
     fn wait(mut self) -> Self {
         self.waits = self.waits.or_else(|| Some((Instant::now(), Duration::ZERO)));
         self
     }
 }
 
-/// What a group needs on its way.
+/// What a group needs while in flight.
 pub(crate) struct Flight {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) hints: Arc<Hints>,
@@ -74,28 +74,28 @@ pub(crate) struct Flight {
     pub(crate) retention: Arc<Retention>,
     pub(crate) entropy: u64,
     pub(crate) answers: Answers<Outcome>,
-    /// Whether it waits for what is away. Others go on without those that need it.
+    /// Whether loads wait for an unreachable part. Otherwise the group goes on without the decisions that need it.
     pub(crate) is_patient: bool,
-    /// Whether nothing else is asked of the store meanwhile.
+    /// Whether the store has no other work at the same time.
     pub(crate) is_alone: bool,
 }
 
-/// What was decided of a group.
+/// A group after its decisions were taken.
 #[derive(Default)]
 struct Decided {
     taken: Vec<Tried>,
-    /// What each of them writes.
+    /// The writes of each taken decision.
     groups: Vec<Group>,
-    /// Those that would have made the commit too long.
+    /// Decisions deferred because they would make the commit too large.
     later: Vec<Tried>,
-    /// Those that need what is away.
+    /// Decisions that need an unreachable part of the store.
     away: Vec<Tried>,
 }
 
 /// A decision whose group's commit is under way.
 struct Sent {
     tried: Tried,
-    /// Whether the commit looks at what it was decided on.
+    /// Whether the commit checks what it was decided on.
     is_checked: bool,
     is_written: bool,
 }
@@ -105,28 +105,28 @@ impl Sent {
         Self { tried, is_checked: group.is_checked(), is_written: !group.is_empty() }
     }
 
-    /// What the commit says of it, where `verdicts` are those of the checked that come from it on. One that was not looked at is as good
-    /// as applied.
+    /// This decision's verdict. `verdicts` yields those of the checked groups from here on; an unchecked one
+    /// counts as applied.
     fn verdict(&self, verdicts: &mut impl Iterator<Item = Verdict>) -> Verdict {
         if self.is_checked { verdicts.next().unwrap_or(Verdict::Stale) } else { Verdict::Applied }
     }
 }
 
-/// What is left of a group when all others have been answered.
+/// The decisions of a group that are left unanswered.
 #[derive(Default)]
 pub(crate) struct Landed {
-    /// Decisions to be taken again, for a record moved under them; or yet to be taken.
+    /// Decisions to take again because a record moved under them, and those not yet taken.
     pub(crate) again: Vec<Tried>,
-    /// Decisions whose records somebody else has locked, or are away.
+    /// Decisions whose records another transaction has locked, or are unreachable.
     pub(crate) busy: Vec<Tried>,
 }
 
 impl Flight {
     /// Decides, commits and answers one group.
     pub(crate) async fn fly(mut self, decisions: Vec<Tried>, claims: Vec<(Claim, ClaimReply)>) -> Landed {
-        // Before anything of it is read.
+        // Before anything is read.
         let began = Instant::now();
-        // Where nothing could be loaded all decisions have been answered; the claims are still to be served.
+        // If nothing could be loaded, every decision has been answered; the claims are still to be served.
         let Decided { taken, groups, later, away } = self.decide(decisions).await.unwrap_or_default();
         let mut landed = self.commit(taken, groups, claims, began).await;
         landed.again.extend(later);
@@ -141,7 +141,7 @@ impl Flight {
         claims: Vec<(Claim, ClaimReply)>,
         began: Instant,
     ) -> Landed {
-        // Looked at as late as can be: while a store is away callers give up, ask again and give up again.
+        // Checked as late as possible: while a store is unreachable, callers give up and retry again and again.
         let claims = claims.into_iter().filter(|(_, reply)| !reply.is_gone());
         let (claims, replies): (Vec<Claim>, Vec<ClaimReply>) = claims.unzip();
         let mut ready = self.hints.gather(&groups, self.is_alone);
@@ -151,8 +151,8 @@ impl Flight {
         }
         let (decided, groups) = answer_too_soon(decided, groups);
         let groups = replace_in_two_steps(&*self.backend, groups).await;
-        // Decisions that wrote nothing are answered with the rest where what they name may be in this very commit, or is yet to be
-        // confirmed: the commit does that too.
+        // Decisions that wrote nothing are answered with the rest if what they name may be in this very
+        // commit, or is yet to be confirmed: the commit confirms it too.
         let (apart, decided, groups) = if self.backend.shows_what_is_durable() {
             split(decided, groups)
         } else {
@@ -162,7 +162,7 @@ impl Flight {
         let sent: Vec<Sent> = sent.collect();
         let mut groups: Vec<Group> = groups.into_iter().filter(Group::is_checked).collect();
         let offered = offered_by(&mut groups);
-        // The others wait for nothing. The commit is on its way before they are answered.
+        // The decisions in `apart` wait for nothing. The commit starts before they are answered.
         let backend = Arc::clone(&self.backend);
         let (applied, again) = tokio::join!(
             biased;
@@ -181,7 +181,7 @@ impl Flight {
                 for reply in replies {
                     reply.answer(Err(error.clone()));
                 }
-                // It may well have been committed.
+                // It may have been committed.
                 if error.is_in_doubt() {
                     self.hints.give(&ready);
                 }
@@ -196,14 +196,14 @@ impl Flight {
         let mut around = Around {
             is_overlaid: false,
             has_moved: self.has_moved_since(began),
-            // What was written and waited for comes after all that was seen, unless that was somewhere else.
+            // The wait after a write covers all that was seen before it, unless what was seen is in another part of the store.
             has_waited: self.backend.waits_for_all() && has_written(&sent, &applied.groups),
         };
         let mut silent = Vec::new();
         let mut verdicts = applied.groups.into_iter();
         for sent in sent {
             let fate = fate(sent.verdict(&mut verdicts), sent.is_written, around);
-            // What a silent decision saw may have been overlaid by a group that did not hold.
+            // A silent decision may have seen what a stale group would have written.
             around.is_overlaid |= fate.is_unwritten();
             match fate {
                 Fate::Waits => landed.busy.push(sent.tried.wait()),
@@ -222,13 +222,13 @@ impl Flight {
         landed
     }
 
-    /// Whether what was read since `began` may be of somewhere else than where writes go now.
+    /// Whether what was read since `began` may come from another server than the one that takes writes now.
     fn has_moved_since(&self, began: Instant) -> bool {
         self.backend.moved().is_some_and(|moved| moved >= began)
     }
 
-    /// Answers decisions that wrote nothing, once what they saw is as durable as an answer has to be. Those that are to be taken
-    /// again are given back: what they saw since `began` may be nowhere any more, whoever has confirmed what else there is.
+    /// Answers decisions that wrote nothing, once what they saw is as durable as an answer requires. Returns those to
+    /// be taken again: if the store has moved since `began`, what they saw may be lost, whatever else was confirmed.
     async fn answer_silent(&mut self, decided: Vec<Tried>, began: Instant) -> Vec<Tried> {
         if decided.is_empty() {
             return decided;
@@ -264,11 +264,11 @@ impl Flight {
         let (backend, is_patient) = (Arc::clone(&self.backend), self.is_patient);
         let asked = Instant::now();
         let loaded = match load(&*backend, is_patient, &reads).await {
-            // Who asks for what cannot be read is refused alone: each asks for what it needs when it is decided.
+            // A decision on unreadable records must fail alone: each loads its own records when it is taken.
             Err(StoreError::Corrupt(_)) => load(&*backend, is_patient, &Reads::default()).await,
             loaded => loaded,
         };
-        // While the store was away nobody waited for somebody else's transaction.
+        // While the store was unreachable, no decision was waiting for another transaction.
         for (since, _) in decisions.iter_mut().filter_map(|tried| tried.waits.as_mut()) {
             *since += asked.elapsed();
         }
@@ -309,7 +309,7 @@ impl Flight {
                     decided.groups.push(group);
                     decided.taken.push(tried);
                 }
-                // Who would not wait for a transaction does not wait for what is away either.
+                // A caller that limits its wait for a transaction does not wait for an unreachable part either.
                 Ok(None) if tried.decision.patience() < WAIT_MAX => {
                     tried.decision.answer(Err(StoreError::Stalled));
                 }
@@ -321,7 +321,7 @@ impl Flight {
     }
 }
 
-/// What each group has to be counted, taken out of it: a store has no use for it. Nothing at all where none of them has anything.
+/// Takes from each group the offers to be counted, which a store has no use for. Empty if no group has any.
 fn offered_by(groups: &mut [Group]) -> Vec<Vec<Offered>> {
     if groups.iter().all(|group| group.offered.is_empty()) {
         return Vec::new();
@@ -329,13 +329,13 @@ fn offered_by(groups: &mut [Group]) -> Vec<Vec<Offered>> {
     groups.iter_mut().map(|group| std::mem::take(&mut group.offered)).collect()
 }
 
-/// Whether the commit has applied something that one of these writes.
+/// Whether the commit has applied a group that writes something.
 fn has_written(sent: &[Sent], verdicts: &[Verdict]) -> bool {
     let mut verdicts = verdicts.iter().copied();
     sent.iter().any(|sent| sent.verdict(&mut verdicts) == Verdict::Applied && sent.is_written)
 }
 
-/// Takes out the decisions that wrote nothing and rest on nothing that the others write.
+/// Separates the decisions that wrote nothing and rest on nothing that the others write.
 fn split(decided: Vec<Tried>, groups: Vec<Group>) -> (Vec<Tried>, Vec<Tried>, Vec<Group>) {
     if !decided.iter().any(|tried| tried.is_apart) {
         return (Vec::new(), decided, groups);
@@ -353,7 +353,7 @@ fn split(decided: Vec<Tried>, groups: Vec<Group>) -> (Vec<Tried>, Vec<Tried>, Ve
     (apart, with_rest, checked)
 }
 
-/// What `reads` names, and which part of it is away. Who is patient waits for that.
+/// Loads `reads`; the second value is the part that is unreachable. A patient load waits for it instead.
 async fn load(
     backend: &dyn Backend,
     is_patient: bool,
@@ -365,8 +365,8 @@ async fn load(
     backend.load_soon(reads).await
 }
 
-/// Takes one decision over the draft, loading what it asks for. None where that is among what the store `lacks` now: nobody else of the
-/// group waits for it.
+/// Takes one decision over the draft, loading what it asks for. `None` if that is among what the store `lacks`
+/// now: the rest of the group does not wait for it.
 async fn decide_one(
     backend: &dyn Backend,
     is_patient: bool,
@@ -376,7 +376,7 @@ async fn decide_one(
 ) -> Result<Option<Group>, StoreError> {
     let mut loads = Loads::default();
     while let Err(Missing) = tried.decision.decide(draft) {
-        // Also of one that is not taken again: the next of the group is decided on the same draft.
+        // Also if it is not taken again: the next decision of the group uses the same draft.
         draft.roll_back();
         let missing = draft.take_missing();
         if missing.meet(lacks) {
@@ -394,7 +394,7 @@ async fn decide_one(
     Ok(Some(draft.finish()))
 }
 
-/// With the bugs of that kind: answers before the commit, all or those that wrote nothing.
+/// With a planted bug that answers too soon: answers before the commit, either all or those that wrote nothing.
 fn answer_too_soon(decided: Vec<Tried>, groups: Vec<Group>) -> (Vec<Tried>, Vec<Group>) {
     let all = is_planted(Bug::AnswerBeforeCommit);
     if !all && !is_planted(Bug::DuplicateBeforeDurable) {
@@ -414,7 +414,7 @@ fn answer_too_soon(decided: Vec<Tried>, groups: Vec<Group>) -> (Vec<Tried>, Vec<
     waiting
 }
 
-/// With the bug of that name: what a group cancels is committed before what it creates.
+/// With the planted bug of that name: commits a group's cancellations before its insertions.
 async fn replace_in_two_steps(backend: &dyn Backend, groups: Vec<Group>) -> Vec<Group> {
     if !is_planted(Bug::ReplaceInTwoSteps) {
         return groups;

@@ -1,5 +1,5 @@
-//! Where the model keeps heads: in chunks that never move, found by id through a table of small numbers. Growing
-//! copies nothing, and every other index holds four bytes per job instead of an id.
+//! The model's storage of heads: chunks that never move, found by id through a table of small numbers. Growth
+//! copies no head, and every other index holds four bytes per job instead of an id.
 
 use std::hash::BuildHasher;
 
@@ -8,26 +8,26 @@ use hashbrown::HashTable;
 use semel_core::ident::JobId;
 use semel_core::job::Head;
 
-/// Heads in one chunk.
+/// Heads per chunk.
 const CHUNK: usize = 1024;
 
-/// A head's place, below 2^31. Given to another head once its own is taken out.
+/// The position of a head, below 2^31. It is reused once the head is taken out.
 pub(crate) type Place = u32;
 
-/// Half of a hash, kept in a table's entry, so that the table grows without looking at heads again.
+/// The upper half of a hash, kept in the table's entry, so that the table grows without reading heads again.
 pub(crate) type Tag = u32;
 
-/// The tag of something hashed.
+/// The tag of a hash.
 pub(crate) const fn tag(hash: u64) -> Tag {
     (hash >> 32) as Tag
 }
 
-/// Where a table files a tag.
+/// The table hash of a tag.
 pub(crate) const fn spread(tag: Tag) -> u64 {
     (tag as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// The heads.
+/// All heads, by position and by id.
 #[derive(Debug, Default)]
 pub(crate) struct Heads {
     chunks: Vec<Vec<Option<Head>>>,
@@ -37,7 +37,7 @@ pub(crate) struct Heads {
 }
 
 impl Heads {
-    /// How many there are.
+    /// The number of heads.
     pub(crate) fn len(&self) -> usize {
         self.by_id.len()
     }
@@ -47,12 +47,12 @@ impl Heads {
         self.at(self.place(id)?)
     }
 
-    /// The head at a place.
+    /// The head at a position.
     pub(crate) fn at(&self, place: Place) -> Option<&Head> {
         self.chunks.get(place as usize / CHUNK)?.get(place as usize % CHUNK)?.as_ref()
     }
 
-    /// Where the head of a job is.
+    /// The position of a job's head.
     pub(crate) fn place(&self, id: JobId) -> Option<Place> {
         let sought = tag(self.hasher.hash_one(id));
         let is_it =
@@ -60,12 +60,12 @@ impl Heads {
         self.by_id.find(spread(sought), is_it).map(|(_, place)| *place)
     }
 
-    /// Puts a head in place of the one that is at a place, with the same id. Gives back what was there.
+    /// Replaces the head at a position with another of the same id. Returns the old one.
     pub(crate) fn replace(&mut self, place: Place, head: Head) -> Option<Head> {
         self.slot(place).and_then(|slot| slot.replace(head))
     }
 
-    /// Puts a head where there is room. There must be none with its id.
+    /// Stores a head in a free position. None with its id may be present.
     pub(crate) fn add(&mut self, head: Head) -> Place {
         let tag = tag(self.hasher.hash_one(head.id));
         let place = match self.free.pop() {
@@ -81,7 +81,7 @@ impl Heads {
         place
     }
 
-    /// Takes a head out.
+    /// Takes a head out, and returns its former position with it.
     pub(crate) fn take(&mut self, id: JobId) -> Option<(Place, Head)> {
         let place = self.place(id)?;
         if let Ok(entry) =

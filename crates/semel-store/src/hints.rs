@@ -1,4 +1,4 @@
-//! Wake-ups, and what is to be counted. They may be lost or come in vain; correctness never depends on them.
+//! Wake-up hints, and counts of offers. Hints may be lost or come in vain; correctness never depends on them.
 
 use std::fmt;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
@@ -17,24 +17,24 @@ use crate::news::{News, freed_lane};
 use crate::readiness::{Mark, Readiness};
 use crate::watch::{Watch, Watchers};
 
-/// What wakes those who wait for jobs, and the duties that wait for a time.
+/// Wake-ups for callers that wait for jobs or events, and for duties that wait for a time.
 #[derive(Debug)]
 pub struct Hints {
     ready: Readiness,
     timers: Notify,
     log: Notify,
-    /// When the duties mean to look next, in microseconds.
+    /// When the duties will look next, in microseconds.
     looks_at: AtomicI64,
     watchers: Arc<Watchers>,
     closed: ClosedLanes,
-    /// Who waits for others' news, but for the watchers.
+    /// The number of callers waiting for other processes' news, without the watchers of single jobs.
     waiting: AtomicUsize,
     awaited: Notify,
-    /// Who counts what becomes of offers that nobody is answered.
+    /// Counts offers whose outcome is reported to no caller.
     counter: OnceLock<Counter>,
 }
 
-/// Counts what became of one offer.
+/// A callback that counts what became of one offer.
 struct Counter(Box<dyn Fn(&Offered) + Send + Sync>);
 
 impl fmt::Debug for Counter {
@@ -43,7 +43,7 @@ impl fmt::Debug for Counter {
     }
 }
 
-/// Somebody who waits for what others may do, for as long as it is kept.
+/// A registration of interest in other processes' writes, until it is dropped.
 #[derive(Debug)]
 pub struct Waiting(Arc<Hints>);
 
@@ -70,8 +70,8 @@ impl Default for Hints {
 }
 
 impl Hints {
-    /// Has `counter` told of what becomes of offers that nobody is answered (a cron's tick, a workflow's step), once that is
-    /// committed. The first who asks for it counts.
+    /// Registers `counter` for offers whose outcome no caller receives (a cron's tick, a workflow's step); it
+    /// is called once they are committed. Only the first registration counts.
     pub fn count_by(&self, counter: impl Fn(&Offered) + Send + Sync + 'static) {
         drop(self.counter.set(Counter(Box::new(counter))));
     }
@@ -82,56 +82,56 @@ impl Hints {
         }
     }
 
-    /// How far the news of these queues has come, by the names that the store has for them. Take it, then look, then wait for what is
-    /// [ready since](Self::ready_since).
+    /// The current position in the news of these queues, which go by the names the store has for them. Take a
+    /// mark, then look for jobs, then wait with [`ready_since`](Self::ready_since).
     pub fn mark(&self, queues: &[QueueName]) -> Mark {
         self.ready.mark(queues)
     }
 
-    /// Waits until jobs may have become ready in the queues since then.
+    /// Waits until jobs may have become ready in the mark's queues since it was taken.
     pub async fn ready_since(&self, mark: &Mark) {
         self.ready.since(mark).await;
     }
 
-    /// Limits that let nothing start just now.
+    /// The limits under which nothing may start right now.
     pub fn closed_lanes(&self) -> &ClosedLanes {
         &self.closed
     }
 
-    /// Waits until the log has grown. Register before looking, then look, then wait.
+    /// Notifies when the log has grown. Register, then look, then wait.
     pub fn logged(&self) -> tokio::sync::futures::Notified<'_> {
         self.log.notified()
     }
 
-    /// Watches one job: every committed change of its head is news, and its end. What is only noted of it is none, nor is
-    /// its creation.
+    /// Watches one job: every committed change of its head is news, and so is its deletion. Its creation and
+    /// its notes are not.
     pub fn watch(&self, id: JobId) -> Watch {
         let watch = self.watchers.watch(id);
         self.awaited.notify_one();
         watch
     }
 
-    /// Says that somebody waits for jobs or for the log to grow. Take it before looking: what others than this process
-    /// write afterwards is told.
+    /// Registers a wait for jobs or for the log to grow. Register before looking: what other processes write
+    /// afterwards is then reported.
     pub fn wait(self: &Arc<Self>) -> Waiting {
         self.waiting.fetch_add(1, Ordering::AcqRel);
         self.awaited.notify_one();
         Waiting(Arc::clone(self))
     }
 
-    /// Whether anybody waits for anything.
+    /// Whether any caller waits for anything.
     pub fn is_awaited(&self) -> bool {
         self.waiting.load(Ordering::Acquire) > 0 || self.watchers.is_any()
     }
 
-    /// Waits until somebody waits for something.
+    /// Waits until some caller waits for something.
     pub async fn awaited(&self) {
         while !self.is_awaited() {
             self.awaited.notified().await;
         }
     }
 
-    /// Passes on what others than this process have written.
+    /// Passes on the news of other processes' writes.
     pub fn hear(&self, news: &News) {
         if news.lanes {
             self.closed.clear();
@@ -149,17 +149,17 @@ impl Hints {
         }
     }
 
-    /// Waits until something falls due sooner than the duties knew.
+    /// Waits until something falls due sooner than the duties expect.
     pub async fn sooner(&self) {
         self.timers.notified().await;
     }
 
-    /// The duties mean to look at `at` and need no hint about anything later.
+    /// Notes that the duties will look at `at` and need no hint about anything later.
     pub fn looks_at(&self, at: Timestamp) {
         self.looks_at.store(at.as_micros(), Ordering::Release);
     }
 
-    /// Wakes everybody, as after a long silence of the store.
+    /// Wakes every waiter, for instance after the store was silent for long.
     pub fn wake_all(&self) {
         self.ready.stir_all();
         self.timers.notify_one();
@@ -167,7 +167,8 @@ impl Hints {
         self.watchers.wake_all();
     }
 
-    /// What a commit of these is of interest for. `is_alone` says that nobody looks beside it: whoever is to hear of it watches already.
+    /// What a commit of these groups means to waiters. If `is_alone`, nothing is read beside it: all
+    /// interested watchers have registered already.
     pub(crate) fn gather(&self, groups: &[Group], is_alone: bool) -> Ready {
         let mut ready =
             Ready { told: groups.iter().any(|group| !group.events.is_empty()), ..Ready::default() };
@@ -205,7 +206,7 @@ impl Hints {
         ready
     }
 
-    /// The leases just granted end some time.
+    /// Adds the granted leases, which expire some time.
     pub(crate) fn add_leases(ready: &mut Ready, claimed: &Claimed) {
         ready.told |= !claimed.jobs.is_empty();
         for (head, _) in &claimed.jobs {
@@ -222,7 +223,7 @@ impl Hints {
         if ready.told {
             self.log.notify_waiters();
         }
-        // Whoever has begun to watch since the commit was sent may have looked before it.
+        // A caller that began to watch after the commit was sent may have looked before it landed.
         for news in self.watchers.among(ready.written.iter().copied()) {
             news.notify_waiters();
         }

@@ -1,4 +1,4 @@
-//! Who holds which key. The key itself is read from a holder's head, so an entry is a version and a place.
+//! Holders of uniqueness keys. The key itself is read from a holder's head, so an entry is only a version and a place.
 
 use std::hash::BuildHasher;
 
@@ -30,7 +30,7 @@ impl<'a> Held<'a> {
     }
 }
 
-/// Set in the place of an entry that has other holders too: nearly every key has one, and pays for no more.
+/// Set in the place of an entry with further holders: nearly every key has one holder, and pays for no more.
 const SHARED: Place = 1 << 31;
 
 #[derive(Debug)]
@@ -54,7 +54,7 @@ impl Entry {
     }
 }
 
-/// Keys that moved since the last time they settled, by their tags: it may say so of others, and misses none.
+/// Keys that moved since the last `settle`, by tag: false positives are possible, misses are not.
 #[derive(Debug)]
 struct Moved {
     bits: Box<[u64; Self::WORDS]>,
@@ -62,7 +62,7 @@ struct Moved {
 }
 
 impl Moved {
-    /// With a commit's worth of keys one look in a hundred finds another's bit.
+    /// With a commit's worth of keys, about one lookup in a hundred hits another key's bit.
     const WORDS: usize = 1024;
 
     fn new() -> Self {
@@ -95,10 +95,10 @@ impl Moved {
 #[derive(Debug, Default)]
 pub(crate) struct Holders {
     table: HashTable<Entry>,
-    /// The holders of shared keys, but for the first of each.
+    /// The holders of shared keys, except each key's first.
     others: Map<UniqueKey, Vec<Place>>,
     hasher: RandomState,
-    /// Where the store wants to know.
+    /// Present if the store asked for it.
     moved: Option<Moved>,
 }
 
@@ -112,32 +112,32 @@ impl Holders {
         Some(Held { version: entry.version, first: entry.first(), others })
     }
 
-    /// Notes from now on which keys move.
+    /// Starts recording which keys move.
     pub(crate) fn note_moves(&mut self) {
         self.moved = Some(Moved::new());
     }
 
-    /// Whether a key may have moved since all of them [settled](Self::settle).
+    /// Whether a key may have moved since the last [`settle`](Self::settle).
     pub(crate) fn has_moved(&self, key: &UniqueKey) -> bool {
         self.moved.as_ref().is_some_and(|moved| moved.has(self.tag(key)))
     }
 
-    /// What has moved so far is as it is to stay.
+    /// Notes that all moves so far are final.
     pub(crate) fn settle(&mut self) {
         if let Some(moved) = &mut self.moved {
             moved.settle();
         }
     }
 
-    /// Moves a key's version for a write of a head at version `written`. Says whether there is such an entry.
+    /// Moves a key's version for a write of a head at version `written`. Returns whether the key has an entry.
     pub(crate) fn touch(&mut self, heads: &Heads, key: &UniqueKey, written: u64) -> bool {
         let tag = self.moving(key);
         let found = self.table.find_mut(spread(tag), |entry| entry.holds(heads, tag, key));
         found.map(|entry| entry.version = (entry.version + 1).max(written)).is_some()
     }
 
-    /// Adds a holder, whose head was written at version `written`, and moves the key's version. `absent` is the version
-    /// of a key without an entry.
+    /// Adds a holder whose head was written at version `written`, and moves the key's version. `absent` is the
+    /// version of a key without an entry.
     pub(crate) fn add(&mut self, heads: &Heads, key: &UniqueKey, place: Place, written: u64, absent: u64) {
         let tag = self.moving(key);
         match self.table.find_mut(spread(tag), |entry| entry.holds(heads, tag, key)) {
@@ -171,8 +171,8 @@ impl Holders {
         tag
     }
 
-    /// Keeps only the holders that `wanted` wants; forgets the key with its last holder. Must be called while the
-    /// heads still carry the key.
+    /// Keeps only the holders that `wanted` accepts; drops the key with its last holder. Must be called while
+    /// the heads still carry the key.
     pub(crate) fn retain(&mut self, heads: &Heads, key: &UniqueKey, wanted: impl Fn(Place) -> bool) {
         let tag = self.moving(key);
         let Ok(mut found) = self.table.find_entry(spread(tag), |entry| entry.holds(heads, tag, key)) else {

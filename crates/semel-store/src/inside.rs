@@ -1,4 +1,4 @@
-//! Decisions inside a transaction that somebody else ends: what they write is there with it, or not at all.
+//! Decisions inside a caller's own transaction: their writes commit with it or not at all.
 
 use std::sync::Arc;
 
@@ -9,12 +9,13 @@ use crate::backend::BoxFuture;
 use crate::error::StoreError;
 use crate::hints::Hints;
 
-/// A transaction of a caller's own.
+/// A caller's own transaction.
 ///
-/// A decision holds what it wrote until the transaction ends; one that wrote nothing holds nothing. Dropping the future
-/// leaves the transaction in the middle of something: roll it back.
+/// The records that a decision wrote stay locked until the transaction ends; one that wrote nothing locks
+/// none. Dropping a future leaves the transaction at an undefined point: roll it back.
 pub trait Inside: Send {
-    /// Has a decision taken and written. `reads` is what it will surely need; what else it asks for is loaded then.
+    /// Takes a decision and writes it. `reads` lists what it is sure to need; whatever else it asks for is
+    /// loaded on demand.
     fn decide<'a>(
         &'a mut self,
         reads: Reads,
@@ -22,8 +23,10 @@ pub trait Inside: Send {
     ) -> BoxFuture<'a, Result<(), StoreError>>;
 }
 
-/// The same for a decision with an outcome. What it ends is kept by these rules, and what became of offers that nobody is answered is
-/// counted as the outcome is: when it is written, whatever becomes of the transaction.
+/// As [`Inside::decide`], for a decision with an outcome.
+///
+/// Jobs that it ends are kept as `retention` says. Offers whose outcome no caller receives are counted when
+/// the outcome is written, whatever becomes of the transaction.
 ///
 /// # Errors
 /// As [`Inside::decide`].

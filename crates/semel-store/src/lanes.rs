@@ -1,5 +1,5 @@
-//! Which limits let nothing start just now, as far as this process knows. Spares claims the look; a limit that is taken
-//! for closed is looked at again soon, and at once when a job under it moves here.
+//! Limits under which nothing may start right now, as far as this process knows. They spare claims the look; a
+//! limit assumed closed is checked again soon, and at once if a job under it moves here.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -8,30 +8,30 @@ use semel_core::draft::Map;
 use semel_core::limit::Lane;
 use tokio::time::Instant;
 
-/// The longest a limit is taken for closed without a look: another server may have ended a run.
+/// The longest that a limit is assumed closed without a check: another server may have ended a run.
 const CLOSED_MAX: Duration = Duration::from_secs(1);
-/// The shortest: whoever finds a limit full whose runs should have ended does not look again without end.
+/// The shortest, so that a limit that stays full although its runs should have ended is not checked in a busy loop.
 const CLOSED_MIN: Duration = Duration::from_millis(10);
-/// Limits whose last move is remembered, so that nobody closes them by a look from before it.
+/// The most limits whose last move is remembered, so that a look from before the move does not close them.
 const MOVED_MAX: usize = 4_096;
 
-/// Limits that let nothing start.
+/// The limits assumed closed.
 #[derive(Debug, Default)]
 pub struct ClosedLanes(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
     closed: Map<Lane, Instant>,
-    /// When the last one opened by itself.
+    /// When the last one opened by timeout.
     opened: Option<Instant>,
-    /// Counts commits under whose limits jobs moved.
+    /// Counts commits that moved jobs under limits.
     moment: u64,
     moved: Map<Lane, u64>,
-    /// Every limit may have moved at this moment, whatever `moved` says.
+    /// Limits missing from `moved` may have moved at this count.
     forgotten: u64,
 }
 
-/// When somebody began to look at limits.
+/// The count of moves when a caller began to look at limits.
 #[derive(Clone, Copy, Debug)]
 pub struct Look(u64);
 
@@ -40,13 +40,13 @@ impl ClosedLanes {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins to look at limits, before what may close them is decided.
+    /// Marks the start of a look at limits, taken before deciding what may close them.
     pub fn look(&self) -> Look {
         Look(self.lock().moment)
     }
 
-    /// A limit lets nothing start for so long, or until a job under it moves. One that has moved since the look began is
-    /// looked at again at once.
+    /// Assumes a limit closed for `wait` (at most a second), or until a job under it moves. A limit that has
+    /// moved since the look began is checked again almost at once.
     pub fn close(&self, lane: Lane, wait: Duration, look: Look) {
         let mut inner = self.lock();
         let moved = inner.moved.get(&lane).copied().unwrap_or(inner.forgotten);
@@ -59,13 +59,13 @@ impl ClosedLanes {
         let mut inner = self.lock();
         inner.let_open();
         let mut lanes: Vec<Lane> = inner.closed.keys().copied().collect();
-        // In a fixed order, so that a run that is played again is the same run.
+        // In a fixed order, so that replaying a run repeats it exactly.
         lanes.sort_unstable();
         lanes
     }
 
-    /// When a limit that was passed over is to be looked at again, for who began to look at `since`: that is over where one has opened
-    /// by itself meanwhile, and nobody says so.
+    /// When a caller whose claim began at `since` should look again at the limits it skipped. That time is
+    /// past if a limit has opened by timeout since then, which triggers no wake-up.
     pub fn opens(&self, since: Instant) -> Option<Instant> {
         let mut inner = self.lock();
         inner.let_open();
@@ -73,17 +73,17 @@ impl ClosedLanes {
         opened.into_iter().chain(inner.closed.values().copied()).min()
     }
 
-    /// Takes every limit for open.
+    /// Assumes every limit open.
     pub fn clear(&self) {
         let mut inner = self.lock();
         inner.closed.clear();
-        // A look that began before closes none of them for long.
+        // A look that began before this closes none of them for long.
         inner.moved.clear();
         inner.moment += 1;
         inner.forgotten = inner.moment;
     }
 
-    /// These may let something start again. Says whether one of them was closed.
+    /// Opens limits under which a job may start again. Returns whether any of them was closed.
     pub(crate) fn open(&self, lanes: &[Lane]) -> bool {
         if lanes.is_empty() {
             return false;
@@ -101,7 +101,7 @@ impl ClosedLanes {
 }
 
 impl Inner {
-    /// Takes for open those whose time has come.
+    /// Opens the limits whose time has come.
     fn let_open(&mut self) {
         if self.closed.is_empty() {
             return;
@@ -137,12 +137,12 @@ mod tests {
         assert_eq!(closed_for(&lanes), CLOSED_MAX);
         assert!(lanes.open(&[lane]));
         assert_eq!(lanes.now(), []);
-        // The look was from before the move; its verdict comes after it.
+        // The look began before the move, and its verdict comes after it.
         lanes.close(lane, CLOSED_MAX, look);
         assert_eq!(closed_for(&lanes), CLOSED_MIN);
         lanes.close(lane, CLOSED_MAX, lanes.look());
         assert_eq!(closed_for(&lanes), CLOSED_MAX);
-        // Another process says that something moved.
+        // Another process reports that something moved.
         let look = lanes.look();
         lanes.clear();
         lanes.close(lane, CLOSED_MAX, look);
@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(lanes.opens(began), None);
         lanes.close(lane, CLOSED_MIN, lanes.look());
         tokio::time::advance(CLOSED_MIN).await;
-        // Whoever else has looked at them meanwhile.
+        // Even if another caller has looked at them meanwhile.
         assert_eq!(lanes.now(), []);
         assert_eq!(lanes.opens(began), Some(began + CLOSED_MIN));
         tokio::time::advance(CLOSED_MIN).await;

@@ -1,4 +1,4 @@
-//! A store around a store, that changes only what it is there for.
+//! Stores that wrap another store and change only selected behaviour.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,18 +18,20 @@ use crate::error::StoreError;
 use crate::hints::Hints;
 use crate::log::LogPage;
 
-/// A store that is [another](Self::inner) in all that it does not do itself. What is a layer is a [`Backend`].
+/// A wrapper that behaves as its [inner store](Self::inner), except for what it overrides. Every layer is a
+/// [`Backend`].
 ///
-/// A layer is there to have a store fail, wait, be away or be watched. It may change what the ways through the batcher, the duties and
-/// the log's readers hang on: how decisions are loaded and committed, and what their answers wait for (`load` to `moved`); what is done
-/// in rounds or read in pages (`due`, `events`, `documents`, `maintain`); and how the batcher goes about all that (`facts`). Whatever else a [`Backend`] has is the
-/// store's own and is handed on as it is: a method comes to stand here when some layer needs it. `cargo xtask tidy` looks that none is
-/// left out below, where a default would be done in place of what the store inside does.
+/// A layer makes a store fail, wait, be unreachable or be observed. It may override what the batcher, the
+/// duties and the log's readers depend on: how decisions are loaded and committed, and what their answers wait
+/// for (`load` to `moved`); what is done in rounds or read in pages (`due`, `events`, `documents`,
+/// `maintain`); and how the batcher does all that (`facts`). All other [`Backend`] methods go straight to the
+/// inner store: a method is added here when a layer needs it. `cargo xtask tidy` checks that none is left out
+/// below, where a default would run instead of the inner store's method.
 pub trait Layer: Send + Sync + 'static {
-    /// The store inside.
+    /// The type of the inner store.
     type Inner: Backend + ?Sized;
 
-    /// The store inside.
+    /// The inner store.
     fn inner(&self) -> &Self::Inner;
 
     /// See [`Backend::load`].
@@ -37,12 +39,13 @@ pub trait Layer: Send + Sync + 'static {
         self.inner().load(reads)
     }
 
-    /// See [`Backend::load_soon`]. A layer that says nothing of it has nothing that is away: its own loads are not gone past.
+    /// See [`Backend::load_soon`]. By default it uses the layer's own `load`, which thus cannot be bypassed,
+    /// and reports nothing as unreachable.
     fn load_soon<'a>(&'a self, reads: &'a Reads) -> BoxFuture<'a, Result<(Snapshot, Reads), StoreError>> {
         Box::pin(async move { Ok((Layer::load(self, reads).await?, Reads::default())) })
     }
 
-    /// See [`Backend::peeks`]. A layer that says nothing of it is not gone past.
+    /// See [`Backend::peeks`]. By default there is none, so that the layer cannot be bypassed.
     fn peeks(&self) -> Option<Arc<dyn Peek>> {
         None
     }

@@ -3,14 +3,16 @@
 //! # Layout
 //! - [`backend`]: what a store must do.
 //! - [`Store`]: the handle on a store; [`batcher`]: group commit in front of any store.
-//! - `flight`, `fate`, `waitlist`: one group on its way; what its commit makes of a decision; decisions whose records somebody else
-//!   has locked.
+//! - `flight`, `fate`, `waitlist`: one group in flight; what its commit means for each decision; decisions
+//!   whose records another transaction has locked.
 //! - [`model`], [`documents`], [`memory`]: heads, documents and their indexes in memory; the `memory:` store.
 //! - [`layer`]: a store around a store; [`decor`]: stores that misbehave on purpose, for tests.
-//! - [`inside`], [`outbox`]: decisions inside a transaction of the caller's own; jobs that wait in a table.
-//! - [`copy`](mod@copy), [`carry`]: a store carried over into another one.
-//! - [`log`]: a piece of the event log. [`repeated`]: failures that stay, told now and then. [`bounds`], [`random`]: what stores have in common.
-//! - [`hints`], [`news`], [`lanes`], `readiness`, `watch`, [`clock`], [`error`]: wake-ups, time, what may go wrong.
+//! - [`inside`], [`outbox`]: decisions inside a caller's own transaction; jobs that wait in a table to be relayed.
+//! - [`copy`](mod@copy), [`carry`]: copying a whole store into another one.
+//! - [`log`]: a page of the event log. [`repeated`]: recurring failures, logged at intervals. [`bounds`],
+//!   [`random`]: what all stores share.
+//! - [`hints`], [`news`], [`lanes`], `readiness`, `watch`, [`clock`], [`error`]: wake-ups, time, what may go
+//!   wrong.
 
 mod answers;
 mod asked;

@@ -1,5 +1,5 @@
-//! The `memory:` store: the model with bodies beside it. Nothing survives the process. The reference that every other
-//! store is compared with.
+//! The `memory:` store: the model, with job bodies beside it. Nothing survives the process. It is the
+//! reference that all other stores are compared with.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -27,14 +27,14 @@ use crate::log::{LogPage, Recorded};
 use crate::model::Model;
 use crate::random;
 
-/// Events kept; older ones are dropped.
+/// The most events kept; older ones are dropped.
 const EVENTS_MAX: usize = 100_000;
 
 /// The store that lives in memory.
 pub struct Memory {
     inner: Arc<Mutex<Inner>>,
     rows: Arc<AtomicU64>,
-    /// What loads say of it: nothing here is divided.
+    /// The number of partitions that loads report; the store itself has none.
     partitions: u16,
 }
 
@@ -45,7 +45,7 @@ struct Inner {
     documents: Documents,
     events: VecDeque<Recorded>,
     cursor: u64,
-    /// The cursor of the last event that was dropped.
+    /// The cursor of the last dropped event.
     dropped: u64,
     time: SteadyTime,
     secret: [u8; 16],
@@ -58,7 +58,7 @@ impl Default for Memory {
 }
 
 impl Memory {
-    /// An empty store that takes its time from `clock`.
+    /// An empty store whose time source is `clock`.
     pub fn new(clock: impl Clock) -> Self {
         let inner = Inner {
             model: Model::new(true),
@@ -74,21 +74,21 @@ impl Memory {
         Self { inner: Arc::new(Mutex::new(inner)), rows: Arc::new(AtomicU64::new(1)), partitions: 1 }
     }
 
-    /// The same, whose minted ids are those of a store of so many partitions: to be compared with one.
+    /// Makes the store mint the ids that a store with this many partitions would, to be compared with one.
     #[must_use]
     pub fn minting_for(self, partitions: u16) -> Self {
         Self { partitions, ..self }
     }
 
     fn lock(&self) -> (MutexGuard<'_, Inner>, Timestamp) {
-        // A panic elsewhere leaves the model between two writes of one group at worst; nothing here panics.
+        // A panic elsewhere leaves at worst a group's writes half done in the model; nothing here panics.
         let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let now = inner.time.now();
         (inner, now)
     }
 }
 
-/// Ids of requests that became part of jobs.
+/// Ids of requests that were absorbed into jobs.
 #[derive(Default)]
 struct SpentIds {
     by_id: Map<JobId, Spent>,
@@ -127,7 +127,7 @@ impl Inner {
         Some((head.clone(), full.clone()))
     }
 
-    /// Why no job can have this id, although none has it.
+    /// Why no job can have this id, if it is unused but spent.
     fn spent(&self, id: JobId) -> Option<Spent> {
         let remembered = || self.model.head(id).filter(|_| !self.fulls.contains_key(&id));
         self.spent.get(id).or_else(|| remembered().map(|head| Spent::remembered(id, head.version)))
@@ -262,7 +262,7 @@ impl Backend for Memory {
     fn list(&self, filter: Filter) -> BoxFuture<'_, Result<Listing, StoreError>> {
         let (inner, _) = self.lock();
         let (mut heads, next) = inner.model.list(&filter);
-        // A head kept only for its key is no job any more.
+        // A head kept only for its key is no longer a job.
         heads.retain(|head| inner.fulls.contains_key(&head.id) || filter.with_key);
         ready(Listing { heads, next })
     }
@@ -306,7 +306,7 @@ impl Backend for Memory {
         inner.spent = SpentIds::default();
         inner.documents = Documents::default();
         inner.events.clear();
-        // A place of its own: whoever has read everything until now is told that it is gone.
+        // Takes a cursor of its own, so that a reader that had read everything learns that it is gone.
         inner.cursor += 1;
         inner.dropped = inner.cursor;
         ready(())
@@ -349,7 +349,7 @@ impl Backend for Memory {
             engine: "memory",
             mechanism: "versioned commit, one writer",
             durability: "none: everything is lost with the process",
-            // Keys and those who were told of them end together.
+            // The keys and the callers that know of them end together.
             is_strong: true,
             commits_in_flight: 1,
             blocks: false,
@@ -357,7 +357,7 @@ impl Backend for Memory {
     }
 }
 
-/// What the log tells of a grant.
+/// The event that the log records for a grant.
 pub fn started(head: &Head) -> Event {
     Event {
         kind: Grant::EVENT,

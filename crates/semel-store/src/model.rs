@@ -24,7 +24,7 @@ use crate::backend::Filter;
 use crate::heads::Heads;
 use crate::holders::Holders;
 
-/// By how much [`Bug::PromoteEarly`] is early.
+/// How early [`Bug::PromoteEarly`] promotes a job.
 const TOO_EARLY: std::time::Duration = std::time::Duration::from_millis(100);
 
 /// The heads of jobs and every index over them.
@@ -38,14 +38,14 @@ pub struct Model {
     leases: BTreeSet<(Timestamp, JobId)>,
     expiry: BTreeSet<(Timestamp, JobId)>,
     done: BTreeSet<(Timestamp, JobId)>,
-    /// Finished jobs whose bodies are gone, and until when their heads stay for their keys' sake.
+    /// Finished jobs whose bodies are gone, and until when their heads are kept for their keys.
     remembered: Map<JobId, Timestamp>,
     forgetting: BTreeSet<(Timestamp, JobId)>,
-    /// The version of a key that nobody here holds.
+    /// The version of every key without a holder here.
     absent_version: u64,
     /// The highest version of a job that is gone.
     gone_version: u64,
-    /// Whether finished jobs are filed by the end of their retention; a store that keeps them elsewhere says no.
+    /// Whether finished jobs are filed by the end of their retention; `false` for a store that keeps them elsewhere.
     files_done: bool,
 }
 
@@ -55,12 +55,12 @@ impl Model {
         Self { files_done, ..Self::default() }
     }
 
-    /// The head of a job.
+    /// The head of a job, if it is here.
     pub fn head(&self, id: JobId) -> Option<&Head> {
         self.heads.get(id)
     }
 
-    /// How many heads are here.
+    /// The number of heads here.
     pub fn len(&self) -> usize {
         self.heads.len()
     }
@@ -70,10 +70,10 @@ impl Model {
         self.heads.len() == 0
     }
 
-    /// Adds what `reads` names and this model has to a snapshot.
+    /// Adds to a snapshot what `reads` names, as far as this model has it.
     pub fn load(&self, reads: &semel_core::draft::Reads, snapshot: &mut Snapshot) {
         for id in &reads.heads {
-            // A head kept only for its key is no job any more.
+            // A head kept only for its key is no longer a job.
             if let Some(head) = self.heads.get(*id)
                 && !self.remembered.contains_key(id)
             {
@@ -91,8 +91,8 @@ impl Model {
         }
     }
 
-    /// What a [`Peek`](crate::backend::Peek) says: keys alone, each of them held and settled. Ended holders that
-    /// are kept elsewhere are left to who looks there too. `now` is asked for the time once there is something to say.
+    /// The answer of a [`Peek`](crate::backend::Peek): keys alone, each of them held and settled. The caller must
+    /// look up ended holders that are kept elsewhere. `now` is called only once there is something to return.
     pub fn peek(
         &self,
         reads: &semel_core::draft::Reads,
@@ -104,7 +104,7 @@ impl Model {
         if reads.keys.iter().any(|read| !self.covered().contains_all(read.states)) {
             return None;
         }
-        // Most are new, and it is for nothing.
+        // Most keys are new, and the effort below would be wasted.
         if reads.keys.iter().any(|read| self.keys.get(&self.heads, &read.key).is_none()) {
             return None;
         }
@@ -123,18 +123,18 @@ impl Model {
         Some(snapshot)
     }
 
-    /// Notes from now on which keys move, for a store whose writes become durable later than they are seen here.
+    /// Starts recording which keys move, for a store whose writes become visible here before they are durable.
     pub fn note_moves(&mut self) {
         self.keys.note_moves();
     }
 
-    /// All that was written here is durable.
+    /// Notes that everything written here is durable.
     pub fn settle(&mut self) {
         self.keys.settle();
     }
 
-    /// Whether everything a group relied on still has its version. `elsewhere` gives the version of a job that is
-    /// not here, `document` that of a document.
+    /// Whether everything a group relied on still has its version. `elsewhere` returns the version of a job
+    /// that is not here, `document` that of a document.
     pub fn is_current(
         &self,
         group: &Group,
@@ -157,20 +157,20 @@ impl Model {
                 })
     }
 
-    /// Whether a new job under an id that a caller chose would have a version that an earlier job with this id may have
-    /// had: it was decided on before that one was gone.
+    /// Whether a new job under a caller-chosen id would get a version that an earlier job with this id may
+    /// have had: the decision was taken before that job was gone.
     fn repeats_a_version(&self, group: &Group) -> bool {
         group.writes.iter().any(|write| {
             matches!(write, Write::Insert { head, minted: false, .. } if head.version <= self.gone_version)
         })
     }
 
-    /// A job that was here before, whose versions went up to this, is gone.
+    /// Notes that a job whose highest version was `version` is gone.
     pub fn note_gone(&mut self, version: u64) {
         self.gone_version = self.gone_version.max(version);
     }
 
-    /// The first moment whose versions no job that is gone has had. Before it nothing new can be decided on.
+    /// The first time later than every version of a job that is gone. No new decision may be taken before it.
     pub fn after_the_gone(&self) -> Timestamp {
         Timestamp::from_micros(i64::try_from(self.gone_version).unwrap_or(i64::MAX).saturating_add(1))
     }
@@ -192,14 +192,14 @@ impl Model {
         self.put(head);
     }
 
-    /// Takes back a head that was kept elsewhere and has been counted all the while.
+    /// Takes back a head that was kept elsewhere and has stayed in the counts meanwhile.
     pub fn readmit(&mut self, head: Head) {
         let count = &mut self.queue_mut(&head.queue).counts[usize::from(head.state.code())];
         *count = count.saturating_sub(1);
         self.put(head);
     }
 
-    /// The same, of an ended head that was left out of its key's holders before.
+    /// As `readmit`, for an ended head that had been dropped from its key's holders.
     pub fn readmit_left_out(&mut self, mut head: Head) {
         let (id, key) = (head.id, head.key.take());
         self.readmit(head);
@@ -210,7 +210,7 @@ impl Model {
         }
     }
 
-    /// Files a head: a new one, new values for one that is here, or one that comes back from elsewhere.
+    /// Files a head: a new one, a new value for one that is here, or one that returns from elsewhere.
     pub fn put(&mut self, mut head: Head) {
         if self.remembered.contains_key(&head.id) {
             return self.put_remembered(head);
@@ -230,7 +230,7 @@ impl Model {
                 if let Some(before) = self.heads.replace(place, head) {
                     self.unfile(&before, filing);
                 }
-                // What was left out in favour of a later one holds again when it lives again, and not before.
+                // A holder left out in favour of a later one holds its key again once it is live again, and not before.
                 if let Some(key) = &key {
                     if held.is_none() || (was_ended && !ended) {
                         self.keys.add(&self.heads, key, place, version, self.absent_version);
@@ -240,7 +240,7 @@ impl Model {
                 }
                 place
             } else {
-                // One copy of each name for all its jobs.
+                // All jobs share one copy of each name.
                 head.queue = self.queue_mut(&head.queue).row.name.clone();
                 self.share_type(&mut head);
                 self.file(&head, filing);
@@ -266,7 +266,7 @@ impl Model {
         }
     }
 
-    /// New values for a head that is only kept for its key's sake: its window was renewed, or its key released.
+    /// Replaces a head that is kept only for its key: its window was renewed, or its key released.
     fn put_remembered(&mut self, head: Head) {
         let (id, version) = (head.id, head.version);
         let remember = head.remembered_until();
@@ -276,7 +276,7 @@ impl Model {
         self.forget(id, remember);
     }
 
-    /// Forgets the heads whose keys need them no longer.
+    /// Forgets the heads that their keys no longer need.
     pub fn forget_remembered(&mut self, now: Timestamp) {
         while let Some((until, id)) = self.forgetting.first().copied()
             && !is_kept(until, now)
@@ -285,7 +285,7 @@ impl Model {
         }
     }
 
-    /// Takes a head out without counting it as purged: its store keeps it elsewhere.
+    /// Takes a head out without counting it as purged, because its store keeps it elsewhere.
     pub fn evict(&mut self, id: JobId) -> Option<Head> {
         let place = self.heads.place(id)?;
         let head = self.heads.at(place)?;
@@ -298,7 +298,7 @@ impl Model {
         self.heads.take(id).map(|(_, head)| head)
     }
 
-    /// Ids that are due, oldest first, and when the next one is.
+    /// Ids that are due, oldest first, and the time when the next one is.
     pub fn due(&self, due: Due, now: Timestamp, limit: usize) -> (Vec<JobId>, Option<Timestamp>) {
         let now = if is_planted(Bug::PromoteEarly) { now.saturating_add(TOO_EARLY) } else { now };
         let index = self.index(due);
@@ -317,9 +317,9 @@ impl Model {
         }
     }
 
-    /// Heads a person wants to see, newest id first, and where the next page begins.
+    /// The heads that match a person's filter, newest id first, and where the next page begins.
     pub fn list(&self, filter: &Filter) -> (Vec<Head>, Option<JobId>) {
-        // People page rarely and a page is bounded; keeping one more ordered index for them would cost every job.
+        // People page rarely and a page is bounded; one more ordered index would burden every job.
         let mut found: Vec<&Head> = self.heads.iter().filter(|head| filter.admits(head)).collect();
         let limit = filter.limit as usize;
         let more = found.len() > limit;
@@ -344,7 +344,7 @@ impl Model {
         let Some(head) = self.heads.get(id).cloned() else { return };
         self.gone_version = self.gone_version.max(head.version);
         match self.remembered.remove(&id) {
-            // It was counted when its body went.
+            // Its purge was counted when its body was deleted.
             Some(until) => drop(self.forgetting.remove(&(until, id))),
             None => {
                 self.count_purged(&head);
@@ -364,7 +364,7 @@ impl Model {
     }
 
     fn file(&mut self, head: &Head, filing: Filing) {
-        // A head that is only remembered is filed by the end of its memory, whatever is written to it.
+        // A head that is only remembered is filed by when it may be forgotten, whatever is written to it.
         let files_done = self.files_done && !self.remembered.contains_key(&head.id);
         let queue = self.queue_mut(&head.queue);
         queue.counts[usize::from(head.state.code())] += 1;
@@ -380,7 +380,7 @@ impl Model {
         }
     }
 
-    /// Takes a head out of where it was filed, unless it is filed in the same place again.
+    /// Removes a head from where it was filed, unless its new filing is the same.
     fn unfile(&mut self, head: &Head, now: Filing) {
         let filing = Filing::of(head);
         let queue = self.queue_mut(&head.queue);

@@ -1,5 +1,5 @@
-//! What a commit may be of interest for to other processes on the same store. A hint like all others: who hears it looks
-//! for himself, and who does not finds out later.
+//! What a commit means to other processes on the same store. A hint like all others: a process that gets it
+//! looks for itself, and one that misses it finds out later.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -12,13 +12,13 @@ use tokio::sync::Notify;
 
 use crate::backend::Claimed;
 
-/// The limit under which another job may start because this one was written so: a run that ends leaves a place; a new job
-/// may have changed what the limit is.
+/// The limit under which another job may start because of this write: a finished run frees a place, and a new
+/// job may have changed the limit itself.
 pub(crate) fn freed_lane(head: &Head, slot: Slot) -> Option<Lane> {
     head.lane.filter(|_| slot != Slot::Lease)
 }
 
-/// What was written, as far as somebody may wait for it.
+/// What was written, as far as another process may be waiting for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct News {
     /// Jobs became ready, or a queue was resumed.
@@ -27,14 +27,14 @@ pub struct News {
     pub lanes: bool,
     /// The log has grown.
     pub log: bool,
-    /// Jobs that moved, other than by a lease granted or extended.
+    /// Jobs that moved, other than by granting or extending a lease.
     pub jobs: Vec<JobId>,
-    /// More jobs moved than are named.
+    /// Whether more jobs moved than are named.
     pub more_jobs: bool,
 }
 
 impl News {
-    /// The news of groups and claims that were applied.
+    /// The news of the applied groups and claims.
     pub fn of<'a>(groups: impl Iterator<Item = &'a Group>, claimed: &[Claimed]) -> Self {
         let mut news =
             Self { log: claimed.iter().any(|claimed| !claimed.jobs.is_empty()), ..Self::default() };
@@ -62,17 +62,17 @@ impl News {
         news
     }
 
-    /// Everything there may be.
+    /// News that wakes every waiter.
     pub const fn everything() -> Self {
         Self { ready: true, lanes: true, log: true, jobs: Vec::new(), more_jobs: true }
     }
 
-    /// Whether there is nothing to tell.
+    /// Whether there is nothing to report.
     pub const fn is_empty(&self) -> bool {
         !(self.ready || self.lanes || self.log || self.more_jobs) && self.jobs.is_empty()
     }
 
-    /// Adds later news; no more than `jobs_max` jobs are named.
+    /// Merges later news; at most `jobs_max` jobs stay named.
     pub fn add(&mut self, later: Self, jobs_max: usize) {
         self.ready |= later.ready;
         self.lanes |= later.lanes;
@@ -86,7 +86,7 @@ impl News {
     }
 }
 
-/// News that others have not been told yet. Noting some is quick; one task takes what has gathered, and tells it.
+/// News that other processes have not been sent yet. Noting news is quick; one task takes and sends what has gathered.
 #[derive(Debug)]
 pub struct UnsentNews {
     gathered: Mutex<News>,
@@ -95,7 +95,7 @@ pub struct UnsentNews {
 }
 
 impl UnsentNews {
-    /// None yet; no more than `jobs_max` jobs will be named.
+    /// No news yet; at most `jobs_max` jobs will be named.
     pub fn new(jobs_max: usize) -> Self {
         Self { gathered: Mutex::default(), jobs_max, wake: Notify::new() }
     }
@@ -104,7 +104,7 @@ impl UnsentNews {
         self.gathered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has news told, soon.
+    /// Adds news to be sent soon.
     pub fn note(&self, news: News) {
         if !news.is_empty() {
             self.gathered().add(news, self.jobs_max);
@@ -112,17 +112,17 @@ impl UnsentNews {
         }
     }
 
-    /// Has who waits go on, though there may be nothing to tell.
+    /// Wakes the sending task, though there may be nothing to send.
     pub fn wake(&self) {
         self.wake.notify_one();
     }
 
-    /// Waits until there is something to tell, or [`wake`](Self::wake) is called.
+    /// Waits until there is news to send, or [`wake`](Self::wake) is called.
     pub async fn woken(&self) {
         self.wake.notified().await;
     }
 
-    /// What has gathered.
+    /// Takes the news gathered so far.
     pub fn take(&self) -> News {
         std::mem::take(&mut *self.gathered())
     }

@@ -1,22 +1,22 @@
-//! Numbers that differ from process to process and that nobody can guess, from what the system seeds hash tables with.
+//! Unguessable numbers that differ from process to process, drawn from the system's seed for hash tables.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 use semel_core::hex;
 
-/// A number.
+/// A random number.
 pub fn number() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-/// 128 bits that nobody guesses, as 32 hexadecimal digits.
+/// 128 unguessable bits, as 32 hexadecimal digits.
 pub fn text() -> String {
     hex::text(&secret())
 }
 
-/// A number that is kept secret.
+/// 128 random bits, to be kept secret.
 pub fn secret() -> [u8; 16] {
-    // One seed for both halves: two tables made one after the other are seeded alike.
+    // One seed for both halves: two tables created in succession have related seeds.
     let state = RandomState::new();
     let mut secret = [0; 16];
     for (at, half) in secret.chunks_exact_mut(8).enumerate() {

@@ -1,5 +1,5 @@
-//! In which queues jobs became ready, by a few bits of their names: who waits for some queues is not to ask the store for every job of
-//! others. Queues that share a place wake each other's waiters, who then look in vain.
+//! Counts of queues becoming ready, by a hash of their names, so that a caller waiting for some queues does
+//! not look for every job of others. Queues that share a slot wake each other's waiters in vain.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::pin::pin;
@@ -8,17 +8,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use semel_core::ident::QueueName;
 use tokio::sync::Notify;
 
-/// How many places there are.
+/// The number of slots.
 const PLACES: usize = 256;
 
-/// The place of a queue: the same in every run.
+/// The slot of a queue: the same in every run.
 fn place_of(queue: &QueueName) -> usize {
     let mut hasher = DefaultHasher::new();
     queue.as_str().hash(&mut hasher);
     (hasher.finish() % PLACES as u64) as usize
 }
 
-/// Some queues.
+/// A set of slots.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Places([u64; PLACES / 64]);
 
@@ -37,16 +37,16 @@ impl Places {
     }
 }
 
-/// How often jobs became ready, since the store was opened.
+/// How often jobs became ready since the store was opened, per slot.
 #[derive(Debug)]
 pub(crate) struct Readiness {
     changed: Notify,
     by_place: [AtomicU64; PLACES],
-    /// How often they may have in any queue.
+    /// How often they may have become ready in any queue.
     anywhere: AtomicU64,
 }
 
-/// How far the news of some queues had come when somebody was about to look in them.
+/// The counts of some queues when a caller was about to look in them.
 #[derive(Clone, Debug)]
 pub struct Mark {
     by_place: Vec<(usize, u64)>,
@@ -72,10 +72,10 @@ impl Readiness {
         Mark { by_place: queues.iter().map(count).collect(), anywhere: self.anywhere.load(Ordering::Acquire) }
     }
 
-    /// Waits until something became ready since.
+    /// Waits until the counts differ from the mark.
     pub(crate) async fn since(&self, mark: &Mark) {
         loop {
-            // Registered before looking, so that nothing in between is slept through.
+            // Registered before looking, so that no change in between is missed.
             let mut changed = pin!(self.changed.notified());
             changed.as_mut().enable();
             if self.is_news(mark) {
@@ -91,7 +91,7 @@ impl Readiness {
         self.anywhere.load(Ordering::Acquire) != mark.anywhere || mark.by_place.iter().any(has_moved)
     }
 
-    /// Jobs became ready in these queues.
+    /// Notes that jobs became ready in these queues.
     pub(crate) fn stir(&self, queues: &Places) {
         for (_, count) in self.by_place.iter().enumerate().filter(|(place, _)| queues.has(*place)) {
             count.fetch_add(1, Ordering::AcqRel);
@@ -99,7 +99,7 @@ impl Readiness {
         self.changed.notify_waiters();
     }
 
-    /// They may have in any.
+    /// Notes that jobs may have become ready in any queue.
     pub(crate) fn stir_all(&self) {
         self.anywhere.fetch_add(1, Ordering::AcqRel);
         self.changed.notify_waiters();

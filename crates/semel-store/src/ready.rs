@@ -1,5 +1,5 @@
-//! The ready jobs of one queue in order. Those under a limit are kept apart, by limit, so that a limit that lets nothing
-//! start does not hide what stands behind its jobs, however many they are.
+//! The ready jobs of one queue, in claim order. Jobs under a limit are kept apart, by limit, so that a full
+//! limit does not hide the jobs behind its own, however many those are.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,10 +11,10 @@ use semel_core::time::Timestamp;
 
 use crate::bounds::LANE_LOOKS;
 
-/// Where a job stands, lowest first.
+/// A job's position in claim order, lowest first.
 type Order = (Reverse<i8>, Timestamp, JobId);
 
-/// Ready jobs in order. By priority first, so that this costs nothing in the places of the jobs themselves.
+/// Ready jobs in claim order. Grouped by priority, so that single entries need not store it.
 #[derive(Debug, Default)]
 struct Line(BTreeMap<Reverse<i8>, BTreeSet<(Timestamp, JobId)>>);
 
@@ -37,7 +37,7 @@ impl Line {
         self.0.iter().flat_map(|(priority, jobs)| jobs.iter().map(|(at, id)| (*priority, *at, *id)))
     }
 
-    /// The longest waiting: the first of each priority is the oldest of it.
+    /// The time of the longest waiting job: the first of each priority is that priority's oldest.
     fn oldest(&self) -> Option<Timestamp> {
         self.0.values().filter_map(|jobs| jobs.first()).map(|(at, _)| *at).min()
     }
@@ -68,7 +68,8 @@ impl ReadyJobs {
         }
     }
 
-    /// The first jobs to look at for `wanted` of them: at most `looks`, passing over those of the closed limits, which are in order.
+    /// Candidates for a claim of `wanted` jobs: at most `looks`, without those under the limits in `closed`,
+    /// which is sorted.
     pub(crate) fn first(&self, wanted: usize, looks: usize, closed: &[Lane]) -> Vec<JobId> {
         if self.lanes.is_empty() {
             return self.free.iter().take(looks).map(|(_, _, id)| id).collect();

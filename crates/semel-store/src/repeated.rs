@@ -1,5 +1,5 @@
-//! Failures that come again and again: one that stays is told when it comes, then once a minute with how often it came since, and once
-//! more when it has not come for a minute.
+//! Recurring failures, logged at intervals: when one first occurs, then once a minute with the number of
+//! occurrences since, and once more when it has not occurred for a minute.
 
 use std::fmt::Display;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// What stays the same is told again so often, and is over when it was not said for so long.
+/// The interval between log lines of a recurring failure, which is over when it has not occurred for that long.
 const TELL_EVERY: Duration = Duration::from_secs(60);
-/// So many texts are told apart; all others are counted together, for one may have something else in it each time.
+/// The most texts that are told apart; all others are counted together, since each may contain something different.
 const KINDS_MAX: usize = 64;
 
-/// The failures that came of late, by what is said of them.
+/// The recent failures, by what is logged about them.
 #[derive(Debug, Default)]
 pub struct RepeatedFailures(Mutex<Vec<Said>>);
 
@@ -22,24 +22,24 @@ struct Said {
     text: String,
     told: Instant,
     last: Instant,
-    /// How often since it was told.
+    /// Occurrences since it was last logged.
     untold: u64,
     times: u64,
 }
 
-/// Something that was said more than once, and is not said any more.
+/// A failure that occurred more than once and no longer does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Over {
-    /// What happened; empty for what was not told apart, as is the next.
+    /// What happened; empty, as is `text`, for failures that were not told apart.
     pub what: &'static str,
-    /// Why, as it was said.
+    /// Why, as it was logged.
     pub text: String,
-    /// How often.
+    /// How often it occurred.
     pub times: u64,
 }
 
 impl RepeatedFailures {
-    /// Whether what happens now, for this reason, is to be told: where it is, how often it has happened since it was told last.
+    /// Counts a failure. If it is to be logged now, returns how often it has occurred since it was last logged.
     pub fn again(&self, what: &'static str, text: &str) -> Option<u64> {
         let now = Instant::now();
         let mut all = self.lock();
@@ -63,14 +63,14 @@ impl RepeatedFailures {
         Some(std::mem::take(&mut said.untold))
     }
 
-    /// Warns of it, where it is to be told.
+    /// Logs a warning, if one is due.
     pub fn warn(&self, what: &'static str, error: &dyn Display) {
         if let Some(repeated) = self.again(what, &error.to_string()) {
             tracing::warn!(%error, repeated, "{what}");
         }
     }
 
-    /// What has not been said for a minute and was said more than once. It is forgotten.
+    /// Takes out the failures that were counted more than once and have not occurred for a minute.
     pub fn over(&self) -> Vec<Over> {
         let mut all = self.lock();
         if all.is_empty() {

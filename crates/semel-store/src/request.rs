@@ -1,4 +1,4 @@
-//! What callers ask of the batcher, and whom it answers.
+//! Requests to the batcher, and the callers that await the answers.
 
 use std::time::Duration;
 
@@ -12,19 +12,19 @@ use crate::error::StoreError;
 use crate::log::LogPage;
 use crate::waitlist::WAIT_MAX;
 
-/// Who waits for the jobs of a claim.
+/// A caller that waits for the jobs of a claim.
 pub(crate) trait Claimant: Send {
-    /// Whether nobody does any more.
+    /// Whether the caller is gone.
     fn is_gone(&self) -> bool;
-    /// Hands them over.
+    /// Delivers the jobs.
     fn answer(self: Box<Self>, claimed: Result<Claimed, StoreError>);
 }
 
-/// The same.
+/// A boxed [`Claimant`].
 pub(crate) type ClaimReply = Box<dyn Claimant>;
 
-/// Who waits for an answer, and `keep`, which is run on the answer even if the caller has dropped its future. The value it returns is
-/// then dropped in the caller's stead.
+/// A caller that waits for an answer, and `keep`, which runs on the answer even if the caller has dropped its
+/// future. The value it returns is then dropped in the caller's stead.
 pub(crate) struct Waiting<U, K> {
     pub(crate) keep: K,
     pub(crate) reply: oneshot::Sender<Result<U, StoreError>>,
@@ -51,21 +51,21 @@ impl<U: Send, K: FnOnce(Claimed) -> U + Send> Claimant for Waiting<U, K> {
 
 /// A decision on its way to the store.
 pub(crate) trait Decide: Send {
-    /// What to load before the first try.
+    /// Adds what to load before the first try.
     fn reads(&self, reads: &mut Reads);
-    /// How many records that are.
+    /// How many records that is.
     fn size(&self) -> usize;
-    /// How long it waits for somebody else's transaction before its caller is told that a record is busy.
+    /// How long it waits for another transaction before its caller is told that a record is busy.
     fn patience(&self) -> Duration;
     /// Takes the decision.
     fn decide(&mut self, draft: &mut Draft) -> Result<(), Missing>;
-    /// Whether nobody waits for the outcome.
+    /// Whether no caller waits for the outcome.
     fn is_for_nobody(&self) -> bool;
-    /// Hands the outcome to the caller, who may be gone.
+    /// Delivers the outcome to the caller, which may be gone.
     fn answer(self: Box<Self>, verdict: Result<(), StoreError>);
 }
 
-/// A decision and who waits for its outcome.
+/// A decision with the caller that waits for its outcome.
 pub(crate) struct Decision<T, D, U, K> {
     pub(crate) reads: Reads,
     pub(crate) decide: D,
@@ -108,12 +108,12 @@ where
             (Ok(()), None) => Err(StoreError::Contended),
             (Err(error), _) => Err(error),
         };
-        // A caller who is gone has no use for the answer; what was committed stays.
+        // A caller that is gone has no use for the answer; what was committed stays.
         self.waiting.tell(answer);
     }
 }
 
-/// A decision that is taken for somebody who is gone.
+/// A decision taken on behalf of a caller that is gone.
 pub(crate) struct Left<D> {
     pub(crate) reads: Reads,
     pub(crate) decide: D,
@@ -147,7 +147,7 @@ impl<D: FnMut(&mut Draft) -> Result<(), Missing> + Send> Decide for Left<D> {
     }
 }
 
-/// Has `reads` name what `read` names as well.
+/// Adds everything that `read` names to `reads`.
 pub(crate) fn add(read: &Reads, reads: &mut Reads) {
     reads.heads.extend_from_slice(&read.heads);
     reads.fulls.extend_from_slice(&read.fulls);
@@ -156,13 +156,13 @@ pub(crate) fn add(read: &Reads, reads: &mut Reads) {
     reads.documents.extend_from_slice(&read.documents);
 }
 
-/// How many records `read` names, queues aside.
+/// How many records `read` names, not counting queues.
 pub(crate) fn size(read: &Reads) -> usize {
     let Reads { heads, fulls, keys, documents, .. } = read;
     heads.len() + fulls.len() + keys.len() + documents.len()
 }
 
-/// What is asked of the batcher.
+/// A request to the batcher.
 pub(crate) enum Request {
     Decide(Box<dyn Decide>),
     Claim(Claim, ClaimReply),
@@ -179,7 +179,7 @@ pub(crate) enum Request {
 }
 
 impl Request {
-    /// Whether nobody waits for the answer, of one that only reads.
+    /// Whether no caller waits for the answer; always `false` for what decides, claims, clears or closes.
     pub(crate) fn is_for_nobody(&self) -> bool {
         match self {
             Self::Decide(_) | Self::Claim(..) | Self::Clear(_) | Self::Close => false,
@@ -195,7 +195,7 @@ impl Request {
     }
 }
 
-/// What was committed.
+/// A committed decision or claim, with the caller to answer.
 pub(crate) enum Outcome {
     Decided(Box<dyn Decide>),
     Claimed(Claimed, ClaimReply),
@@ -217,7 +217,7 @@ impl Answer for Outcome {
     }
 }
 
-/// Serves what neither decides nor claims.
+/// Serves a request that neither decides nor claims.
 pub(crate) async fn read(backend: &dyn Backend, request: Request) {
     match request {
         Request::Close => {}

@@ -25,29 +25,30 @@ use crate::repeated::RepeatedFailures;
 use crate::request::{Decide, Decision, Left, Outcome, Request, Waiting};
 use crate::waitlist::WAIT_MAX;
 
-/// Requests that may wait for the batcher before callers wait to offer theirs.
+/// Capacity of the request queue: once it is full, callers wait before they can even submit a request.
 const WAITING_MAX: usize = 16 * 1024;
 
-/// The backend past the batcher. Given up in this order, so that who waits for the store's end finds nobody with it.
+/// The backend, used past the batcher. Fields drop in this order, so that whoever waits on `busy` for the store to
+/// end finds the backend released.
 struct Aside {
     backend: Arc<dyn Backend>,
     _busy: OwnedRwLockReadGuard<()>,
 }
 
-/// A handle on a store behind its batcher. Cheap to clone. The batcher ends with [`Store::close`], or when the last
-/// handle is dropped; the backend is given up with it.
+/// A cheaply cloned handle on a store behind its batcher. The batcher ends, and releases the backend, on
+/// [`Store::close`] or when the last handle is dropped.
 #[derive(Clone)]
 pub struct Store {
     requests: mpsc::Sender<Request>,
     left: mpsc::UnboundedSender<Box<dyn Decide>>,
-    /// Only the batcher keeps it, so that the store is closed when the batcher has ended.
+    /// Weak, since only the batcher owns the backend: the store is closed once the batcher has ended.
     backend: Weak<dyn Backend>,
-    /// Held shared by what goes past the batcher: reads for people, upkeep and backups.
+    /// Held shared by work that goes past the batcher: reads for people, upkeep and backups.
     busy: Arc<RwLock<()>>,
-    /// Nothing is ever sent: it ends when the batcher has given up the backend.
+    /// Nothing is ever sent on this channel: it closes once the batcher has released the backend.
     alive: watch::Receiver<()>,
     hints: Arc<Hints>,
-    /// As they were when it was opened: how its work is done does not change.
+    /// The facts when the store was opened. Whether its work blocks does not change afterwards.
     facts: Arc<Facts>,
     secret: [u8; 16],
     retention: Arc<Retention>,
@@ -66,7 +67,7 @@ impl Store {
         Self::keeping(backend, Retention::default())
     }
 
-    /// The same, where what ends is kept by these rules.
+    /// As [`open`](Self::open), keeping ended jobs as `retention` says.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -86,8 +87,8 @@ impl Store {
         Ok(store)
     }
 
-    /// A store and its batcher, for a caller who runs the batcher himself: it does nothing unless it is polled, and
-    /// dropping it is what a crash does to it. What ends is kept by these rules; `entropy` seeds ids and jitter.
+    /// A store and its batcher, for a caller that runs the batcher itself: it makes progress only while polled, and
+    /// dropping it acts like a crash. `retention` says how long ended jobs are kept; `entropy` seeds ids and jitter.
     pub fn with_batcher(
         backend: Arc<dyn Backend>,
         retention: Retention,
@@ -141,36 +142,37 @@ impl Store {
         (store, batcher.run(ended))
     }
 
-    /// What the store is and promises: as it is now, for a server that it is on may be set otherwise or be another one. What was
-    /// said when it was opened, once it is closed.
+    /// What the store is and promises right now: the server behind it may be reconfigured or replaced. Once the store
+    /// is closed, the facts as they were when it was opened.
     pub fn facts(&self) -> Facts {
-        // Whoever waits for the store's end finds nobody with it.
+        // A caller of `close` that waits for `busy` must find no backend held.
         let busy = self.busy.try_read();
         let backend = if busy.is_ok() { self.backend.upgrade() } else { None };
         backend.map(|backend| backend.facts()).unwrap_or_else(|| Facts::clone(&self.facts))
     }
 
-    /// By which rules is kept what is ended through this store: also by who decides past its batcher, in a transaction.
+    /// The retention rules for jobs that end through this store. Decisions past the batcher, inside a transaction,
+    /// use them too.
     pub fn retention(&self) -> &Arc<Retention> {
         &self.retention
     }
 
-    /// What callers are woken by.
+    /// The wake-ups that callers wait on.
     pub fn hints(&self) -> &Arc<Hints> {
         &self.hints
     }
 
-    /// Failures that the log is told of now and then, however often they come.
+    /// Failures that are logged at intervals, however often they occur.
     pub fn repeated_failures(&self) -> &RepeatedFailures {
         &self.repeated_failures
     }
 
-    /// Has a decision taken and committed, and gives back its outcome. `reads` is what it will surely need; what else
-    /// it asks for is loaded then. Dropping the future does not take the decision back.
+    /// Takes a decision, commits it and returns its outcome. `reads` lists what the decision is sure to need;
+    /// whatever else it asks for is loaded on demand. Dropping the future does not revoke the decision.
     ///
     /// # Errors
-    /// When the store cannot commit it. Then nothing was written, unless the error is [in doubt](StoreError::is_in_doubt),
-    /// [`StoreError::Poisoned`] or [`StoreError::Closed`]: then it may have been.
+    /// When the store cannot commit the decision. Nothing was written then, except that after an error that is [in
+    /// doubt](StoreError::is_in_doubt), [`StoreError::Poisoned`] or [`StoreError::Closed`] it may have been.
     pub fn decide<T, D>(
         &self,
         reads: Reads,
@@ -183,9 +185,10 @@ impl Store {
         self.decide_within(WAIT_MAX, reads, decide)
     }
 
-    /// The same, for who would rather do something else than wait for somebody else's transaction, or for a part of the store that is
-    /// away: where a transaction holds a record of it for longer than `patience` the answer is [`StoreError::Contended`], and where some of
-    /// it is away, or behind a commit that does not end, [`StoreError::Stalled`]; nothing was written then.
+    /// As [`decide`](Self::decide), for a caller that limits its wait for another transaction or an unreachable part
+    /// of the store. If a transaction locks one of the records for longer than `patience`, the answer is
+    /// [`StoreError::Contended`]; if a record is unreachable, or behind a commit that does not end, it is
+    /// [`StoreError::Stalled`]. Nothing was written in either case.
     ///
     /// # Errors
     /// As [`decide`](Self::decide).
@@ -228,9 +231,9 @@ impl Store {
         })
     }
 
-    /// Has a decision taken for somebody who is gone: it waits for nothing, so it may be asked for where things are dropped, and
-    /// nobody hears of its outcome. It is taken also where the store is being [closed](Self::close), as long as anything that was
-    /// asked before is under way.
+    /// Submits a decision on behalf of a caller that is gone. It never waits, so a `Drop` may call it, and the
+    /// outcome is reported to nobody. The decision is taken even while the store is being [closed](Self::close), as
+    /// long as an earlier request is still in progress.
     pub fn leave<D>(&self, reads: Reads, decide: D)
     where
         D: FnMut(&mut Draft) -> Result<(), Missing> + Send + 'static,
@@ -240,9 +243,9 @@ impl Store {
         }
     }
 
-    /// The outcome of a decision that writes nothing, without a wait: where the store can [say](Peek) what `reads` names,
-    /// and that is all that the decision asks for. Otherwise nothing, and nothing has happened: the same decision is for
-    /// [`decide`](Self::decide) then.
+    /// The outcome, without waiting, of a decision that writes nothing: possible if the store can [tell](Peek) what
+    /// `reads` names and the decision needs nothing else. Otherwise `None`, and nothing has happened: pass the same
+    /// decision to [`decide`](Self::decide).
     pub fn decide_silently<T>(
         &self,
         reads: &Reads,
@@ -250,7 +253,7 @@ impl Store {
     ) -> Option<T> {
         let peek = self.peek.as_ref().filter(|_| !self.requests.is_closed())?;
         let seen = peek.peek(reads)?;
-        // Whoever mints an id makes more than an answer; nothing is drawn from the store's own numbers meanwhile.
+        // A decision that mints an id does more than answer. It draws on a counter of its own here, not on the store's.
         let minted = Arc::new(AtomicU64::new(0));
         let mut draft = Draft::new(seen, 0, Arc::clone(&minted));
         let outcome = decide(&mut draft).ok()?;
@@ -258,7 +261,7 @@ impl Store {
         is_silent.then_some(outcome)
     }
 
-    /// Takes up to `claim.limit` ready jobs. Where the future is dropped before the store is asked, none are taken.
+    /// Claims up to `claim.limit` ready jobs. If the future is dropped before the store is asked, none are claimed.
     ///
     /// # Errors
     /// When the store cannot commit it.
@@ -266,8 +269,8 @@ impl Store {
         self.claim_keeping(claim, identity)
     }
 
-    /// The same, with what `keep` makes of them once they are taken: also where the caller is gone by then, so that what it makes
-    /// is dropped.
+    /// As [`claim`](Self::claim), but runs `keep` on the claimed jobs, even if the caller has dropped its future; the
+    /// value `keep` returns is then dropped in the caller's stead.
     ///
     /// # Errors
     /// As [`claim`](Self::claim).
@@ -283,7 +286,7 @@ impl Store {
         self.ask(|reply| Request::Claim(claim, Box::new(Waiting { keep, reply })))
     }
 
-    /// Ids that are due, at most `limit`.
+    /// Ids of jobs that are due, at most `limit`.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -315,10 +318,10 @@ impl Store {
         self.secret
     }
 
-    /// Whether it would take a write now ([`Backend::takes_writes`](crate::Backend::takes_writes)).
+    /// Checks whether the store would accept a write now ([`Backend::takes_writes`](crate::Backend::takes_writes)).
     ///
     /// # Errors
-    /// What a write would be told.
+    /// The error that a write would get.
     pub async fn takes_writes(&self) -> Result<(), StoreError> {
         if let Some(aside) = self.aside().await? {
             return aside.backend.takes_writes().await;
@@ -326,12 +329,12 @@ impl Store {
         self.ask(Request::TakesWrites).await
     }
 
-    /// Whether claims pass over what somebody else has locked for the moment ([`Backend::passes_over`](crate::Backend::passes_over)).
+    /// Whether claims skip jobs that another transaction has locked ([`Backend::passes_over`](crate::Backend::passes_over)).
     pub fn passes_over(&self) -> bool {
         self.passes_over
     }
 
-    /// Whether one of these queues, by the names that the store has for them, has jobs that may have been passed over.
+    /// Whether any of these queues has jobs that a claim may have skipped. Queues go by the names the store has for them.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -353,7 +356,7 @@ impl Store {
         self.ask(Request::Queues).await
     }
 
-    /// The rows of queues that have settings.
+    /// The rows of those queues that have settings.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -364,7 +367,7 @@ impl Store {
         self.ask(Request::Settings).await
     }
 
-    /// Documents that are due, or of a kind.
+    /// Documents that are due, or all of one kind, as `seek` says.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -375,7 +378,7 @@ impl Store {
         self.ask(|reply| Request::Documents(seek, reply)).await
     }
 
-    /// The log after `cursor`.
+    /// A page of the event log after `cursor`.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -386,7 +389,7 @@ impl Store {
         self.ask(|reply| Request::Events(cursor, limit, reply)).await
     }
 
-    /// A bounded piece of housekeeping; says whether more is waiting.
+    /// Does a bounded piece of housekeeping; returns whether more is waiting.
     ///
     /// # Errors
     /// When the store cannot do it.
@@ -394,7 +397,7 @@ impl Store {
         if let Some(aside) = self.aside().await? {
             return aside.backend.maintain().await;
         }
-        // Where work blocks, it goes on beside the commits instead of between them.
+        // If the store's work blocks, housekeeping runs beside the commits instead of between them.
         self.beside(|backend| async move { backend.maintain().await }).await
     }
 
@@ -406,7 +409,7 @@ impl Store {
         self.ask(Request::Clear).await
     }
 
-    /// Copies the store to a new file. Commits go on meanwhile, for this does not go through the batcher.
+    /// Copies the store to a new file. Commits go on meanwhile, since a backup does not pass through the batcher.
     ///
     /// # Errors
     /// When the store or the file does not allow it.
@@ -414,8 +417,8 @@ impl Store {
         self.beside(|backend| async move { backend.backup(path).await }).await
     }
 
-    /// The backend, for what neither decides nor takes part in a decision: it may take long, and would hold up all who
-    /// decide. Nothing where work blocks: there the batcher's thread does it in turn.
+    /// The backend, for work that neither decides nor takes part in a decision: it may take long, and would delay every
+    /// decision if it went through the batcher. `None` if the store's work blocks: the batcher's thread then does it in turn.
     async fn aside(&self) -> Result<Option<Aside>, StoreError> {
         if self.facts.blocks {
             return Ok(None);
@@ -425,7 +428,7 @@ impl Store {
         Ok(Some(Aside { backend: open.ok_or(StoreError::Closed)?, _busy: busy }))
     }
 
-    /// Does what blocks beside the commits, on a thread of its own.
+    /// Runs blocking work on a thread of its own, beside the commits.
     async fn beside<T, F>(
         &self,
         work: impl FnOnce(Arc<dyn Backend>) -> F + Send + 'static,
@@ -438,7 +441,7 @@ impl Store {
         let backend = self.backend.upgrade().ok_or(StoreError::Closed)?;
         let runtime = tokio::runtime::Handle::current();
         let done = tokio::task::spawn_blocking(move || {
-            // Given up in this order, and not before the work is done, whoever waits for it.
+            // Both are dropped in this order, and not before the work is done, even if the caller is gone.
             let _busy = busy;
             runtime.block_on(work(backend))
         })
@@ -446,10 +449,10 @@ impl Store {
         done.map_err(|error| StoreError::Unavailable(error.to_string()))?
     }
 
-    /// Says that the store is about to be closed: from now on its [housekeeping](Self::maintain) waits for nobody else. For who has
-    /// something left to do before he closes it.
+    /// Announces that the store is about to be closed: its [housekeeping](Self::maintain) no longer waits for other
+    /// processes. For a caller that has something left to do before [`close`](Self::close).
     pub fn closing(&self) {
-        // Whoever waits for the store's end finds nobody with it, and has said so before.
+        // A caller that waits in `close` must find no backend held, and has called this itself.
         let busy = self.busy.try_read();
         let backend = if busy.is_ok() { self.backend.upgrade() } else { None };
         if let Some(backend) = backend {
@@ -457,29 +460,30 @@ impl Store {
         }
     }
 
-    /// Closes the store, for all handles: what was asked before is answered, what is asked afterwards is answered with
-    /// [`StoreError::Closed`]. When this returns the batcher has ended and the backend has been given up: a file can be
-    /// opened again at once, unless the caller kept the backend itself. Closing twice does no harm.
+    /// Closes the store for all handles: requests made before are answered; later ones get [`StoreError::Closed`].
+    ///
+    /// When this returns, the batcher has ended and the backend is released: a file can be reopened at once, unless
+    /// the caller kept the backend itself. Closing twice does no harm.
     pub async fn close(&self) {
         self.closing();
-        // Where nobody takes it, the batcher is ending already.
+        // A failed send means that the batcher is ending already.
         drop(self.requests.send(Request::Close).await);
         let mut alive = self.alive.clone();
         while alive.changed().await.is_ok() {}
         drop(self.busy.write().await);
     }
 
-    /// The request is made before the future is, which then has no more in it than where to send it and where its answer comes:
-    /// what each layer of futures were to carry through it would be copied at each.
+    /// Sends a request and waits for its answer. The request is built outside the future, which then holds only a
+    /// queue slot and a reply channel: every layer of futures would copy whatever it captured.
     fn ask<T: Send + 'static, F: FnOnce(oneshot::Sender<Result<T, StoreError>>) -> Request>(
         &self,
         request: F,
     ) -> impl Future<Output = Result<T, StoreError>> + Send + use<'_, T, F> {
         let (reply, answer) = oneshot::channel();
-        // Nothing is sent unless somebody polls.
+        // Nothing is sent until the future is polled.
         let request = request(reply);
         async move {
-            // Nearly always there is room.
+            // The queue nearly always has room.
             match self.requests.try_send(request) {
                 Ok(()) => {}
                 Err(TrySendError::Full(request)) => {

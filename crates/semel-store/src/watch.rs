@@ -1,5 +1,5 @@
-//! Who waits for news of a single job. A hint like the others: it may come in vain, and whoever waits looks for
-//! himself, first and after.
+//! Watches on single jobs. A hint like the others: it may come in vain, and the watcher looks for itself,
+//! before waiting and after.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,10 +12,10 @@ use tokio::sync::futures::Notified;
 
 type Watched = HashMap<JobId, (Arc<Notify>, usize), RandomState>;
 
-/// The jobs that somebody waits for.
+/// The jobs that are being watched.
 #[derive(Debug, Default)]
 pub(crate) struct Watchers {
-    /// So that commits nobody waits for take no lock.
+    /// Spares a commit the lock if no job is watched.
     number: AtomicUsize,
     jobs: Mutex<Watched>,
 }
@@ -34,12 +34,12 @@ impl Watchers {
         Watch { id, news, watchers: Arc::clone(self) }
     }
 
-    /// Whether anybody waits for any job.
+    /// Whether any job is watched.
     pub(crate) fn is_any(&self) -> bool {
         self.number.load(Ordering::Acquire) > 0
     }
 
-    /// Which of these jobs somebody waits for.
+    /// The notifiers of those of these jobs that are watched.
     pub(crate) fn among(&self, ids: impl Iterator<Item = JobId>) -> Vec<Arc<Notify>> {
         if self.number.load(Ordering::Acquire) == 0 {
             return Vec::new();
@@ -55,7 +55,7 @@ impl Watchers {
     }
 }
 
-/// A watch on one job, for as long as it is kept.
+/// A watch on one job, until it is dropped.
 #[derive(Debug)]
 pub struct Watch {
     id: JobId,
@@ -64,7 +64,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Waits until the job was written. Register (`enable`) before looking, then look, then wait.
+    /// Notifies when the job was written. Register (`enable`), then look, then wait.
     pub fn news(&self) -> Notified<'_> {
         self.news.notified()
     }

@@ -1,4 +1,4 @@
-//! Jobs for workers, at once or when there are some.
+//! Claims: jobs for workers, at once or as soon as there are any.
 
 use std::time::Duration;
 
@@ -24,21 +24,22 @@ use crate::latency::What;
 use crate::lease_guard::LeaseGuard;
 use crate::limits::LimitSeen;
 
-/// How often a claim looks again because somebody else was quicker with what it saw.
+/// How often a claim looks again because another one took what it saw.
 const VAIN_LOOKS_MAX: u32 = 16;
-/// How long who found nothing waits before it asks whether jobs were passed over, and looks again if some were: at first, and at most.
+/// The pause before a claim that found nothing asks whether jobs were skipped, and if so looks again: the
+/// shortest and the longest.
 const OVERLOOKED_REST: Duration = Duration::from_millis(5);
 const OVERLOOKED_REST_MAX: Duration = Duration::from_secs(1);
-/// How long somebody who does not want to wait is kept for them.
+/// How long a claim that does not wait is delayed for skipped jobs.
 const OVERLOOKED_PATIENCE: Duration = Duration::from_millis(100);
-/// For how long a limit is taken for closed whose next job somebody's open transaction holds.
+/// How long a limit is assumed closed whose next job is locked by another open transaction.
 const HELD_UP_REST: Duration = Duration::from_millis(250);
-/// How it is counted that a job was leased for a worker who cannot be given it: as where an enqueue meets one.
+/// The outcome counted for a leased job that cannot be handed to its worker: the same as when an enqueue meets one.
 const CORRUPT: &str = OutcomeKind::Corrupt.name();
-/// Said where a worker is given what it has all the same.
+/// Logged when a claim returns the jobs it has although others failed.
 const NOT_GRANTED: &str = "jobs that could not be granted are left for the next claim";
 
-/// Whoever runs them one after the other begins with the one that was first in line: those under a limit were found after the others.
+/// Sorts claimed jobs into claim order, for workers that run them one by one: those under a limit were found last.
 fn put_in_line(jobs: &mut [(Head, Full)], queues: &[QueueName]) {
     let queue = |name: &QueueName| queues.iter().position(|asked| asked == name);
     jobs.sort_by_cached_key(|(head, _)| {
@@ -47,25 +48,27 @@ fn put_in_line(jobs: &mut [(Head, Full)], queues: &[QueueName]) {
 }
 
 impl Engine {
-    /// Takes up to `claim.limit` ready jobs for a worker, none of them under a limit that `claim.closed` names. Where the future is dropped, whatever was leased for it is given back: a
-    /// lease that nobody knows of would keep its job from everybody, and spend an attempt of it.
+    /// Claims up to `claim.limit` ready jobs for a worker, none of them under a limit in `claim.closed`.
+    ///
+    /// If the future is dropped, its leases are given back: a lease unknown to any worker would keep its job
+    /// from all others and cost it an attempt.
     ///
     /// # Errors
-    /// When the store cannot commit; nothing was taken then, as far as is [known](semel_store::Store::decide).
+    /// When the store cannot commit; nothing was then claimed, as far as is [known](semel_store::Store::decide).
     pub async fn claim(&self, claim: Claim) -> Result<Vec<Job>, StoreError> {
         self.claim_until(claim, None).await
     }
 
-    /// As [`claim`](Self::claim), but goes around full limits no longer than until `deadline`.
+    /// As [`claim`](Self::claim), but keeps working around full limits no longer than until `deadline`.
     async fn claim_until(&self, mut claim: Claim, deadline: Option<Instant>) -> Result<Vec<Job>, StoreError> {
         for queue in &mut claim.queues {
             *queue = self.space.stored_queue(queue);
         }
         let limit = claim.limit as usize;
-        // Limits that this claim has found closed. It looks at none of them twice, however soon each may open: with many of them
-        // it would never come to the end of them.
+        // Limits that this claim has found closed. It checks none of them twice, however soon each may open:
+        // with many of them it would never finish.
         let mut passed: Vec<Lane> = Vec::new();
-        // Jobs that it can neither read nor have out of the way. Each look shows them again, and those behind them have their turn.
+        // Jobs that it can neither read nor settle. Each look shows them again, and those behind them get their turn.
         let mut left: Vec<JobId> = Vec::new();
         let mut vain = 0;
         loop {
@@ -92,20 +95,20 @@ impl Engine {
                     passed.extend(seen.closed);
                     passed.sort_unstable();
                     passed.dedup();
-                    // Somebody else may have been quicker with all that was seen, but hardly again and again.
+                    // Other claims may have taken all that was seen, but hardly again and again.
                     vain += u32::from(seen.is_lost);
                     let has_passed = passed.len() > before || !seen.left.is_empty();
                     left.extend(seen.left);
                     seen.settled > 0 || has_passed || seen.is_lost && vain < VAIN_LOOKS_MAX
                 }
                 Err(error) if claimed.jobs.is_empty() => return Err(error),
-                // What the store has leased is the worker's, whatever became of the others.
+                // The worker owns the leases it has been granted, whatever became of the other jobs.
                 Err(error) => {
                     self.store().repeated_failures().warn(NOT_GRANTED, &error);
                     false
                 }
             };
-            // From here on nothing is waited for.
+            // No await from here on.
             guards.into_iter().for_each(LeaseGuard::told);
             let jobs = self.readable(claimed.jobs)?;
             for Job { head, .. } in &jobs {
@@ -120,8 +123,8 @@ impl Engine {
         }
     }
 
-    /// As [`claim`](Self::claim), but where it finds nothing and jobs are there that somebody else has locked for the moment it looks
-    /// again, a tenth of a second long.
+    /// As [`claim`](Self::claim), but if it finds nothing while another transaction locks jobs, it looks again
+    /// for up to a tenth of a second.
     ///
     /// # Errors
     /// When the store cannot commit.
@@ -134,7 +137,7 @@ impl Engine {
             if !jobs.is_empty() || left.is_zero() {
                 return Ok(jobs);
             }
-            // Where the store has no time to say so he is answered all the same.
+            // If the store has no time to tell, the caller is answered all the same.
             if !tokio::time::timeout(left, self.has_overlooked(&claim.queues)).await.unwrap_or(false) {
                 return Ok(jobs);
             }
@@ -143,8 +146,8 @@ impl Engine {
         }
     }
 
-    /// Waits until it is to be looked again for jobs that a claim in these queues may have passed over; for ever where there are none.
-    /// Each time it is waited for longer.
+    /// Pauses, then returns if a claim in these queues may have skipped jobs, so that the caller looks again;
+    /// otherwise never returns. `rest`, the pause, doubles with each call.
     pub async fn overlooked(&self, queues: &[QueueName], rest: &mut Duration) {
         if self.shared.store.passes_over() {
             *rest = (*rest * 2).clamp(OVERLOOKED_REST, OVERLOOKED_REST_MAX);
@@ -161,19 +164,19 @@ impl Engine {
             return false;
         }
         let stored = queues.iter().map(|queue| self.space.stored_queue(queue)).collect();
-        // A store that cannot say so tells the next claim what is wrong.
+        // If the store cannot tell, the next claim gets the error.
         self.shared.store.overlooked(stored).await.unwrap_or(true)
     }
 
-    /// How far the news of these queues has come, to be taken before looking in them: of their jobs that become ready afterwards one
-    /// [hears](semel_store::hints::Hints::ready_since).
+    /// The current position in the news of these queues. Take it before looking in them, to
+    /// [wait](semel_store::hints::Hints::ready_since) for jobs that become ready afterwards.
     pub fn mark(&self, queues: &[QueueName]) -> Mark {
         let stored: Vec<QueueName> = queues.iter().map(|queue| self.space.stored_queue(queue)).collect();
         self.shared.store.hints().mark(&stored)
     }
 
-    /// Sees to jobs that a claim met and the store could not grant by itself: those under a limit are decided about until `room` of
-    /// them start, the others settled.
+    /// Handles jobs that a claim met and the store could not grant by itself: the core decides on those under
+    /// a limit until `room` of them start; the others are settled.
     async fn not_granted(
         &self,
         jobs: Vec<(JobId, Unclaimable)>,
@@ -191,8 +194,8 @@ impl Engine {
         Ok(seen)
     }
 
-    /// As [`claim`](Self::claim), but when there is nothing waits up to `patience` for something; as good as for ever with
-    /// [`Duration::MAX`].
+    /// As [`claim`](Self::claim), but if there is nothing, waits for up to `patience`; practically forever
+    /// with [`Duration::MAX`].
     ///
     /// # Errors
     /// When the store cannot commit.
@@ -200,7 +203,8 @@ impl Engine {
         self.claim_or_wait_until(claim, patience, std::future::pending()).await
     }
 
-    /// The same, but waits no longer once `stop` is done. A claim that has begun is finished: its jobs are leased.
+    /// As [`claim_or_wait`](Self::claim_or_wait), but stops waiting once `stop` is done. A claim that has
+    /// begun is finished, since its jobs are leased.
     ///
     /// # Errors
     /// When the store cannot commit.
@@ -216,7 +220,7 @@ impl Engine {
         let _waiting = hints.wait();
         let mut rest = Duration::ZERO;
         loop {
-            // Before looking, so that nothing that becomes ready in between is slept through.
+            // Taken before looking, so that nothing that becomes ready in between is missed.
             let mark = self.mark(&claim.queues);
             let looked = Instant::now();
             let jobs = self.claim_until(claim.clone(), Some(deadline)).await?;
@@ -225,7 +229,7 @@ impl Engine {
             }
             let opens = hints.closed_lanes().opens(looked);
             tokio::select! {
-                // In a fixed order, so that a run that is played again is the same run.
+                // Polled in a fixed order, so that replaying a run repeats it exactly.
                 biased;
                 () = &mut stop => return Ok(jobs),
                 () = hints.ready_since(&mark) => rest = Duration::ZERO,
@@ -237,8 +241,8 @@ impl Engine {
         }
     }
 
-    /// Has the core decide about jobs under a limit, until `room` of them start. One that somebody's open transaction holds delays
-    /// those of its own limit and nobody else; one that cannot be read delays nobody.
+    /// Lets the core decide on jobs under a limit until `room` of them start. A job locked by another
+    /// transaction delays only those of its own limit; one that cannot be read delays none.
     async fn claim_limited(
         &self,
         mut ids: Vec<JobId>,
@@ -249,7 +253,7 @@ impl Engine {
         let store = &self.shared.store;
         let look = store.hints().closed_lanes().look();
         let act = |ids: Vec<JobId>| {
-            // Most of those beyond will not start: what they are is not needed.
+            // Most of those beyond `room` will not start: their bodies are not needed.
             let (fulls, heads) = ids.split_at(room.min(ids.len()));
             let reads = Reads { fulls: fulls.to_vec(), heads: heads.to_vec(), ..Reads::default() };
             let grant = grant.clone();
@@ -263,7 +267,7 @@ impl Engine {
         let together = if ids.len() > room { act(ids.clone()).await } else { Err(StoreError::Contended) };
         let decided = match together {
             Ok(decided) => vec![(ids, Apart::Done(decided))],
-            // Each that is decided apart may start, so they are no more than there is room for.
+            // Each job decided apart may start, so there must be no more than there is room for.
             Err(StoreError::Contended | StoreError::Stalled | StoreError::Corrupt(_)) => {
                 ids.truncate(room);
                 apart(ids, act).await
@@ -326,7 +330,7 @@ impl Engine {
         }
     }
 
-    /// Notes what became of a job under a limit. `look` is from before that was decided.
+    /// Records the result for a job under a limit. `look` was taken before the decision.
     fn note_turn(&self, id: JobId, turn: Turn, now: Timestamp, look: Look, seen: &mut Seen) {
         match turn {
             Turn::Granted(job) => seen.granted.push(*job),
@@ -351,9 +355,9 @@ impl Engine {
         }
     }
 
-    /// Has a job out of the way of which nothing can be decided for what cannot be read. Where the job itself can be, it is what else
-    /// counts for it that cannot: one that runs under its limit, or has its key. A worker is not to lose it, so it waits with those of its
-    /// limit, and keeps nobody else.
+    /// Moves a job out of the way whose decision needs something unreadable. If the job itself is readable,
+    /// what blocks it is another job that runs under its limit or has its key. It must not be lost, so it
+    /// waits with the others of its limit, and delays none besides.
     async fn pass_over(
         &self,
         id: JobId,
@@ -368,7 +372,7 @@ impl Engine {
                 tracing::error!(job = %shown, %why, "a job waits, with those under its limit, for one that cannot be read");
                 match snapshot.peek(id).and_then(|(head, _)| head.lane) {
                     Some(lane) => {
-                        // Nothing opens it by itself.
+                        // Nothing reopens the limit by itself.
                         store.hints().closed_lanes().close(lane, Duration::MAX, look);
                         seen.closed.push(lane);
                     }
@@ -384,7 +388,7 @@ impl Engine {
         let decide = move |draft: &mut Draft| Ok((limit::set_aside(draft, id, &grant)?, draft.now()));
         match store.decide_within(PATIENCE, reads, decide).await {
             Ok((turn, now)) => self.note_turn(id, turn, now, look, seen),
-            // Its head cannot be read either, or somebody holds it.
+            // Its head cannot be read either, or another transaction locks it.
             Err(StoreError::Corrupt(_) | StoreError::Contended | StoreError::Stalled) => {
                 tracing::error!(job = %shown, %why, "a job that is ready cannot be read, and is left as it is");
                 seen.left.push(id);
@@ -394,7 +398,7 @@ impl Engine {
         Ok(())
     }
 
-    /// A limit by its key: what holds, and how much of it is used.
+    /// A limit by its key: its settings, and how much of it is used.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -406,7 +410,7 @@ impl Engine {
         }))
     }
 
-    /// The jobs as their worker sees them. One that cannot be read does not take the others with it: its lease runs out.
+    /// The jobs as their worker sees them. An unreadable job does not affect the others: its lease expires.
     fn readable(&self, jobs: Vec<(Head, Full)>) -> Result<Vec<Job>, StoreError> {
         let (mut read, mut unreadable) = (Vec::with_capacity(jobs.len()), None);
         for (head, full) in jobs {
@@ -427,8 +431,8 @@ impl Engine {
         }
     }
 
-    /// How many were settled. One that somebody's open transaction holds is left for another claim, and so is one that cannot be read: it
-    /// keeps nobody from the others. Of most of them the head is all that is needed, whatever is the matter with the rest.
+    /// Settles unclaimable jobs and returns how many. One that another transaction locks, or that cannot be read, is
+    /// left for another claim and delays none of the others. Mostly the head suffices, even if the rest is damaged.
     async fn settle_unclaimable(&self, jobs: Vec<(JobId, Unclaimable)>) -> Result<usize, StoreError> {
         let store = &self.shared.store;
         let decided = apart(jobs, |jobs: Vec<(JobId, Unclaimable)>| {
@@ -459,20 +463,20 @@ impl Engine {
     }
 }
 
-/// What became of jobs that a claim met and the store could not grant by itself.
+/// The result of handling jobs that a claim met and the store could not grant by itself.
 #[derive(Default)]
 struct Seen {
     granted: Vec<(Head, Full)>,
-    /// What gives their leases back, should nobody be told of them.
+    /// Guards that give the granted leases back if no worker receives the jobs.
     guards: Vec<LeaseGuard>,
-    /// How many were settled, so that they stand in nobody's way.
+    /// How many were settled, so that they no longer block others.
     settled: usize,
-    /// Those that are still to be settled.
+    /// Jobs still to be settled.
     unclaimable: Vec<(JobId, Unclaimable)>,
-    /// Those that can neither be read nor be had out of the way.
+    /// Jobs that can be neither read nor settled.
     left: Vec<JobId>,
-    /// Limits that let nothing start.
+    /// Limits under which nothing may start.
     closed: Vec<Lane>,
-    /// Whether one of them was somebody else's by then.
+    /// Whether another claim had taken one of them by then.
     is_lost: bool,
 }

@@ -1,5 +1,5 @@
-//! What is asked inside a transaction of the caller's own. Bounds of queues do not hold there: a queue's settings would be
-//! locked until the transaction ends. No request is remembered there either: what is sent again is the caller's transaction.
+//! Requests inside a caller's own transaction. Queue bounds do not apply there: a queue's settings would stay
+//! locked until the transaction ends. Nor are requests remembered: the caller repeats its whole transaction.
 
 use std::sync::Arc;
 
@@ -16,10 +16,10 @@ use super::Engine;
 use crate::policies::Label;
 
 impl Engine {
-    /// Admits a batch inside a transaction. What is answered holds when the transaction is committed.
+    /// Admits a batch inside a transaction. The answer holds once the transaction is committed.
     ///
     /// # Errors
-    /// When the transaction cannot go on; nothing was admitted then.
+    /// When the transaction cannot go on; nothing was then admitted.
     pub async fn enqueue_batch_inside(
         &self,
         transaction: &mut dyn Inside,
@@ -45,10 +45,11 @@ impl Engine {
         Ok(self.space.shown(batch))
     }
 
-    /// ACK inside a transaction: the end counts when the transaction is committed. `result` is a JSON value.
+    /// Acknowledges (ACK) a job inside a transaction: it ends once the transaction is committed. `result` is a
+    /// JSON value.
     ///
     /// # Errors
-    /// When the transaction cannot go on; nothing was settled then.
+    /// When the transaction cannot go on; nothing was then settled.
     pub async fn complete_inside(
         &self,
         transaction: &mut dyn Inside,

@@ -1,4 +1,4 @@
-//! What workers and operators do to one job, and to a key.
+//! Operations of workers and operators on a job or a key.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,20 +22,20 @@ use crate::latency::What;
 use crate::lease_guard;
 use crate::policies::Label;
 
-/// Heads that one look at the hottest holders reads: commits wait while it does.
+/// The most heads that one look at the hottest holders reads at once: commits wait while it does.
 const HOLDERS_AT_ONCE: usize = 100;
 
-/// Why nothing was decided of a job that a heartbeat named: neither was its lease extended, nor is it lost.
+/// Why a heartbeat could decide nothing about a job: its lease was neither extended nor found lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Undecided {
-    /// Somebody's open transaction holds it, or it cannot be read: nobody takes it from its worker meanwhile.
+    /// Another transaction locks it, or it cannot be read: no other worker can take it meanwhile.
     Held,
-    /// What it needs does not answer: it may be somebody else's by now.
+    /// A part of the store that it needs is unreachable: another worker may have it by now.
     Unheard,
 }
 
 impl Engine {
-    /// ACK. `result` is a JSON value.
+    /// Acknowledges a job as done (ACK). `result` is a JSON value.
     ///
     /// # Errors
     /// When the store cannot commit.
@@ -52,7 +52,7 @@ impl Engine {
         Ok(settled)
     }
 
-    /// FAIL.
+    /// Reports a failed run (FAIL).
     ///
     /// # Errors
     /// When the store cannot commit.
@@ -63,7 +63,7 @@ impl Engine {
         Ok(settled)
     }
 
-    /// A worker gives a job back unfinished.
+    /// Gives a job back unfinished, for its worker.
     ///
     /// # Errors
     /// When the store cannot commit.
@@ -71,14 +71,14 @@ impl Engine {
         self.settle(head_of, id, move |draft, id| settle::give_back(draft, id, &bearer)).await
     }
 
-    /// Gives back jobs whose worker has not been told of them. It waits for nothing, so it may be asked for where they are dropped.
-    /// One that cannot be given back is free again when its lease ends.
+    /// Gives back jobs whose worker has not received them. It does not wait, so a `Drop` may call it. A job
+    /// that cannot be given back is free again when its lease expires.
     pub fn give_back_untold(&self, leases: impl IntoIterator<Item = (JobId, LeaseToken)>) {
         let stored = leases.into_iter().map(|(id, lease)| (self.space.stored_id(id), lease));
         lease_guard::give_back(&self.shared.store, stored);
     }
 
-    /// A worker puts a job off by `wait`, and gets its attempt back.
+    /// Postpones a job by `wait`, for its worker, and restores its attempt.
     ///
     /// # Errors
     /// When the store cannot commit.
@@ -86,7 +86,8 @@ impl Engine {
         self.settle(head_of, id, move |draft, id| settle::snooze(draft, id, &bearer, wait)).await
     }
 
-    /// A worker says how far a run has come: a JSON value. It counts as a heartbeat that names this length, or none.
+    /// Records how far a run has come, as a JSON value. It also counts as a heartbeat, with this visibility
+    /// timeout or none.
     ///
     /// # Errors
     /// When the store cannot commit.
@@ -101,8 +102,8 @@ impl Engine {
         self.settle(head_of, id, told).await
     }
 
-    /// A heartbeat for these jobs: one answer per job, in order; those of other queues than these are not there. One that could not be
-    /// decided is neither extended nor lost, and keeps no other from being extended.
+    /// A heartbeat for these jobs: one answer per job, in order; jobs of other queues than `queues` count as
+    /// missing. A job that could not be decided on is neither extended nor lost, and does not affect the others.
     ///
     /// # Errors
     /// When the store cannot commit, and nothing is known of any of them.
@@ -144,7 +145,7 @@ impl Engine {
                     jobs
                 }
                 Apart::Stalled => continue,
-                // What became of the others is told: leases that were extended count.
+                // The rest is still answered: leases that were extended count.
                 Apart::Failed(error) => {
                     failed = Some(error);
                     continue;
@@ -166,7 +167,7 @@ impl Engine {
         }
     }
 
-    /// CANCEL.
+    /// Cancels a job (CANCEL).
     ///
     /// # Errors
     /// When the store cannot commit.
@@ -176,7 +177,7 @@ impl Engine {
         Ok(settled)
     }
 
-    /// Cancels a job unless it runs.
+    /// Cancels a job unless it is running.
     ///
     /// # Errors
     /// When the store cannot commit.
@@ -188,7 +189,7 @@ impl Engine {
         Ok(settled)
     }
 
-    /// ACTIVATE.
+    /// Activates a pending job (ACTIVATE).
     ///
     /// # Errors
     /// When the store cannot commit.
@@ -196,7 +197,8 @@ impl Engine {
         self.settle(head_of, id, life::activate).await
     }
 
-    /// Sends a dead letter back. `source` says who does, for the duplicates record of whoever blocks it.
+    /// Sends a dead letter back to its queue. `source` names who does, for the duplicates record of a job that
+    /// blocks it.
     ///
     /// # Errors
     /// When the store cannot commit.
@@ -232,7 +234,7 @@ impl Engine {
         self.settle(full_of, id, life::delete_dead_letter).await
     }
 
-    /// Takes a key from its holders.
+    /// Releases a key from its holders.
     ///
     /// # Errors
     /// When the store cannot commit.
@@ -243,14 +245,15 @@ impl Engine {
         Ok(self.space.shown(released))
     }
 
-    /// The keys with the most duplicates at this process since its start, whatever their tenant, of holders that answers
-    /// may show: at most so many, the hottest first.
+    /// The keys with the most duplicates at this process since its start, of any tenant, as far as answers may
+    /// show their holders: at most this many, hottest first.
     pub fn hottest_keys(&self, most: usize) -> Vec<Hot> {
         self.shared.hottest.keys(most)
     }
 
-    /// The tenant's holders that are wanted and absorbed most duplicates at this process since its start: at most so many,
-    /// most first, with how many; and by how much such a number may be too low. Those that are stored no more are left out.
+    /// The tenant's holders that `is_wanted` accepts and that absorbed most duplicates at this process since
+    /// its start, with the numbers: at most this many, highest first; and by how much such a number may be too
+    /// low. Holders no longer stored are left out.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -276,7 +279,7 @@ impl Engine {
         Ok((found, may_lack))
     }
 
-    /// Takes one decision about one job of this tenant's. `id` is the job's as the tenant sees it.
+    /// Takes one decision about one of this tenant's jobs. `id` is the job's as the tenant sees it.
     async fn settle(
         &self,
         reads: fn(JobId) -> Reads,

@@ -1,5 +1,5 @@
-//! Relays the outbox: each entry is offered once, in the transaction that writes its outcome beside it. No leader: whichever
-//! server comes first takes an entry.
+//! Relays the outbox: each entry is offered once, in the transaction that writes its outcome beside it. There
+//! is no leader: any server may take an entry.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -14,21 +14,21 @@ use semel_store::outbox::{Outbox, Read, Relayed, Taken};
 
 use super::Engine;
 
-/// Entries relayed in one transaction.
+/// The most entries relayed in one transaction.
 const PIECE_MAX: u32 = 200;
-/// How long the relay rests when nothing waits.
+/// The pause of the relay when no entry waits.
 const REST: Duration = Duration::from_millis(100);
-/// Entries relayed until it is begun again at the first that waits: those that were passed over are tried again then.
+/// After this many relayed entries a round starts again at the first that waits, so that skipped ones are retried.
 const ROUND_MAX: usize = 4_000;
-/// Entries of different keys under one limit that are tried in vain until the limit itself is taken for held: each keeps those behind
-/// it waiting for a moment.
+/// After this many failed tries, with different keys, of entries under one limit, the limit itself is assumed
+/// locked: each try delays the entries behind it for a moment.
 const TRIES_UNDER_LIMIT: u32 = 8;
-/// Who the duplicates record says it was.
+/// The source named in the duplicates record.
 const SOURCE: &str = "outbox";
 
 impl Engine {
-    /// The loop of the relay, for a caller who runs it. It ends with [`stop`](Self::stop) or with the last handle on this
-    /// engine.
+    /// The loop that relays the outbox, for a caller to run. It ends with [`stop`](Self::stop) or with the
+    /// last handle on this engine.
     pub fn relay(&self, outbox: Arc<dyn Outbox>, read: Read) -> impl Future<Output = ()> + Send + 'static {
         let (shared, space) = (Arc::downgrade(&self.shared), Arc::clone(&self.space));
         let mut stop = self.shared.stop.subscribe();
@@ -38,7 +38,7 @@ impl Engine {
                 let engine = Self { shared, space: Arc::clone(&space) };
                 let relayed = tokio::select! {
                     biased;
-                    // What is dropped half-way was not relayed.
+                    // A relay dropped half-way has relayed nothing.
                     _ = stop.wait_for(|is_stopped| *is_stopped) => return,
                     relayed = engine.relay_once(&*outbox, &read) => relayed,
                 };
@@ -62,10 +62,11 @@ impl Engine {
         }
     }
 
-    /// Goes through the entries that wait, once, and relays those whose keys and limits nobody holds. Says how many.
+    /// Goes once through the waiting entries and relays those whose keys and limits no transaction locks.
+    /// Returns how many.
     ///
     /// # Errors
-    /// When the store cannot be written; nothing was relayed then.
+    /// When the store cannot be written; nothing was then relayed.
     pub async fn relay_once(&self, outbox: &dyn Outbox, read: &Read) -> Result<usize, StoreError> {
         let (mut relayed, mut failed, mut piece, mut after) = (0, None, PIECE_MAX, 0);
         let mut held = Held::default();
@@ -88,7 +89,7 @@ impl Engine {
                     after = last;
                     piece = (piece * 4).min(PIECE_MAX);
                 }
-                // One of them cannot be relayed now, because somebody holds what it needs: in smaller pieces, the others go on.
+                // One of them cannot be relayed now, because a transaction locks what it needs: smaller pieces let the others pass.
                 Err(_) if number > 1 => piece = (piece / 4).max(1),
                 Err(error) => {
                     after = last;
@@ -108,7 +109,8 @@ impl Engine {
         }
     }
 
-    /// Relays what was taken, but for those entries that are not to be tried. Says of each other one whether its job was stored.
+    /// Relays what was taken, except for entries not to be tried. Returns for each other one whether its job
+    /// was stored.
     async fn relay_taken(
         &self,
         taken: Box<dyn Taken>,
@@ -164,7 +166,7 @@ impl Engine {
     }
 }
 
-/// What an entry needs that somebody's open transaction may hold.
+/// What an entry needs that another open transaction may have locked.
 struct Needs {
     key: Option<UniqueKey>,
     lane: Option<Lane>,
@@ -188,12 +190,12 @@ impl Needs {
     }
 }
 
-/// What somebody's open transaction holds, by what was tried. What needs it is passed over without another try, so that the first of a
-/// key is still the first when it is relayed.
+/// What other open transactions have locked, as far as tries have shown. Entries that need it are skipped
+/// without another try, so that the first entry of a key is still the first when it is relayed.
 #[derive(Default)]
 struct Held {
     keys: HashSet<UniqueKey>,
-    /// How often was tried in vain what needs the limit, and a key too, for that may be what is held.
+    /// Failed tries per limit of entries that also need a key, since that may be what is locked.
     lanes: HashMap<Lane, u32>,
 }
 
@@ -206,7 +208,7 @@ impl Held {
         }
     }
 
-    /// A job that was stored had what it needs; a duplicate needed no limit.
+    /// A stored job had everything it needed; a duplicate needed no limit.
     fn lets(&mut self, needs: &Needs) {
         if let Some(lane) = needs.lane {
             self.lanes.remove(&lane);

@@ -1,4 +1,4 @@
-//! Queues, their settings, and what is told to workers.
+//! Queues, their settings, and directives to workers.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ impl Engine {
         Ok(row)
     }
 
-    /// All queues.
+    /// All queues of the tenant.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -40,7 +40,7 @@ impl Engine {
         Ok(queues)
     }
 
-    /// What an operator has set for a queue, and how full it is.
+    /// The settings of a queue, and how full it is.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -54,12 +54,12 @@ impl Engine {
         }))
     }
 
-    /// Whether a queue, by the name it is stored under, may have a bound.
+    /// Whether a queue, given by its stored name, may have a bound.
     pub(crate) async fn is_bounded(&self, stored: &QueueName) -> Result<bool, StoreError> {
         self.shared.bounded.may_be(&self.shared.store, stored).await
     }
 
-    /// How full a queue is, if it may have a bound.
+    /// The bound of a queue and how full it is, if it may have a bound.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -68,12 +68,12 @@ impl Engine {
         if !self.is_bounded(&stored).await? {
             return Ok(None);
         }
-        // Few queues have a bound: who asks for another makes no room for this.
+        // Boxed, since few queues have a bound: other requests should not carry the room for this future.
         let (settings, waiting) = Box::pin(self.queue_settings(name)).await?;
         Ok(settings.backpressure.map(|bound| (bound, waiting)))
     }
 
-    /// Sets what holds for a queue. Other servers on the same store follow within a second.
+    /// Sets a queue's settings. Other servers on the same store follow within a second.
     ///
     /// # Errors
     /// When the store cannot commit.
@@ -86,18 +86,18 @@ impl Engine {
         Ok(row)
     }
 
-    /// The tenant's runs that ended in the last minute at this process.
+    /// The tenant's runs that ended in the last minute, at this process.
     pub fn throughput(&self) -> LastMinute {
         self.shared.throughput.last_minute(self.tenant())
     }
 
-    /// How long the jobs of the tenant's queues waited and ran of late, at this process, by the queues' names; those that had
-    /// none are not there.
+    /// How long jobs in the tenant's queues recently waited and ran, at this process, by queue name; queues
+    /// without such jobs are missing.
     pub fn latencies(&self) -> BTreeMap<String, Latency> {
         self.shared.latencies.of(self.tenant())
     }
 
-    /// Drops what is kept in memory about the store and its workers, after the store was emptied.
+    /// Drops everything kept in memory about the store and its workers, after the store was emptied.
     pub fn forget_what_was_seen(&self) {
         self.shared.bounded.forget();
         self.shared.workers.clear();
@@ -107,12 +107,12 @@ impl Engine {
         self.shared.store.hints().closed_lanes().clear();
     }
 
-    /// The workers that this server has heard of.
+    /// The workers known to this server.
     pub fn workers(&self) -> &Workers {
         &self.shared.workers
     }
 
-    /// What a worker is told.
+    /// The directive for a worker.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -124,7 +124,7 @@ impl Engine {
         Ok(Directive::decode(text))
     }
 
-    /// Sets what a worker is told at its next heartbeat, to whichever server it sends that.
+    /// Sets the directive that a worker gets with its next heartbeat, from whichever server answers it.
     ///
     /// # Errors
     /// When the store cannot commit.
@@ -134,7 +134,7 @@ impl Engine {
         self.shared.store.decide(reads, move |draft| life::direct(draft, &worker, directive)).await
     }
 
-    /// One queue; none when it has neither jobs nor settings.
+    /// One queue; `None` if it has neither jobs nor settings.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -143,7 +143,7 @@ impl Engine {
         Ok(self.shared.store.queues().await?.into_iter().find(|stats| stats.row.name == name))
     }
 
-    /// The queues of all tenants, and the one of the server's own deliveries: for who runs the server.
+    /// The queues of all tenants, and the queue of the server's own deliveries: for the server's operator.
     ///
     /// # Errors
     /// When the store cannot be read.

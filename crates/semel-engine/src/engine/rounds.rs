@@ -1,4 +1,4 @@
-//! The loop that runs the duties. Each kind of them has its turn, however much there is of the others.
+//! The loop that runs the duties. Each kind of duty gets its turn, however much work another kind has.
 
 use std::sync::Weak;
 use std::time::Duration;
@@ -11,33 +11,33 @@ use tokio::time::{Instant, sleep};
 use super::{Shared, let_others_go_on};
 use crate::duty::{Expire, Promote, Purge, Reap, Tend};
 
-/// The longest the duties sleep without looking, for whatever a hint failed to say.
+/// The longest pause of the duties, in case a hint was lost.
 const LOOK_AT_LEAST_EVERY: Duration = Duration::from_secs(1);
-/// How often finished jobs are looked over and the store keeps house.
+/// How often finished jobs are purged and the store does its housekeeping.
 const HOUSEKEEPING_EVERY: Duration = Duration::from_millis(500);
-/// How often a round of absorbed duplicates is written to their holders: within a second with the time that it takes, unless they are
-/// thousands; and hot holders no more often.
+/// How often a round of absorbed duplicates is written to their holders: with the time it takes that is within
+/// a second, unless there are thousands. A hot holder is written no more often either.
 const DUPLICATES_EVERY: Duration = Duration::from_millis(800);
-/// How long the duties rest after the store failed them.
+/// The pause of the duties after the store failed them.
 const REST_AFTER_FAILURE: Duration = Duration::from_millis(250);
-/// After so long a duty that has more to do lets the others have their turn, and goes on behind them.
+/// After this long, a duty that has more to do lets the others have their turn first.
 const TURN_MAX: Duration = Duration::from_millis(100);
-/// Of each time that house is kept, the most that goes on looking for what is to be purged where nothing of it is found: it
-/// takes turns with those who wait for an answer, and there may be millions that are kept.
+/// The longest search per housekeeping for jobs to purge while none is found: it takes turns with callers that
+/// wait for an answer, and there may be millions of jobs still to be kept.
 const LOOKING_MAX: Duration = Duration::from_millis(10);
 
-/// Runs the duties until told to stop or until nobody holds the engine any more.
+/// Runs the duties until told to stop or until the last engine handle is gone.
 pub(super) async fn run_duties(store: Store, engine: Weak<Shared>, stop: watch::Receiver<bool>) {
     tokio::select! {
-        // In a fixed order, so that a run that is played again is the same run.
+        // Polled in a fixed order, so that replaying a run repeats it exactly.
         biased;
         () = go_round(&store, &engine, stop) => {}
-        // Beside the others: it may wait for somebody, such as for a copy that is being made, and nobody waits for it.
+        // Runs beside the duties: it may wait, for instance for a running backup, and nothing waits for it.
         () = keep_store(&store) => {}
     }
 }
 
-/// Runs what is due at once, then what falls due at the next known time or hint.
+/// Runs what is due at once, then whatever falls due at the next known time or hint.
 async fn go_round(store: &Store, engine: &Weak<Shared>, mut stop: watch::Receiver<bool>) {
     let mut kept = Instant::now();
     // When the next round of duplicates begins, and since when one is being written.
@@ -58,7 +58,7 @@ async fn go_round(store: &Store, engine: &Weak<Shared>, mut stop: watch::Receive
             let began = *flushing.get_or_insert_with(Instant::now);
             has_more = or_later(store, once_a_second(&shared).await);
             if !has_more {
-                // One that takes long leaves others a while as well.
+                // A round that takes long is followed by as long a pause.
                 let pause = began.elapsed().min(DUPLICATES_EVERY);
                 flush_at = (began + DUPLICATES_EVERY).max(Instant::now() + pause);
                 flushing = None;
@@ -86,21 +86,21 @@ async fn go_round(store: &Store, engine: &Weak<Shared>, mut stop: watch::Receive
     }
 }
 
-/// Says what has failed again and again, whoever met with it, and does no more.
+/// Logs recurring failures that have stopped, whatever they affected.
 fn tell_what_is_over(store: &Store) {
     for Over { what, text, times } in store.repeated_failures().over() {
         tracing::info!(what, error = text, times, "this has not happened for a minute");
     }
 }
 
-/// Not even for the moment that a timer takes, where there is more to do.
+/// With a zero pause there is no sleep at all, which would take a timer's tick.
 async fn rest_for(rest: Duration) {
     if !rest.is_zero() {
         sleep(rest).await;
     }
 }
 
-/// Does one piece after the other until nothing is left or the turn is over. Says whether there may be more.
+/// Runs one piece after another until nothing is left or the turn is over. Returns whether there may be more.
 async fn turn<F>(mut piece: impl FnMut() -> F) -> Result<bool, StoreError>
 where
     F: Future<Output = Result<bool, StoreError>>,
@@ -114,7 +114,7 @@ where
     Ok(false)
 }
 
-/// What a turn says. One that failed is taken again when it is time for the next.
+/// The result of a turn; a failed one is logged and repeated in the next round.
 fn or_later(store: &Store, turn: Result<bool, StoreError>) -> bool {
     turn.unwrap_or_else(|error| {
         store.repeated_failures().warn("housekeeping failed; it is tried again", &error);
@@ -122,8 +122,8 @@ fn or_later(store: &Store, turn: Result<bool, StoreError>) -> bool {
     })
 }
 
-/// Runs the duties that hang on a time, until nothing is due or their turn is over. Says how long nothing will be. One that fails
-/// keeps no other from its run.
+/// Runs the duties that depend on time, until nothing is due or their turn is over. Returns how long nothing
+/// will be due. A duty that fails does not keep the others from running.
 async fn time_duties(store: &Store, engine: &Weak<Shared>) -> Result<Duration, StoreError> {
     let began = Instant::now();
     loop {
@@ -144,7 +144,7 @@ async fn time_duties(store: &Store, engine: &Weak<Shared>) -> Result<Duration, S
         match next {
             // A cron that ticked has a next tick, which this look did not see.
             _ if ran.last().is_some_and(|tended| tended.moved > 0) => {}
-            // There is more, and nothing of it could be had.
+            // More is due, but none of it could be processed.
             Some(at) if at <= now && is_held_up => return Ok(REST_AFTER_FAILURE),
             Some(at) if at <= now => {}
             _ => {
@@ -159,16 +159,16 @@ async fn time_duties(store: &Store, engine: &Weak<Shared>) -> Result<Duration, S
     }
 }
 
-/// What is done about once a second: duplicates are written to their holders, and it is looked which queues have a bound. Says whether
-/// more duplicates are to be written.
+/// The work of about once a second: writes duplicates to their holders, and looks up which queues have a
+/// bound. Returns whether more duplicates are to be written.
 async fn once_a_second(shared: &Shared) -> Result<bool, StoreError> {
     let has_more = turn(|| shared.duplicates.flush(&shared.store)).await;
     shared.bounded.look(&shared.store).await?;
     has_more
 }
 
-/// Purges until nothing is left or the turn is over. Says whether there may be more; where it has only looked so far, it looks on
-/// when house is kept again.
+/// Purges until nothing is left or the turn is over. Returns whether there may be more. If it has only
+/// searched so far, the search goes on at the next housekeeping.
 async fn purge(store: &Store) -> Result<bool, StoreError> {
     let began = Instant::now();
     loop {
@@ -185,7 +185,7 @@ async fn purge(store: &Store) -> Result<bool, StoreError> {
     }
 }
 
-/// Has the store keep its own house, for as long as it is open.
+/// Runs the store's own housekeeping for as long as it is open.
 async fn keep_store(store: &Store) {
     loop {
         sleep(HOUSEKEEPING_EVERY).await;

@@ -1,8 +1,8 @@
-//! What stands in the way of a copy.
+//! Errors of a copy.
 
 use crate::error::StoreError;
 
-/// A store could not be carried over.
+/// Why a store could not be copied.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CopyError {
@@ -12,41 +12,41 @@ pub enum CopyError {
     /// The target could not be read or written.
     #[error("the target cannot be written: {0}")]
     Target(StoreError),
-    /// A server or a program has one of the two open.
+    /// A server or program has one of the two stores open.
     #[error("the {} is in use: {others} server(s) or program(s) have it open", if *.is_source { "source" } else { "target" })]
     InUse {
-        /// Which of the two.
+        /// Whether it is the source.
         is_source: bool,
-        /// How many are seen.
+        /// How many others are seen.
         others: u64,
     },
-    /// The source has a part of another store.
+    /// The source itself holds an unfinished copy.
     #[error("the source is itself a copy that was broken off, and has a part of another store")]
     SourceUnfinished,
-    /// The target has something.
+    /// The target holds something.
     #[error("the target is not empty")]
     NotEmpty,
-    /// The target has what another copy left.
+    /// The target holds what a copy of another store left.
     #[error("the target has what was left by a copy of another store that was broken off")]
     OfAnother,
-    /// Somebody wrote to the source.
+    /// The source was written to.
     #[error("the source was written to since the copy began: a server or a program still uses it")]
     SourceMoved,
-    /// What was written last cannot be seen yet.
+    /// The latest writes are still hidden by an open transaction.
     #[error(
         "a transaction that is open in the source's database, somebody's own, hides what was written last"
     )]
     SourceWaits,
-    /// Programs have put jobs into the source's outbox that are not relayed.
+    /// The source's outbox has entries that were not relayed.
     #[error("the source has jobs in its outbox that were not relayed yet")]
     OutboxWaits,
-    /// Somebody wrote to the target.
+    /// The target was written to by something else.
     #[error("the target has something else than what was copied: it was written to by somebody else")]
     TargetMoved,
     /// Not every job could be read.
     #[error("the source counts {counted} jobs, and {read} of them could be read")]
     Unreadable {
-        /// Jobs there are.
+        /// Jobs that the source counts.
         counted: u64,
         /// Jobs that were copied.
         read: u64,
@@ -54,7 +54,7 @@ pub enum CopyError {
 }
 
 impl CopyError {
-    /// A store's error, by which of the two it is.
+    /// Wraps a store's error, depending on whether the store is the source.
     pub(super) const fn of(error: StoreError, is_source: bool) -> Self {
         if is_source { Self::Source(error) } else { Self::Target(error) }
     }

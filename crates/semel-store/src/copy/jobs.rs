@@ -1,4 +1,4 @@
-//! The jobs of a copy, and what is remembered of those that are gone.
+//! Copying jobs, and what is remembered of jobs that are gone.
 
 use bytes::Bytes;
 use semel_core::draft::{Expect, Full, Group, KeyRead, Reads, Record, Snapshot, Write};
@@ -16,7 +16,7 @@ use crate::backend::Filter;
 use crate::carry::Part;
 
 impl Copy<'_> {
-    /// All jobs, whatever state they are in, the newest first.
+    /// Copies all jobs, in every state, newest first.
     pub(super) async fn jobs(&mut self) -> Result<(), CopyError> {
         let mut filter = Filter { limit: PAGE, ..Filter::default() };
         loop {
@@ -64,7 +64,7 @@ impl Copy<'_> {
                 group.writes.push(Write::Note { job: head.id, kind: *kind, text: Some(text.clone()) });
             }
             for id in ids {
-                // One that was given free meanwhile is nobody's.
+                // An id that was freed meanwhile belongs to no job.
                 if let Some(spent) = spent.peek_spent(id).filter(|spent| spent.job == head.id) {
                     self.copied.absorbed += 1;
                     group.expect.push(Expect { record: Record::Job(id), version: 0 });
@@ -80,8 +80,8 @@ impl Copy<'_> {
         commit(self.to, groups).await
     }
 
-    /// Heads that are kept for their keys alone: first all are added as jobs, then all are forgotten as such. No new job may have
-    /// a version that one which is gone has had, so nothing is added once the first is gone.
+    /// Copies heads that are kept only for their keys: first all are added as jobs, then all are forgotten as jobs. No
+    /// new job may have a version that a job which is gone has had, so nothing is added once the first one is gone.
     pub(super) async fn remembered(&mut self) -> Result<(), CopyError> {
         for is_there in [false, true] {
             let mut after = None;
@@ -110,7 +110,7 @@ impl Copy<'_> {
         for (head, _) in heads {
             let head = holding(head, &source);
             if head.key.is_none() {
-                // A key that was released needs it no longer.
+                // After its key was released, the head is no longer needed.
                 continue;
             }
             self.copied.remembered += 1;
@@ -129,7 +129,7 @@ impl Copy<'_> {
         let there = self.to.load(&reads).await.map_err(CopyError::Target)?;
         let mut groups = Vec::with_capacity(heads.len());
         for (head, until) in heads {
-            // One that is not there was forgotten by an earlier copy, or is needed no longer.
+            // A missing head was forgotten by an earlier copy, or is no longer needed.
             let Some((known, _)) = there.peek(head.id) else { continue };
             groups.push(Group {
                 expect: vec![Expect { record: Record::Job(head.id), version: known.version }],
@@ -140,7 +140,7 @@ impl Copy<'_> {
         commit(self.to, groups).await
     }
 
-    /// What the target has of these already: nothing, unless an earlier copy was broken off.
+    /// What the target has of these jobs: nothing, unless an earlier copy was interrupted.
     async fn there(&self, heads: impl Iterator<Item = &Head>) -> Result<Snapshot, CopyError> {
         if !self.is_again {
             return Ok(Snapshot::default());
@@ -150,7 +150,7 @@ impl Copy<'_> {
     }
 }
 
-/// A record that nobody has had in the target. Its row there is another than in the source, whoever chose its id.
+/// Inserts a record new to the target. Its row number there differs from the source's, so its id counts as not minted.
 fn insert(head: Head, body: Bytes) -> Group {
     Group {
         expect: vec![Expect { record: Record::Job(head.id), version: 0 }],
@@ -159,7 +159,7 @@ fn insert(head: Head, body: Bytes) -> Group {
     }
 }
 
-/// The holders of the keys of those that have ended.
+/// The keys of the finished jobs among these, with all holders.
 fn keys_of<'a>(heads: impl Iterator<Item = &'a Head>) -> Reads {
     let ended = heads.filter(|head| head.state.is_finished());
     let mut keys: Vec<_> = ended.filter_map(|head| head.key).collect();
@@ -169,8 +169,8 @@ fn keys_of<'a>(heads: impl Iterator<Item = &'a Head>) -> Reads {
     Reads { keys: keys.collect(), ..Reads::default() }
 }
 
-/// A head with its key, if it holds it. One that has ended may have lost it without its own record saying so: what another
-/// outlived is released with that one.
+/// A head, without its key if it no longer holds it. A finished job may have lost its key without a change to
+/// its own record: a head that another outlived is released together with that one.
 fn holding(head: &Head, source: &Snapshot) -> Head {
     let head = head.clone();
     let Some(view) = head.key.filter(|_| head.state.is_finished()).and_then(|key| source.peek_key(&key))
@@ -182,7 +182,7 @@ fn holding(head: &Head, source: &Snapshot) -> Head {
     Head { key: head.key.filter(|_| is_held), ..head }
 }
 
-/// Ids of the requests that a job has absorbed, by what it says of them.
+/// Ids of the requests that a job has absorbed, as its notes list them.
 fn absorbed_by(full: &Full) -> Result<Vec<JobId>, CopyError> {
     let Some(text) = full.note(NoteKind::Payload) else { return Ok(Vec::new()) };
     let payload = Payload::decode(text).map_err(|corrupt| CopyError::Source(corrupt.into()))?;

@@ -1,4 +1,4 @@
-//! Who holds which key, as decisions see it.
+//! Holders of uniqueness keys, as decisions see them.
 
 use semel_core::draft::{KeyRead, KeyView};
 use semel_core::ident::JobId;
@@ -17,21 +17,21 @@ impl Model {
         self.keys.get(&self.heads, key).map_or(self.absent_version, |entry| entry.version)
     }
 
-    /// Moves the version of all keys that nobody here holds: heads with keys were moved elsewhere, so a decision taken
-    /// on what was there before must be taken again.
+    /// Moves the version of every key without a holder here. Heads with keys were moved elsewhere, so
+    /// decisions taken on the earlier view must be taken again.
     pub fn move_absent_version(&mut self, version: u64) {
         self.absent_version = (self.absent_version + 1).max(version);
     }
 
-    /// In which states all holders of a key are here. Ended ones may be kept elsewhere: then a view of what is here must not
-    /// pass for a view of them.
+    /// The states whose holders of a key are all here. Ended holders may be kept elsewhere: a view of what is
+    /// here must then not pass for a complete one.
     pub(super) fn covered(&self) -> StateSet {
         if self.files_done { StateSet::ALL } else { StateSet::LIVE }
     }
 
-    /// The holders of a key that are here, as a decision at `now` may see them. Not by [`KeyView::of`]: those that another outlives were
-    /// left out as they ended, heads are copied only of holders that are in the view, and a key is known to have too many by all
-    /// that are filed under it, those included whose time is over.
+    /// The holders of a key that are here, as a decision at `now` may see them. It does not use
+    /// [`KeyView::of`]: outlived holders were left out when they ended, only heads in the view are copied, and
+    /// "too many holders" counts all that are filed under the key, expired ones included.
     pub fn key_view(&self, read: &KeyRead, now: Timestamp) -> KeyView {
         let covered = KeyRead { states: self.covered(), all: true, ..*read };
         let Some(entry) = self.keys.get(&self.heads, &read.key) else {
@@ -41,7 +41,7 @@ impl Model {
         let heads =
             entry.places().filter_map(|place| self.heads.at(place)).filter(move |head| !is_over(head));
         if entry.len() > HOLDERS_PER_KEY_MAX && StateSet::LIVE.contains_all(read.states) {
-            // Ended ones, of which there may be many, do not matter to who looks at live ones alone.
+            // Ended holders, possibly many, do not matter to a decision that looks at live ones alone.
             let live: Vec<Head> = heads.clone().filter(|head| head.state.is_live()).cloned().collect();
             if live.len() <= HOLDERS_PER_KEY_MAX {
                 let covered = KeyRead { states: StateSet::LIVE, ..covered };
@@ -54,7 +54,7 @@ impl Model {
         KeyView::new(entry.version, holders, &covered, too_many)
     }
 
-    /// Whether the head of this job is one of its key's holders: an ended one that another outlives is not.
+    /// Whether this job's head is among its key's holders. An ended head that another outlives is not.
     pub fn holds(&self, id: JobId) -> bool {
         self.heads.place(id).is_some_and(|place| self.is_holder(place))
     }
@@ -65,15 +65,15 @@ impl Model {
             .is_some_and(|entry| entry.places().any(|holder| holder == place))
     }
 
-    /// Moves a key's version for a holder that is kept elsewhere.
+    /// Moves a key's version on behalf of a holder that is kept elsewhere.
     pub fn touch_key(&mut self, key: &UniqueKey, version: u64) {
         if !self.keys.touch(&self.heads, key, version) {
             self.absent_version = (self.absent_version + 1).max(version);
         }
     }
 
-    /// Of a key's ended holders, those that the newly ended one outlives say nothing any more; nor does the newly ended
-    /// one when another outlives it.
+    /// Drops from a key's ended holders those that the newly ended one outlives, or the newly ended one itself
+    /// if another outlives it: they no longer affect any decision.
     pub(super) fn leave_out_outlived(&mut self, id: JobId, key: &UniqueKey) {
         let heads = &self.heads;
         let (Some(head), Some(entry)) = (heads.get(id), self.keys.get(heads, key)) else { return };

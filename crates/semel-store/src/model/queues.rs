@@ -30,7 +30,7 @@ impl Queue {
     }
 }
 
-/// The queues, numbered, so that one that is there is found without copying its name.
+/// The queues, numbered, so that looking up an existing one does not copy its name.
 #[derive(Debug, Default)]
 pub(super) struct Queues {
     numbers: BTreeMap<QueueName, usize>,
@@ -54,12 +54,12 @@ impl Queues {
         &mut self.all[number]
     }
 
-    /// Their settings, by name.
+    /// The rows of all queues, by name.
     pub(super) fn rows(&self) -> impl Iterator<Item = &QueueRow> {
         self.iter().map(|queue| &queue.row)
     }
 
-    /// All of them, by name.
+    /// All queues, by name.
     fn iter(&self) -> impl Iterator<Item = &Queue> {
         self.numbers.values().filter_map(|number| self.all.get(*number))
     }
@@ -72,7 +72,7 @@ pub struct QueueTotals {
     pub created: u64,
     /// Jobs whose bodies were deleted after their retention.
     pub purged: u64,
-    /// Finished jobs now stored, by state number; live ones are counted as they are loaded.
+    /// Finished jobs now stored, by state number. Live jobs are counted when they are loaded.
     pub counts: [u64; State::ALL.len()],
 }
 
@@ -91,15 +91,17 @@ impl Model {
         *count = count.saturating_sub(1);
     }
 
-    /// Serves a claim: grants, and what may not be granted. Which jobs are looked at, in which order and how far, is decided here and
-    /// of each [by the core](grant). Stores that serve claims by themselves say it once more in their own languages (`claim.sql` of
-    /// PostgreSQL, `claim.lua` and `dealing.rs` of Redis): their bounds are [the same](crate::bounds), and the differential tests hold
-    /// their answers to these.
+    /// Serves a claim: the granted jobs, and those that may not be granted.
+    ///
+    /// Which jobs are considered, in which order and how far, is decided here, and each job [by the
+    /// core](grant). Stores that serve claims themselves repeat this in their own languages (`claim.sql` of
+    /// PostgreSQL, `claim.lua` and `dealing.rs` of Redis): their bounds are [the same](crate::bounds), and the
+    /// differential tests compare their answers with these.
     pub fn claim(&mut self, claim: &Claim, now: Timestamp) -> (Vec<Head>, Vec<(JobId, Unclaimable)>) {
         let limit = claim.limit as usize;
         let mut granted: Vec<Head> = Vec::new();
         let mut unclaimable = Vec::new();
-        // Those under a limit keep their places, in this queue and before the next: the core may yet grant them.
+        // Jobs under a limit keep their places, in this queue and ahead of the next: the core may yet grant them.
         let mut limited = 0;
         for name in &claim.queues {
             let Some(queue) = self.queues.get(name) else { continue };
@@ -110,8 +112,8 @@ impl Model {
             let first = granted.len();
             for id in queue.ready.first(wanted, wanted + usize::from(CLAIM_LOOKS_EXTRA), &claim.closed) {
                 let Some(head) = self.heads.get(id) else { continue };
-                // Where all there is room for are under limits, those that come next are shown as well: with many full limits
-                // each look would meet only as many of them.
+                // If jobs under limits fill the claim, the jobs after them are shown as well: otherwise, with
+                // many full limits, each look would meet only as many of them.
                 if granted.len() + limited >= limit && (!granted.is_empty() || head.lane.is_none()) {
                     break;
                 }
@@ -132,7 +134,7 @@ impl Model {
 
     pub(super) fn runs_of_key(&self, head: &Head, granted: &[Head]) -> bool {
         let Some(key) = &head.key else { return false };
-        // Only a follow-up asks; an ordinary job is spared the look.
+        // Only a follow-up needs this; an ordinary job is spared the lookup.
         if head.role == semel_core::job::Role::Plain {
             return false;
         }
@@ -160,7 +162,7 @@ impl Model {
         self.queues.iter().map(|queue| &queue.row).filter(|row| is_set(row)).cloned().collect()
     }
 
-    /// The counters of a queue, for a store to keep. Live jobs are not counted in `counts`.
+    /// The counters of a queue, for a store to persist. `counts` leaves out live jobs.
     pub fn totals(&self, name: &QueueName) -> QueueTotals {
         let Some(queue) = self.queues.get(name) else { return QueueTotals::default() };
         let mut counts = queue.counts;
@@ -170,7 +172,7 @@ impl Model {
         QueueTotals { created: queue.created, purged: queue.purged, counts }
     }
 
-    /// Restores a queue as a store kept it.
+    /// Restores a queue from what a store persisted.
     pub fn restore_queue(&mut self, row: QueueRow, totals: QueueTotals) {
         let queue = self.queue_mut(&row.name);
         queue.row = row;

@@ -1,4 +1,4 @@
-//! What is asked of a model by who carries its store over into another.
+//! The parts of a model that are read only to copy its store into another one.
 
 use bytes::Bytes;
 use semel_core::ident::JobId;
@@ -8,7 +8,7 @@ use super::Model;
 use crate::carry::Piece;
 
 impl Model {
-    /// Heads that are kept for their keys alone, by their ids.
+    /// A page of the heads that are kept only for their keys, by id.
     pub fn remembered(&self, after: Option<&Bytes>, limit: usize) -> Piece {
         let all = self.remembered.iter().map(|(id, until)| (*id, *until));
         let mut found: Vec<(JobId, Timestamp)> =
@@ -22,7 +22,7 @@ impl Model {
         Piece { heads: found.into_iter().filter_map(with_head).collect(), next, ..Piece::default() }
     }
 
-    /// Rows that were written, by their names.
+    /// A page of the queue rows that were ever written, by name.
     pub fn rows(&self, after: Option<&Bytes>, limit: usize) -> Piece {
         let rows = self.queues.rows().filter(|row| row.version > 0);
         let mut rows = rows.filter(|row| after.is_none_or(|after| row.name.as_str().as_bytes() > &after[..]));
