@@ -1,5 +1,5 @@
-//! Answers: the superset that the specification, the conformance suites and the SDKs can all read (a wrapper and,
-//! where a client expects it, the same members beside it).
+//! Answers, as a superset that the specification, the conformance suites and the SDKs can all read: a wrapper
+//! object and, where a client expects it, the same members beside it.
 
 use semel_core::enqueue::{Counts, OutcomeKind};
 use semel_core::ident::JobId;
@@ -10,28 +10,28 @@ use semel_core::time::Timestamp;
 use crate::job::JobView;
 use crate::write::{Object, list, object};
 
-/// Room for a job's answer without growing.
+/// Initial capacity that holds most answers about one job.
 const JOB_BYTES: usize = 1_024;
 
 /// How a job came to be the answer to an enqueue request.
 #[derive(Clone, Copy, Debug)]
 pub enum Admitted<'a> {
-    /// It was created.
+    /// The request created it.
     Created,
     /// The same request had created it before.
     Repeated,
-    /// It was created in place of these; none are named when they may not be shown.
+    /// It was created in place of these jobs; `None` if they may not be shown.
     Replaced(Option<&'a [JobId]>),
     /// It was created as a follow-up.
     FollowUp,
-    /// It existed, and took over args and meta.
+    /// It existed, and took over the request's args and meta.
     Amended,
     /// It existed.
     Existing,
 }
 
 impl Admitted<'_> {
-    /// The word an answer says it with.
+    /// The name of this outcome in answers.
     pub const fn name(self) -> &'static str {
         let kind = match self {
             Self::Created => OutcomeKind::Created,
@@ -44,7 +44,7 @@ impl Admitted<'_> {
         kind.name()
     }
 
-    /// Whether the request was absorbed by a job that existed.
+    /// Whether an existing job absorbed the request.
     pub const fn is_deduplicated(self) -> bool {
         matches!(self, Self::Amended | Self::Existing)
     }
@@ -64,7 +64,7 @@ impl Admitted<'_> {
 pub fn enqueued(view: &JobView<'_>, admitted: Admitted<'_>) -> String {
     let mut out = String::with_capacity(JOB_BYTES);
     object(&mut out, |object| {
-        // Which one it is stands beside the wrapper as well, for the clients that look there.
+        // The job's identity also stands beside the wrapper, for clients that look there.
         view.put_identity(object);
         view.write(object.member("job"));
         admitted.put(object);
@@ -72,7 +72,7 @@ pub fn enqueued(view: &JobView<'_>, admitted: Admitted<'_>) -> String {
     out
 }
 
-/// One job in the answer to a batch, at the end of `out`.
+/// Appends one job of the answer to a batch to `out`.
 pub fn enqueued_item(view: &JobView<'_>, admitted: Admitted<'_>, out: &mut String) {
     object(out, |object| {
         view.put(object);
@@ -92,7 +92,7 @@ pub fn put_counts(counts: Counts, object: &mut Object<'_>) {
     });
 }
 
-/// One job: wrapped, and its members beside the wrapper.
+/// The answer about one job: wrapped, and with its members beside the wrapper.
 pub fn job(view: &JobView<'_>) -> String {
     job_and(view, |_| {})
 }
@@ -108,13 +108,13 @@ pub fn job_and(view: &JobView<'_>, more: impl FnOnce(&mut Object<'_>)) -> String
     out
 }
 
-/// An activated job.
+/// The answer about an activated job.
 pub fn activated(view: &JobView<'_>) -> String {
     let mut out = String::with_capacity(JOB_BYTES);
     object(&mut out, |object| {
         crate::write::object(object.member("job"), |object| {
             view.put(object);
-            // While it waits for the lease of the run it replaced, that is the time it will start at.
+            // While it awaits the lease of the run that it replaced, this is its start time.
             object.time(
                 "activated_at",
                 Some(view.head.available_at).filter(|_| view.head.state == State::Available),
@@ -125,7 +125,7 @@ pub fn activated(view: &JobView<'_>) -> String {
     out
 }
 
-/// What a fetch took.
+/// The answer to a fetch.
 pub fn fetched<'a>(views: impl IntoIterator<Item = JobView<'a>>) -> String {
     let mut out = String::with_capacity(JOB_BYTES);
     object(&mut out, |object| {
@@ -176,15 +176,16 @@ fn put_settled(view: &JobView<'_>, object: &mut Object<'_>) {
 /// The answer to a heartbeat.
 #[derive(Debug)]
 pub struct Beat<'a> {
-    /// What the worker is to do.
+    /// What the worker is told to do.
     pub directive: Directive,
     /// The jobs whose leases were extended.
     pub extended: &'a [JobId],
-    /// The jobs that could not be extended and that nobody can have taken: somebody's open transaction holds them, or they cannot be read.
+    /// The jobs that could not be extended but that nobody else can have taken: an open transaction holds
+    /// them, or they cannot be read.
     pub held: &'a [JobId],
-    /// The jobs the worker has lost, and why: it must stop working on them.
+    /// The jobs that the worker has lost, and why. It must stop working on them.
     pub lost: &'a [(JobId, &'static str)],
-    /// The store's time, where it could be had.
+    /// The store's time, if it was available.
     pub now: Option<Timestamp>,
 }
 

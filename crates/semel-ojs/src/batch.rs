@@ -1,4 +1,4 @@
-//! A request with several jobs.
+//! A request about several jobs.
 
 use semel_core::error::Invalid;
 use semel_core::limits::BATCH_JOBS_MAX;
@@ -8,12 +8,12 @@ use serde_json::value::RawValue;
 use crate::enqueue::{Enqueue, Terms};
 use crate::members::Members;
 
-/// The jobs of a batch, as texts.
+/// The jobs of a batch, as JSON texts.
 #[derive(Debug)]
 pub struct Batch<'a>(Vec<&'a RawValue>);
 
 impl<'a> Batch<'a> {
-    /// Reads `{"jobs": [...]}`, which must name 1 to [`BATCH_JOBS_MAX`] jobs.
+    /// Reads `{"jobs": [...]}`, which must have 1 to [`BATCH_JOBS_MAX`] jobs.
     ///
     /// # Errors
     /// What is wrong, where, and what to send instead.
@@ -37,7 +37,7 @@ impl<'a> Batch<'a> {
         Ok(Self(jobs))
     }
 
-    /// How many jobs there are.
+    /// The number of jobs.
     pub fn len(&self) -> usize {
         self.0.len()
     }
@@ -52,9 +52,9 @@ impl<'a> Batch<'a> {
         self.0.iter().map(|raw| raw.get())
     }
 
-    /// Reads each job; a refusal's pointer says which.
+    /// Reads each job. The pointer of a refusal includes the job's index.
     pub fn requests(&self, terms: Terms<'_>) -> impl Iterator<Item = Result<Enqueue, Invalid>> {
-        // One for all of them.
+        // One work budget for all of them.
         let mut work = Work::default();
         self.0.iter().enumerate().map(move |(at, raw)| {
             let read = Enqueue::parse_within(raw.get(), terms, &mut work);

@@ -1,4 +1,4 @@
-//! What is asked to be done to many jobs at once.
+//! Bulk requests: operations on many jobs at once.
 
 use semel_core::error::Invalid;
 use semel_core::ident::{JobId, JobType, QueueName};
@@ -6,30 +6,30 @@ use semel_core::state::{State, StateSet};
 
 use crate::members::{Members, Value};
 
-/// Jobs that one request changes unless it says how many, and at most.
+/// Jobs that one request changes, by default and at most.
 const LIMIT_DEFAULT: i64 = 1_000;
 const LIMIT_MAX: i64 = 10_000;
 
-/// A wish about many jobs.
+/// A bulk request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bulk {
-    /// Whether it is meant: nothing happens without.
+    /// Whether the request is confirmed; nothing is done otherwise.
     pub is_confirmed: bool,
-    /// In these states; empty means all.
+    /// Jobs in these states; empty means all.
     pub states: StateSet,
-    /// In this queue.
+    /// Jobs in this queue.
     pub queue: Option<QueueName>,
-    /// Of this type.
+    /// Jobs of this type.
     pub job_type: Option<JobType>,
-    /// At most so many, newest first.
+    /// At most this many jobs, newest first.
     pub limit: usize,
-    /// Only those before this one, where an earlier answer ended.
+    /// Only jobs before this one, where an earlier answer ended.
     pub before: Option<JobId>,
 }
 
 impl Bulk {
-    /// Reads `{filter: {state, queue, type}, confirm, limit, cursor}`. What a filter says may stand beside the rest instead, as
-    /// OJS's document has it.
+    /// Reads `{filter: {state, queue, type}, confirm, limit, cursor}`. The filter's members may also stand
+    /// beside the rest, as in OJS's document.
     ///
     /// # Errors
     /// What is wrong, where, and what to send instead.
@@ -64,12 +64,12 @@ impl Bulk {
         Ok(bulk)
     }
 
-    /// Takes over what a filter says.
+    /// Narrows the selection to what a filter's members say.
     fn narrow<'m>(&mut self, said: impl Iterator<Item = (&'m str, Value<'m>)>) -> Result<(), Invalid> {
         let mut has_states = false;
         for (name, value) in said.filter(|(_, value)| !value.is_null()) {
             match name {
-                // Two lists, or one of none, must not mean more than either says.
+                // Two lists, or an empty one, must not select more than either says.
                 "state" | "states" if has_states => {
                     return Err(value.refuse("is said twice, as state and as states; send one of them"));
                 }
@@ -83,7 +83,7 @@ impl Bulk {
                 }
                 "queue" => self.queue = Some(QueueName::parse(&value.string()?, &value.pointer())?),
                 "type" => self.job_type = Some(JobType::parse(&value.string()?, &value.pointer())?),
-                // As with `only`.
+                // As in `only`: a member that is not understood must not select more.
                 _ => return Err(value.refuse("is not a member of a filter; use state, queue and type")),
             }
         }
@@ -91,7 +91,7 @@ impl Bulk {
     }
 }
 
-/// What is not understood must not let more through.
+/// Refuses unknown members: one that was meant as a filter, if ignored, would select more jobs.
 fn only(members: &Members<'_>, known: &[&str]) -> Result<(), Invalid> {
     members.besides("", known).map_or(Ok(()), |value| {
         let known = known.join(", ");
@@ -105,7 +105,7 @@ fn cursor(members: &Members<'_>) -> Result<Option<JobId>, Invalid> {
     id.map(Some).map_err(|_| value.refuse("is not a cursor that an answer gave"))
 }
 
-/// One state, or a list of them.
+/// Reads one state, or a list of them.
 ///
 /// # Errors
 /// What is wrong, where, and what to send instead.
@@ -122,18 +122,18 @@ pub(crate) fn states(value: Value<'_>) -> Result<StateSet, Invalid> {
     Ok(states)
 }
 
-/// Which jobs of a queue a purge is to end.
+/// The jobs of a queue that a purge cancels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Purge {
-    /// Whether it is said that it is meant, which not every endpoint asks for.
+    /// Whether the request is confirmed, which not every endpoint requires.
     pub is_confirmed: bool,
-    /// In these states.
+    /// Jobs in these states.
     pub states: StateSet,
-    /// Only those before this one, where an earlier answer ended.
+    /// Only jobs before this one, where an earlier answer ended.
     pub before: Option<JobId>,
 }
 
-/// Reads `{states, cursor, confirm}`: each state is one in which jobs wait; the available ones unless said.
+/// Reads `{states, cursor, confirm}`. Each state must be one in which jobs wait; the default is the available jobs.
 ///
 /// # Errors
 /// What is wrong, where, and what to send instead.

@@ -1,4 +1,4 @@
-//! Crons on the wire: registrations in the spellings of the specification, the suites and the SDKs, and what is shown.
+//! Crons on the wire: registrations in the spellings of the specification, the suites and the SDKs, and answers.
 
 use std::borrow::Cow;
 
@@ -16,27 +16,27 @@ use crate::near::refuse_slip;
 use crate::write::{Object, list, object, put_string};
 use crate::{offered, sensitive};
 
-/// Longest description, in bytes.
+/// The longest description, in bytes.
 const DESCRIPTION_BYTES_MAX: usize = 1_024;
 
-/// What is said of a cron itself. What is said of its job beside it is looked at with the job.
+/// Members about the cron itself. Members about its job that stand beside them are checked with the job.
 const MEMBERS: [&str; 8] =
     ["name", "expression", "cron", "timezone", "overlap_policy", "enabled", "description", "job_template"];
 
-/// A registration that was understood.
+/// A parsed registration.
 #[derive(Debug)]
 pub struct Register {
     /// The cron's name.
     pub name: CronName,
-    /// What it is to be.
+    /// The cron to register.
     pub registration: Registration,
-    /// Whether its schedule was sent as `cron`.
+    /// Whether the schedule was sent as `cron`.
     pub says_cron: bool,
 }
 
 impl Register {
-    /// Reads a registration: `expression` or `cron`; `job_template`, or `type`, `args`, `options` and `meta` beside the
-    /// rest. One that says nothing of `enabled` leaves a cron that is there as it is.
+    /// Reads a registration: `expression` or `cron`; `job_template`, or `type`, `args`, `options` and `meta`
+    /// beside the rest. Without `enabled`, an existing cron stays enabled or disabled as it is.
     ///
     /// # Errors
     /// What is wrong, where, and what to send instead.
@@ -66,7 +66,7 @@ impl Register {
                 refuse_beside(&members, &template)?;
                 (job_text(&template, |name| name != "id"), "/job_template")
             }
-            // Who calls the schedule `cron` sends the job's members beside it.
+            // Clients that call the schedule `cron` send the job's members beside it.
             None if !says_cron && !members.iter("").any(|(name, _)| is_of_job(name)) => {
                 return Err(Invalid::request(
                     "/job_template",
@@ -99,7 +99,7 @@ impl Register {
     }
 }
 
-/// Refuses what a cron is shown with in place of a sensitive value: sent back, it would be every job's.
+/// Refuses the placeholder that a cron is shown with in place of a sensitive value: sent back, it would be every job's value.
 fn refuse_hidden(offer: &Offer) -> Result<(), Invalid> {
     match Body::decode(&offer.body)
         .ok()
@@ -122,7 +122,7 @@ fn refuse_hidden(offer: &Offer) -> Result<(), Invalid> {
 /// What is wrong, where, and what to send instead.
 pub fn change(text: &str, before: &Cron) -> Result<Change, Invalid> {
     let members = Members::request(text, r#"{"enabled": false}"#)?;
-    // Answered with success, it would be taken for done.
+    // Ignored but answered with success, it would be taken as done.
     if let Some(value) = members.besides("", &["enabled", "expression", "cron", "timezone", "overlap_policy"])
     {
         return Err(value.refuse(
@@ -148,7 +148,7 @@ pub fn change(text: &str, before: &Cron) -> Result<Change, Invalid> {
     })
 }
 
-/// The schedule's expression, under either of its names. An object called `cron` is what answers wrap a cron in.
+/// The schedule's expression, under either of its names. An object called `cron` is the wrapper from answers.
 fn expression_of<'m>(members: &'m Members<'_>) -> Result<Option<Value<'m>>, Invalid> {
     let other = members.get("", "cron");
     let Some(expression) = members.get("", "expression") else { return Ok(other) };
@@ -161,7 +161,7 @@ fn expression_of<'m>(members: &'m Members<'_>) -> Result<Option<Value<'m>>, Inva
     }
 }
 
-/// What is wrong with a schedule, where it was sent.
+/// Moves the error about a schedule to the member that was sent.
 fn as_called(mut refused: Invalid, sent: Option<Value<'_>>) -> Invalid {
     if let Some(sent) = sent
         && refused.pointer == "/expression"
@@ -171,8 +171,8 @@ fn as_called(mut refused: Invalid, sent: Option<Value<'_>>) -> Invalid {
     refused
 }
 
-/// Refuses what is said of the job beside its template: no job would have it. What the template says as well, as answers have it, is
-/// no contradiction.
+/// Refuses job members beside a template, because no job would have them. A member that repeats the
+/// template's, as in answers, is accepted.
 fn refuse_beside(members: &Members<'_>, template: &Members<'_>) -> Result<(), Invalid> {
     for (name, value) in members.iter("").filter(|(name, _)| is_of_job(name)) {
         let is_said = match template.get("/job_template", name) {
@@ -209,7 +209,7 @@ fn read_schedule(
 
 fn read_overlap(value: Value<'_>) -> Result<Overlap, Invalid> {
     let name = value.string()?;
-    // Its OpenAPI document's word.
+    // OJS's OpenAPI document uses this name.
     let name = if name == "cancel" { Overlap::CancelPrevious.name() } else { &*name };
     Overlap::from_name(name).ok_or_else(|| {
         let known = Overlap::ALL.map(Overlap::name).join(", ");
@@ -217,12 +217,12 @@ fn read_overlap(value: Value<'_>) -> Result<Overlap, Invalid> {
     })
 }
 
-/// Whether a member of a registration that has no template of its own is the job's.
+/// Whether a member belongs to the job, in a registration without a template.
 fn is_of_job(name: &str) -> bool {
     matches!(name, "type" | "args" | "options" | "meta" | "version" | "unique_key") || is_attribute(name)
 }
 
-/// The members that make the job, as the text of an enqueue request. Its id is each tick's own.
+/// The members that make the job, as the text of an enqueue request. Without an id, because each tick makes its own.
 fn job_text(members: &Members<'_>, is_of_job: impl Fn(&str) -> bool) -> String {
     let mut text = String::new();
     object(&mut text, |object| {
@@ -247,7 +247,7 @@ pub fn put(name: &CronName, cron: &Cron, object: &mut Object<'_>) {
     put_job(cron, object);
 }
 
-/// When it ticks and how often it has: nothing of jobs.
+/// Writes the schedule, the next tick and the count of ticks: nothing about jobs.
 fn put_schedule(name: &CronName, cron: &Cron, object: &mut Object<'_>) {
     let time = |micros: i64| Timestamp::from_micros(micros);
     object.plain("name", name);
@@ -267,7 +267,7 @@ fn put_schedule(name: &CronName, cron: &Cron, object: &mut Object<'_>) {
     object.time("updated_at", time(cron.updated_at));
 }
 
-/// The job of its ticks, both in a wrapper and beside it.
+/// Writes the job of its ticks, both in a wrapper and beside it.
 fn put_job(cron: &Cron, object: &mut Object<'_>) {
     let Ok(offer) = cron.offer() else { return };
     let Ok(body) = Body::decode(&offer.body) else { return };
@@ -281,31 +281,31 @@ fn put_job(cron: &Cron, object: &mut Object<'_>) {
     };
     crate::write::object(object.member("job_template"), |object| {
         put_members(object);
-        // Beside the cron's own members they would be taken for its.
+        // Beside the cron's own members these would be taken for the cron's.
         offered::put_own(&body, object);
     });
     put_members(object);
 }
 
-/// As [`put`], with the schedule under both its names.
+/// As [`put`], with the schedule under both of its names.
 fn put_both(name: &CronName, cron: &Cron, object: &mut Object<'_>) {
     object.text("cron", &cron.expression);
     put(name, cron, object);
 }
 
-/// One cron: wrapped under both names, and its members beside the wrappers.
+/// The answer about one cron: wrapped under both names, and with its members beside the wrappers.
 pub fn answer(name: &CronName, cron: &Cron) -> String {
     let mut out = String::with_capacity(2_048);
     object(&mut out, |outer| {
         object(outer.member("cron"), |object| put(name, cron, object));
         object(outer.member("cron_job"), |object| put_both(name, cron, object));
-        // Its own `cron` would be taken for the wrapper.
+        // With its `cron` member here, the schedule would be taken for the wrapper.
         put(name, cron, outer);
     });
     out
 }
 
-/// The same for a client that calls the schedule `cron` and looks for it there: the wrapper's other name is `cron_job` alone.
+/// The answer for a client that calls the schedule `cron` and looks for it there: the only wrapper is `cron_job`.
 pub fn answer_by_cron(name: &CronName, cron: &Cron) -> String {
     let mut out = String::with_capacity(2_048);
     object(&mut out, |outer| {
@@ -315,7 +315,7 @@ pub fn answer_by_cron(name: &CronName, cron: &Cron) -> String {
     out
 }
 
-/// One cron for who may act on it and not read of jobs: its schedule.
+/// The answer for a caller who may act on the cron but not read jobs: its schedule only.
 pub fn answer_curt(name: &CronName, cron: &Cron) -> String {
     let mut out = String::with_capacity(1_024);
     object(&mut out, |outer| {
@@ -327,7 +327,7 @@ pub fn answer_curt(name: &CronName, cron: &Cron) -> String {
     out
 }
 
-/// A tick asked for by hand, for who may not read of jobs: what came of it, and no job.
+/// The answer to a manual tick for a caller who may not read jobs: its result, and no job.
 pub fn triggered_curt(name: &CronName, cron: &Cron, tick: &Tick) -> String {
     let mut out = String::with_capacity(512);
     object(&mut out, |outer| {
@@ -337,7 +337,7 @@ pub fn triggered_curt(name: &CronName, cron: &Cron, tick: &Tick) -> String {
     out
 }
 
-/// A tick asked for by hand.
+/// The answer to a manual tick.
 pub fn triggered(name: &CronName, cron: &Cron, tick: &Tick) -> String {
     let mut out = String::with_capacity(1_024);
     object(&mut out, |outer| {
@@ -347,9 +347,9 @@ pub fn triggered(name: &CronName, cron: &Cron, tick: &Tick) -> String {
     out
 }
 
-/// The members of a page that list its crons, each for the clients that look there.
+/// The members under which a page lists its crons, because clients look in different places.
 const LISTS: [&str; 3] = ["crons", "cron_jobs", "items"];
-/// How often a page tells each of its crons.
+/// How many times a page contains each of its crons.
 pub const TIMES_LISTED: usize = LISTS.len();
 
 /// One cron of a page.
@@ -359,8 +359,8 @@ pub fn listed(name: &CronName, cron: &Cron) -> String {
     out
 }
 
-/// A page of crons, each as it is [`listed`]. How many there are is told of the first page alone: the others do not say how many
-/// came before.
+/// A page of crons, each as [`listed`] writes it. Only the first page has the total, because later pages do
+/// not know how many came before.
 pub fn answer_list(crons: &[String], next: Option<&str>, is_first: bool) -> String {
     let bytes: usize = crons.iter().map(String::len).sum();
     let mut out = String::with_capacity(TIMES_LISTED * bytes + 1_024);
@@ -384,7 +384,7 @@ pub fn answer_list(crons: &[String], next: Option<&str>, is_first: bool) -> Stri
     out
 }
 
-/// A cron's last ticks, the newest first.
+/// The answer about a cron's last ticks, newest first.
 pub fn history(name: &CronName, cron: &Cron) -> String {
     let mut out = String::with_capacity(200 * (cron.history.len() + 1));
     object(&mut out, |outer| {

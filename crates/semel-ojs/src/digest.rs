@@ -1,4 +1,4 @@
-//! The digest of a request under the caller's own id: tells a repetition from another request (SEMANTICS 4).
+//! Digest of a request under the caller's own id: tells a repetition from a different request (SEMANTICS 4).
 
 use semel_core::canon::{Json, digest};
 use semel_core::error::Invalid;
@@ -10,9 +10,9 @@ use crate::enqueue::is_system;
 use crate::members::Members;
 use crate::unique::DUPLICATES;
 
-/// SHA-256 over the members of the request as they were sent, whatever their order and spacing: relative times are
-/// not resolved, integers count by their digits. Left out are null members, what only servers set, in the meta of a
-/// tenant's jobs too, and trace names.
+/// SHA-256 over the members of the request as they were sent, regardless of order and spacing: relative times
+/// are not resolved, integers count by their digits. Excluded are null members, members that only servers set
+/// (also in the meta of a tenant's jobs), and trace context.
 pub(crate) fn request(members: &Members<'_>, tenant: &str) -> Result<[u8; 32], Invalid> {
     let mut parts = Vec::new();
     for (name, value) in members.iter("") {
@@ -46,7 +46,7 @@ pub(crate) fn request(members: &Members<'_>, tenant: &str) -> Result<[u8; 32], I
     parts.sort_unstable();
     let mut hasher = Sha256::new();
     for (name, digest) in parts {
-        // The length keeps names apart from what follows them.
+        // The length separates each name from what follows it.
         hasher.update((name.len() as u64).to_le_bytes());
         hasher.update(name);
         hasher.update(digest);
@@ -54,8 +54,8 @@ pub(crate) fn request(members: &Members<'_>, tenant: &str) -> Result<[u8; 32], I
     Ok(hasher.finalize().into())
 }
 
-/// What a member beside `options` is called here. One that is spelt like the place of a member of `options` is no member of it,
-/// so no such name is left as it is; all others are, for their digests are stored.
+/// The name under which a member beside `options` is hashed. A name spelt like the path of a member of `options`
+/// is escaped, so that the two cannot collide; all others stay unchanged, because their digests are stored.
 fn own_name(name: &str) -> String {
     match name.strip_prefix("options") {
         Some(rest) if rest.trim_start_matches('~').starts_with('/') => format!("options~{rest}"),
@@ -63,12 +63,12 @@ fn own_name(name: &str) -> String {
     }
 }
 
-/// Takes out of a meta what the server says in it. Whether it was all there is: the request that was answered had no meta then.
+/// Removes the server's own members from meta. Returns whether nothing else was there: the answered request then had no meta.
 fn is_servers(meta: &mut Json<'_>, tenant: &str) -> bool {
     take_own(meta, tenant) && matches!(meta, Json::Object(members) if members.is_empty())
 }
 
-/// The value without what only a server says inside of it.
+/// The value without the members inside it that only a server sets.
 fn asked<'a>(name: &str, mut tree: Json<'a>) -> Json<'a> {
     if name == "unique"
         && let Json::Object(members) = &mut tree

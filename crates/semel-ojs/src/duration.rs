@@ -1,4 +1,4 @@
-//! Durations and points in time in every spelling that clients send.
+//! Durations and points in time, in every spelling that clients send.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,11 +11,11 @@ use semel_core::unique::Period;
 
 use crate::members::Value;
 
-/// The longest, in either spelling: a time so long from now can still be shown as it is stored.
+/// The longest duration, in either spelling: a time this far from now can still be shown as it is stored.
 const LENGTH_MAX: Duration = Duration::from_secs(PERIOD_DAYS_MAX.unsigned_abs() * 24 * 3600);
 
-/// A length of time: ISO 8601 (`PT1M30S`; days are 24 hours, calendar months have no fixed length and are refused) or
-/// as Go writes it (`1m30s`, `250ms`).
+/// Reads a duration: ISO 8601 (`PT1M30S`; days are 24 hours; calendar months have no fixed length and are
+/// refused) or Go's notation (`1m30s`, `250ms`).
 ///
 /// # Errors
 /// `invalid_request` at `pointer` for any other text, and for more than [`PERIOD_DAYS_MAX`] days.
@@ -42,16 +42,16 @@ pub fn parse(text: &str, pointer: &str) -> Result<Duration, Invalid> {
     Ok(Duration::from_micros(period.micros()))
 }
 
-/// The same in whole milliseconds, rounded up: what was asked for is never cut short to nothing.
+/// A duration in whole milliseconds, rounded up, so that a short one never becomes zero.
 pub(crate) fn millis(length: Duration) -> u64 {
     u64::try_from(length.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
-/// A member `visibility_timeout`, a duration, in milliseconds. `millis` is what `visibility_timeout_ms` beside it says, 0 where that
-/// says nothing.
+/// Reads the member `visibility_timeout`, a duration, in milliseconds. `millis` is the value of
+/// `visibility_timeout_ms` beside it, 0 if not given.
 pub(crate) fn visibility(value: Value<'_>, millis: u32) -> Result<u32, Invalid> {
     let length = parse(&value.string()?, &value.pointer())?;
-    // Less than a millisecond is no default.
+    // Less than a millisecond is not 0, which would mean the default.
     let own = u32::try_from(self::millis(length)).ok();
     let own = own.filter(|own| u64::from(*own) <= TIMEOUT_MS_MAX);
     let own = own.ok_or_else(|| {
@@ -63,7 +63,7 @@ pub(crate) fn visibility(value: Value<'_>, millis: u32) -> Result<u32, Invalid> 
     Ok(millis.max(own))
 }
 
-/// A well-formed ISO 8601 duration of nothing.
+/// Whether the text is a well-formed ISO 8601 duration of zero.
 fn is_zero(text: &str) -> bool {
     let has_digits = text.bytes().any(|byte| byte == b'0');
     has_digits
@@ -71,7 +71,7 @@ fn is_zero(text: &str) -> bool {
         && Period::parse(&text.replace('0', "1"), "").is_ok()
 }
 
-/// Reads a duration as Go writes it: numbers, each with its unit.
+/// Reads a duration in Go's notation: numbers, each with its unit.
 pub(crate) fn go(text: &str) -> Option<Duration> {
     let mut rest = text.trim();
     if rest.is_empty() {
@@ -93,19 +93,19 @@ pub(crate) fn go(text: &str) -> Option<Duration> {
             "d" => 86_400.0,
             _ => return None,
         };
-        // "." alone is the only text of digits and dots that starts a number and is none, besides two dots.
+        // Of texts of digits and dots only "." and those with two dots do not parse as numbers.
         seconds += digits.parse::<f64>().ok()? * scale;
         rest = next;
     }
     Duration::try_from_secs_f64(seconds).ok()
 }
 
-/// A point in time: RFC 3339 with a zone, or a duration from the admission, with `+` before it unless it begins with `P`.
+/// Reads a point in time: RFC 3339 with a zone, or a duration from the admission, prefixed with `+` unless it begins with `P`.
 ///
 /// # Errors
 /// `invalid_request` at `pointer` for any other text.
 pub fn when(text: &str, pointer: &str) -> Result<When, Invalid> {
-    // No timestamp begins with a P: there the sign may be left out.
+    // No timestamp begins with a P, so the sign may be left out there.
     match text.strip_prefix('+').or_else(|| text.starts_with('P').then_some(text)) {
         Some(after) => parse(after, pointer).map(When::In),
         None => match Timestamp::parse(text, pointer) {
@@ -119,7 +119,7 @@ pub fn when(text: &str, pointer: &str) -> Result<When, Invalid> {
     }
 }
 
-/// A duration in ISO 8601, in seconds or whole minutes and hours, to the microsecond, which is what a store counts by.
+/// A duration in ISO 8601, in seconds or whole minutes and hours, to the microsecond, which is the store's resolution.
 pub(crate) struct Iso(pub(crate) Duration);
 
 impl fmt::Display for Iso {

@@ -1,4 +1,4 @@
-//! An enqueue request: from its text to an [`Offer`] in one pass, with a place and a remedy for everything refused.
+//! An enqueue request: from its text to an [`Offer`] in one pass. Every refusal names the place and a remedy.
 
 mod attributes;
 mod parts;
@@ -28,17 +28,17 @@ use crate::near::{meant, refuse_slip};
 use crate::template::{Template, Templates};
 use crate::{digest as request_digest, duration, limit, retry, sensitive, unique};
 
-/// How an enqueue request of that tenant may be sent again under this key. `text` is the request as it was sent; whether it
-/// can be understood does not matter.
+/// The idempotency record of an enqueue request of this tenant under this key. `text` is the request as it
+/// was sent; it need not be a valid one.
 ///
 /// # Errors
-/// When it is not an object, or what is in it cannot be told apart.
+/// When the text is not an object, or its contents are ambiguous.
 pub fn once(text: &str, key: UniqueKey, tenant: &str) -> Result<Once, Invalid> {
     Ok(Once { key, digest: request_digest::request(&Members::read(text, "")?, tenant)? })
 }
 
-/// What only a server says of a job, and what answers wrap it in: nothing of it is kept, for it would stand in answers beside
-/// the server's own word. A client that sends back an envelope it got is not refused for it.
+/// Members that only a server sets about a job, and the wrappers of answers. They are dropped, because in
+/// answers they would stand beside the server's own. A client may send back an envelope that it got.
 const SYSTEM: [&str; 32] = [
     "job",
     "specversion",
@@ -74,29 +74,29 @@ const SYSTEM: [&str; 32] = [
     "replaced",
 ];
 
-/// Whether only a server sets this attribute.
+/// Whether only a server sets this member.
 pub(crate) fn is_system(name: &str) -> bool {
     SYSTEM.contains(&name)
 }
 
-/// Refuses the name of no member of a job that is nearly that of one.
+/// Refuses a name that is no member of a job but nearly one.
 pub(crate) fn refuse_slip_of_job(name: &str, value: Value<'_>) -> Result<(), Invalid> {
     refuse_slip(name, value, &["options", "unique_key", "version"])?;
     refuse_slip(name, value, &Attribute::NAMES)
 }
 
-/// What is said of jobs alone, where a name is nearly that: an attribute, or the key that is a policy in short.
+/// The job member that the name is nearly spelt as: an attribute, or `unique_key`, the short form of a policy.
 pub(crate) fn meant_of_job(name: &str, value: Value<'_>) -> Option<&'static str> {
     meant(name, value, &Attribute::NAMES).or_else(|| meant(name, value, &["unique_key"]))
 }
 
-/// Whether this attribute may stand in `options` or at the top.
+/// Whether this is an attribute, which may stand in `options` or at the top.
 pub(crate) fn is_attribute(name: &str) -> bool {
     Attribute::from_name(name).is_some()
 }
 
-/// Whether two members of `options` speak of one thing, so that whoever says one of them has said the other too. `unique_key` is a
-/// policy in short.
+/// Whether two members of `options` concern the same thing, so that setting one of them sets the other too.
+/// `unique_key` is the short form of a policy.
 pub(crate) fn is_alike(one: &str, other: &str) -> bool {
     let attribute = |name: &str| Attribute::from_name(if name == "unique_key" { "unique" } else { name });
     match (attribute(one), attribute(other)) {
@@ -105,16 +105,16 @@ pub(crate) fn is_alike(one: &str, other: &str) -> bool {
     }
 }
 
-/// An enqueue request that was understood.
+/// A parsed enqueue request.
 #[derive(Clone, Debug)]
 pub struct Enqueue {
-    /// What is offered to the engine.
+    /// The offer for the engine.
     pub offer: Offer,
-    /// What the offer's encoded body says, for the answer.
+    /// The body that the offer contains in encoded form, for the answer.
     pub body: Body,
-    /// The `version` the request carries: which version of the job's template it was made for.
+    /// The request's `version`: the version of the job's template that it was made for.
     version: Option<String>,
-    /// Whether the body's meta has what the server says of each of the tenant's jobs, which is in no key.
+    /// Whether the meta contains the member that the server adds to each of the tenant's jobs, and that no key includes.
     says_tenant: bool,
 }
 
@@ -127,13 +127,13 @@ impl Enqueue {
         Self::parse_within(text, terms, &mut Work::default())
     }
 
-    /// As [`parse`](Self::parse), of one of several jobs in a request, which share its work.
+    /// As [`parse`](Self::parse), for one of several jobs in a request, which share the work budget.
     pub(crate) fn parse_within(text: &str, terms: Terms<'_>, work: &mut Work) -> Result<Self, Invalid> {
         terms.check_size(text)?;
         Ok(Self::read(text, terms, Identified::ByRequest, work)?)
     }
 
-    /// As [`parse`](Self::parse), of a job that nobody is going to create: it may be a task's.
+    /// As [`parse`](Self::parse), for a job that is not going to be created: it may be a task's.
     ///
     /// # Errors
     /// As [`parse`](Self::parse).
@@ -141,7 +141,7 @@ impl Enqueue {
         Ok(Self::read(text, terms, Identified::ToExplain, &mut Work::default())?)
     }
 
-    /// As [`parse`](Self::parse), of a job whose request is in another form, which may name a key of its own.
+    /// As [`parse`](Self::parse), for a job whose request has another form, which may name a key of its own.
     pub(crate) fn read(
         text: &str,
         terms: Terms<'_>,
@@ -168,7 +168,7 @@ impl Enqueue {
         };
         let payload = Payload::read(&parts)?;
         let mut meta = payload.meta()?;
-        // Of what the key is made of alone: it is kept as it was sent, and shown with the server's word in its place.
+        // Affects the key only: the meta is stored as it was sent, and shown with the server's value in its place.
         let says_tenant = take_own(&mut meta, terms.tenant);
         if let Some(template) = template {
             template.check(&payload.args, &payload.sensitive, work)?;
@@ -222,8 +222,8 @@ impl Enqueue {
         Ok(Self { offer, body, version, says_tenant })
     }
 
-    /// The exact text whose digest is the job's unique key, but for values marked sensitive, which are hidden in it;
-    /// none without a policy.
+    /// The exact text whose digest is the job's unique key, except that values marked sensitive are hidden in
+    /// it; `None` without a policy.
     ///
     /// # Errors
     /// None that [`parse`](Self::parse) has not found already.
@@ -232,7 +232,7 @@ impl Enqueue {
         let args = sensitive::hidden_args_by_name(&self.body, policy);
         let hidden = sensitive::hidden_meta(&self.body);
         let mut meta = Json::parse(hidden.as_deref().unwrap_or(&self.body.meta), "/meta")?;
-        // By its name: where it is marked sensitive its value is not seen here, and it is in no key all the same.
+        // Removed by name: if marked sensitive its value is hidden here, and it is in no key anyway.
         if self.says_tenant
             && let Json::Object(members) = &mut meta
         {
@@ -249,7 +249,7 @@ impl Enqueue {
             .map(Some)
     }
 
-    /// The same request, which its caller, of that tenant, may send again under this key. `text` is the request as it was sent.
+    /// Makes the request repeatable under this key for a caller of this tenant. `text` is the request as it was sent.
     ///
     /// # Errors
     /// None that [`parse`](Self::parse) has not found already.
@@ -269,14 +269,14 @@ impl Enqueue {
     }
 }
 
-/// Why a request was not understood.
+/// Why a request could not be read.
 #[derive(Debug)]
 pub(crate) enum Unread {
     /// What is wrong, and where.
     Invalid(Invalid),
-    /// What holds is made of a key, and there is none where one may stand.
+    /// The policy in force needs a key, and the request has none where it may stand.
     MissingKey {
-        /// What holds.
+        /// Which policy needs it.
         missing: MissingKey,
         /// Where the key would stand.
         pointer: String,
@@ -298,22 +298,22 @@ impl From<Unread> for Invalid {
     }
 }
 
-/// On which terms requests are read.
+/// Terms on which requests are read.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms<'t> {
-    /// What the caller may see of other people's jobs.
+    /// What the caller may see of jobs that others enqueued.
     pub sight: Sight<'t>,
-    /// What holds for jobs of some types.
+    /// Templates: defaults and rules for jobs of some types.
     pub templates: Option<&'t Templates>,
-    /// The tenant whose requests they are; empty for the default one.
+    /// The requests' tenant; empty for the default one.
     pub tenant: &'t str,
-    /// As many bytes as one job may have, also where a request brings several: whatever bounds its tags and its own members when it
-    /// is sent alone holds for it there, too.
+    /// The largest size of one job, in bytes. It also applies to each job of a request that brings several,
+    /// so the bounds that a single request puts on tags and unknown members hold there, too.
     pub job_bytes_max: usize,
 }
 
 impl Terms<'_> {
-    /// Of a caller who sees everything, for a job of the default tenant that is as large as its parts may be.
+    /// For a caller who sees everything, and a job of the default tenant whose size only the bounds of its parts limit.
     pub const fn trusted() -> Self {
         Self { sight: Sight::everything(), templates: None, tenant: "", job_bytes_max: usize::MAX }
     }
@@ -330,14 +330,14 @@ impl Terms<'_> {
     }
 }
 
-/// What else may say who a job is.
+/// What else may determine a job's identity.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Identified<'k> {
-    /// The request itself and nothing else.
+    /// Only the request itself.
     ByRequest,
-    /// The same, of a request that creates nothing: it may be about a task.
+    /// Only the request itself, but it creates nothing: it may be about a task.
     ToExplain,
-    /// A task, by its key, if it has one.
+    /// A task, identified by its key if it has one.
     AsTask(Option<&'k str>),
 }
 
@@ -355,7 +355,7 @@ fn read_id(value: Value<'_>) -> Result<JobId, Invalid> {
     })
 }
 
-/// The template of the job's type, in the version that is asked for.
+/// The template of the job's type, in the requested version.
 fn find_template<'t>(
     terms: Terms<'t>,
     job_type: &JobType,
@@ -375,7 +375,7 @@ fn find_template<'t>(
     }
 }
 
-/// Which jobs this one is the same as, by the policy that holds for it.
+/// Computes the job's identity under the policy in force.
 fn identify(
     policy: Arc<UniquePolicy>,
     input: &KeyInput<'_>,
@@ -383,7 +383,7 @@ fn identify(
     payload: &Payload<'_>,
 ) -> Result<Identity, Invalid> {
     let key = policy.key(input).map_err(|refused| {
-        // A name that the policy says itself is no secret.
+        // Names that the policy itself lists are no secret.
         let is_named = policy.args_keys().iter().any(|name| refused.pointer == below("/args/0", name));
         let refused = if is_named { refused } else { payload.told(refused) };
         match parts.get(Attribute::Unique) {
@@ -416,7 +416,7 @@ fn read_tags(value: Value<'_>) -> Result<Vec<String>, Invalid> {
     Ok(tags)
 }
 
-/// A version is a text or a number, by its digits. Any other value is the caller's own affair.
+/// A version is a string, or a number taken by its digits. A value of any other type is the caller's own.
 fn read_version(value: Value<'_>) -> Result<Option<String>, Invalid> {
     if value.is_string() {
         value.string().map(|text| Some(text.into_owned()))

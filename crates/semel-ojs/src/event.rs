@@ -1,14 +1,14 @@
-//! The log as OJS shows it.
+//! The event log in OJS's form.
 
 use semel_core::event::{Event, EventKind, Skip};
 use semel_core::time::Timestamp;
 
 use crate::write::{Object, object};
 
-/// Where events come from, as a URI (OJS events).
+/// The `source` of events, as a URI (OJS events).
 const SOURCE: &str = "ojs://semel";
 
-/// Every type an event can have on the wire.
+/// Every event type that this server sends.
 pub fn names() -> impl Iterator<Item = &'static str> {
     let mut seen = Vec::new();
     EventKind::ALL.into_iter().map(name).filter(move |name| {
@@ -18,7 +18,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     })
 }
 
-/// Types of OJS's catalogue that this server never tells. Whoever asks for one gets none, and no error.
+/// Types of OJS's catalogue that this server never sends. Asking for one is no error, and yields no events.
 const NEVER_TOLD: [&str; 8] = [
     "job.heartbeat",
     "job.progress",
@@ -30,17 +30,17 @@ const NEVER_TOLD: [&str; 8] = [
     "worker.heartbeat",
 ];
 
-/// Every type of OJS's catalogue and of ours.
+/// Every type of OJS's catalogue and of this server.
 pub fn all() -> impl Iterator<Item = &'static str> {
     names().chain(NEVER_TOLD)
 }
 
-/// Whether a type is one of OJS's catalogue or of ours.
+/// Whether a type is in OJS's catalogue or this server's own.
 pub fn is_known(name: &str) -> bool {
     all().any(|known| known == name)
 }
 
-/// An event's id on the wire: its place in the log.
+/// An event's id on the wire: its position in the log.
 pub fn id(cursor: u64) -> impl std::fmt::Display {
     struct Id(u64);
     impl std::fmt::Display for Id {
@@ -51,10 +51,10 @@ pub fn id(cursor: u64) -> impl std::fmt::Display {
     Id(cursor)
 }
 
-/// The cursor that an id, or a cursor as it was answered, stands for.
+/// Parses an event's id, or a cursor from an answer, into a log position.
 pub fn cursor(text: &str) -> Option<u64> {
     let digits = text.strip_prefix(PREFIX).unwrap_or(text);
-    // What `parse` takes besides digits is no cursor.
+    // `parse` accepts more than digits, such as a sign, which no cursor has.
     digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok()).flatten()
 }
 
@@ -72,12 +72,12 @@ pub const fn name(kind: EventKind) -> &'static str {
         EventKind::Retrying => "job.retrying",
         EventKind::Discarded => "job.discarded",
         EventKind::Expired => "job.expired",
-        // To who waits for the old job a replacement is a cancellation; `reason` tells them apart.
+        // For a client that waits for the old job a replacement is a cancellation; `reason` tells them apart.
         EventKind::Cancelled | EventKind::Replaced => "job.cancelled",
         EventKind::Requeued => "job.requeued",
         EventKind::Amended => "job.amended",
         EventKind::KeyReleased => "job.key_released",
-        // `reason` says what the duplicates were told.
+        // `reason` says how the duplicates were answered.
         EventKind::Deduplicated | EventKind::DuplicateRejected | EventKind::PayloadMismatched => {
             "job.deduplicated"
         }
@@ -91,7 +91,7 @@ pub const fn name(kind: EventKind) -> &'static str {
     }
 }
 
-/// Why a tick admitted no job, by the amount of its event.
+/// Why a tick admitted no job, from the amount in its event.
 fn skip_name(amount: u32) -> &'static str {
     match Skip::ALL.into_iter().find(|skip| *skip as u32 == amount) {
         Some(Skip::Overlap) => "overlap",
@@ -100,7 +100,7 @@ fn skip_name(amount: u32) -> &'static str {
     }
 }
 
-/// Writes one event at the end of `out`.
+/// Appends one event to `out`.
 pub fn write(cursor: u64, at: Timestamp, event: &Event, out: &mut String) {
     object(out, |outer| {
         outer.plain("specversion", "1.0");
@@ -152,7 +152,7 @@ fn put_data(event: &Event, data: &mut Object<'_>) {
     data.plain("queue", &event.queue);
 }
 
-/// What the amount of a job's event is.
+/// Writes what the amount of a job's event means.
 fn put_amount(kind: EventKind, amount: u32, data: &mut Object<'_>) {
     let (member, reason) = match kind {
         EventKind::Completed | EventKind::Discarded | EventKind::Failed | EventKind::Cancelled => {

@@ -1,4 +1,4 @@
-//! Why a job is, or would be, a duplicate: what is told of it, and the answer of `unique/explain`.
+//! Why a job is, or would be, a duplicate: what may be disclosed, and the answer of `unique/explain`.
 
 use semel_core::enqueue::Outcome;
 use semel_core::error::Invalid;
@@ -16,32 +16,32 @@ use crate::job::put_duplicates;
 use crate::unique;
 use crate::write::{Object, list, object};
 
-/// What would become of a job, and why, as far as whoever asks may be told (SEMANTICS 4).
+/// What would happen to a job, and why, as far as the caller may be told (SEMANTICS 4).
 #[derive(Clone, Debug)]
 pub struct Account {
-    /// When it was decided, by the store's clock.
+    /// Time of the decision, on the store's clock.
     pub at: Timestamp,
-    /// What would become of the job.
+    /// The outcome.
     pub would: Would,
-    /// The job that would be answered with, or replaced, or is in the way.
+    /// The existing job that would be the answer, be replaced, or is in the way.
     pub existing: Option<JobId>,
-    /// JSON pointers of the places that differ, where it would be a mismatch.
+    /// JSON pointers of the places that differ, if it would be a mismatch.
     pub differs_at: Vec<String>,
-    /// The text that is hashed, with values marked sensitive hidden in it; none without a policy.
+    /// The text that is hashed, with values marked sensitive hidden in it; `None` without a policy.
     pub canonical: Option<String>,
-    /// The unique key; none without a policy.
+    /// The unique key; `None` without a policy.
     pub key: Option<UniqueKey>,
     /// Whether the jobs that hold the key may be shown.
     pub is_disclosed: bool,
     /// The jobs that hold the key and may be shown, newest first.
     pub holders: Vec<Holding>,
-    /// All of it in words.
+    /// The explanation in sentences.
     pub sentences: Vec<String>,
-    /// What each strategy would do that the rest of the policy can be combined with, where that may be shown.
+    /// What the job's outcome would be under each strategy that fits the rest of the policy, where that may be shown.
     pub strategies: Vec<(OnConflict, Would)>,
 }
 
-/// A job that carries the key.
+/// A job that has the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holding {
     /// The job.
@@ -54,15 +54,15 @@ pub struct Holding {
     pub state: State,
     /// When it was admitted.
     pub created_at: Timestamp,
-    /// Whether it blocks the job that is asked about, why, and until when.
+    /// Whether it blocks the job in question, why, and until when.
     pub blocking: Blocking,
 }
 
-/// What would become of a job if it were offered now.
+/// What would happen to a job if it were offered now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Would {
-    /// Nobody blocks it: it would be created.
+    /// No job blocks it: it would be created.
     Create,
     /// The same request was admitted before: its job would be the answer.
     Repeat,
@@ -76,7 +76,7 @@ pub enum Would {
     Existing,
     /// It would be rejected as a duplicate.
     Reject,
-    /// It would be refused: its key stands for other work.
+    /// It would be refused: its key stands for different work.
     Mismatch,
     /// It would be refused: its `Idempotency-Key` is used, and the job created under it is deleted.
     KeySpent,
@@ -84,9 +84,9 @@ pub enum Would {
     IdTaken,
     /// It would be refused: too many jobs hold its key.
     TooManyHolders,
-    /// It would be refused: as many jobs wait in its queue as may.
+    /// It would be refused: its queue is full.
     QueueFull,
-    /// What is stored of the job it meets cannot be read.
+    /// The stored record of the job that it meets cannot be read.
     Error,
 }
 
@@ -109,7 +109,7 @@ impl Would {
         }
     }
 
-    /// Its name in answers.
+    /// The name of this outcome in answers.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Create => "create",
@@ -157,7 +157,7 @@ impl Would {
 }
 
 impl Account {
-    /// What may be told of an explanation of `request`.
+    /// What may be disclosed of an explanation of `request`.
     ///
     /// # Errors
     /// None that reading the request has not found already.
@@ -202,7 +202,7 @@ impl Account {
                 "More jobs hold the key than one request may look at; the list is cut short.".to_owned(),
             );
         }
-        // What another strategy would do tells a live holder from a finished one.
+        // The outcome under other strategies would tell a live holder from a finished one.
         if is_disclosed {
             let strategies = explained.strategies.iter();
             account.strategies =
@@ -211,8 +211,8 @@ impl Account {
         Ok(account)
     }
 
-    /// The job whose record of duplicates tells of jobs like this one. One that is named for its id has absorbed none of them: it is this very
-    /// request's, or another's.
+    /// The job whose duplicates record covers jobs like this one. A job found by its id has absorbed none of
+    /// them: it is this very request's, or another's.
     pub fn absorbing(&self) -> Option<JobId> {
         self.existing.filter(|_| !matches!(self.would, Would::Repeat | Would::IdTaken))
     }
@@ -231,7 +231,7 @@ impl Holding {
     }
 }
 
-/// Writes an account down. `duplicates` is the record of the job that is [absorbing](Account::absorbing).
+/// Writes an account. `duplicates` is the record of the [absorbing](Account::absorbing) job.
 pub fn answer(request: &Enqueue, account: &Account, duplicates: Option<&Duplicates>) -> String {
     let mut out = String::with_capacity(2_048);
     let mut outer = Object::open(&mut out);

@@ -1,4 +1,4 @@
-//! A job as OJS shows it.
+//! A job in OJS's form.
 
 use semel_core::body::Body;
 use semel_core::ident::{JobId, WorkflowId};
@@ -14,32 +14,32 @@ use crate::members::Members;
 use crate::write::{Object, list, object};
 use crate::{VERSION, retry, sensitive, unique};
 
-/// A job to be shown, from its parts.
+/// A job to be shown, in parts.
 #[derive(Clone, Copy, Debug)]
 pub struct JobView<'a> {
-    /// The hot part.
+    /// The head: the small, hot part of a job.
     pub head: &'a Head,
-    /// What was asked for; none when only the head was kept.
+    /// What was requested; `None` if only the head was kept.
     pub body: Option<&'a Body>,
     /// Past failures, oldest first.
     pub failures: &'a [Failure],
-    /// What the job returned: JSON text.
+    /// The job's result: JSON text.
     pub result: Option<&'a str>,
-    /// The duplicates it has absorbed.
+    /// The duplicates that it has absorbed.
     pub duplicates: Option<&'a Duplicates>,
-    /// How far the present run has come: JSON text.
+    /// Progress of the present run: JSON text.
     pub progress: Option<&'a str>,
-    /// The workflow it was made or taken for, and the number of its step.
+    /// The workflow that it was created for, or that adopted it, and its step's number.
     pub workflow: Option<(WorkflowId, u32)>,
-    /// The job that took its place.
+    /// The job that replaced it.
     pub replaced_by: Option<JobId>,
-    /// What the earlier steps of the workflow returned: the text of a JSON array.
+    /// Results of the workflow's earlier steps: the text of a JSON array.
     pub parent_results: Option<&'a str>,
-    /// Whether the holder of the present lease is the one who reads this.
+    /// Whether the reader is the holder of the present lease.
     pub with_lease: bool,
-    /// Whether the reader is told no more than what became of its request: nothing of runs, workers and other jobs.
+    /// Whether the reader sees only the result of its own request: nothing about runs, workers and other jobs.
     pub is_curt: bool,
-    /// Whether the reader may know of whatever jobs came before and after it: those of others, and of other queues.
+    /// Whether the reader may see the jobs that came before and after this one, which may be others' or in other queues.
     pub names_others: bool,
 }
 
@@ -62,7 +62,7 @@ impl<'a> JobView<'a> {
         }
     }
 
-    /// A job of which only the head is at hand.
+    /// A job of which only the head is available.
     pub const fn bare(head: &'a Head) -> Self {
         Self {
             head,
@@ -80,17 +80,17 @@ impl<'a> JobView<'a> {
         }
     }
 
-    /// A job for one who may act on it and not read of it.
+    /// A job for a caller who may act on it but not read it.
     pub const fn curt(head: &'a Head) -> Self {
         Self { is_curt: true, ..Self::bare(head) }
     }
 
-    /// Writes the job's object at the end of `out`.
+    /// Appends the job's object to `out`.
     pub fn write(&self, out: &mut String) {
         object(out, |object| self.put(object));
     }
 
-    /// Writes which job it is, and how it is.
+    /// Writes the job's id, type, queue and state.
     pub(crate) fn put_identity(&self, object: &mut Object<'_>) {
         let head = self.head;
         object.plain("id", head.id);
@@ -138,7 +138,7 @@ impl<'a> JobView<'a> {
         }
     }
 
-    /// What a task's own job says of it: what was asked for, by the names of tasks.
+    /// Writes a task's job: what was requested, under the names that tasks use.
     pub(crate) fn put_task(&self, object: &mut Object<'_>) {
         let Some(body) = self.body else { return };
         if let Ok(extra) = Members::read(&body.extra, "")
@@ -148,7 +148,7 @@ impl<'a> JobView<'a> {
         }
         let args = sensitive::hidden_args(body);
         let args = args.as_deref().unwrap_or(&body.args);
-        // Its one element, exactly as it was given.
+        // The args' only element, exactly as it was sent.
         let context = args.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or("null");
         object.raw("context", context);
         let hidden = sensitive::hidden_meta(body);
@@ -175,15 +175,15 @@ impl<'a> JobView<'a> {
         object.time("completed_at", head.finished_at.filter(|_| ended_by_run));
         object.time("discarded_at", ended_in(State::Discarded));
         object.time("cancelled_at", ended_in(State::Cancelled));
-        // It failed in nothing: no error would say why it was discarded.
+        // No run failed, so no error would say why it was discarded.
         if head.ending == Some(Ending::Expired) {
             object.plain("ended_as", "expired");
         }
         self.put_next_attempt(object);
     }
 
-    /// When a failed job is tried again, and how long the wait before its present or next attempt is; nothing for any
-    /// other.
+    /// Writes when a failed job is tried again, and the wait before its present or next attempt; nothing for
+    /// any other job.
     pub fn put_next_attempt(&self, object: &mut Object<'_>) {
         if let Some(at) = self.head.next_attempt() {
             object.time("next_attempt_at", at);
@@ -243,13 +243,13 @@ impl<'a> JobView<'a> {
             if self.with_lease {
                 object.plain("lease", LeaseToken(head.fence));
             }
-            // Told to whoever is told of the run: one whose worker hangs or is gone is known by it.
+            // Shown to every reader who sees the run, because it reveals a worker that hangs or is gone.
             object.time("lease_expires_at", lease.ends_at());
         }
         self.put_lineage(object);
     }
 
-    /// Whom it comes after and who comes after it: jobs with its key, so they are named where its key is.
+    /// Writes the jobs before and after this one. They have its key, so they are named where the key is.
     fn put_lineage(&self, object: &mut Object<'_>) {
         if !self.names_others || !self.head.hold.is_disclosed() {
             return;
@@ -269,7 +269,8 @@ impl<'a> JobView<'a> {
     }
 }
 
-/// What was sent besides and is kept as it is. Nothing that is the server's to say is kept now; it may have been once.
+/// Writes unknown members, which are kept unchanged. Members reserved for the server are no longer stored,
+/// but old jobs may have them.
 fn put_extra(extra: &str, object: &mut Object<'_>) {
     if extra == "{}" {
         return;
@@ -280,7 +281,7 @@ fn put_extra(extra: &str, object: &mut Object<'_>) {
     }
 }
 
-/// The meta, and in a tenant `tenant_id`: it says whose the job is, whatever the job's own meta says.
+/// Writes meta. In a tenant it has the `tenant_id` of the job's tenant, whatever the job's own meta says.
 fn put_meta(meta: &str, tenant: &str, out: &mut String) {
     if tenant.is_empty() {
         return out.push_str(meta);

@@ -2,18 +2,18 @@
 //! is a pure function of text; nothing else in the workspace reads or writes OJS.
 //!
 //! # Layout
-//! - [`enqueue`], [`unique`], [`retry`], [`duration`]: an enqueue request and its parts, in every shape that clients
-//!   really send.
-//! - [`limit`], [`settings`]: limits, and what operators set.
-//! - [`batch`], [`bulk`], [`worker`], [`progress`], [`cron`], [`workflow`]: the other requests. [`sensitive`]: what is hidden
-//!   from all but the worker.
-//! - [`job`], [`answer`], [`explain`], [`event`], [`queue`]: what is answered.
-//! - [`template`], [`task`]: what holds for all jobs of a type, and tasks: steps under one identity.
-//! - [`outbox`]: requests that lie in a database.
+//! - [`enqueue`], [`unique`], [`retry`], [`duration`]: an enqueue request and its parts, in every form that
+//!   clients really send.
+//! - [`limit`], [`settings`]: rate and concurrency limits, and what operators set.
+//! - [`batch`], [`bulk`], [`worker`], [`progress`], [`cron`], [`workflow`]: the other requests.
+//!   [`sensitive`]: values that only the worker is shown.
+//! - [`job`], [`answer`], [`explain`], [`event`], [`queue`]: answers.
+//! - [`template`], [`task`]: defaults and rules for all jobs of a type, and tasks: steps under one identity.
+//! - [`outbox`]: enqueue requests in a database table.
 //! - [`webhook`]: subscriptions and deliveries.
-//! - [`problem`]: every error, in one table. [`refusal`]: why a request about a job was refused, in a word.
-//! - `members`, [`write`](mod@write): reading and writing JSON objects as text. `surrogate`: texts that were cut inside of a
-//!   character.
+//! - [`problem`]: every error, in one table. [`refusal`]: the one-word reason why a request about a job was refused.
+//! - `members`, [`write`](mod@write): reading and writing JSON objects as text. `surrogate`: texts that were
+//!   cut inside a character.
 
 pub mod answer;
 pub mod batch;
@@ -59,8 +59,8 @@ pub const MEDIA_TYPE: &str = "application/openjobspec+json";
 /// The version of the specification that answers follow.
 pub const VERSION: &str = "1.0";
 
-/// Whether a client that says it speaks this version of the specification is understood: any 1.0, its release
-/// candidates included, which real clients send.
+/// Whether a client's version of the specification is supported: any 1.0, including its release candidates,
+/// which real clients send.
 pub fn is_supported_version(version: &str) -> bool {
     let version = version.trim();
     version == "1" || version == "1.0" || version.starts_with("1.0.") || version.starts_with("1.0-")

@@ -1,4 +1,4 @@
-//! Limits on the wire: what jobs ask for, and how a limit is shown.
+//! Rate and concurrency limits on the wire: what jobs ask for, and how a limit is shown.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use crate::duration;
 use crate::members::Value;
 use crate::write::{Object, object};
 
-/// The stretch of time of a rate that says none.
+/// The period of a rate that names none.
 const PERIOD_DEFAULT: Duration = Duration::from_secs(1);
-/// Members that name a count for a stretch of time of their own.
+/// Members that are a count with a fixed period.
 const PER: [(&str, u64); 3] = [("max_per_second", 1), ("max_per_minute", 60), ("max_per_hour", 3_600)];
 
-/// Reads a job's limit: `{key, concurrency, rate, period, on_limit}`, or a count such as `max_per_second`. Without a key
-/// it is the queue's own.
+/// Reads a job's limit: `{key, concurrency, rate, period, on_limit}`, or a count such as `max_per_second`.
+/// Without a key it is the queue's own limit.
 pub(crate) fn read(value: Value<'_>, queue: &QueueName) -> Result<Limit, Invalid> {
     let base = value.pointer();
     let members = value.members()?;
@@ -111,22 +111,22 @@ fn read_period(value: Value<'_>) -> Result<Duration, Invalid> {
 /// A limit to be shown.
 #[derive(Clone, Copy, Debug)]
 pub struct LimitView<'a> {
-    /// The limit and what it has let start.
+    /// The limit, and the starts that it has allowed.
     pub usage: &'a Usage,
-    /// Jobs that run under it.
+    /// Jobs running under it.
     pub running: usize,
     /// The store's time.
     pub now: Timestamp,
 }
 
 impl LimitView<'_> {
-    /// Starts that the rate allows in its period, else runs at once.
+    /// Starts that the rate allows per period; without a rate, the concurrency.
     pub fn most(&self) -> u32 {
         let limit = &self.usage.limit;
         limit.rate.map(|rate| rate.count).or(limit.concurrency).unwrap_or(0)
     }
 
-    /// How many more may start now.
+    /// How many more jobs may start now.
     pub fn remaining(&self) -> u32 {
         let limit = &self.usage.limit;
         let rate = limit.rate.map(|rate| rate.count.saturating_sub(self.usage.started_lately(self.now)));
@@ -135,7 +135,7 @@ impl LimitView<'_> {
         [rate, places].into_iter().flatten().min().unwrap_or(0)
     }
 
-    /// The answer to a question about a limit.
+    /// The answer about a limit.
     pub fn answer(&self) -> String {
         let mut out = String::with_capacity(256);
         object(&mut out, |object| self.put(object));

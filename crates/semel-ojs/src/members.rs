@@ -1,4 +1,4 @@
-//! Reading the objects that requests are made of: every member once, its value kept as text.
+//! Reading JSON objects in requests: each member once, its value kept as text.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -10,14 +10,14 @@ use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 use serde_json::error::Category;
 use serde_json::value::RawValue;
 
-/// Members of one object. A request that names more than this many is looked through in order of names.
+/// Up to this many members, duplicate names are found by scanning; beyond that, by sorting.
 const SCANNED_MAX: usize = 24;
 
-/// The members of an object, in the order they were sent, no name twice.
+/// The members of an object, in the order they were sent, with distinct names.
 #[derive(Debug)]
 pub(crate) struct Members<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
 
-/// A member's value and where it stands.
+/// A member's value and its place.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Value<'a> {
     raw: &'a RawValue,
@@ -26,7 +26,7 @@ pub(crate) struct Value<'a> {
 }
 
 impl<'a> Members<'a> {
-    /// Reads the body of a request. An empty one is answered with `example`, a body that the endpoint takes.
+    /// Reads the body of a request. The refusal of an empty one shows `example`, a body that the endpoint accepts.
     pub(crate) fn request(text: &'a str, example: &str) -> Result<Self, Invalid> {
         if text.trim().is_empty() {
             return Err(Invalid::payload("", format!("is empty; send a JSON object, such as {example}")));
@@ -34,7 +34,7 @@ impl<'a> Members<'a> {
         Self::read(text, "")
     }
 
-    /// Reads the text of an object that stands at `pointer`.
+    /// Reads the text of an object whose place is `pointer`.
     pub(crate) fn read(text: &'a str, pointer: &str) -> Result<Self, Invalid> {
         let members: Self = serde_json::from_str(text).map_err(|error| match error.classify() {
             Category::Data => {
@@ -58,8 +58,8 @@ impl<'a> Members<'a> {
         }
     }
 
-    /// The members of an object that is kept, whatever was taken once: of a name given twice the last, as most readers have
-    /// it; of what is no object, none.
+    /// The members of a stored object, whatever was accepted when it was stored: for a duplicate name the
+    /// last value, as most readers do; none if it is no object.
     pub(crate) fn kept(text: &'a str) -> Self {
         if let Ok(members) = Self::read(text, "") {
             return members;
@@ -81,18 +81,18 @@ impl<'a> Members<'a> {
         names.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0].to_owned())
     }
 
-    /// The members with their places below `base`.
+    /// The members, with their places below `base`.
     pub(crate) fn iter<'m>(&'m self, base: &'m str) -> impl Iterator<Item = (&'m str, Value<'m>)> {
         self.0.iter().map(move |(name, raw)| (name.as_ref(), Value { raw, base, name }))
     }
 
-    /// The first that has none of these names, unless it is null and says nothing.
+    /// The first member that has none of these names, unless it is null, which says nothing.
     pub(crate) fn besides<'m>(&'m self, base: &'m str, known: &[&str]) -> Option<Value<'m>> {
         let odd = self.iter(base).find(|(name, value)| !value.is_null() && !known.contains(name));
         odd.map(|(_, value)| value)
     }
 
-    /// The text of the member of that name, for as long as the request's.
+    /// The text of the member of that name, with the lifetime of the request's text.
     pub(crate) fn raw(&self, name: &str) -> Option<&'a RawValue> {
         self.0.iter().find(|(its, _)| its == name).map(|(_, raw)| *raw)
     }
@@ -152,7 +152,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
 }
 
 impl<'a> Value<'a> {
-    /// A value at a place of its own.
+    /// A value with its own place.
     pub(crate) const fn new(raw: &'a RawValue, base: &'a str, name: &'a str) -> Self {
         Self { raw, base, name }
     }
@@ -187,12 +187,12 @@ impl<'a> Value<'a> {
         self.text().starts_with(|first: char| first == '-' || first.is_ascii_digit())
     }
 
-    /// A refusal of this value.
+    /// A refusal that names this value's place.
     pub(crate) fn refuse(&self, message: impl Into<String>) -> Invalid {
         Invalid::request(self.pointer(), message)
     }
 
-    /// The value's tree: checks its depth and its strings.
+    /// Parses the value, checking its depth and its strings.
     pub(crate) fn tree(&self) -> Result<Json<'a>, Invalid> {
         Json::parse(self.text(), "").map_err(|refused| refused.under(&self.pointer()))
     }
@@ -219,7 +219,7 @@ impl<'a> Value<'a> {
         self.text().parse().map_err(|_| self.refuse("is not an integer; send a whole number without quotes"))
     }
 
-    /// A whole number of at least `least` and at most `most`.
+    /// A whole number from `least` to `most`.
     pub(crate) fn within(&self, least: i64, most: i64) -> Result<i64, Invalid> {
         let number = self.integer()?;
         if (least..=most).contains(&number) {
@@ -268,7 +268,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// The pointer of the member `name` of what stands at `base`.
+/// The pointer of the member `name` of the value at `base`.
 pub(crate) fn below(base: &str, name: &str) -> String {
     let mut pointer = String::with_capacity(base.len() + name.len() + 1);
     pointer.push_str(base);

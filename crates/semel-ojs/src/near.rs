@@ -1,20 +1,20 @@
-//! Names of no member that are nearly that of one. Unknown members are kept with a job (OJS core 5.4), so what is misspelt would be
-//! passed over in silence: a job without its policy runs twice.
+//! Misspelt members: names that are no member but nearly one. Unknown members are kept with a job (OJS core
+//! 5.4), so a misspelling would be ignored silently, and a job without its policy runs twice.
 
 use semel_core::error::Invalid;
 
 use crate::members::{Members, Value};
 
-/// Shorter names are too near to others that mean something of their own, as `time` is to `type`.
+/// Shorter names are too close to others that have a meaning, as `time` is to `type`.
 const NAME_LEAST: usize = 5;
-/// Longer ones are no slip.
+/// Longer names are no misspelling.
 const NAME_MOST: usize = 40;
 
-/// How a name of the sender's own may begin, so that it is nobody's slip.
+/// Prefixes of a sender's own names, which are never taken for misspellings.
 const OWN: [&str; 4] = ["x_", "x-", "_", "ext_"];
 
-/// The one of these from which the value's name is one slip away, or which it is in another spelling (`maxAttempts`). It is none of
-/// them.
+/// The known name that the value's name misspells by one slip, or writes in another style (`maxAttempts`).
+/// Must not be called with a name that is itself known.
 pub(crate) fn meant<'k>(name: &str, value: Value<'_>, known: &[&'k str]) -> Option<&'k str> {
     let is_own = OWN.iter().any(|own| name.starts_with(own));
     let is_word = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
@@ -29,7 +29,7 @@ pub(crate) fn meant<'k>(name: &str, value: Value<'_>, known: &[&'k str]) -> Opti
     known.iter().copied().find(is_near)
 }
 
-/// Refuses a value that [is meant](meant) to be one of these.
+/// Refuses a value whose name [misspells](meant) a known one.
 pub(crate) fn refuse_slip(name: &str, value: Value<'_>, known: &[&str]) -> Result<(), Invalid> {
     match meant(name, value, known) {
         Some(meant) => Err(value.refuse(format!(
@@ -39,14 +39,14 @@ pub(crate) fn refuse_slip(name: &str, value: Value<'_>, known: &[&str]) -> Resul
     }
 }
 
-/// The same of all members that are none of these.
+/// As [`refuse_slip`], for all members whose names are not known.
 pub(crate) fn refuse_slips(members: &Members<'_>, base: &str, known: &[&str]) -> Result<(), Invalid> {
     let mut odd = members.iter(base).filter(|(name, _)| !known.contains(name));
     odd.try_for_each(|(name, value)| refuse_slip(name, value, known))
 }
 
-/// The members of an object that has no others than these to say: what is nearly one of them has been refused, and only they are
-/// read, so that no member can be added to what is read and stay without its guard.
+/// The members of an object that may only have known ones. Misspellings of these have been refused, and no
+/// others can be read, so code cannot read a new member without it being guarded.
 pub(crate) struct Guarded<'a> {
     members: Members<'a>,
     base: &'static str,
@@ -63,7 +63,7 @@ impl<'a> Guarded<'a> {
         Self::of(Members::request(text, example)?, "", known)
     }
 
-    /// Guards the members of an object that stands at `base`.
+    /// Guards the members of an object whose place is `base`.
     pub(crate) fn of(
         members: Members<'a>,
         base: &'static str,
@@ -83,7 +83,7 @@ impl<'a> Guarded<'a> {
     }
 }
 
-/// However its words are joined.
+/// The name without its word separators and in one case, for comparing styles.
 fn plain(name: &str) -> impl Iterator<Item = u8> {
     name.bytes().filter(|byte| !b"_-".contains(byte)).map(|byte| byte.to_ascii_lowercase())
 }

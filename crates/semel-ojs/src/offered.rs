@@ -1,4 +1,4 @@
-//! An offer in the words of a request: what the same job would be asked for with.
+//! Writes an offer as a request: the members that would request the same job.
 
 use std::fmt;
 
@@ -12,13 +12,13 @@ use crate::members::Members;
 use crate::write::{Object, object};
 use crate::{retry, unique};
 
-/// Writes the options that make this job, each that says something. What is marked as sensitive is named, so that whoever sends back
-/// what was shown keeps the marks.
+/// Writes the options that make this job, those that say something. Sensitive places are listed, so that a
+/// client that sends back what it was shown keeps the marks.
 pub(crate) fn put_options(offer: &Offer, body: &Body, options: &mut Object<'_>) {
     options.plain("queue", &offer.queue);
     options.number("priority", offer.priority);
     retry::put(&body.retry, options);
-    // Where a template filled in what was not said, it would do so again: then also what there is not is said.
+    // A template would fill in again what is left out, so the absence of an attribute must be written too.
     let own = Members::kept(&body.extra);
     let is_by_template = own.raw("version").is_some();
     if !body.tags.is_empty() || is_by_template {
@@ -47,20 +47,20 @@ pub(crate) fn put_options(offer: &Offer, body: &Body, options: &mut Object<'_>) 
     if !body.sensitive.is_empty() || is_by_template {
         options.texts("sensitive", &body.sensitive);
     }
-    // What was sent in `options` and is kept as it is: a limit, and whatever is the sender's own.
+    // Members of `options` that are kept as they were sent: a limit, and the sender's own.
     if let Some(own) = own.get("", "options").and_then(|own| own.members().ok()) {
         own.iter("").for_each(|(name, value)| options.raw(name, value.text()));
     }
 }
 
-/// Writes what was sent beside `options` and is kept as it is.
+/// Writes the members beside `options` that are kept as they were sent.
 pub(crate) fn put_own(body: &Body, object: &mut Object<'_>) {
     let own = Members::kept(&body.extra);
     let beside = own.iter("").filter(|(name, _)| *name != "options" && !is_system(name));
     beside.for_each(|(name, value)| object.raw(name, value.text()));
 }
 
-/// A time as requests say it.
+/// A time in the form that requests use.
 struct Said(When);
 
 impl fmt::Display for Said {
@@ -85,7 +85,7 @@ mod tests {
         out
     }
 
-    /// Left out, each would be filled in again by what the template says.
+    /// If left out, each attribute would be filled in again by the template.
     #[test]
     fn what_a_job_of_a_template_has_not_is_said() {
         let plain = shown(r#"{"type":"a.b","args":[]}"#);

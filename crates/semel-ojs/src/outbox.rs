@@ -1,4 +1,4 @@
-//! An entry of an outbox: an enqueue request that lies in a database.
+//! An outbox entry: an enqueue request in a database table.
 
 use semel_core::enqueue::Offer;
 use semel_core::ident::JobId;
@@ -6,7 +6,7 @@ use semel_core::ident::JobId;
 use crate::enqueue::{Enqueue, Terms};
 use crate::template::Templates;
 
-/// Reads an entry. Its id is the job's; the request need not repeat it.
+/// Reads an entry. Its id becomes the job's; the request need not repeat it.
 ///
 /// # Errors
 /// What is wrong, and where.
@@ -14,13 +14,13 @@ pub fn read(id: JobId, text: &str) -> Result<Offer, String> {
     read_with(id, text, None)
 }
 
-/// As [`read`], with what these templates say of their jobs.
+/// As [`read`], with these templates' defaults and rules.
 ///
 /// # Errors
 /// What is wrong, and where.
 pub fn read_with(id: JobId, text: &str, templates: Option<&Templates>) -> Result<Offer, String> {
     let wrong = |pointer: &str, message: &str| {
-        // Messages say what is wrong with the place that stands before them, as in the answer to a request.
+        // Messages are written to follow the place, as in the answer to a request.
         format!("{} {message}", if pointer.is_empty() { "the envelope" } else { pointer })
     };
     if !id.is_v7() {
@@ -61,14 +61,14 @@ mod tests {
 
     #[test]
     fn an_entrys_id_is_one_that_a_job_may_have() {
-        // A UUIDv4, one of another variant, and nothing in its upper half.
+        // A UUIDv4, one of another variant, and one whose upper half is empty.
         for id in [0x019a_0000_0000_4000_8000_0000_0000_0001, 0x019a_0000_0000_7000_c000_0000_0000_0001, 1] {
             let id = JobId::from_bytes(u128::to_be_bytes(id));
             assert!(read(id, r#"{"type": "a.b", "args": []}"#).unwrap_err().contains("UUIDv7"), "{id}");
         }
     }
 
-    /// Clients look for the name in the message, and people read it: in an answer, and in the reason of an outbox's entry.
+    /// Clients look for the name in the message, and people read it, both in an answer and as the reason of an outbox entry.
     #[test]
     fn a_member_of_a_retry_policy_is_named_once() {
         let id = JobId::parse("019a0000-0000-7000-8000-000000000001", "").unwrap();

@@ -1,4 +1,4 @@
-//! A value at a place of a job: for whoever looks for jobs by what they were given.
+//! A value at a place inside a job, for searching jobs by their args or meta.
 
 use semel_core::body::Body;
 use semel_core::canon::{Json, digest, token_name};
@@ -6,22 +6,22 @@ use semel_core::error::Invalid;
 
 use crate::sensitive::{hidden_args, hidden_meta};
 
-/// Longest text of a place that is read, in bytes.
+/// The longest text of a place that is read, in bytes.
 const TEXT_BYTES_MAX: usize = 1_024;
 
-/// What a job is to have.
+/// A place, and the value that a job must have there.
 #[derive(Clone, Debug)]
 pub struct Place {
     is_meta: bool,
-    /// The names and numbers that lead to it.
+    /// The names and indices that lead to it.
     path: Vec<String>,
-    /// The digest of what is to be there.
+    /// Digest of the value.
     value: [u8; 32],
 }
 
 impl Place {
-    /// Reads `/args/0/user_id=7`: a JSON pointer (RFC 6901) below args or meta, and behind the first `=` a value, as JSON;
-    /// what is no JSON is the text that it is.
+    /// Reads `/args/0/user_id=7`: a JSON pointer (RFC 6901) below args or meta, and after the first `=` a
+    /// JSON value; a text that is not JSON stands for itself.
     ///
     /// # Errors
     /// What is wrong, and what to send instead.
@@ -45,7 +45,7 @@ impl Place {
         Ok(Self { is_meta, path, value })
     }
 
-    /// Whether a job has it. What is sensitive is not looked at.
+    /// Whether a job has the value there. Sensitive values are not looked at.
     pub fn is_in(&self, body: &Body) -> bool {
         let (hidden, whole) =
             if self.is_meta { (hidden_meta(body), &body.meta) } else { (hidden_args(body), &body.args) };
@@ -83,7 +83,7 @@ mod tests {
             ("/args/0/user_id/0=7", false),
             ("/meta/tenant=acme", true),
             ("/meta/7=seven", true),
-            // What is sensitive is not found by trying, nor by what it is shown as inside.
+            // A sensitive value is not found by guessing it, nor by its placeholder.
             ("/args/0/card/pin=\"1\"", false),
             ("/args/0/card={\"pin\":\"1\"}", false),
         ] {

@@ -1,4 +1,4 @@
-//! An error as it is answered: a line of the [catalogue](CATALOGUE), and the particulars of the case.
+//! An error answer: an entry of the [catalogue](CATALOGUE), and the particulars of the case.
 
 mod catalogue;
 
@@ -14,31 +14,31 @@ use crate::write::{Object, object};
 
 pub use self::catalogue::{CATALOGUE, Code, Entry};
 
-/// Where a server explains its errors: each code is an anchor there.
+/// The path where a server explains its errors; each code is an anchor there.
 pub const DOCS_PATH: &str = "/docs/errors";
 
-/// An error as it is answered.
+/// An error answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     code: Code,
     message: String,
-    /// Of a queue that was too full: how many jobs wait, unless the caller is not told, and how many may.
+    /// For a full queue: the number of waiting jobs, unless that is withheld from the caller, and the bound.
     depth: Option<u64>,
     bound: Option<u64>,
-    /// What to do next, where it is not what the catalogue says.
+    /// What to do next, if it differs from the catalogue's hint.
     hint: Option<&'static str>,
-    /// The text of an object.
+    /// The details: an object's text.
     details: String,
 }
 
 impl Problem {
-    /// An error with what is wrong and what to do.
+    /// An error whose message says what is wrong and what to do.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         let details = "{}".to_owned();
         Self { code, message: message.into(), depth: None, bound: None, hint: None, details }
     }
 
-    /// The same with particulars.
+    /// Adds details.
     #[must_use]
     pub fn with_details(mut self, write: impl FnOnce(&mut Object<'_>)) -> Self {
         let before = std::mem::take(&mut self.details);
@@ -49,30 +49,30 @@ impl Problem {
         self
     }
 
-    /// The same with a hint of its own.
+    /// Replaces the catalogue's hint.
     #[must_use]
     pub fn with_hint(mut self, hint: &'static str) -> Self {
         self.hint = Some(hint);
         self
     }
 
-    /// The same, of one item of a batch.
+    /// Adds the index of the batch item that it is about.
     #[must_use]
     pub fn at_index(self, index: usize) -> Self {
         self.with_details(|object| object.number("index", index))
     }
 
-    /// How many jobs wait in the queue that was too full.
+    /// How many jobs wait in the full queue.
     pub const fn depth(&self) -> Option<u64> {
         self.depth
     }
 
-    /// How many may wait in it.
+    /// How many jobs may wait in the full queue.
     pub const fn bound(&self) -> Option<u64> {
         self.bound
     }
 
-    /// The same without how many jobs wait, which are others' too: for who is told nothing of these.
+    /// Removes the number of waiting jobs, for a caller who may not know about others' jobs.
     #[must_use]
     pub fn without_depth(self) -> Self {
         match self.bound {
@@ -82,7 +82,7 @@ impl Problem {
         }
     }
 
-    /// Which error.
+    /// The error's code.
     pub const fn code(&self) -> Code {
         self.code
     }
@@ -92,25 +92,25 @@ impl Problem {
         self.code.entry().status
     }
 
-    /// What is wrong.
+    /// What is wrong, and what to do.
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// The same, with why it is so: for who owns the store, and has no log to look into.
+    /// Adds the cause to the answer, for a client that owns the store and has no log to look into.
     #[must_use]
     pub fn because(mut self, cause: &str) -> Self {
         self.message = format!("{}: {cause}", self.message);
         self
     }
 
-    /// Nothing of that name is there.
+    /// The error for something that was not found.
     pub fn not_found(what: &str) -> Self {
         let message = format!("there is no such {what}; check its id or name, or list what there is");
         Self::nothing_of(what, message)
     }
 
-    /// No job has what was sent for an id.
+    /// The error for a text that is no job's id.
     pub fn no_id(sent: &str) -> Self {
         Self::nothing_of("job", "there is no such job; ids are lower-case UUIDv7").naming(sent)
     }
@@ -120,7 +120,7 @@ impl Problem {
         Self::new(Code::NotFound, message).with_details(|object| object.plain("resource_type", resource))
     }
 
-    /// The same; where it is that nothing is there, with what was looked for.
+    /// Adds the id that was looked for, if the error is that it was not found.
     #[must_use]
     pub fn naming(self, id: impl Display) -> Self {
         if self.code != Code::NotFound {
@@ -153,11 +153,11 @@ impl Problem {
         });
     }
 
-    /// Why an admission was refused; none when it was not.
+    /// The error for a refused admission; `None` if it was not refused.
     pub fn of_outcome(outcome: &Outcome) -> Option<Self> {
         Some(match outcome {
             Outcome::Rejected { holder, .. } => {
-                // One sentence whatever the reason: an undisclosed holder's state must not show in it.
+                // One sentence whatever the reason, because it must not reveal an undisclosed holder's state.
                 let problem = Self::new(
                     Code::Duplicate,
                     "the job is a duplicate: another one holds its unique key, so it was not created",
@@ -220,7 +220,7 @@ impl Problem {
         })
     }
 
-    /// The server failed; the cause is in its log, not in the answer.
+    /// The server failed. The cause is in its log, not in the answer.
     pub fn internal() -> Self {
         Self::new(Code::Internal, "the server failed on this request; tell the operator its request_id")
     }
@@ -245,7 +245,7 @@ impl From<Invalid> for Problem {
             InvalidKind::RetryPolicy => Code::InvalidRetryPolicy,
             InvalidKind::TooLarge => Code::TooLarge,
             InvalidKind::Schema => Code::SchemaMismatch,
-            // What the core learns to refuse later is a broken rule until the table says more.
+            // Refusals that the core adds later are a broken rule until this table names them.
             _ => Code::InvalidRequest,
         };
         let place = if invalid.pointer.is_empty() { "the request body" } else { &*invalid.pointer };
@@ -271,7 +271,7 @@ impl From<Refusal> for Problem {
         };
         match refusal {
             Refusal::NotFound => Self::not_found("job"),
-            // Its state alone would not say why it is not sent back.
+            // The state alone would not say why it cannot be revived.
             Refusal::NoDeadLetter(state @ State::Discarded) => in_state(
                 state,
                 "the job is discarded and is no dead letter: only those are sent back whose retry policy says on_exhaustion: dead_letter \

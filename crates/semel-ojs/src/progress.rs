@@ -1,4 +1,4 @@
-//! How far a run has come, on the wire.
+//! Progress of a run, on the wire.
 
 use semel_core::error::Invalid;
 use semel_core::ident::JobId;
@@ -10,14 +10,14 @@ use crate::surrogate;
 use crate::worker::{read_bearer, read_job, read_visibility};
 use crate::write::object;
 
-/// A worker's word on how far its run has come.
+/// A worker's progress report.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Progress {
-    /// Who says so.
+    /// The lease or worker that reports.
     pub bearer: Bearer,
-    /// What is kept: the text of an object, or of any value that a worker of this library told.
+    /// The stored value: an object's text, or any JSON value that a worker of this library reported.
     pub value: String,
-    /// How long the lease is to last from now on, in milliseconds.
+    /// How long the lease is to last from now, in milliseconds.
     pub visibility_ms: Option<u32>,
 }
 
@@ -37,7 +37,7 @@ impl Progress {
         "visibility_timeout",
     ];
 
-    /// Reads `{progress, message?, data?}`, with `progress` of 0 to 1; or `{value}`, any JSON, kept as it is.
+    /// Reads `{progress, message?, data?}` with `progress` from 0 to 1, or `{value}`: any JSON, kept unchanged.
     ///
     /// # Errors
     /// What is wrong, where, and what to send instead.
@@ -46,7 +46,7 @@ impl Progress {
         Self::read(&Guarded::request(&text, r#"{"progress": 0.5}"#, Self::MEMBERS)?, 1.0)
     }
 
-    /// Reads the same with a `job_id`, and `progress` of 0 to 100.
+    /// Reads the same with a `job_id`, and `progress` from 0 to 100.
     ///
     /// # Errors
     /// What is wrong, where, and what to send instead.
@@ -95,7 +95,7 @@ fn number(value: Value<'_>) -> Result<f64, Invalid> {
         .ok_or_else(|| value.refuse("is not a number; send one such as 0.5"))
 }
 
-/// The answer to a question about a job's progress. What a worker told in another form is shown as `value`.
+/// The answer about a job's progress. A report in another form is shown as `value`.
 pub fn shown(id: JobId, told: Option<&str>) -> String {
     let mut out = String::with_capacity(128);
     object(&mut out, |object| {
@@ -115,7 +115,7 @@ pub fn shown(id: JobId, told: Option<&str>) -> String {
     out
 }
 
-/// Whether what was told is an object with a progress of its own, and may stand beside the job's id.
+/// Whether the stored report is an object with its own `progress`, whose members may stand beside the job's id.
 fn is_answer(told: &str) -> bool {
     Members::read(told, "")
         .is_ok_and(|members| members.raw("progress").is_some() && members.raw("job_id").is_none())

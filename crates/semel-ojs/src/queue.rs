@@ -1,4 +1,4 @@
-//! Queues as OJS shows them.
+//! Queues in OJS's form.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use semel_core::time::Timestamp;
 
 use crate::write::{Object, object};
 
-/// How long something took, of late.
+/// Percentiles of recent durations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpreadView {
-    /// So many.
+    /// Number of measurements.
     pub count: u64,
-    /// Half of them at most so long.
+    /// Median.
     pub p50: Duration,
-    /// 99 of 100 of them at most so long.
+    /// 99th percentile.
     pub p99: Duration,
 }
 
@@ -30,14 +30,14 @@ impl SpreadView {
     }
 }
 
-/// How long the jobs of a queue took in the last minutes, as one server saw it.
+/// Recent latencies of a queue's jobs, as one server measured them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LatencyView {
-    /// In so many minutes.
+    /// How many minutes they cover.
     pub minutes: u64,
-    /// From when a job could be taken until it was.
+    /// From when a job became available until it was claimed.
     pub wait: SpreadView,
-    /// Runs that ended well.
+    /// Durations of successful runs.
     pub run: SpreadView,
 }
 
@@ -46,17 +46,17 @@ pub struct LatencyView {
 pub struct QueueView<'a> {
     /// Its name.
     pub name: &'a str,
-    /// Whether claims get nothing from it.
+    /// Whether the queue is paused: claims get nothing from it.
     pub paused: bool,
-    /// Jobs now stored, by state number.
+    /// Jobs now stored, indexed by state number.
     pub counts: [u64; State::ALL.len()],
     /// Jobs ever admitted.
     pub created: u64,
     /// Jobs deleted after their retention.
     pub purged: u64,
-    /// The time of the job that has waited longest for a worker.
+    /// Since when the longest-waiting available job has been waiting.
     pub oldest_ready: Option<Timestamp>,
-    /// How long its jobs took of late, if it had any.
+    /// Recent latencies, if it had any jobs.
     pub latency: Option<LatencyView>,
 }
 
@@ -65,7 +65,7 @@ impl QueueView<'_> {
         self.counts[usize::from(state.code())]
     }
 
-    /// Writes the queue's object at the end of `out`.
+    /// Appends the queue's object to `out`.
     pub fn write(&self, out: &mut String) {
         object(out, |object| {
             object.plain("name", self.name);
@@ -91,7 +91,7 @@ impl QueueView<'_> {
         object.time("oldest_available_at", self.oldest_ready);
     }
 
-    /// The answer to a question about one queue.
+    /// The answer about one queue.
     pub fn answer(&self, settings: &QueueSettings) -> String {
         let mut out = String::with_capacity(512);
         object(&mut out, |object| {
@@ -109,7 +109,7 @@ impl QueueView<'_> {
                 object.plain("queue", self.name);
                 put_stats(object);
             });
-            // For the clients that look there.
+            // Repeated here for clients that look here.
             object.plain("name", self.name);
             object.flag("paused", self.paused);
             put_stats(object);

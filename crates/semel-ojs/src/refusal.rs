@@ -1,19 +1,19 @@
-//! Why a request about a job was refused, in a word: the one table, whether one job was asked about or many.
+//! The one-word reason why a request about a job was refused: one table for requests about a single job and bulk requests.
 
 use semel_core::settle::Refusal;
 use semel_core::state::State;
 
-/// Why a heartbeat lost a job that its own run has ended: its worker may have more to do than the job.
+/// Why a heartbeat lost a job that its own run has ended: the worker may still be finishing other things.
 pub const COMPLETED: &str = State::Completed.name();
-/// Why a heartbeat lost a job that was cancelled, or replaced: that is its worker's to tell the handler.
+/// Why a heartbeat lost a job that was cancelled or replaced: the worker must tell the handler.
 pub const CANCELLED: &str = State::Cancelled.name();
 
-/// Why a request was refused: the `reason` of an error and of each of many that stay as they are. Where an error has a code of its own
-/// for it, that is the word.
+/// Why a request was refused: the `reason` in an error, and for each job that a bulk request leaves. It
+/// equals the error's code, if there is a specific one.
 pub const fn reason(refusal: &Refusal) -> &'static str {
     match refusal {
         Refusal::NotFound => "not_found",
-        // Of any other its state says enough.
+        // For any other job its state says enough.
         Refusal::NoDeadLetter(State::Discarded) => "no_dead_letter",
         Refusal::WrongState(_) | Refusal::NoDeadLetter(_) => "wrong_state",
         Refusal::StaleLease(_) => "stale_lease",
@@ -21,13 +21,13 @@ pub const fn reason(refusal: &Refusal) -> &'static str {
         Refusal::AwaitsRun => "awaits_run",
         Refusal::KeyReleased => "key_released",
         Refusal::TooManyHolders => "too_many_holders",
-        // An error has a cause in the log instead.
+        // An error has the cause in the log instead.
         Refusal::Corrupt(_) => "damaged",
     }
 }
 
-/// Why a job is not the worker's any more, as the answer to a heartbeat says it: what its run is to be told comes before how the
-/// request stands.
+/// Why a heartbeat lost a job, in one word. What the run must be told takes precedence over how the request
+/// was refused.
 pub const fn why_lost(refusal: &Refusal) -> &'static str {
     if refusal.is_cancelled() {
         return CANCELLED;
@@ -77,7 +77,7 @@ mod tests {
         assert_eq!(reason(&Refusal::NoDeadLetter(State::Available)), "wrong_state");
     }
 
-    /// Workers go by these.
+    /// Workers act on these words.
     #[test]
     fn a_heartbeat_says_what_a_run_is_to_be_told() {
         for (refusal, word) in [

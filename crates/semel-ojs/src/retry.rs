@@ -11,17 +11,17 @@ use crate::duration::{self, Iso};
 use crate::members::{Value, below};
 use crate::write::Object;
 
-/// The longest wait that may be asked for.
+/// The longest interval that a policy may set.
 const INTERVAL_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
-/// Errors that one policy may name.
+/// Errors that one policy may name, at most.
 const ERRORS_MAX: usize = 64;
-/// The longest name or pattern of one, in bytes: longer names of failures are not kept either.
+/// The longest name or pattern of an error, in bytes; longer names of failures are not stored either.
 const ERROR_BYTES_MAX: usize = FAILURE_NAME_BYTES_MAX;
 
 /// Reads a retry policy: intervals as durations or as `*_ms`, the strategy by any of its names.
 pub(crate) fn read(sent: Option<Value<'_>>, max_attempts: Option<Value<'_>>) -> Result<RetryPolicy, Invalid> {
     read_spec(sent, max_attempts)
-        // Whatever is wrong with a retry policy is answered alike (NOTES of OJS: 422 with the member's name, with which its place ends).
+        // Any error in a retry policy is answered alike (NOTES of OJS: 422 with the member's name, with which its place ends).
         .map_err(|refused| Invalid { kind: InvalidKind::RetryPolicy, ..refused })
 }
 
@@ -49,7 +49,7 @@ fn read_spec(sent: Option<Value<'_>>, max_attempts: Option<Value<'_>>) -> Result
     })
 }
 
-/// The place of a member of the policy in the request: in the policy by whichever of its names, or beside it.
+/// The place of a policy's member in the request: in the policy under the name that was sent, or beside it.
 fn as_sent(member: &str, sent: Option<Value<'_>>, max_attempts: Option<Value<'_>>) -> String {
     let base = sent.map(|value| value.pointer()).unwrap_or_default();
     let said = sent.and_then(|value| value.members().ok()).and_then(|members| {
@@ -60,7 +60,7 @@ fn as_sent(member: &str, sent: Option<Value<'_>>, max_attempts: Option<Value<'_>
     said.or(beside).unwrap_or_else(|| below(&base, member))
 }
 
-/// The name under which a member of a policy is refused.
+/// The name of a policy's member in refusals.
 fn known_as(name: &str) -> &str {
     match name {
         "backoff_type" | "backoff" => "backoff_strategy",
@@ -109,7 +109,7 @@ fn once<T: PartialEq>(slot: &mut Option<T>, new: T, value: Value<'_>) -> Result<
 
 fn interval(value: Value<'_>) -> Result<Duration, Invalid> {
     let length = duration::parse(&value.string()?, &value.pointer())?;
-    // As it is stored.
+    // Checked with the precision that is stored.
     bounded(Duration::from_millis(duration::millis(length)), value)
 }
 
@@ -127,7 +127,7 @@ fn bounded(interval: Duration, value: Value<'_>) -> Result<Duration, Invalid> {
     Ok(interval)
 }
 
-/// The policy of nearly every job, as it is written.
+/// The policy of nearly every job, already written.
 static ORDINARY: LazyLock<(RetryPolicy, String)> = LazyLock::new(|| {
     let (policy, mut text) = (RetryPolicy::default(), String::new());
     write(&policy, &mut text);

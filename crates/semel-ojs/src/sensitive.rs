@@ -1,4 +1,4 @@
-//! Values that a request marks as sensitive: stored and handed to the worker, hidden from everybody else.
+//! Values that a request marks as sensitive: stored and given to the worker, hidden from everybody else.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -13,11 +13,11 @@ use serde_json::value::RawValue;
 use crate::members::{Members, Value};
 use crate::write::{object, put_string};
 
-/// What is shown in place of a sensitive value.
+/// Placeholder shown instead of a sensitive value.
 pub const HIDDEN: &str = "[sensitive]";
-/// Values one job may mark.
+/// Values that one job may mark, at most.
 const POINTERS_MAX: usize = 64;
-/// The longest pointer to one, in bytes.
+/// The longest pointer to such a value, in bytes.
 const POINTER_BYTES_MAX: usize = 1_024;
 
 /// Reads `sensitive`: JSON pointers into args and meta, such as `/args/0/card`.
@@ -33,8 +33,8 @@ pub(crate) fn read(value: Value<'_>) -> Result<Vec<String>, Invalid> {
     Ok(pointers)
 }
 
-/// Refuses pointers that name an element of an array by what is no number: they hide nothing there, and what they were meant
-/// for would be shown. A member or an element that is not there is no mistake: types name what some of their jobs lack.
+/// Refuses pointers that address an array's element by anything but an index: they would hide nothing, and the value they were
+/// meant for would be shown. A missing member or element is no error, because a type may mark what some of its jobs lack.
 pub(crate) fn check(
     value: Value<'_>,
     pointers: &[String],
@@ -52,8 +52,8 @@ pub(crate) fn check(
     Ok(())
 }
 
-/// Whether each of these paths names an element by its number wherever it comes upon an array. As in [`put`], each value on
-/// their way is looked at once.
+/// Whether each of these paths uses an index wherever it reaches an array. As in [`put`], each value on their
+/// way is looked at once.
 fn can_name(value: &Json<'_>, paths: &[&str]) -> bool {
     let Some(marks) = marks(paths) else { return true };
     match value {
@@ -68,7 +68,7 @@ fn can_name(value: &Json<'_>, paths: &[&str]) -> bool {
     }
 }
 
-/// The places of what is wrong, without what lies inside of sensitive values.
+/// Schema violations, without anything from inside sensitive values.
 pub(crate) fn without_insides(flaws: Vec<Flaw>, pointers: &[String]) -> Vec<Flaw> {
     let mut told: Vec<Flaw> = Vec::with_capacity(flaws.len());
     for flaw in flaws {
@@ -88,9 +88,9 @@ pub(crate) fn without_insides(flaws: Vec<Flaw>, pointers: &[String]) -> Vec<Flaw
     told
 }
 
-/// A refusal of args or meta, without the names of what lies inside of sensitive values.
+/// A refusal of args or meta, without names from inside sensitive values.
 pub(crate) fn told(refused: Invalid, pointers: &[String]) -> Invalid {
-    // What is merged into meta is marked by its place there.
+    // What `options.metadata` merges into meta is marked by its place in meta.
     let merged = refused.pointer.strip_prefix("/options/metadata/").map(|rest| format!("/meta/{rest}"));
     let found = merged.as_deref().unwrap_or(&refused.pointer);
     let place = tellable(found, pointers);
@@ -102,16 +102,16 @@ pub(crate) fn told(refused: Invalid, pointers: &[String]) -> Invalid {
     Invalid { kind: refused.kind, pointer: place.to_owned(), message: message.to_owned(), also: Vec::new() }
 }
 
-/// The args as others than the worker may see them: none when there is nothing to hide in them.
+/// The args as shown to others than the worker; `None` if nothing in them is hidden.
 pub fn hidden_args(body: &Body) -> Option<String> {
     hidden(&body.sensitive, "/args", &body.args)
 }
 
-/// The args as [`hidden_args`] shows them, for the canonical text of a policy: where it looks at members of the one object
-/// in args, that object stays one, though it is hidden as a whole (each of its values is), or has a name twice. The policy
-/// made a key of it: a name that it looks at is there once, and the others are in no text of its.
+/// The args as [`hidden_args`] shows them, for the canonical text of a policy. If the policy lists members of the single object
+/// in args, the object stays an object even if it is hidden as a whole (then each of its values is hidden) or has a duplicate
+/// name. The policy made a key of it, so each listed member occurs once; other members are not in the canonical text.
 pub(crate) fn hidden_args_by_name(body: &Body, policy: &UniquePolicy) -> Option<String> {
-    // Behind the number may stand another digit, and then it is no place in this one.
+    // Without the check `/args/01` would match, which is another place.
     let is_below = |path: &&str| path.is_empty() || path.starts_with('/');
     let places = body.sensitive.iter().filter_map(|pointer| pointer.strip_prefix("/args/0"));
     let within: Vec<&str> = places.filter(is_below).collect();
@@ -136,17 +136,17 @@ pub(crate) fn hidden_args_by_name(body: &Body, policy: &UniquePolicy) -> Option<
     Some(out)
 }
 
-/// The meta as others than the worker may see it: none when there is nothing to hide in it.
+/// The meta as shown to others than the worker; `None` if nothing in it is hidden.
 pub fn hidden_meta(body: &Body) -> Option<String> {
     hidden(&body.sensitive, "/meta", &body.meta)
 }
 
-/// The first place marked as sensitive that has no more than what others are shown of it.
+/// The first place marked as sensitive whose value is the placeholder itself.
 pub(crate) fn already_hidden(body: &Body) -> Option<&str> {
     if body.sensitive.is_empty() {
         return None;
     }
-    // Read once: they may be long, and the places many.
+    // Parsed once, because they may be long and the places many.
     let read = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap_or_default();
     let (args, meta) = (read(&body.args), read(&body.meta));
     body.sensitive.iter().map(String::as_str).find(|pointer| {
@@ -168,11 +168,11 @@ fn hidden(pointers: &[String], root: &str, text: &str) -> Option<String> {
     Some(out)
 }
 
-/// What is marked inside of one value: by the names of its members, as names are compared, the rest of each path.
+/// The marks inside one value: for each member's name, normalised for comparison, the rests of the paths below it.
 type Marks<'p> = HashMap<Cow<'p, str>, Vec<&'p str>>;
 
-/// Writes `text` with the values at these paths hidden. What has no such value is written as it is; what cannot be read
-/// is hidden whole. However many paths there are, each value on their way is read once.
+/// Writes `text` with the values at these paths hidden. Text without such values is written unchanged; what
+/// cannot be parsed is hidden as a whole. However many paths there are, each value on their way is read once.
 fn put(text: &str, paths: &[&str], out: &mut String) {
     let Some(marks) = marks(paths) else { return put_string(out, HIDDEN) };
     if text.starts_with('{') {
@@ -205,7 +205,7 @@ fn put(text: &str, paths: &[&str], out: &mut String) {
     }
 }
 
-/// None where a path ends, so that the value itself is marked.
+/// The marks by first path segment; `None` if a path ends here, so that the value itself is marked.
 fn marks<'p>(paths: &[&'p str]) -> Option<Marks<'p>> {
     let mut marks = Marks::new();
     for path in paths {
@@ -219,13 +219,13 @@ fn marks<'p>(paths: &[&'p str]) -> Option<Marks<'p>> {
     Some(marks)
 }
 
-/// Whether a name can stand for an element (RFC 6901): a number as it is written, without zeros before it.
+/// Whether a name can be an array index (RFC 6901): a decimal number without leading zeros.
 fn is_index(name: &str) -> bool {
     let is_number = !name.is_empty() && name.bytes().all(|digit| digit.is_ascii_digit());
     is_number && (name == "0" || !name.starts_with('0'))
 }
 
-/// The element that a name stands for.
+/// The array index that a name stands for.
 fn index(name: &str) -> Option<usize> {
     if is_index(name) { name.parse().ok() } else { None }
 }
@@ -259,7 +259,7 @@ mod tests {
         assert_eq!(hidden_args(&Body::default()), None);
     }
 
-    /// As names are compared everywhere else: what is told of a place must not depend on how it is spelled.
+    /// Names are compared as everywhere else, so that hiding does not depend on how a place is spelled.
     #[test]
     fn a_value_is_hidden_however_its_place_is_spelled() {
         let body = Body {
@@ -277,7 +277,7 @@ mod tests {
         assert_eq!(hidden_meta(&body).unwrap(), "{\"cafe\u{301}\":\"[sensitive]\"}");
     }
 
-    /// The value with one pointer after the other hidden in it, by the definition of pointers.
+    /// Hides one pointer's value, straight from the definition of JSON pointers, as a reference.
     fn hidden_simply(value: &mut serde_json::Value, path: &str) {
         let Some((token, rest)) =
             path.strip_prefix('/').map(|path| path.split_once('/').unwrap_or((path, "")))
@@ -301,7 +301,7 @@ mod tests {
         }
     }
 
-    /// Numbers that differ from run to run of it, and are the same each time that the test runs.
+    /// Pseudo-random numbers that are the same in every run of the test.
     struct Dice(u64);
 
     impl Dice {

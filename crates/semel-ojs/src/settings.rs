@@ -1,4 +1,4 @@
-//! What operators send.
+//! Settings and directives that operators send.
 
 use semel_core::error::Invalid;
 use semel_core::limits::INTEGER_MAX;
@@ -66,10 +66,10 @@ pub fn put_queue(settings: &QueueSettings, outer: &mut Object<'_>) {
     }
 }
 
-/// The members of what an operator tells a worker.
+/// Members of an operator's directive.
 pub const DIRECTIVE_MEMBERS: &[&str] = &["directive", "state"];
 
-/// Reads what an operator tells a worker: `{"directive": "running" | "quiet" | "terminate"}`.
+/// Reads an operator's directive to a worker: `{"directive": "running" | "quiet" | "terminate"}`.
 ///
 /// # Errors
 /// What is wrong, where, and what to send instead.

@@ -1,23 +1,23 @@
-//! Halves of characters. Programs whose texts are UTF-16 cut them between the two halves that write one character, and
-//! write the half that is left as an escape: no JSON that others can read. What workers tell is taken in all the same: a run
-//! must not fail, and be run again, because of how its report was cut.
+//! Lone surrogates. Programs with UTF-16 strings may cut one inside a surrogate pair, and write the remaining
+//! half as an escape, which other JSON readers reject. Workers' reports are accepted all the same: a run must
+//! not fail, and be repeated, because of how its report was cut.
 
 use std::borrow::Cow;
 
-/// Bytes of an escape: `\u` and four digits.
+/// Length of an escape in bytes: `\u` and four digits.
 const ESCAPE_BYTES: usize = 6;
-/// What stands for half a character, U+FFFD, as an escape: as long as what it replaces, so that places stay.
+/// The replacement for a lone surrogate: U+FFFD as an escape, of the same length, so that positions stay valid.
 const REPLACEMENT: &str = "\\ufffd";
 
-/// The JSON text with a replacement for every half of a surrogate pair that is without its other half. All other bytes are
-/// kept; what is no JSON stays none.
+/// The JSON text with every lone surrogate replaced. All other bytes are kept; text that is not JSON stays
+/// invalid.
 pub(crate) fn whole(text: &str) -> Cow<'_, str> {
     if !text.contains("\\u") {
         return Cow::Borrowed(text);
     }
     let bytes = text.as_bytes();
     let mut out = String::new();
-    // Up to where the text has been written, and looked at.
+    // `written`: end of what is copied to the output; `at`: end of what was scanned.
     let (mut written, mut at) = (0, 0);
     while let Some(found) = bytes.get(at..).and_then(|rest| rest.iter().position(|byte| *byte == b'\\')) {
         at += found;
@@ -31,7 +31,7 @@ pub(crate) fn whole(text: &str) -> Cow<'_, str> {
                 at += ESCAPE_BYTES;
                 written = at;
             }
-            // Any other escape is over after the character behind the backslash, which may be another backslash.
+            // Any other escape ends after the character behind the backslash, which may itself be a backslash.
             _ => at += 2,
         }
     }
@@ -42,7 +42,7 @@ pub(crate) fn whole(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// The UTF-16 code unit that the escape at that place writes, if one is there.
+/// The UTF-16 code unit of the escape at this position, if there is one.
 fn unit(text: &[u8], at: usize) -> Option<u32> {
     let digits = text.get(at..at + ESCAPE_BYTES)?.strip_prefix(b"\\u")?;
     digits.iter().try_fold(0, |unit, byte| Some(unit << 4 | char::from(*byte).to_digit(16)?))
@@ -64,7 +64,7 @@ mod tests {
             (r#""\ud83d\n\ude00""#, r#""\ufffd\n\ufffd""#),
             (r#""\ud83d\u0041""#, r#""\ufffd\u0041""#),
             (r#"{"\ud83d":["\udc00\ud800"]}"#, r#"{"\ufffd":["\ufffd\ufffd"]}"#),
-            // Behind an escaped backslash stands a text of six characters.
+            // The escaped backslash makes the rest plain text, not an escape.
             (r#""\\ud83d""#, r#""\\ud83d""#),
             (r#""\\\ud83d""#, r#""\\\ufffd""#),
             (r#""\ud83d\\ude00""#, r#""\ufffd\\ude00""#),

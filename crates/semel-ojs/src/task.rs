@@ -1,4 +1,4 @@
-//! Tasks on the wire: steps under one identity, with the bodies and codes of the system they come from.
+//! Tasks on the wire: steps under one identity, with the bodies and codes of the system that tasks come from.
 
 mod vain;
 
@@ -22,14 +22,14 @@ use crate::members::Members;
 use crate::template::{StepTemplate, Template, Templates};
 use crate::write::{Object, list, object};
 
-/// What is said of a duplicate, whatever it is a duplicate of.
+/// The message for every duplicate, whatever it duplicates.
 pub const CONFLICT: &str =
     "A task with this identity already exists. The task's identity strategy prevents duplicate creation.";
 
-/// What is said where the identity is the caller's key, by that preset, and there is none.
+/// The message if the preset's identity is the caller's key, and the request has none.
 pub fn key_required(preset: Preset) -> String {
     match preset {
-        // The words that clients of such tasks know.
+        // Clients of such tasks know these words.
         Preset::CallerProvided => {
             "idempotency_key is required when named task uses CallerProvided identity strategy".to_owned()
         }
@@ -37,12 +37,12 @@ pub fn key_required(preset: Preset) -> String {
     }
 }
 
-/// Why a request for a task is refused before anything is decided.
+/// Why a request for a task is refused before it is decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// There is no such template, or none in that version.
+    /// There is no such template, or not in that version.
     NoTemplate(String),
-    /// Its identity is the caller's key, by that preset, and there is none: see [`key_required`].
+    /// The preset's identity is the caller's key, and the request has none: see [`key_required`].
     NoKey(Preset),
     /// What is wrong with the request, and where.
     Invalid(Invalid),
@@ -63,16 +63,16 @@ impl From<Unread> for Refused {
     }
 }
 
-/// A request for a task that was understood.
+/// A parsed request for a task.
 #[derive(Debug)]
 pub struct Create {
-    /// What is offered to the engine.
+    /// The plan for the engine.
     pub plan: TaskPlan,
 }
 
 impl Create {
-    /// Reads `{namespace, name, version, context, idempotency_key, unique, priority, tags}`. Whatever else is sent is kept
-    /// in the task's meta.
+    /// Reads `{namespace, name, version, context, idempotency_key, unique, priority, tags}`. All other
+    /// members are kept in the task's meta.
     ///
     /// # Errors
     /// What is wrong, where, and what to send instead.
@@ -112,7 +112,7 @@ impl Create {
         let key = members.get("", "idempotency_key").map(|value| value.string()).transpose()?;
         let request = task_text(&members, template, context)?;
         let terms = Terms { templates: Some(templates), ..terms };
-        // Its steps are held against no schema.
+        // Steps are not checked against a schema.
         let identified = Identified::AsTask(key.as_deref());
         let read = Enqueue::read(&request, terms, identified, &mut Work::default())?;
         let mut steps = Vec::with_capacity(template.steps.len());
@@ -133,7 +133,7 @@ impl Create {
 }
 
 impl Create {
-    /// The same request, which its caller may send again under this key. `text` is the request as it was sent.
+    /// Makes the request repeatable under this key. `text` is the request as it was sent.
     ///
     /// # Errors
     /// As [`once`], and none that [`parse`](Self::parse) has not found already.
@@ -143,24 +143,24 @@ impl Create {
     }
 }
 
-/// How a request for a task may be sent again under this key. `text` is the request as it was sent; whether it can be
-/// understood does not matter. All of it counts, null members and what only a server sets of jobs included, as one canonical
-/// text: no digest of a job's request, which is made of parts, is ever the same, so neither is answered as the other.
+/// The idempotency record of a request for a task under this key. `text` is the request as it was sent; it need not be a
+/// valid one. All of it counts, including null members and members that only a server sets on jobs, as one canonical text.
+/// The digest of a job's request is made of parts and so never equals it, which keeps one from being answered as the other.
 ///
 /// # Errors
-/// When it is not an object, or what is in it cannot be told apart.
+/// When the text is not an object, or its contents are ambiguous.
 pub fn once(text: &str, key: UniqueKey) -> Result<Once, Invalid> {
     Members::read(text, "")?;
     Ok(Once { key, digest: canon::digest(&Json::parse(text, "")?) })
 }
 
-/// Refuses a policy that cannot be a task's. `base` is its place.
+/// Refuses a policy that tasks cannot have. `base` is its place.
 pub(crate) fn check_fits(policy: &UniquePolicy, base: &str) -> Result<(), Invalid> {
     let Some(why) = unfit(policy) else { return Ok(()) };
     Err(refused_unfit(why).under(base))
 }
 
-/// The refusal of a policy that cannot be a task's, by its place in the policy.
+/// The refusal of a policy that tasks cannot have, by the place in the policy.
 pub fn refused_unfit(why: Unfit) -> Invalid {
     let (place, message) = match why {
         Unfit::FollowsUp => (
@@ -179,9 +179,9 @@ pub fn refused_unfit(why: Unfit) -> Invalid {
     Invalid::request(place, message)
 }
 
-/// The place of what is wrong, in the request as it was sent.
+/// Translates the place of an error into the request as it was sent.
 fn placed(invalid: Invalid) -> Invalid {
-    // What it says beside the context is its meta, of which its sender knows nothing.
+    // The members beside the context form the meta, which the sender does not know about.
     if invalid.kind == InvalidKind::TooLarge && invalid.pointer == "/meta" {
         let long = format!(
             "has more than {META_BYTES_MAX} bytes of members that no task has; send less, or put it into context"
@@ -194,7 +194,7 @@ fn placed(invalid: Invalid) -> Invalid {
 fn placed_at(pointer: &str) -> String {
     let below =
         |root: &str| pointer.strip_prefix(root).filter(|rest| rest.is_empty() || rest.starts_with('/'));
-    // The args of a step have its config too, which is its template's.
+    // A step's args also contain its config, which is the template's.
     match (below("/args/0").or_else(|| (pointer == "/args").then_some("")), below("/meta")) {
         (Some(rest), _) => format!("/context{rest}"),
         (None, Some(rest)) => rest.to_owned(),
@@ -202,7 +202,7 @@ fn placed_at(pointer: &str) -> String {
     }
 }
 
-/// What is said where the identity stands for other work, with the places that differ, if they may be told.
+/// The message if the identity stands for different work, with the places that differ if they may be told.
 pub fn mismatch(message: &str, pointers: &[String]) -> String {
     if pointers.is_empty() {
         return message.to_owned();
@@ -211,7 +211,7 @@ pub fn mismatch(message: &str, pointers: &[String]) -> String {
     format!("{message}; it differs at {}", places.join(", "))
 }
 
-/// The task as an enqueue request: its context is the one element of its args.
+/// The task as an enqueue request: its context is the only element of the args.
 fn task_text(members: &Members<'_>, template: &Template, context: &str) -> Result<String, Invalid> {
     let mut meta = String::new();
     let mut wrong = None;
@@ -249,7 +249,7 @@ fn task_text(members: &Members<'_>, template: &Template, context: &str) -> Resul
     Ok(text)
 }
 
-/// Every step is given the whole context: what a request makes of itself is bounded as what it brings is.
+/// Bounds what the request expands to, as its own size is bounded: every step is given the whole context.
 fn check_size(template: &Template, context: &str) -> Result<(), Invalid> {
     let step_bytes =
         |step: &StepTemplate| context.len() + step.config.as_ref().map_or(0, |config| config.len());
@@ -302,7 +302,7 @@ fn planned(
             meta.text("semel.step", &step.name);
         });
     });
-    // A step is what its task's template says, and nothing that holds for jobs of the step's type, nor for what somebody sent.
+    // Only the task's template applies to a step: no template of the step's own job type, and no size bound on what was sent.
     let terms = Terms { templates: None, job_bytes_max: usize::MAX, ..terms };
     let (offer, _) = Enqueue::parse(&text, terms)?.into_parts();
     Ok(PlannedStep {
@@ -316,12 +316,12 @@ fn planned(
     })
 }
 
-/// The answer to a task that was created.
+/// The answer for a task that was created.
 pub fn created(id: WorkflowId, steps: usize) -> String {
     told(id, steps, "Task created successfully")
 }
 
-/// The answer to a task that was found to be there, where that is an answer.
+/// The answer for an existing task, where that is the answer.
 pub fn existing(id: WorkflowId, steps: usize) -> String {
     told(id, steps, "Task already exists")
 }
@@ -336,7 +336,7 @@ fn told(id: WorkflowId, steps: usize, message: &str) -> String {
     out
 }
 
-/// An error in the form of tasks: a code and a message, and nothing that would tell an undisclosed task's.
+/// An error in the form that tasks use: a code and a message, without anything about an undisclosed task.
 pub fn error(code: &str, message: &str) -> String {
     let mut out = String::new();
     object(&mut out, |outer| {
@@ -358,7 +358,7 @@ fn status(status: Status) -> &'static str {
     }
 }
 
-/// Writes a task's members into an object. `job` is its own job, whose context is shown while it is kept.
+/// Writes a task's members into an object. `job` is its own job; its context is shown as long as the job is kept.
 pub fn put(id: WorkflowId, workflow: &Workflow, job: Option<&JobView<'_>>, object: &mut Object<'_>) {
     object.plain("task_uuid", id);
     let name = workflow.name.as_deref().unwrap_or_default();
@@ -376,7 +376,7 @@ pub fn put(id: WorkflowId, workflow: &Workflow, job: Option<&JobView<'_>>, objec
     object.time("completed_at", workflow.finished_at.map(Timestamp::from_micros));
 }
 
-/// One task with its steps. `state_of` gives the state of the job of a step that goes on.
+/// One task with its steps. `state_of` returns the job state of a step that goes on.
 pub fn answer(
     id: WorkflowId,
     workflow: &Workflow,
@@ -414,14 +414,14 @@ fn put_steps(workflow: &Workflow, state_of: &dyn Fn(&Step) -> Option<&'static st
     });
 }
 
-/// One task of a page. `job` is its own job, whose context is shown while it is kept.
+/// One task of a page. `job` is its own job; its context is shown as long as the job is kept.
 pub fn listed(id: WorkflowId, workflow: &Workflow, job: Option<&JobView<'_>>) -> String {
     let mut out = String::with_capacity(512);
     object(&mut out, |object| put(id, workflow, job, object));
     out
 }
 
-/// A page of tasks, each as it is [`listed`].
+/// A page of tasks, each as [`listed`] writes it.
 pub fn answer_list(tasks: &[String], next: Option<WorkflowId>) -> String {
     let mut out = String::with_capacity(tasks.iter().map(String::len).sum::<usize>() + 1_024);
     object(&mut out, |outer| {
@@ -437,7 +437,7 @@ pub fn answer_list(tasks: &[String], next: Option<WorkflowId>) -> String {
     out
 }
 
-/// One task that was cancelled, for who may act on it and not read of jobs.
+/// The answer for a cancelled task, for a caller who may act on it but not read jobs.
 pub fn answer_cancelled(id: WorkflowId, head: Option<&Head>) -> String {
     let mut out = String::new();
     object(&mut out, |object| {

@@ -1,5 +1,5 @@
-//! Templates: what holds for all jobs of a type, and the steps of tasks. Here they are JSON; what they are written in is
-//! not known here.
+//! Templates: defaults and rules for all jobs of a type, and the steps of tasks. Here they are JSON; the
+//! format that they are written in is unknown here.
 
 mod reader;
 mod set;
@@ -21,28 +21,28 @@ pub(crate) use self::reader::is_in_templates;
 pub use self::set::Templates;
 pub use self::shared::TemplateSet;
 
-/// What holds for all jobs of a type.
+/// Defaults and rules for all jobs of a type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
     /// The first part of the type.
     pub namespace: String,
-    /// The rest of it.
+    /// The rest of the type.
     pub name: String,
-    /// Which version of it this is.
+    /// The version of the template.
     pub version: String,
-    /// For people.
+    /// A description for people.
     pub description: Option<String>,
     /// The type of its jobs: `namespace.name`.
     pub job_type: JobType,
-    /// Which of its jobs are the same; `strict` unless it says.
+    /// Which of its jobs are the same; `strict` if the template does not say.
     pub identity: Option<Asked>,
-    /// The same as it was written, JSON.
+    /// The JSON text that `identity` was read from.
     identity_text: Option<String>,
-    /// What else it says of its jobs: the text of an object.
+    /// Default attributes of its jobs: the text of an object.
     defaults: String,
-    /// What its jobs may be given: the args, of a task the context.
+    /// Schema of the input: the args of a job, or the context of a task.
     pub schema: Option<Schema>,
-    /// What a task is made of; none for a template of plain jobs.
+    /// The steps of a task; none in a template of plain jobs.
     pub steps: Vec<StepTemplate>,
 }
 
@@ -53,16 +53,16 @@ pub struct StepTemplate {
     pub name: String,
     /// The type of its job.
     pub handler: JobType,
-    /// The steps it waits for, by number.
+    /// The steps that it waits for, by number.
     pub after: Vec<u32>,
-    /// What its job is given besides the task's context: a JSON value.
+    /// Given to its job in addition to the task's context: a JSON value.
     pub config: Option<String>,
-    /// What else is said of its job: the text of an object.
+    /// Default attributes of its job: the text of an object.
     pub(crate) defaults: String,
 }
 
 impl Template {
-    /// Reads a template from JSON. All that is wrong is said at once, each with its JSON pointer.
+    /// Reads a template from JSON. Reports all errors at once, each with its JSON pointer.
     ///
     /// # Errors
     /// What is wrong, and where.
@@ -70,14 +70,14 @@ impl Template {
         reader::read(text)
     }
 
-    /// What it says of its jobs, by the names of attributes.
+    /// Default attributes of its jobs, by name.
     pub(crate) fn defaults(&self) -> Result<Members<'_>, Invalid> {
         Members::read(&self.defaults, "")
     }
 
-    /// The queue of those of its jobs that name none.
+    /// The queue of its jobs that name none.
     pub fn queue(&self) -> QueueName {
-        // Read before, as a request says it.
+        // Already validated, as in a request.
         let said = self.defaults().ok().and_then(|defaults| {
             let name = defaults.get("", "queue")?.string().ok()?;
             QueueName::parse(&name, "/queue").ok()
@@ -85,8 +85,8 @@ impl Template {
         said.unwrap_or_default()
     }
 
-    /// Holds a job's args against the schema: all of them, of a task the one element that is its context. Nothing is told
-    /// of what lies inside of sensitive values. What it costs is taken from `work`, which all jobs of a request share.
+    /// Validates a job's input against the schema: all of the args, or for a task the only element, which is its context.
+    /// Reveals nothing from inside sensitive values. The cost is taken from `work`, which all jobs of a request share.
     pub(crate) fn check(
         &self,
         args: &Json<'_>,
@@ -106,12 +106,12 @@ impl Template {
             },
             args => schema.flaws(args, "/args", SCHEMA_FLAWS_MAX, work),
         };
-        // What was found of one that was not held to its end is no word on it.
+        // A validation that was not finished decides nothing.
         work.check("/args")?;
         Invalid::schema(sensitive::without_insides(flaws, sensitive)).map_or(Ok(()), Err)
     }
 
-    /// The policy that it declares, as far as a template can say it: a key that requests bring is none yet. None for
+    /// The policy that the template declares, without the keys that requests may add. `None` for
     /// `always_unique`.
     pub fn policy(&self) -> Option<UniquePolicy> {
         let given = Given { key: Some("k"), has_version: true, visibility_ms: 0 };
@@ -120,7 +120,7 @@ impl Template {
         UniquePolicy::build(&spec, "/unique").ok()
     }
 
-    /// The template as it is shown.
+    /// Writes the template for answers.
     pub fn put(&self, object: &mut Object<'_>) {
         object.plain("type", &self.job_type);
         object.text("namespace", &self.namespace);
@@ -222,7 +222,7 @@ mod tests {
                 "/unique/when_active",
             ),
             (r#""unique":{"key":"all"}"#, "/unique/key"),
-            // At the member that its author wrote.
+            // At the member that the template's author wrote.
             (r#""unique":{"within":"0s"}"#, "/unique/within"),
             (r#""unique":{"period_ms":0}"#, "/unique/period_ms"),
             (&*long_key, "/unique/key/1"),
@@ -232,7 +232,7 @@ mod tests {
             (r#""schema":{"properties":{"a":{"format":"email"}}}"#, "/schema/properties/a/format"),
             (r#""schema":{"type":"object"}"#, "/schema/type"),
             (r#""schema":{"type":"array"},"steps":[{"name":"a","handler":"a"}]"#, "/schema/type"),
-            // Rules that would never be looked at.
+            // Rules that would never be applied.
             (r#""schema":{"required":["to"],"properties":{"to":{"type":"string"}}}"#, "/schema"),
             (r#""schema":{"prefixItems":[{"type":"object"}],"minLength":1}"#, "/schema"),
             (r#""schema":{"minItems":1},"steps":[{"name":"a","handler":"a"}]"#, "/schema"),
@@ -261,7 +261,7 @@ mod tests {
         }
     }
 
-    /// By the names that it could have been.
+    /// The message lists the valid names.
     #[test]
     fn a_strategy_that_is_none_is_answered_with_those_there_are() {
         let text = r#"{"namespace":"n","name":"a","identity_strategy":"SOMETIMES"}"#;

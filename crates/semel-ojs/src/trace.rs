@@ -1,4 +1,4 @@
-//! W3C trace context: from a request's headers into a job's meta, where workers find it.
+//! W3C trace context: from a request's headers to a job's meta, where workers find it.
 
 use semel_core::error::Invalid;
 use semel_core::hex;
@@ -7,33 +7,33 @@ use crate::enqueue::Enqueue;
 use crate::members::Members;
 use crate::write::object;
 
-/// The longest `tracestate` that is passed on, in bytes; a longer one is left out, as the standard allows.
+/// The longest `tracestate` that is passed on, in bytes; a longer one is dropped, as the standard allows.
 const STATE_BYTES_MAX: usize = 512;
 
-/// The members of meta that a trace is in, named as the headers are.
+/// The members of meta that hold the trace context, named like the headers.
 const PARENT: &str = "traceparent";
 const STATE: &str = "tracestate";
 
-/// Where a request stands in a trace.
+/// A position in a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
-    /// Names the whole trace.
+    /// Id of the trace.
     pub trace: [u8; 16],
-    /// Names the caller's part of it.
+    /// Id of the caller's span.
     pub span: [u8; 8],
-    /// What the caller says of it, such as whether it is recorded.
+    /// Trace flags, such as whether the caller records the trace.
     pub flags: u8,
-    /// What vendors pass on, untouched.
+    /// Vendors' data (`tracestate`), passed on unchanged.
     pub state: Option<String>,
 }
 
 impl Trace {
-    /// Reads the headers `traceparent` and `tracestate`. What is not well-formed is no trace, as the standard says.
+    /// Reads the headers `traceparent` and `tracestate`. A malformed one counts as absent, as the standard says.
     pub fn read(parent: &str, state: Option<&str>) -> Option<Self> {
         let mut parts = parent.split('-');
         let (version, trace, span, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
         let [version] = hex::parse::<1>(version)?;
-        // Later versions may say more.
+        // Later versions may have more parts.
         if version == 0xff || (version == 0 && parts.next().is_some()) {
             return None;
         }
@@ -44,15 +44,15 @@ impl Trace {
         is_valid.then(|| Self { trace, span, flags, state: state.map(str::to_owned) })
     }
 
-    /// As the header `traceparent`.
+    /// Formats the header `traceparent`.
     pub fn parent(&self) -> String {
         format!("00-{}-{}-{}", hex::text(&self.trace), hex::text(&self.span), hex::text(&[self.flags]))
     }
 }
 
 impl Enqueue {
-    /// The job's meta gets the trace, unless it names one itself; a null names none, and what is said stands in its place.
-    /// Neither its key nor its digest changes: trace names are in neither.
+    /// Adds the trace to the job's meta, unless the meta has one; a null counts as none and is replaced.
+    /// Neither the job's key nor its digest changes, because both exclude trace context.
     ///
     /// # Errors
     /// None that [`parse`](Self::parse) has not found already.
@@ -120,13 +120,13 @@ mod tests {
         assert_ne!(traced.offer.body, plain.offer.body);
         let keys = |enqueue: &Enqueue| enqueue.offer.unique.as_ref().map(|unique| unique.key);
         assert_eq!((keys(&traced), &traced.body.request_digest), (keys(&plain), &plain.body.request_digest));
-        // One that the caller put there stays.
+        // A trace that the caller put there is kept.
         let own = text.replace(r#"{"a":1}"#, r#"{"traceparent":"mine"}"#);
         let own = Enqueue::parse(&own, Terms::trusted()).unwrap().with_trace(&trace).unwrap();
         assert_eq!(&*own.body.meta, r#"{"traceparent":"mine"}"#);
     }
 
-    /// A meta with a name twice is shown to nobody whole.
+    /// A meta with a duplicate name would not be shown at all.
     #[test]
     fn a_null_names_no_trace_and_what_is_said_stands_in_its_place() {
         let trace = Trace::read(TRACE, Some("v=1")).unwrap();

@@ -1,4 +1,4 @@
-//! Unique policies on the wire: the specification's shape, those of the SDKs, and presets.
+//! Unique policies on the wire: the specification's form, those of the SDKs, and presets.
 
 use semel_core::error::Invalid;
 use semel_core::template::Asked;
@@ -8,10 +8,10 @@ use crate::duration;
 use crate::members::{Members, Value, below};
 use crate::write::Object;
 
-/// Takes one member that was sent, and is not null.
+/// Reads one member that was sent and is not null.
 type Take = for<'v> fn(&mut Sent<'v>, Value<'v>) -> Result<(), Invalid>;
 
-/// The members of a policy, and what each does.
+/// The members of a policy, and how each is read.
 const MEMBERS: [(&str, Take); 18] = [
     ("keys", |sent, value| put(&mut sent.spec.keys, value.strings())),
     ("args_keys", |sent, value| put(&mut sent.spec.args_keys, value.strings())),
@@ -19,7 +19,7 @@ const MEMBERS: [(&str, Take); 18] = [
     ("meta_except", |sent, value| put(&mut sent.spec.meta_except, value.strings())),
     ("key", read_key),
     ("scope", |sent, value| put(&mut sent.spec.scope, text(value))),
-    // What an answer says of a policy is a policy again.
+    // A policy copied from an answer must be accepted.
     ("with_version", |sent, value| {
         sent.spec.with_version = value.flag()?;
         Ok(())
@@ -37,14 +37,14 @@ const MEMBERS: [(&str, Take); 18] = [
     ("preset", |sent, value| put(&mut sent.preset, Ok(value))),
 ];
 
-/// The members that were sent, of which some are understood only beside the others.
+/// The members that were sent. Some can only be interpreted together with the others.
 #[derive(Default)]
 struct Sent<'v> {
     spec: PolicySpec,
     preset: Option<Value<'v>>,
-    /// `key`, where it is a list.
+    /// `key`, if it is a list.
     key_list: Option<Value<'v>>,
-    /// `key`, where it is null.
+    /// `key`, if it is null.
     null_key: Option<Value<'v>>,
     millis: Option<Value<'v>>,
     within: Option<Value<'v>>,
@@ -66,7 +66,7 @@ impl<'v> Sent<'v> {
         Ok(sent)
     }
 
-    /// What they ask for together.
+    /// Combines the members into what they ask for.
     fn understood(self) -> Result<Read, Invalid> {
         let Self { mut spec, preset, key_list, null_key, millis, within } = self;
         if let Some(value) = millis {
@@ -87,7 +87,7 @@ impl<'v> Sent<'v> {
         if let Some(value) = null_key {
             refuse_null_key(&spec, preset, value)?;
         }
-        // Go clients alone say a period so. Who says nothing of what is the same means the whole of args, by their documentation.
+        // Only Go clients send the period like this; without an identity, their documentation says that the whole args count.
         if millis.is_some() && preset.is_none() && !says_what_is_same(&spec) {
             spec.keys = Some(vec!["type".to_owned(), "args".to_owned()]);
         }
@@ -100,20 +100,20 @@ impl<'v> Sent<'v> {
     }
 }
 
-/// The member that an answer adds to a policy: those that the job has absorbed. It is no part of the policy.
+/// The member that answers add to a policy: the duplicates that the job has absorbed. It is not part of the policy.
 pub(crate) const DUPLICATES: &str = "duplicates";
 
-/// A policy as it was sent, its spellings normalised and its preset named but not yet looked up.
+/// A policy as it was sent, with normalised spellings; its preset is named but not yet looked up.
 #[derive(Debug)]
 pub(crate) struct Read {
     pub(crate) asked: Asked,
     key_was_list: bool,
-    /// The member that says the period.
+    /// The member that sets the period.
     period_member: &'static str,
 }
 
 impl Read {
-    /// The caller's place of what is wrong, not that of the spelling it stands for.
+    /// Moves an error's place from the normalised member to the one that the caller sent.
     pub(crate) fn place(&self, mut refused: Invalid, pointer: &str) -> Invalid {
         if self.key_was_list {
             let rest = ["args_keys", "keys"]
@@ -123,7 +123,7 @@ impl Read {
                 refused.pointer = format!("{pointer}/key{rest}");
             }
         }
-        // Said in milliseconds it is refused as such, and may have been sent otherwise.
+        // A period is refused under its normalised name, which may not be the one that was sent.
         if ["period", "period_ms"].iter().any(|member| refused.pointer == below(pointer, member)) {
             refused.pointer = below(pointer, self.period_member);
         }
@@ -131,7 +131,7 @@ impl Read {
     }
 }
 
-/// What holds is made of a key, and there is none at `pointer`.
+/// The error for a policy that needs a key, if the request has none at `pointer`.
 pub(crate) fn missing_key(MissingKey(preset): MissingKey, pointer: &str) -> Invalid {
     Invalid::request(
         pointer,
@@ -139,7 +139,7 @@ pub(crate) fn missing_key(MissingKey(preset): MissingKey, pointer: &str) -> Inva
     )
 }
 
-/// Reads a policy by itself; none when it asks for none (`always_unique`).
+/// Reads a standalone policy; `None` if it asks for none (`always_unique`).
 #[cfg(test)]
 fn read(sent: Value<'_>) -> Result<Option<std::sync::Arc<UniquePolicy>>, Invalid> {
     let pointer = sent.pointer();
@@ -150,7 +150,7 @@ fn read(sent: Value<'_>) -> Result<Option<std::sync::Arc<UniquePolicy>>, Invalid
     Ok(built.map_err(|refused| read.place(refused, &pointer))?.map(std::sync::Arc::new))
 }
 
-/// Reads what is asked for.
+/// Reads a policy without looking up its preset.
 pub(crate) fn read_asked(sent: Value<'_>) -> Result<Read, Invalid> {
     let pointer = &*sent.pointer();
     if sent.is_string() {
@@ -174,7 +174,7 @@ fn text(value: Value<'_>) -> Result<String, Invalid> {
     Ok(value.string()?.into_owned())
 }
 
-/// A strategy by our name for it, or by another.
+/// Reads a strategy by this server's name for it, or by an alias.
 fn read_strategy(value: Value<'_>) -> Result<String, Invalid> {
     let strategy = text(value)?;
     Ok(if strategy == "use_existing" { "ignore".to_owned() } else { strategy })
@@ -195,13 +195,13 @@ fn unknown(value: Value<'_>) -> Invalid {
     value.refuse(format!("is not a member of a unique policy; use {names}"))
 }
 
-/// Whether a policy says by which of a job's members it is the same as another, or by which key.
+/// Whether a policy says which members of a job, or which key, identify it.
 fn says_what_is_same(spec: &PolicySpec) -> bool {
     let lists = [&spec.keys, &spec.args_keys, &spec.meta_keys, &spec.meta_except];
     spec.key.is_some() || lists.iter().any(|list| list.is_some())
 }
 
-/// A key that is not there, of a policy of which nothing else says what is the same, would make all jobs of a type one.
+/// Refuses a null `key` in a policy with no other identity: it would make all jobs of a type the same.
 fn refuse_null_key(spec: &PolicySpec, preset: Option<Preset>, value: Value<'_>) -> Result<(), Invalid> {
     if preset.is_some() || says_what_is_same(spec) {
         return Ok(());
@@ -225,7 +225,7 @@ fn read_period(spec: &mut PolicySpec, value: Value<'_>) -> Result<(), Invalid> {
         )
     })?;
     if duration::go(&text).is_some() {
-        // The core specification's own example says "3600s".
+        // The core specification's own example is "3600s".
         spec.period_ms = Some(duration::millis(duration::parse(&text, &value.pointer())?));
     } else {
         spec.period = Some(text.into_owned());
@@ -245,7 +245,7 @@ fn read_millis(value: Value<'_>) -> Result<u64, Invalid> {
         .map_err(|_| value.refuse("is negative; send a positive number of milliseconds"))
 }
 
-/// `key` as a list means dimensions to one SDK and members of args to the others.
+/// Reads `key` as a list: dimensions in one SDK, members of args in the others.
 fn read_key_list(spec: &mut PolicySpec, value: Value<'_>) -> Result<(), Invalid> {
     if spec.keys.is_some() || spec.args_keys.is_some() {
         return Err(value.refuse("cannot stand beside `keys` or `args_keys`; send one or the other"));
@@ -261,7 +261,7 @@ fn read_key_list(spec: &mut PolicySpec, value: Value<'_>) -> Result<(), Invalid>
     Ok(())
 }
 
-/// What is wrong with what a policy looks at, in the words of who sent `key` where it was a list.
+/// Rewords an error about what a policy compares for a caller who sent `key` as a list.
 pub(crate) fn in_its_words(mut refused: Invalid, sent: Value<'_>) -> Invalid {
     let Ok(members) = sent.members() else { return refused };
     let list = members.get("", "key").filter(|key| key.is_array()).and_then(|key| key.strings().ok());
@@ -274,12 +274,12 @@ pub(crate) fn in_its_words(mut refused: Invalid, sent: Value<'_>) -> Invalid {
     refused
 }
 
-/// Writes an effective policy as an object.
+/// Writes a policy in force as an object.
 pub fn write(policy: &UniquePolicy, out: &mut String) {
     crate::write::object(out, |object| put_members(policy, object));
 }
 
-/// Writes the effective policy's members.
+/// Writes the members of a policy in force.
 pub(crate) fn put_members(policy: &UniquePolicy, object: &mut Object<'_>) {
     let has = |dimension| policy.dimensions().contains(dimension);
     match policy.key_text() {
@@ -327,7 +327,7 @@ mod tests {
         UniquePolicy::clone(&read.unwrap())
     }
 
-    /// A client may send back the policy that it was answered.
+    /// A client may send back the policy from an answer.
     #[test]
     fn what_is_answered_of_a_policy_is_that_policy() {
         for sent in [

@@ -1,4 +1,4 @@
-//! Webhook subscriptions on the wire, and what a delivery says.
+//! Webhook subscriptions on the wire, and the bodies of deliveries.
 
 use semel_core::error::Invalid;
 use semel_core::ident::{JobType, QueueName};
@@ -11,18 +11,18 @@ use crate::write::{Object, object};
 
 /// The longest URL, in bytes.
 const URL_BYTES_MAX: usize = 2_048;
-/// Event types, queues or job types one subscription may name.
+/// Event types, queues or job types that one subscription may name, each at most.
 const NAMES_MAX: usize = 64;
-/// Fewer bytes of secret would be guessed.
+/// Shorter secrets could be guessed.
 const SECRET_BYTES_MIN: usize = 16;
 const SECRET_BYTES_MAX: usize = 256;
 /// The longest metadata, as JSON, in bytes.
 const METADATA_BYTES_MAX: usize = 4_096;
 
-/// Where a delivery goes, taken apart.
+/// The URL of a delivery, in parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// Whether it is sent over TLS.
+    /// Whether to use TLS.
     pub is_tls: bool,
     /// The host: a name or an address, without brackets.
     pub host: String,
@@ -40,10 +40,10 @@ impl Target {
         if self.port == usual { host } else { format!("{host}:{}", self.port) }
     }
 
-    /// Takes a URL apart.
+    /// Parses a URL.
     ///
     /// # Errors
-    /// `invalid_request` at `/url` when deliveries cannot go there.
+    /// `invalid_request` at `/url` if deliveries cannot go there.
     pub fn parse(url: &str) -> Result<Self, Invalid> {
         let refuse = |what: &str| Err(Invalid::request("/url", what.to_owned()));
         if url.len() > URL_BYTES_MAX {
@@ -64,7 +64,7 @@ impl Target {
         if path.contains('#') {
             return refuse("has a fragment, which is never sent; leave it out");
         }
-        // No request can be made to such a path or query. Of others that RFC 3986 has escaped many are in use, and can be sent.
+        // No request can have such a path or query. Many characters that RFC 3986 wants escaped are in use and can be sent.
         let (before, query) = path.split_once('?').unwrap_or((path, ""));
         let sign = before.chars().find(|sign| "<>`".contains(*sign));
         if let Some(sign) = sign.or_else(|| query.chars().find(|sign| "<>\"".contains(*sign))) {
@@ -107,7 +107,7 @@ impl Target {
     }
 }
 
-/// Reads a request for a subscription. Without a secret it is given `secret`.
+/// Reads a request for a subscription. If it has no secret, it gets `secret`.
 ///
 /// # Errors
 /// What is wrong, where, and what to send instead.
@@ -129,7 +129,7 @@ pub fn create(text: &str, secret: impl FnOnce() -> String) -> Result<Wish, Inval
     Ok(wish)
 }
 
-/// Reads a request for a change, into what it changes.
+/// Reads a request for a change, and applies it to `wish`.
 ///
 /// # Errors
 /// As [`create`].
@@ -220,16 +220,16 @@ fn events(value: Value<'_>) -> Result<Vec<String>, Invalid> {
     Ok(events)
 }
 
-/// What becomes of the secret where a subscription is shown.
+/// Whether a subscription is shown with its secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SecretIs {
-    /// Whoever is answered was just given it, and sees it this once.
+    /// It is shown this once, to the caller that was just given it.
     Shown,
-    /// Nobody sees it.
+    /// It is not shown.
     Withheld,
 }
 
-/// Writes a subscription's object. Its secret is shown only to whoever it was just given.
+/// Writes a subscription's object. Its secret is shown only to the caller that it was just given to.
 pub fn write(subscription: &Subscription, secret: SecretIs, out: &mut String) {
     object(out, |object| put_subscription(subscription, secret, object));
 }

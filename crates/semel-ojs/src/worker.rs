@@ -1,4 +1,4 @@
-//! What workers send: fetch, ack, nack, heartbeat.
+//! Requests of workers: fetch, ack, nack, heartbeat.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -18,69 +18,69 @@ use crate::members::{Members, Value, below};
 use crate::near::Guarded;
 use crate::{duration, surrogate};
 
-/// The longest a fetch may wait for something to do.
+/// The longest that a fetch may wait for jobs, in milliseconds.
 pub const WAIT_MS_MAX: i64 = 30_000;
-/// Jobs one heartbeat may name.
+/// Jobs that one heartbeat may name, at most.
 pub const HEARTBEAT_JOBS_MAX: usize = 10_000;
 
-/// A worker's wish for jobs.
+/// A worker's request for jobs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fetch {
-    /// From these queues, the first named first.
+    /// The queues to take jobs from, in order of preference.
     pub queues: Vec<QueueName>,
-    /// At most so many.
+    /// At most this many jobs.
     pub count: u32,
-    /// Who asks; empty when it does not say.
+    /// The worker's id; empty if not given.
     pub worker: Arc<str>,
-    /// How long the leases are to last for jobs that do not say.
+    /// Lease duration for jobs that do not set their own, in milliseconds.
     pub visibility_ms: Option<u32>,
-    /// How long to wait when there is nothing to do.
+    /// How long to wait if there are no jobs.
     pub wait: Duration,
 }
 
-/// A report that a run succeeded. In what workers report, halves of characters are replaced.
+/// A report that a run succeeded. Lone surrogates in workers' reports are replaced.
 #[derive(Clone, Debug)]
 pub struct Ack {
-    /// Of which job.
+    /// The job that it is about.
     pub id: JobId,
-    /// Who reports.
+    /// The lease or worker that reports.
     pub bearer: Bearer,
-    /// What the job returned: JSON text.
+    /// The job's result: JSON text.
     pub result: Option<String>,
 }
 
 /// A report that a run failed, or that the job is given back.
 #[derive(Clone, Debug)]
 pub struct Nack {
-    /// Of which job.
+    /// The job that it is about.
     pub id: JobId,
-    /// Who reports.
+    /// The lease or worker that reports.
     pub bearer: Bearer,
-    /// What went wrong; none when the job is given back unfinished.
+    /// What went wrong; `None` if the job is given back unfinished.
     pub report: Option<Report>,
-    /// How long the job that is given back is to wait for its next attempt.
+    /// How long a job that is given back waits for its next attempt.
     pub delay: Option<Duration>,
 }
 
-/// A sign of life.
+/// A worker's heartbeat.
 #[derive(Clone, Debug)]
 pub struct Heartbeat {
-    /// Who sends it; empty when it does not say.
+    /// The worker's id; empty if not given.
     pub worker: Arc<str>,
-    /// The jobs it works on.
+    /// The jobs that it works on.
     pub jobs: Vec<(JobId, Bearer)>,
-    /// How long the leases are to last from now.
+    /// How long the leases are to last from now, in milliseconds.
     pub visibility_ms: Option<u32>,
-    /// How many jobs it says it works on, named or not.
+    /// How many jobs it says that it works on, named or not.
     pub count: Option<u64>,
-    /// Whether it says that it is about to end.
+    /// Whether it says that it is draining.
     pub is_draining: Option<bool>,
 }
 
-/// What may be done to a job with a lease says no more than whose it is.
+/// Members of operations on a leased job that say only who holds the lease.
 pub const BEARER_MEMBERS: &[&str] = &["lease", "worker_id"];
-/// The members of a failure. Its details are the worker's own; `detail` is what a problem of RFC 9457 says, and its message where there is
-/// none.
+/// The members of a failure. Its details are the worker's own; `detail` is that of a problem (RFC 9457), and
+/// used as the message if there is none.
 pub const ERROR_MEMBERS: &[&str] =
     &["code", "message", "type", "retryable", "retry_after_ms", "details", "detail"];
 
@@ -116,7 +116,7 @@ impl Fetch {
         for (at, name) in names.iter().enumerate() {
             queues.push(QueueName::parse(name, &format!("/queues/{at}"))?);
         }
-        // The client for Ruby calls it so.
+        // The Ruby client's name for it.
         let count = match members.get("count").or_else(|| members.get("batch_size")) {
             Some(value) => value.within(1, i64::from(CLAIM_JOBS_MAX))?,
             None => 1,
@@ -147,7 +147,7 @@ impl Ack {
         Self::parse_for(None, text)
     }
 
-    /// Reads a request about the job that its path names, or else its body.
+    /// Reads a request about the job that its path, or else its body, names.
     ///
     /// # Errors
     /// What is wrong, where, and what to send instead.
@@ -172,7 +172,7 @@ impl Nack {
         Self::parse_for(None, text)
     }
 
-    /// Reads a request about the job that its path names, or else its body.
+    /// Reads a request about the job that its path, or else its body, names.
     ///
     /// # Errors
     /// What is wrong, where, and what to send instead.
@@ -200,8 +200,8 @@ impl Nack {
 }
 
 impl Heartbeat {
-    /// The members of a request. `stats` and `status` say nothing here: they are among them so that they are not taken for slips of
-    /// `state`.
+    /// The members of a request. `stats` and `status` are ignored; they are listed so that they are not taken
+    /// for misspellings of `state`.
     pub const MEMBERS: &'static [&'static str] = &[
         "worker_id",
         "state",
@@ -219,8 +219,8 @@ impl Heartbeat {
         "status",
     ];
 
-    /// Reads a request. The jobs stand in `active_jobs`, `active_job_ids` or `job_ids`, a single one in `job_id`; clients also
-    /// send `active_jobs` as a number, which says nothing about which.
+    /// Reads a request. The jobs are in `active_jobs`, `active_job_ids` or `job_ids`, a single one in
+    /// `job_id`. Clients also send `active_jobs` as a number, which does not say which jobs.
     ///
     /// # Errors
     /// What is wrong, where, and what to send instead.
@@ -248,9 +248,9 @@ impl Heartbeat {
             .filter(|value| !value.is_number());
         let mut is_listed = false;
         let mut jobs: Vec<(JobId, Bearer)> = Vec::new();
-        // One that is listed twice is spoken for once.
+        // A job that is listed twice is extended once.
         let mut places = HashMap::new();
-        // Clients send several, and not always the same.
+        // Clients send several lists, which may differ.
         for value in lists {
             is_listed = true;
             let base = value.pointer();
@@ -318,7 +318,7 @@ fn few_enough(jobs: usize, pointer: &str) -> Result<(), Invalid> {
     ))
 }
 
-/// Reads the optional lease and worker id of a request that may have no body.
+/// Reads the optional lease and worker id of a request that may lack a body.
 ///
 /// # Errors
 /// What is wrong, where, and what to send instead.
@@ -329,7 +329,7 @@ pub fn bearer(text: &str) -> Result<Bearer, Invalid> {
     read_bearer(&Guarded::of(Members::read(text, "")?, "", BEARER_MEMBERS)?)
 }
 
-/// Reads the `reason` of an operator's request that may have no body.
+/// Reads the `reason` of an operator's request that may lack a body.
 ///
 /// # Errors
 /// What is wrong, where, and what to send instead.
@@ -341,7 +341,7 @@ pub fn reason(text: &str) -> Result<Option<String>, Invalid> {
     members.get("", "reason").map(|value| value.string().map(std::borrow::Cow::into_owned)).transpose()
 }
 
-/// The job that the path names, else the body; both must not name two.
+/// The job that the path, or else the body, names; if both do, they must agree.
 fn named(path: Option<JobId>, members: &Guarded<'_>) -> Result<JobId, Invalid> {
     let Some(id) = path else { return read_job(members) };
     for value in ["job_id", "id"].into_iter().filter_map(|name| members.get(name)) {
@@ -364,7 +364,7 @@ fn read_id(sent: Option<Value<'_>>) -> Result<JobId, Invalid> {
     }
 }
 
-/// Whose the report is. One without its lease would count for whoever has the job now, so a slip of it must not be passed over.
+/// Who reports. A report without a lease counts for the job's present run, so a misspelt `lease` must not be ignored.
 pub(crate) fn read_bearer(members: &Guarded<'_>) -> Result<Bearer, Invalid> {
     let lease = match members.get("lease") {
         Some(value) => Some(LeaseToken::parse(&value.string()?, "/lease")?),
@@ -373,7 +373,7 @@ pub(crate) fn read_bearer(members: &Guarded<'_>) -> Result<Bearer, Invalid> {
     Ok(Bearer { lease, worker: read_worker(members)? })
 }
 
-/// The worker's id; an empty one is none.
+/// The worker's id; an empty one counts as absent.
 fn read_worker(members: &Guarded<'_>) -> Result<Option<Arc<str>>, Invalid> {
     let Some(value) = members.get("worker_id") else { return Ok(None) };
     let id = value.string()?;
@@ -385,7 +385,7 @@ fn read_worker(members: &Guarded<'_>) -> Result<Option<Arc<str>>, Invalid> {
     Ok(if id.is_empty() { None } else { Some(Arc::from(&*id)) })
 }
 
-/// How long a lease is to last: in milliseconds, or as a duration, as a job says it.
+/// How long a lease is to last, in milliseconds or as a duration, as in a job.
 pub(crate) fn read_visibility(members: &Guarded<'_>) -> Result<Option<u32>, Invalid> {
     let most = i64::try_from(TIMEOUT_MS_MAX).unwrap_or(i64::MAX);
     let millis = members.get("visibility_timeout_ms").map(|value| value.within(0, most)).transpose()?;
@@ -394,7 +394,7 @@ pub(crate) fn read_visibility(members: &Guarded<'_>) -> Result<Option<u32>, Inva
         Some(value) => duration::visibility(value, millis)?,
         None => millis,
     };
-    // Clients whose language has no absent number send 0.
+    // Clients in languages without an absent number send 0.
     Ok(Some(millis).filter(|millis| *millis > 0))
 }
 
@@ -403,7 +403,7 @@ fn read_delay(value: Value<'_>) -> Result<Duration, Invalid> {
     Ok(Duration::from_millis(u64::try_from(millis).unwrap_or_default()))
 }
 
-/// A value that is kept as it is, for others than its sender to read: they could not read what is nested without end.
+/// A value that is stored unchanged. Its depth is checked, because readers could not parse endless nesting.
 fn kept(value: Value<'_>) -> Result<String, Invalid> {
     value.tree()?;
     Ok(value.text().to_owned())
@@ -429,7 +429,7 @@ fn read_report(error: Value<'_>) -> Result<Report, Invalid> {
         }
     };
     let details = members.get("details");
-    // OJS: the type is what the worker names, else the class of its exception, else the code.
+    // OJS: the type is what the worker names, else its exception's class, else the code.
     let class = match details {
         Some(value) if value.is_object() => {
             let inner = value.members()?;
@@ -447,7 +447,7 @@ fn read_report(error: Value<'_>) -> Result<Report, Invalid> {
         code: code.unwrap_or_else(|| error_type.clone()),
         message: match text("message")? {
             Some(message) => message,
-            // No member of OJS's, so what is no text is passed over as what is unknown is.
+            // Not an OJS member, so a value that is no string is ignored, as unknown members are.
             None if members.get("detail").is_some_and(|detail| detail.is_string()) => {
                 text("detail")?.unwrap_or_default()
             }

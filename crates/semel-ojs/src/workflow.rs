@@ -1,4 +1,4 @@
-//! Workflows on the wire: chain, group, batch and steps with `depends_on`, nested as one likes, and what is shown.
+//! Workflows on the wire: chain, group, batch and steps with `depends_on`, nested at will, and answers.
 
 mod defaults;
 mod names;
@@ -24,7 +24,7 @@ use crate::members::{Members, Value};
 use crate::near::refuse_slips;
 use crate::write::{Object, list, object, put_string};
 
-/// Callbacks and when they come. SDKs that send them as steps give those such ids, by either spelling.
+/// Callbacks, and when they run. SDKs that send callbacks as steps use these ids, in either spelling.
 const CALLBACKS: [(&str, &str, When); 3] = [
     ("on_complete", "on-complete", When::Always),
     ("on_success", "on-success", When::Success),
@@ -94,7 +94,7 @@ pub fn parse(text: &str, terms: Terms<'_>) -> Result<Plan, Invalid> {
     Ok(plan)
 }
 
-/// The steps of a workflow, and what they are called in it.
+/// The steps of a workflow, and the name of the member that lists them.
 fn items<'a>(members: &Members<'a>, base: &str) -> Result<(&'static str, Vec<&'a RawValue>), Invalid> {
     for member in ["steps", "jobs"] {
         if let Some(raw) = members.raw(member).filter(|raw| raw.get() != "null") {
@@ -119,11 +119,11 @@ struct Reader<'t> {
     terms: Terms<'t>,
     defaults: Defaults,
     names: Names,
-    /// All steps share it.
+    /// Work budget that all steps share.
     work: Work,
 }
 
-/// What a part of a workflow ends with: those that wait for it wait for these.
+/// The last steps of a part of a workflow: whatever waits for the part waits for these.
 type Exits = Vec<u32>;
 
 impl Reader<'_> {
@@ -138,7 +138,7 @@ impl Reader<'_> {
         let (mut after, mut results) = (after.to_vec(), results.to_vec());
         for (at, raw) in items.iter().enumerate() {
             after = self.part(raw, &format!("/{}/{at}", trim(place)), &after, &results, depth)?;
-            // All that were before it (OJS workflows 7.2).
+            // Results of all earlier steps (OJS workflows 7.2).
             results.extend_from_slice(&after);
         }
         Ok(after)
@@ -202,7 +202,7 @@ impl Reader<'_> {
         Ok(exits)
     }
 
-    /// A job, or a workflow inside of one.
+    /// Reads a job, or a nested workflow.
     fn part(
         &mut self,
         raw: &RawValue,
@@ -246,10 +246,10 @@ impl Reader<'_> {
         Ok(exits)
     }
 
-    /// Steps that name the steps they wait for.
+    /// Reads steps that name the steps they wait for.
     fn graph(&mut self, place: &str, items: &[&RawValue]) -> Result<Form, Invalid> {
         let mut called: Vec<(String, u32)> = Vec::new();
-        // Whether each has an id of its own, and what it waits for.
+        // Whether each step has its own id, and what it waits for.
         let mut waits: Vec<(bool, Option<&RawValue>)> = Vec::new();
         for (at, raw) in items.iter().enumerate() {
             let pointer = format!("/{}/{at}", trim(place));
@@ -264,11 +264,11 @@ impl Reader<'_> {
         self.names.settle(&mut self.steps);
         let mut numbers: HashMap<String, u32> =
             (0..).zip(&self.steps).map(|(number, step)| (step.id.clone(), number)).collect();
-        // One that has a name may be called by its number too, unless that is the name of another.
+        // A step with a name may also be referred to by its number, unless that is another's name.
         for (id, number) in called {
             numbers.entry(id).or_insert(number);
         }
-        // Which step has named each one last.
+        // The step that last named each step.
         let mut named_by: Vec<Option<usize>> = vec![None; self.steps.len()];
         let mut is_batch = false;
         for (at, (step, (has_id, waits))) in self.steps.iter_mut().zip(waits).enumerate() {
@@ -282,7 +282,7 @@ impl Reader<'_> {
                     let Some(number) = numbers.get(&*name.string()?).copied() else {
                         return Err(name.refuse("names no step of this workflow; send the id of one"));
                     };
-                    // So no list is read beyond as many names as there are steps, however many it has.
+                    // Refusing repetitions bounds the reading: no list is read beyond as many names as there are steps.
                     let before = named_by.get_mut(number as usize).and_then(|by| by.replace(at));
                     if before == Some(at) {
                         return Err(name.refuse("is named twice; name each step once"));
@@ -292,7 +292,7 @@ impl Reader<'_> {
             }
             step.results.clone_from(&step.after);
             let callback = CALLBACKS.iter().find(|(member, name, _)| [*member, *name].contains(&&*step.id));
-            // A name is for people: one that happens to be a callback's says nothing of when the step is wanted.
+            // A name is for people: a callback's name, unlike its id, does not say when the step runs.
             if let Some((_, _, when)) = callback.filter(|_| has_id && !step.after.is_empty()) {
                 (step.when, step.is_callback, is_batch) = (*when, true, true);
             }
@@ -320,7 +320,7 @@ impl Reader<'_> {
         after: &[u32],
         results: &[u32],
     ) -> Result<u32, Invalid> {
-        // Before anything is kept of it: what each step waits for and is given grows with the steps before it.
+        // Checked before the step is stored, because what it waits for and is given grows with the steps before it.
         if self.steps.len() >= WORKFLOW_STEPS_MAX {
             return Err(Invalid::too_large(
                 pointer,
@@ -350,7 +350,7 @@ fn trim(pointer: &str) -> &str {
     pointer.trim_start_matches('/')
 }
 
-/// Writes a workflow's members into an object. `state_of` gives the state of the job of a step that goes on.
+/// Writes a workflow's members into an object. `state_of` returns the job state of a step that goes on.
 pub fn put(
     id: WorkflowId,
     workflow: &Workflow,
@@ -364,7 +364,7 @@ pub fn put(
     });
 }
 
-/// What is said of the whole, without its jobs.
+/// Writes the workflow as a whole, without its jobs.
 fn put_whole(id: WorkflowId, workflow: &Workflow, object: &mut Object<'_>) {
     let count = |is: fn(StepStatus) -> bool| workflow.count(is);
     let total = count(|_| true);
@@ -446,7 +446,7 @@ fn put_step(out: &mut String, workflow: &Workflow, at: usize, step: &Step, state
     });
 }
 
-/// One workflow: wrapped, and its members beside the wrapper.
+/// The answer about one workflow: wrapped, and with its members beside the wrapper.
 pub fn answer(
     id: WorkflowId,
     workflow: &Workflow,
@@ -460,7 +460,7 @@ pub fn answer(
     out
 }
 
-/// One workflow for who may act on it and not read of jobs: its state and counts, and no steps.
+/// One workflow for a caller who may act on it but not read jobs: its state and counts, and no steps.
 pub fn answer_curt(id: WorkflowId, workflow: &Workflow) -> String {
     let mut out = String::with_capacity(1_024);
     let put = |object: &mut Object<'_>| {
@@ -481,7 +481,7 @@ pub fn listed(id: WorkflowId, workflow: &Workflow) -> String {
     out
 }
 
-/// A page of workflows, each as it is [`listed`].
+/// A page of workflows, each as [`listed`] writes it.
 pub fn answer_list(workflows: &[String], next: Option<WorkflowId>) -> String {
     let mut out = String::with_capacity(workflows.iter().map(String::len).sum::<usize>() + 1_024);
     object(&mut out, |outer| {

@@ -1,4 +1,4 @@
-//! Writing JSON as text. Answers are put together from texts that are JSON already, so no tree is built.
+//! Writing JSON as text. Answers are assembled from texts that are JSON already, so no tree is built.
 
 use std::fmt::{Display, Write as _};
 
@@ -29,7 +29,7 @@ impl<'o> Object<'o> {
             self.out.push(',');
         }
         if name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_') {
-            // Nearly every name: nothing in it is to be escaped.
+            // Nearly every name contains nothing to escape.
             self.out.push('"');
             self.out.push_str(name);
             self.out.push_str("\":");
@@ -40,12 +40,12 @@ impl<'o> Object<'o> {
         self.out
     }
 
-    /// A string.
+    /// Writes a string.
     pub fn text(&mut self, name: &str, text: &str) {
         put_string(self.member(name), text);
     }
 
-    /// A string that is nobody's to escape: a name, an id, a time.
+    /// Writes a string that needs no escaping: a name, an id, a time.
     pub fn plain(&mut self, name: &str, value: impl Display) {
         let out = self.member(name);
         out.push('"');
@@ -54,50 +54,50 @@ impl<'o> Object<'o> {
         out.push('"');
     }
 
-    /// A list of such strings.
+    /// Writes a list of strings that need no escaping.
     pub fn plains<T: Display>(&mut self, name: &str, values: impl IntoIterator<Item = T>) {
         list(self.member(name), values, |out, value| {
             let _ = write!(out, "\"{value}\"");
         });
     }
 
-    /// A number.
+    /// Writes a number.
     pub fn number(&mut self, name: &str, value: impl Display) {
         let out = self.member(name);
         let _ = write!(out, "{value}");
     }
 
-    /// A truth value.
+    /// Writes a boolean.
     pub fn flag(&mut self, name: &str, value: bool) {
         self.raw(name, if value { "true" } else { "false" });
     }
 
-    /// A text that is JSON already.
+    /// Writes a text that is JSON already.
     pub fn raw(&mut self, name: &str, json: &str) {
         self.member(name).push_str(json);
     }
 
-    /// A point in time; nothing at all when there is none. Always with three digits after the second, so that the order of such
-    /// texts is that of the times.
+    /// Writes a point in time, or nothing if there is none. Always with three decimals, so that the texts
+    /// sort like the times.
     pub fn time(&mut self, name: &str, at: impl Into<Option<Timestamp>>) {
         if let Some(at) = at.into() {
             self.plain(name, format_args!("{at:.3}"));
         }
     }
 
-    /// The same of one that a caller said: a whole second stands as it was sent.
+    /// As [`time`](Self::time), for a time that a caller set: a whole second is written without decimals, as it was sent.
     pub fn said_time(&mut self, name: &str, at: Option<Timestamp>) {
         if let Some(at) = at {
             self.plain(name, at);
         }
     }
 
-    /// A list of strings.
+    /// Writes a list of strings.
     pub fn texts<T: AsRef<str>>(&mut self, name: &str, texts: impl IntoIterator<Item = T>) {
         list(self.member(name), texts, |out, text| put_string(out, text.as_ref()));
     }
 
-    /// The members of an object that is JSON text already, `{}` or larger.
+    /// Writes the members of an object that is JSON text already, `{}` or larger.
     pub fn members_of(&mut self, object: &str) {
         let inner = object
             .trim()
@@ -115,14 +115,14 @@ impl<'o> Object<'o> {
     }
 }
 
-/// Writes an object at the end of `out`.
+/// Appends an object to `out`.
 pub fn object(out: &mut String, write: impl FnOnce(&mut Object<'_>)) {
     let mut object = Object::open(out);
     write(&mut object);
     object.close();
 }
 
-/// Writes a list at the end of `out`.
+/// Appends a list to `out`.
 pub fn list<T>(out: &mut String, items: impl IntoIterator<Item = T>, mut write: impl FnMut(&mut String, T)) {
     out.push('[');
     for (at, item) in items.into_iter().enumerate() {
@@ -134,7 +134,7 @@ pub fn list<T>(out: &mut String, items: impl IntoIterator<Item = T>, mut write: 
     out.push(']');
 }
 
-/// Writes a string literal at the end of `out`.
+/// Appends a string literal to `out`.
 pub fn put_string(out: &mut String, text: &str) {
     out.push('"');
     let mut rest = text;
@@ -177,7 +177,7 @@ mod tests {
         assert_eq!(value.as_object().unwrap().len(), 5);
     }
 
-    /// `12:00:00Z` stands behind `12:00:00.5Z` in the order of texts.
+    /// Without the decimals `12:00:00Z` would sort after `12:00:00.5Z`.
     #[test]
     fn the_order_of_times_is_that_of_their_texts() {
         let written = |millis| {

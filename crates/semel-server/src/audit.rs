@@ -1,5 +1,5 @@
-//! What operators did, by whom and when: a line of the log each (target `semel::audit`), and the newest of them over the
-//! API. Those are this server's, in memory, and begin with it; the log is what lasts.
+//! Audit log of operators: what was done, by whom and when. Each act is one log line (target `semel::audit`), and the API
+//! returns the newest. The API's entries are this server's, held in memory since it started; only the log is durable.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -20,30 +20,30 @@ use crate::respond::{Answer, Answered};
 use crate::routes::Row;
 use crate::tenancy::Scope;
 
-/// Acts that are kept, of all tenants together. When there are more, those of the tenant with the most make room.
+/// Acts that are kept, for all tenants together. Beyond that the tenant with the most entries gives up its oldest.
 const KEPT_MAX: usize = 2_000;
 const PAGE_DEFAULT: u64 = 100;
 const PAGE_MAX: u64 = 1_000;
-/// The longest path that is kept, in characters; names in it are shorter.
+/// The longest path that is kept, in characters; longer than any name that it may hold.
 const PATH_CHARS_MAX: usize = 600;
-/// What is put down for an act whose client did not wait for the answer.
+/// Status recorded for an act whose client closed the connection before the answer.
 const CLIENT_GONE: u16 = 499;
-/// What offers work is no act of an operator, whoever does it.
+/// Offering work is not an operator's act, whoever does it.
 const OFFERS: [&str; 7] =
     ["enqueue", "enqueueBatch", "enqueueBulk", "explain", "createWorkflow", "createTask", "registerCron"];
-/// Its handler writes a line of its own, with the jobs, when it succeeds.
+/// This endpoint's handler writes its own audit line, which lists the jobs, when it succeeds.
 const OWN_LINE: &str = "releaseKey";
 
-/// Why something was done, which the handler that read it leaves here for the account.
+/// The reason given for an act; the handler that reads it leaves it here for the audit entry.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reason(pub(crate) Arc<OnceLock<String>>);
 
-/// What was done to many jobs at once, which the handler leaves here for the account.
+/// What a bulk operation was meant to do and did; the handler leaves it here for the audit entry.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Many(Arc<OnceLock<String>>, Arc<OnceLock<usize>>);
 
 impl Many {
-    /// Which jobs were meant. Put down before anything is done: it is in the account though the rest fails.
+    /// Records which jobs were selected. Called before anything is done, so the entry has it even if the rest fails.
     pub(crate) fn meant(extensions: &Extensions, bulk: &Bulk) {
         let Some(Self(filter, _)) = extensions.get::<Self>() else { return };
         let states: Vec<&str> = bulk.states.iter().map(State::name).collect();
@@ -57,7 +57,7 @@ impl Many {
         drop(filter.set(if text.is_empty() { "all".to_owned() } else { text }));
     }
 
-    /// To how many it was done.
+    /// Records how many jobs the operation was done to.
     pub(crate) fn done(extensions: &Extensions, count: usize) {
         if let Some(Self(_, done)) = extensions.get::<Self>() {
             done.get_or_init(|| count);
@@ -77,13 +77,13 @@ pub(crate) struct Act {
     many: Many,
 }
 
-/// An act under way. What was begun goes on when its client hangs up, so such an act goes into the account as well.
+/// An act in progress. The server finishes what it began even if the client hangs up, so such an act is recorded as well.
 pub(crate) struct Account {
     app: Arc<App>,
     act: Option<Act>,
 }
 
-/// An act, and what became of it.
+/// An act and its result.
 #[derive(Debug)]
 struct Entry {
     at: Timestamp,
@@ -103,8 +103,8 @@ struct Entry {
 pub(crate) struct Audit(Mutex<VecDeque<Entry>>);
 
 impl Act {
-    /// An act that goes into the account: one that changes something, by somebody who may do everything. Workers and
-    /// producers go about their work and are not in it.
+    /// Opens an entry if the act is to be recorded: one that changes something, by a caller who may do
+    /// everything. The ordinary requests of workers and producers are not recorded.
     pub(crate) fn of(row: &Row, caller: &Caller, request: &mut Request) -> Option<Self> {
         let changes = !request.method().is_safe() && row.access != Access::Work;
         if !changes || OFFERS.contains(&row.name) || !caller.is_operator() {
@@ -122,7 +122,7 @@ impl Act {
     }
 }
 
-/// Who does something. What a request says of itself anybody may say; a token is somebody's.
+/// Names who does something. A request's own claims are anybody's to make; a token belongs to somebody.
 pub(crate) fn by(caller: &Caller, extensions: &Extensions, headers: &HeaderMap) -> String {
     caller.id().map_or_else(|| extract::source_of(extensions, headers), |token| format!("token {token}"))
 }
@@ -132,7 +132,7 @@ impl Account {
         Self { app: Arc::clone(app), act: Some(act) }
     }
 
-    /// The act was answered.
+    /// Closes the entry: the act was answered.
     pub(crate) fn close(mut self, status: StatusCode) {
         self.note(status);
     }
@@ -151,12 +151,12 @@ impl Drop for Account {
 }
 
 impl Audit {
-    /// Puts down what became of an act.
+    /// Records the result of an act.
     fn note(&self, act: Act, status: StatusCode, at: Timestamp) {
         let Act { tenant, by, action, method, path, route, reason, many: Many(filter, jobs) } = act;
         let (filter, jobs) = (filter.get().cloned(), jobs.get().copied());
         if action != OWN_LINE || !status.is_success() {
-            // A path may name a key, which is in no log.
+            // A path may contain a key, which is never logged.
             let path = if route.contains("{key}") { route } else { path.as_str() };
             let (status, tenant, filter) = (status.as_u16(), tenant.as_str(), filter.as_deref());
             tracing::info!(target: "semel::audit", action, path, status, filter, jobs, by, tenant);
@@ -170,7 +170,7 @@ impl Audit {
     }
 }
 
-/// Drops the oldest act of the tenant that has the most, so that none pushes out another's.
+/// Drops the oldest act of the tenant that has the most, so that no tenant pushes out another's.
 fn make_room(entries: &mut VecDeque<Entry>) {
     let mut counts: BTreeMap<&Tenant, usize> = BTreeMap::new();
     for entry in entries.iter() {
@@ -181,7 +181,7 @@ fn make_room(entries: &mut VecDeque<Entry>) {
     drop(oldest.and_then(|oldest| entries.remove(oldest)));
 }
 
-/// `GET /admin/audit`: `limit`. What operators did by way of this server, newest first.
+/// `GET /admin/audit`: `limit`. What operators did through this server, newest first.
 pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answered {
     caller.check_all_queues()?;
     let limit = Parameters::of(&uri)?.number("limit", 1, PAGE_DEFAULT, PAGE_MAX)?;
@@ -232,7 +232,7 @@ mod tests {
     use crate::Config;
     use crate::respond::Refused;
 
-    /// What one tenant did once pushed out what had been done in the others.
+    /// One tenant's acts must not push out those of the others.
     #[test]
     fn a_busy_tenant_pushes_out_its_own_acts() {
         let audit = Audit::default();
@@ -263,7 +263,7 @@ mod tests {
         assert_eq!(newest.path, (2 * KEPT_MAX - 1).to_string());
     }
 
-    /// The handlers never answer; the clients go when these have begun.
+    /// The handlers never answer; each client hangs up once its handler has begun.
     #[tokio::test]
     async fn what_was_begun_is_in_the_account_though_its_client_is_gone() {
         let engine = Engine::start(Arc::new(Memory::default())).unwrap();

@@ -1,4 +1,4 @@
-//! Bearer tokens: kept as digests, compared in constant time, never logged; and what each of them may do.
+//! Bearer tokens, kept as digests, compared in constant time and never logged; and what each of them may do.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,21 +16,21 @@ use crate::load::Share;
 /// What a token is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// Enqueues jobs, asks about them, cancels them.
+    /// Enqueues, reads and cancels jobs.
     Producer,
-    /// Fetches jobs, reports on them, beats.
+    /// Fetches jobs, reports on them, sends heartbeats.
     Worker,
     /// Everything.
     Admin,
-    /// Reads `/metrics`, and nothing of jobs.
+    /// Reads `/metrics`, and nothing about jobs.
     Metrics,
 }
 
 impl Role {
-    /// All of them.
+    /// All roles.
     pub const ALL: [Self; 4] = [Self::Producer, Self::Worker, Self::Admin, Self::Metrics];
 
-    /// As it is written in files and on command lines.
+    /// The name used in token files and on command lines.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Producer => "producer",
@@ -40,7 +40,7 @@ impl Role {
         }
     }
 
-    /// The role of that name.
+    /// Looks up the role of that name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|role| role.name() == name)
     }
@@ -49,31 +49,31 @@ impl Role {
 /// One token: the digest of its text, and what it may do.
 #[derive(Debug)]
 pub struct Token {
-    /// Names the token in lists and logs; says nothing about its text.
+    /// Names the token in lists and logs; reveals nothing about its text.
     pub id: String,
     /// SHA-256 of the token's text. The text is 256 random bits, so a slow hash would add nothing.
     pub digest: [u8; 32],
-    /// What it is for.
+    /// Roles that the token grants.
     pub roles: Vec<Role>,
-    /// Which queues it is for.
+    /// Queues that the token is valid for.
     pub queues: Queues,
     /// The tenant it is bound to, if any.
     pub tenant: Option<String>,
-    /// Whether answers may tell its holder of jobs that others enqueued.
+    /// Whether its holder may see jobs that others enqueued.
     pub inspect: bool,
-    /// When it ends: during a rotation the old and the new one are good side by side.
+    /// When it expires. During a rotation the old and the new token are both valid.
     pub expires_at: Option<Timestamp>,
-    /// What this token has under way: nothing in a new one. Whoever [replaces](Tokens::replace) tokens need not carry it over.
+    /// What this token has in progress; empty in a new token. [`replace`](Tokens::replace) carries it over.
     pub share: Arc<Share>,
 }
 
 impl Token {
-    /// A token of this text that may do everything.
+    /// A token with this text that may do everything.
     pub fn all(id: impl Into<String>, text: &str) -> Self {
         Self::new(id, digest(text), vec![Role::Admin])
     }
 
-    /// A token for these roles, on every queue, of no tenant, without an end.
+    /// A token for these roles, on every queue, bound to no tenant, that never expires.
     pub fn new(id: impl Into<String>, digest: [u8; 32], roles: Vec<Role>) -> Self {
         Self {
             id: id.into(),
@@ -93,31 +93,31 @@ pub fn digest(text: &str) -> [u8; 32] {
     Sha256::digest(text.trim()).into()
 }
 
-/// The tokens a server accepts. Clones share them, so that they can be replaced while it runs.
+/// The tokens that a server accepts. Clones share one list, so it can be replaced while the server runs.
 #[derive(Clone, Default)]
 pub struct Tokens(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
-    /// None means that everybody is let in; an empty list lets nobody in.
+    /// `None` admits everybody; an empty list admits nobody.
     tokens: RwLock<Option<Vec<Arc<Token>>>>,
 }
 
-/// What became of a request's token.
+/// Result of checking a request's token.
 pub(crate) enum Admitted {
-    /// The server asks for none.
+    /// The server requires no token.
     Open,
-    /// It is this one.
+    /// The request has this token.
     As(Arc<Token>),
-    /// There are two, and whoever stands in front of the server may have gone by the other one.
+    /// The request has two `Authorization` headers, and a proxy in front of the server may have checked the other one.
     Twice,
-    /// It is missing, unknown or over.
+    /// The token is missing, unknown or expired.
     Refused,
 }
 
 impl Tokens {
-    /// Tokens that may do everything; their texts are not kept. Blank ones are left out, and none at all means that
-    /// everybody is let in.
+    /// Tokens that may do everything; their texts are not kept. Blank texts are left out, and if none remains
+    /// everybody is admitted.
     pub fn new<T: AsRef<str>>(texts: impl IntoIterator<Item = T>) -> Self {
         let texts = texts.into_iter().map(|text| text.as_ref().trim().to_owned());
         let tokens: Vec<Token> = texts
@@ -128,15 +128,15 @@ impl Tokens {
         if tokens.is_empty() { Self::default() } else { Self::only(tokens) }
     }
 
-    /// These tokens and no others: an empty list lets nobody in.
+    /// Exactly these tokens: an empty list admits nobody.
     pub fn only(tokens: Vec<Token>) -> Self {
         let made = Self::default();
         made.replace(tokens);
         made
     }
 
-    /// From now on these tokens and no others. Requests under way end as they began, but for streams: one whose token is
-    /// not there any more, or may something else now, ends. What a token that stays has under way counts on.
+    /// Replaces the accepted tokens. Requests in progress finish as they began; a stream ends if its token is
+    /// gone or has other permissions. A token that stays keeps its counts of what is in progress.
     pub fn replace(&self, tokens: Vec<Token>) {
         let mut present = self.0.tokens.write().unwrap_or_else(PoisonError::into_inner);
         let shares: HashMap<[u8; 32], Arc<Share>> =
@@ -150,12 +150,12 @@ impl Tokens {
         *present = Some(tokens.into_iter().map(carried_over).collect());
     }
 
-    /// Whether nobody needs a token.
+    /// Whether the server requires no token.
     pub fn is_empty(&self) -> bool {
         self.0.tokens.read().unwrap_or_else(PoisonError::into_inner).is_none()
     }
 
-    /// Whether a token that was let in would still be, for the same.
+    /// Whether a token that was admitted would be admitted now, with the same permissions.
     pub(crate) fn still_have(&self, token: &Token, now: Timestamp) -> bool {
         let tokens = self.0.tokens.read().unwrap_or_else(PoisonError::into_inner);
         let is_it = |present: &Arc<Token>| {
@@ -167,7 +167,7 @@ impl Tokens {
         tokens.as_ref().is_none_or(|tokens| tokens.iter().any(is_it))
     }
 
-    /// Whose request it is.
+    /// Finds the token that the request carries.
     pub(crate) fn admit(&self, headers: &HeaderMap, now: impl FnOnce() -> Timestamp) -> Admitted {
         let tokens = self.0.tokens.read().unwrap_or_else(PoisonError::into_inner);
         let Some(tokens) = &*tokens else { return Admitted::Open };
@@ -178,7 +178,7 @@ impl Tokens {
         }
         let Some(text) = text else { return Admitted::Refused };
         let digest: [u8; 32] = Sha256::digest(text).into();
-        // Every token is looked at, so that the time says nothing about which.
+        // Every token is compared, so the time taken does not reveal which one matched.
         let mut found = u32::MAX;
         for (at, token) in (0_u32..).zip(tokens) {
             let same: Choice = token.digest.ct_eq(&digest);
@@ -256,7 +256,7 @@ mod tests {
         assert!(matches!(Tokens::default().admit(&headers, || Timestamp::from_micros(0)), Admitted::Open));
     }
 
-    /// Its streams stay open, and there may be no more of them for that the file was read again.
+    /// A token's open streams must keep counting: reloading the token file must not allow it more.
     #[test]
     fn what_a_token_has_under_way_counts_on_when_tokens_are_read_again() {
         let admitted = |tokens: &Tokens, text: &str| {

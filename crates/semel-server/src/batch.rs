@@ -26,23 +26,23 @@ use crate::replay;
 use crate::respond::{Answer, Answered, Refused, if_read, view};
 use crate::tenancy::Scope;
 
-/// Bytes an answer takes for each job, about.
+/// Approximate size of one job in an answer, in bytes.
 const ITEM_BYTES: usize = 700;
 
-/// What becomes of an item before it is decided.
+/// State of an item before the batch is decided.
 enum Item {
-    /// It is offered.
+    /// The item is to be offered to the engine.
     Offered(Box<(Offer, Body)>),
-    /// It was sent before, and cannot be read, or may not be made, any more.
+    /// The item was stored before, and can no longer be read or is no longer permitted: the earlier outcome answers it.
     Answered(Outcome),
-    /// It is refused.
+    /// The item is refused.
     Refused(Problem),
 }
 
-/// Of an item its body if it is offered, and its outcome if that is known already.
+/// An item's body if it is offered, and its outcome if that is already known.
 type Taken = (Option<Body>, Option<Outcome>);
 
-/// Of an item its body if it was offered, or why it was refused before that.
+/// An item's body if it was offered, or why the item was refused before that.
 type Sent = Result<Option<Body>, Problem>;
 
 /// Reads the items of a batch, each with its own part of the batch's `Idempotency-Key`.
@@ -117,7 +117,7 @@ pub(crate) async fn all_or_nothing(Scope(app): Scope, caller: Caller, request: R
         Decided::Done(outcomes) => outcomes,
         Decided::Refused { index, outcome } => {
             let refused = match outcome {
-                // The item that has it is stored no more than this one.
+                // The item with this id is not stored either.
                 Outcome::IdTaken(id) if ids.iter().take(index).any(|earlier| *earlier == Some(id)) => {
                     id_twice().into()
                 }
@@ -155,7 +155,7 @@ pub(crate) async fn all_or_nothing(Scope(app): Scope, caller: Caller, request: R
     Ok(said_again(Answer::status(StatusCode::CREATED, out), &outcomes))
 }
 
-/// The answer, which says so if all of its items were stored before by the same requests.
+/// Marks the answer as replayed if the same requests stored all of its items before.
 fn said_again(answer: Answer, outcomes: &[Outcome]) -> Answer {
     let is_replay =
         !outcomes.is_empty() && outcomes.iter().all(|outcome| matches!(outcome, Outcome::Repeated(_)));
@@ -170,7 +170,7 @@ fn id_twice() -> Problem {
     .with_details(|object| object.plain("pointer", "/id"))
 }
 
-/// `POST /jobs/bulk`: 200 when every item was admitted, 422 when none was, else 207.
+/// `POST /jobs/bulk`: 200 if every item was admitted, 422 if none was, else 207.
 pub(crate) async fn each(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
     let (parts, text) = extract::text(request, app.config.batch_bytes_max).await?;
     let mut offers = Vec::new();
@@ -242,7 +242,7 @@ pub(crate) async fn each(Scope(app): Scope, caller: Caller, request: Request) ->
     Ok(if failed == 0 { said_again(answer, &outcomes) } else { answer })
 }
 
-/// All items, and the outcomes of those that were not refused before they were decided, in their order.
+/// All items, and the outcomes of those that were not refused before the decision, in item order.
 fn with_outcomes(
     items: Vec<Result<Taken, Problem>>,
     decided: Vec<Outcome>,
@@ -280,12 +280,12 @@ fn put_result(index: usize, verdict: Result<(&JobView<'_>, Admitted<'_>), Proble
     });
 }
 
-/// The jobs that answer items without having been created by them, as far as an answer has room for them.
+/// Jobs that answer items but were not created by them, as far as the answer has room.
 struct Stored {
     jobs: Map<JobId, Job>,
-    /// Whether the caller may not see them.
+    /// Whether the caller may not see these jobs.
     are_hidden: bool,
-    /// Bytes of them that were shown whole.
+    /// Bytes of these jobs that were shown whole so far.
     shown: usize,
 }
 
@@ -303,17 +303,17 @@ impl Stored {
         let ids: Vec<JobId> = others.clone().filter(|id| seen.insert(*id)).collect();
         let (jobs, _) = if_read(app.engine.whole(&ids).await);
         let mut jobs: Map<JobId, Job> = jobs.into_iter().map(|job| (job.head.id, job)).collect();
-        // Each is shown as often as it answers an item.
+        // A job is shown once for each item that it answers.
         let bytes: usize = others.filter_map(|id| jobs.get(&id)).map(weight).sum();
-        // What was done is told in any case; without room for whole jobs, by their heads.
+        // The outcomes are reported in any case; without room for whole jobs, with their heads only.
         if extract::answered(parts, bytes.min(ANSWER_BYTES_MAX)).is_err() {
             jobs.clear();
         }
         Self { jobs, are_hidden, shown: 0 }
     }
 
-    /// Shows an item's job: what was created by it as it was asked for; another one whole, by its head alone where there is no room
-    /// for that, and by what was asked for to who may not see more.
+    /// Shows an item's job. A job that the item created is shown as requested. Any other job is shown whole, or
+    /// by its head if there is no room; a caller who may not inspect it sees only what the item itself asked for.
     fn show<T>(
         &mut self,
         head: &Head,

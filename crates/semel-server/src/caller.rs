@@ -1,4 +1,4 @@
-//! Who is asking, and what they may: the one place that says no.
+//! The caller of a request and its permissions: the one place that denies access.
 
 use std::collections::HashSet;
 use std::convert::Infallible;
@@ -21,29 +21,29 @@ use crate::App;
 use crate::auth::{Queues, Role, Token, Tokens};
 use crate::respond::{Refused, show};
 
-/// What an endpoint asks of its callers. Each endpoint names one, in the table of `routes`.
+/// Access that an endpoint requires of its callers. Each endpoint in the table of `routes` names one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     /// Nothing, not even a token.
     Public,
-    /// A token, whatever it is for.
+    /// A token with any role.
     Any,
-    /// To enqueue: producers.
+    /// Enqueueing: producers.
     Produce,
-    /// To run jobs: workers.
+    /// Running jobs: workers.
     Work,
-    /// To act on a job one knows: producers and workers.
+    /// Acting on a job whose id is known: producers and workers.
     Touch,
-    /// To read of jobs: producers and workers whose token may inspect.
+    /// Reading jobs: producers and workers whose token may inspect.
     Inspect,
-    /// To read the metrics.
+    /// Reading the metrics.
     Metrics,
-    /// To administer.
+    /// Administration.
     Admin,
 }
 
 impl Access {
-    /// The roles that have it; an admin has all.
+    /// The roles that grant this access; an admin has every access.
     pub(crate) const fn roles(self) -> &'static [Role] {
         match self {
             Self::Public => &[],
@@ -56,14 +56,14 @@ impl Access {
         }
     }
 
-    /// Whether a caller's version of the specification must be one of the server's. Whoever asks what there is, or whether the
-    /// server is well, need not know which it speaks.
+    /// Whether the server checks the version of the specification that the caller asks for. A caller that
+    /// only asks what the server offers, or whether it is well, need not know its version.
     pub(crate) const fn is_versioned(self) -> bool {
         !matches!(self, Self::Public | Self::Metrics)
     }
 }
 
-/// Nobody that this server knows is asking.
+/// The refusal for a request without a known token.
 pub(crate) fn unknown() -> Problem {
     Problem::new(
         Code::Unauthorized,
@@ -71,7 +71,7 @@ pub(crate) fn unknown() -> Problem {
     )
 }
 
-/// Somebody is asking who says twice who that is.
+/// The refusal for a request with two `Authorization` headers.
 pub(crate) fn twice() -> Problem {
     Problem::new(
         Code::InvalidRequest,
@@ -79,7 +79,7 @@ pub(crate) fn twice() -> Problem {
     )
 }
 
-/// Who is asking. Without a token the server is open to everybody who reaches it, which only its own machine can.
+/// The caller of a request. Without tokens anybody who reaches the server is let in, and only its own machine can.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Caller(Option<Arc<Token>>);
 
@@ -93,8 +93,8 @@ impl Caller {
         self.0.as_ref().map(|token| token.id.as_str())
     }
 
-    /// Whether the caller may ask in the name of a tenant: the one its token is bound to; any, for an admin whose token
-    /// is bound to none; else the default one. Nothing is said about whether there is such a tenant.
+    /// Checks that the caller may act for a tenant: the one its token is bound to; any tenant, for an admin whose
+    /// token is bound to none; otherwise the default tenant. The result does not reveal whether the tenant exists.
     pub(crate) fn check_tenant(&self, tenant: &Tenant) -> Result<(), Problem> {
         let Some(token) = &self.0 else { return Ok(()) };
         let may = match &token.tenant {
@@ -110,23 +110,23 @@ impl Caller {
         ))
     }
 
-    /// The queues that the caller sees.
+    /// The queues that the caller may see.
     pub(crate) fn queues(&self) -> &Queues {
         self.0.as_ref().map_or(&Queues::All, |token| &token.queues)
     }
 
-    /// What tells the caller from all others who may ask (SEMANTICS 7), whatever its token is named now: nothing where
-    /// nobody needs one.
+    /// Identifies the caller's token (SEMANTICS 7), independently of the token's current name; empty on a
+    /// server that requires no token.
     pub(crate) fn credential(&self) -> String {
         self.0.as_ref().map_or_else(String::new, |token| hex::text(&token.digest))
     }
 
-    /// Whether it would still be let in, for the same: its token may have been taken away, or be over, since the request came.
+    /// Whether the caller would still be admitted: its token may have been removed, changed or expired meanwhile.
     pub(crate) fn is_still(&self, tokens: &Tokens) -> bool {
         self.0.as_ref().is_none_or(|token| tokens.still_have(token, SystemClock.now()))
     }
 
-    /// The same, for an answer that was waited for.
+    /// Checks [`is_still`](Self::is_still) before an answer that had to be waited for.
     pub(crate) fn check_still(&self, app: &App) -> Result<(), Problem> {
         if self.is_still(&app.config.tokens) { Ok(()) } else { Err(unknown()) }
     }
@@ -135,32 +135,32 @@ impl Caller {
         self.0.as_ref()
     }
 
-    /// Whether the caller may do everything that its tenant and queues have.
+    /// Whether the caller may do everything within its tenant and queues.
     pub(crate) fn is_operator(&self) -> bool {
         self.0.as_ref().is_none_or(|token| token.roles.contains(&Role::Admin))
     }
 
-    /// Whether answers may tell the caller of other people's jobs.
+    /// Whether answers may show the caller jobs that others enqueued.
     pub(crate) fn inspect(&self) -> bool {
         self.0.as_ref().is_none_or(|token| token.inspect || token.roles.contains(&Role::Admin))
     }
 
-    /// Whether it may know of whatever jobs there are: everybody's, in all queues.
+    /// Whether the caller may see every job: everybody's, in all queues.
     pub(crate) fn knows_others(&self) -> bool {
         self.inspect() && !self.is_limited()
     }
 
-    /// A refusal as the caller may hear it: not how many jobs of others wait, where it may not look.
+    /// A refusal as the caller may see it: without the number of waiting jobs, if it may not inspect them.
     pub(crate) fn may_hear(&self, refusal: Problem) -> Problem {
         if self.inspect() { refusal } else { refusal.without_depth() }
     }
 
-    /// What decisions go by that are taken for the caller.
+    /// The caller's visibility, for decisions that the engine takes on its behalf.
     pub(crate) fn sight(&self) -> Sight<'_> {
         Sight { inspect: self.inspect(), queues: self.queues() }
     }
 
-    /// Whether the caller may use an endpoint at all.
+    /// Checks that the caller may use an endpoint at all.
     pub(crate) fn check(&self, access: Access) -> Result<(), Problem> {
         let Some(token) = &self.0 else { return Ok(()) };
         if access == Access::Public {
@@ -183,17 +183,17 @@ impl Caller {
         Ok(())
     }
 
-    /// Whether the caller sees a queue and its jobs.
+    /// Whether the caller may see a queue and its jobs.
     pub(crate) fn sees(&self, queue: &str) -> bool {
         self.queues().include(queue)
     }
 
-    /// Whether the caller sees all the queues that a worker takes jobs from.
+    /// Whether the caller may see all the queues that a worker takes jobs from.
     pub(crate) fn sees_worker(&self, worker: &WorkerSeen) -> bool {
         worker.queues.iter().all(|queue| self.sees(queue.name()))
     }
 
-    /// The queue must be one of the caller's.
+    /// Checks that the queue is one of the caller's.
     pub(crate) fn check_queue(&self, queue: &str) -> Result<(), Problem> {
         if self.sees(queue) {
             return Ok(());
@@ -205,8 +205,8 @@ impl Caller {
         .with_details(|object| object.text("queue", queue)))
     }
 
-    /// The job that an outcome names must be in a queue of the caller's: it may be its own request's, of a time when its
-    /// token was for more, or its template named another queue.
+    /// Checks that the job an outcome names is in one of the caller's queues. The outcome may date from an
+    /// earlier request of its own, made when its token covered more queues or its template named another queue.
     pub(crate) fn check_named(&self, outcome: &Outcome) -> Result<(), Problem> {
         match outcome {
             Outcome::Repeated(head) | Outcome::Amended(head) | Outcome::Existing(head) => {
@@ -216,12 +216,12 @@ impl Caller {
         }
     }
 
-    /// Whether the caller has some queues only.
+    /// Whether the caller's token is limited to some queues.
     pub(crate) fn is_limited(&self) -> bool {
         *self.queues() != Queues::All
     }
 
-    /// Keys go across queues, and so does a reset.
+    /// Refuses a caller limited to some queues: keys and resets span all of them.
     pub(crate) fn check_all_queues(&self) -> Result<(), Problem> {
         if self.is_limited() {
             return Err(Problem::new(
@@ -232,7 +232,7 @@ impl Caller {
         Ok(())
     }
 
-    /// The queue that a list is asked for: whoever has some queues only must name one of them.
+    /// Checks the queue that a list is asked for: a caller limited to some queues must name one of them.
     pub(crate) fn check_listed(&self, queue: Option<&str>) -> Result<(), Problem> {
         match queue {
             _ if !self.is_limited() => Ok(()),
@@ -244,7 +244,7 @@ impl Caller {
         }
     }
 
-    /// A job of another queue is not there, as far as the caller can tell.
+    /// Checks that a job is in one of the caller's queues; otherwise the answer is that there is no such job.
     pub(crate) async fn check_job(&self, app: &App, id: JobId) -> Result<(), Refused> {
         if self.is_limited() && !self.sees_jobs(app, vec![id]).await?.contains(&id) {
             return Err(Problem::not_found("job").naming(id).into());
@@ -252,7 +252,7 @@ impl Caller {
         Ok(())
     }
 
-    /// As [`check_job`](Self::check_job), for who would cancel it: with a task go its steps, whatever their queues.
+    /// As [`check_job`](Self::check_job), for a cancellation: cancelling a task cancels its steps too, whatever their queues.
     pub(crate) async fn check_cancel(&self, app: &App, id: JobId) -> Result<(), Refused> {
         self.check_job(app, id).await?;
         if self.is_limited() && app.engine.task(WorkflowId::new(id)).await?.is_some() {
@@ -261,14 +261,14 @@ impl Caller {
         Ok(())
     }
 
-    /// A job of a queue that the caller sees; else there is none.
+    /// Reads a job in one of the caller's queues; any other job is reported as not found.
     pub(crate) async fn job(&self, app: &App, id: JobId) -> Result<Job, Refused> {
         let job = app.engine.job(id).await?.filter(|job| self.sees(job.head.queue.name()));
         Ok(job.ok_or_else(|| Problem::not_found("job").naming(id))?)
     }
 
-    /// Shows the job that the caller has acted on: the whole of it, as far as it is still there, to who may inspect;
-    /// to others what became of their request.
+    /// Shows the job that the caller has acted on. A caller who may inspect sees all of it, if it still
+    /// exists; others see only the result of their request.
     pub(crate) async fn show(
         &self,
         app: &App,
@@ -278,7 +278,7 @@ impl Caller {
         if self.inspect() { show(&app.engine, self, head, write).await } else { write(&JobView::curt(head)) }
     }
 
-    /// Those of the jobs that the caller sees.
+    /// The jobs among these that the caller may see.
     pub(crate) async fn sees_jobs(&self, app: &App, ids: Vec<JobId>) -> Result<HashSet<JobId>, Refused> {
         if !self.is_limited() {
             return Ok(ids.into_iter().collect());

@@ -1,4 +1,4 @@
-//! What an operator decides about the server.
+//! Settings that the operator decides.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,31 +16,31 @@ pub struct Config {
     /// Whether `POST /ojs/v1/admin/reset` deletes everything, and jobs may direct their workers by
     /// `test_directive`. For test servers only.
     pub allow_reset: bool,
-    /// Who is let in.
+    /// Tokens that the server accepts.
     pub tokens: Tokens,
     /// The largest body of a request about one job, in bytes.
     pub body_bytes_max: usize,
     /// The largest body of a batch, in bytes.
     pub batch_bytes_max: usize,
-    /// How long a request may take, its body and a long poll included. Longer than the longest long poll, 30 s.
+    /// How long a request may take, including its body and a long poll. Must exceed the longest long poll, 30 s.
     pub request_timeout: Duration,
-    /// Streams of events that may be open at one time.
+    /// Event streams that may be open at one time.
     pub streams_max: usize,
-    /// What holds for jobs of some types, and the steps of tasks.
+    /// Templates: defaults and rules for jobs of some types, and the steps of tasks.
     pub templates: TemplateSet,
-    /// Whether the jobs that come are sampled, for advice on their policies: digests of members, in memory, bounded.
+    /// Whether incoming jobs are sampled for advice on their policies: digests of members, in memory, bounded.
     pub sample_policies: bool,
-    /// Where webhooks may go.
+    /// Which addresses webhooks may be delivered to.
     pub webhooks: Rules,
-    /// How long a stream is silent at most: then it sends a comment, so that both ends know that the other is there.
+    /// The longest silence of a stream: after it the server sends a comment, so that each end knows the other is there.
     pub stream_heartbeat: Duration,
-    /// How much may be under way at one time.
+    /// Bounds on what may be in progress at one time.
     pub bounds: Bounds,
-    /// Tells the handlers that the server is about to end.
+    /// Tells the handlers that the server is about to stop.
     pub drain: Drain,
-    /// Whether answers tell what else only the log does, of a store that failed: for a server whose one client owns its store.
+    /// Whether answers give causes of store failures that are otherwise only logged: if the one client owns the store.
     pub tells_causes: bool,
-    /// Where the server's parts of traces go; without it callers' traces are passed on to workers all the same.
+    /// Receives the server's spans. Without it, callers' traces are still passed on to workers.
     pub spans: Option<Spans>,
 }
 
@@ -65,14 +65,14 @@ impl Default for Config {
     }
 }
 
-/// The server would be open to strangers.
+/// Refusal to listen: the server would be open to strangers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0} can be reached from other machines and no token is set; set at least one token, or listen on 127.0.0.1"
 )]
 pub struct ListenRefused(pub SocketAddr);
 
-/// Whether the server may listen there: other machines may only come in with a token.
+/// Checks that the server may listen on this address: other machines may only connect if they need a token.
 ///
 /// # Errors
 /// [`ListenRefused`], which says what to do.

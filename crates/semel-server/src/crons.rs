@@ -19,13 +19,13 @@ use crate::respond::{Answer, Answered, Refused};
 use crate::search::Told;
 use crate::tenancy::Scope;
 
-/// Crons on a page, unless the query says otherwise, and at most.
+/// Crons on a page, by default and at most.
 const PAGE_DEFAULT: u64 = 200;
 const PAGE_MAX: u64 = 1_000;
 
 type Name = Result<Path<String>, PathRejection>;
 
-/// A cron's name in the path. What is no name is the name of none.
+/// Reads a cron's name in the path. A text that is no valid name is reported as a cron that does not exist.
 fn cron_name(name: Name) -> Result<CronName, Problem> {
     let text = extract::name(name, "cron")?;
     CronName::parse(&text, "").map_err(|_| Problem::not_found("cron").naming(text))
@@ -35,13 +35,13 @@ fn found<T>(name: &CronName, found: Option<T>) -> Result<T, Problem> {
     found.ok_or_else(|| Problem::not_found("cron").naming(name))
 }
 
-/// The cron's queue must be one of the caller's; to others it is not there.
+/// Checks that the cron's queue is one of the caller's; otherwise the cron is reported as not found.
 fn check(caller: &Caller, cron: &Cron) -> Result<(), Refused> {
     let offer = cron.offer().map_err(semel_store::StoreError::from)?;
     if caller.sees(offer.queue.name()) { Ok(()) } else { Err(Problem::not_found("cron").into()) }
 }
 
-/// Ticks as the caller may see them: jobs that these met and that are in none of the caller's queues are left out.
+/// Hides the jobs that ticks ran into, unless they are in the caller's queues. Jobs that ticks fired stay visible.
 async fn hide_jobs(app: &App, caller: &Caller, ticks: &mut [Tick]) -> Result<(), Refused> {
     if !caller.is_limited() {
         return Ok(());
@@ -67,7 +67,7 @@ fn shown(caller: &Caller, name: &CronName, cron: &Cron) -> String {
     if caller.inspect() { ojs::answer(name, cron) } else { ojs::answer_curt(name, cron) }
 }
 
-/// `POST /cron`: 201 for a new one, and again for the same registration; 200 where there was another of that name.
+/// `POST /cron`: 201 for a new cron and for a repetition of the same registration; 200 if it replaced another of that name.
 pub(crate) async fn register(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
     let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
     let Register { name, registration, says_cron } =
@@ -78,7 +78,7 @@ pub(crate) async fn register(Scope(app): Scope, caller: Caller, request: Request
     }
     let registered = app.engine.register_cron(name.clone(), registration).await?;
     if registered.is_anothers {
-        // Names are the tenant's: that one is taken cannot be kept from who asks for it. Whose it is, is.
+        // Names are shared by the tenant, so that a name is taken cannot be hidden from this caller; whose it is can.
         return Err(
             Problem::new(Code::Duplicate, "the name is taken; register the cron under another one").into()
         );
@@ -120,7 +120,7 @@ pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answere
     let (mut told, mut room, mut last) = (Told::default(), Room::default(), None);
     let mut from = query.get("cursor").map(str::to_owned);
     let leaves_out = enabled.is_some() || caller.is_limited();
-    // Looked through until there is one more than the answer has: where to go on is then a cron that the caller sees.
+    // Reads on until there is one more than the answer has: the next page then begins at a cron that the caller may see.
     let has_more = 'looking: loop {
         let left = if leaves_out { usize::MAX } else { limit + 1 - told.items().len() };
         let piece = room.next().min(left);
@@ -208,7 +208,7 @@ pub(crate) async fn trigger(Scope(app): Scope, caller: Caller, name: Name, reque
     one(&app, &caller, &name).await?;
     let (cron, mut tick) =
         found(&name, app.engine.trigger_cron(name.clone(), caller.queues().clone()).await?)?;
-    // It has ticked: told of a failure, the caller would have it tick again.
+    // The cron has ticked: a caller that was told of a failure would trigger it again.
     if let Err(refused) = hide_jobs(&app, &caller, std::slice::from_mut(&mut tick)).await {
         let error = refused.cause.unwrap_or_default();
         tracing::warn!(error, "a tick is answered without the job that was in its way");

@@ -1,4 +1,4 @@
-//! `/ojs/v1/dead-letter`: jobs that failed for good and were asked to be kept for people.
+//! `/ojs/v1/dead-letter`: jobs that failed for good and that their retry policy keeps for people.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ use crate::tenancy::Scope;
 
 const PAGE_DEFAULT: u64 = 50;
 const PAGE_MAX: u64 = 100;
-/// Dead letters that are counted; beyond it the total is a lower bound.
+/// Dead letters that are counted; beyond this the total is a lower bound.
 const COUNTED_MAX: usize = 10_000;
 
 /// `GET /dead-letter`, newest first.
@@ -81,7 +81,7 @@ pub(crate) async fn all(app: &App, filter: Filter) -> Result<Found, Refused> {
     found(app, Filter { dead_letters: true, ..filter }, COUNTED_MAX).await
 }
 
-/// `POST /dead-letter/{id}/retry`: a new admission under the job's own policy.
+/// `POST /dead-letter/{id}/retry`: admits the job anew under its own policy.
 pub(crate) async fn retry(
     Scope(app): Scope,
     caller: Caller,
@@ -96,13 +96,13 @@ pub(crate) async fn retry(
     revived(&app, &caller, id, app.engine.revive(id, &source).await?).await
 }
 
-/// A dead letter that is offered again and fails again is one again: the same request would have it run once more.
+/// Refuses an `Idempotency-Key`: a revived dead letter may fail again, and a repeated request would run it once more.
 pub(crate) fn no_idempotency(parts: &Parts, app: &App, caller: &Caller) -> Result<(), Problem> {
     let why = "dead letters; leave it out, and before you send the request again look with GET /ojs/v1/jobs/{id} what became of the job";
     extract::no_idempotency(parts, app, caller, why)
 }
 
-/// What became of a dead letter that was offered again.
+/// The answer for a dead letter that was offered again.
 pub(crate) async fn revived(app: &App, caller: &Caller, id: JobId, revived: Revived) -> Answered {
     match revived {
         Revived::Done(head) => Ok(Answer::ok(show(&app.engine, caller, &head, answer::job).await)),
@@ -124,12 +124,12 @@ pub(crate) async fn revived(app: &App, caller: &Caller, id: JobId, revived: Revi
     }
 }
 
-/// There may be a job of this id, and it is none of these.
+/// The refusal for an id that is not among the dead letters; it may be another job's.
 fn not_there(id: JobId) -> Refused {
     Problem::not_found("dead letter").naming(id).into()
 }
 
-/// Deletes one.
+/// Deletes one dead letter.
 pub(crate) async fn deleted(app: &App, id: JobId) -> Result<Box<Head>, Refused> {
     match app.engine.delete_dead_letter(id).await? {
         Settled::Refused(Refusal::NotFound | Refusal::NoDeadLetter(_)) => Err(not_there(id)),

@@ -1,11 +1,11 @@
-//! The end of a server's life, told to whoever waits: long polls are answered, and nobody is sent here any more.
+//! The shutdown signal: long polls are answered at once, and `/ready` keeps new traffic away.
 
 use std::fmt;
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
-/// Whether the server is on its way out. Clones share it.
+/// Whether the server is shutting down. Clones share the state.
 #[derive(Clone)]
 pub struct Drain(Arc<watch::Sender<bool>>);
 
@@ -16,19 +16,19 @@ impl Default for Drain {
 }
 
 impl Drain {
-    /// The server is to end: long polls are answered, `/ready` says no.
+    /// Begins the shutdown: long polls are answered, `/ready` reports not ready.
     pub fn begin(&self) {
         self.0.send_replace(true);
     }
 
-    /// Whether it has begun.
+    /// Whether the shutdown has begun.
     pub fn has_begun(&self) -> bool {
         *self.0.borrow()
     }
 
-    /// Waits until it begins.
+    /// Waits until the shutdown begins.
     pub async fn begun(&self) {
-        // This handle keeps the sender, so it cannot be gone.
+        // This handle keeps the sender alive, so the wait cannot fail.
         drop(self.0.subscribe().wait_for(|begun| *begun).await);
     }
 }

@@ -1,5 +1,5 @@
-//! What every answer has in common: the media type, the version, the request's id; and what no handler decides:
-//! tokens, versions, time, panics, unknown paths and methods.
+//! What all answers have in common: the media type, the version, the request id; and what no handler decides:
+//! tokens, versions, timeouts, panics, unknown paths and methods.
 
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
@@ -36,12 +36,12 @@ use crate::tenancy::{Scope, tenant_of};
 use crate::trace::{self, Span};
 
 const OJS_VERSION: HeaderName = HeaderName::from_static("ojs-version");
-/// Where a browser says the page that asks comes from. No page can set it.
+/// The header in which a browser says which kind of site the request comes from. No page can set it.
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
-/// The longest request id that is taken over from a client, in bytes.
+/// The longest request id that is accepted from a client, in bytes.
 const REQUEST_ID_BYTES_MAX: usize = 128;
 
-/// Wraps every request.
+/// The middleware around every request.
 pub(crate) async fn edge(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let began = Instant::now();
     let id = request_id(request.headers());
@@ -53,7 +53,7 @@ pub(crate) async fn edge(State(app): State<Arc<App>>, mut request: Request, next
     let mut caller = Caller::default();
     let (mut account, mut held) = (None, None);
     let asked = trace::of(request.headers());
-    // Whoever records knows the request as a part of its own; otherwise the caller's own part is handed on.
+    // With a span collector, the trace gets a span of this request; otherwise the caller's span is passed on.
     let spans = app.config.spans.as_ref().filter(|_| row.is_some_and(|row| row.access != Access::Public));
     let own = spans.map(|_| (trace::below(asked.as_ref()), SystemClock.now()));
     if let Some(trace) = own.as_ref().map(|(trace, _)| trace).or(asked.as_ref()) {
@@ -107,32 +107,32 @@ pub(crate) async fn edge(State(app): State<Arc<App>>, mut request: Request, next
         let method = row.name_of_method();
         spans.take(Span { trace, parent, method, route: row.path, status, began, took });
     }
-    // The route and not the path: that may hold a key.
+    // Logs the route instead of the path, because a path may contain a key.
     let (method, route) = row.map_or(("", ""), |row| (row.method.as_str(), row.path));
     let status = response.status().as_u16();
     tracing::debug!(target: "semel::request", method, route, status, ?took, token = caller.id());
-    // Whatever becomes of the client, its request has been counted.
+    // The request is already counted, whatever happens to the client from here on.
     if let Some(leftover) = leftover {
         leftover.clear(&mut response).await;
     }
     response
 }
 
-/// A route's path as the table has it: before it stands the prefix of a program that has nested the routes in its own, and the
-/// path of a route of its own whose handler asks them. `asked` is the path that these routes were asked.
+/// A route's path as in the table, without what precedes it: the prefix of a program that nests these routes in its own,
+/// or the path of the program's own route whose handler calls them. `asked` is the path that these routes were asked for.
 fn own_path<'r>(route: &'r str, nested: Option<&NestedPath>, asked: &str) -> &'r str {
-    // The page itself, at the prefix without a slash.
+    // The page itself, at the prefix without a trailing slash.
     if nested.is_some_and(|nested| nested.as_str().trim_end_matches('/') == route) {
         return "/";
     }
-    // A parameter stands for one part, so the table's path has as many as what was asked.
+    // A parameter stands for one segment, so the table's path has as many segments as the path that was asked for.
     let begin =
         asked.matches('/').count().checked_sub(1).and_then(|parts| route.rmatch_indices('/').nth(parts));
     begin.and_then(|(at, _)| route.get(at..)).unwrap_or(route)
 }
 
-/// Has the answer name the place of what was made where the client finds it, below the program's prefix. One with parts that
-/// stand for any is not known here.
+/// Prepends the program's prefix to the answer's `Location`, so that the client finds what was created. A
+/// prefix with parameters is unknown here and leaves it unchanged.
 fn relocate(headers: &mut HeaderMap, nested: &NestedPath) {
     let prefix = nested.as_str().trim_end_matches('/');
     let Some(place) = headers.get(LOCATION).and_then(|place| place.to_str().ok()) else { return };
@@ -143,7 +143,7 @@ fn relocate(headers: &mut HeaderMap, nested: &NestedPath) {
     }
 }
 
-/// There is nothing at this path.
+/// The answer at a path that does not exist.
 pub(crate) async fn no_such_path() -> Refused {
     nothing_there().into()
 }
@@ -155,7 +155,7 @@ fn nothing_there() -> Problem {
     )
 }
 
-/// There is something at this path, but not for this method.
+/// The answer at a path that exists, but not for this method.
 pub(crate) async fn no_such_method() -> Refused {
     Problem::new(
         Code::MethodNotAllowed,
@@ -164,9 +164,9 @@ pub(crate) async fn no_such_method() -> Refused {
     .into()
 }
 
-/// Why a request is not let in.
+/// Why a request is not admitted.
 enum Turned {
-    /// Its parameters are not those of the endpoint, which has words of its own for that.
+    /// Its query parameters are not the endpoint's; some endpoints word that refusal themselves.
     Misasked(Problem),
     Away(Problem),
 }
@@ -177,8 +177,8 @@ impl From<Problem> for Turned {
     }
 }
 
-/// Whether the request is let in, whose it is, and its place among those under way. Handlers find these, and the app
-/// of the request's tenant, among the extensions.
+/// Decides whether a request is admitted, who its caller is, and takes its place among the requests in
+/// progress. Handlers find both, and the app of the request's tenant, in the extensions.
 fn admit(
     app: &Arc<App>,
     path: Option<&str>,
@@ -186,7 +186,7 @@ fn admit(
     request: &mut Request,
 ) -> Result<(Caller, Option<Arc<Place>>), Turned> {
     let access = row.map(|row| row.access);
-    // What is no endpoint is told apart by whoever has a token, and by nobody else below OJS's path.
+    // Below OJS's path a request for what is no endpoint needs a token too, so that only token holders learn what exists.
     let is_public = match access {
         Some(access) => access == Access::Public,
         None => !request.uri().path().starts_with("/ojs/v1"),
@@ -194,7 +194,7 @@ fn admit(
     let caller = if is_public { Caller::default() } else { identify(app, request)? };
     let tenant = tenant_of(request.headers(), &caller)?;
     caller.check_tenant(&tenant)?;
-    // To a tenant what is about the whole server is not there.
+    // For a tenant, endpoints of the whole server do not exist.
     if !tenant.is_default() && path.is_some_and(|path| app.routes.is_global(path)) {
         return Err(nothing_there().into());
     }
@@ -204,7 +204,7 @@ fn admit(
     if access.map_or(!is_public, Access::is_versioned) {
         check_version(request.headers())?;
     }
-    // What only reads may be asked with parameters that others understand.
+    // Requests that only read may carry parameters that other programs understand.
     if let Some(row) = row
         && !request.method().is_safe()
     {
@@ -221,7 +221,7 @@ fn admit(
         Some(place)
     };
     request.extensions_mut().insert(caller.clone());
-    // What is in no row nobody has checked: files and refusals need no app, and an endpoint gets none.
+    // Without a row nothing was checked: files and refusals need no app, and an endpoint outside the table gets none.
     if row.is_some() {
         request.extensions_mut().insert(Scope::of(app, &tenant));
     }
@@ -237,12 +237,12 @@ pub(crate) fn identify(app: &App, request: &Request) -> Result<Caller, Problem> 
     }
 }
 
-/// Refuses what a browser may send for a page that is not this server's own. Without tokens whoever reaches the server
-/// may do everything, and a browser on its machine reaches it for any page that it shows.
+/// Refuses requests that a browser may send on behalf of another site's page. Without tokens, whoever reaches
+/// the server may do everything, and a browser on its machine reaches it for any page that it shows.
 fn check_browser(request: &Request) -> Result<(), Problem> {
     let headers = request.headers();
     let site = headers.get(FETCH_SITE).map(HeaderValue::as_bytes);
-    // Browsers that do not say it, old ones and those on plain connections, say at least from where the page is.
+    // Browsers that do not send the header (old ones, and any over plain HTTP) still send the page's origin.
     let is_foreign = match site {
         Some(site) => matches!(site, b"cross-site" | b"same-site"),
         None => headers.get(ORIGIN).is_some_and(|origin| !is_of(origin, headers.get(HOST))),
@@ -254,9 +254,9 @@ fn check_browser(request: &Request) -> Result<(), Problem> {
              whatever token is sent: ask from there, or give the server tokens",
         ));
     }
-    // A page whose name was made to point at this machine is its own site to the browser, which then sends no mark of
-    // a foreign one (and none at all where the connection is plain); only the name tells. A page cannot leave out the
-    // languages that its browser sends, and programs send none of these.
+    // DNS rebinding: a page whose name was made to resolve to this machine is same-origin to the browser,
+    // which then sends no mark of a foreign site (and none at all over plain HTTP); only the host name tells.
+    // A page cannot suppress the browser's `Accept-Language`, and other programs do not send it.
     let is_near = request.extensions().get::<Peer>().is_some_and(|Peer(peer)| peer.ip().is_loopback());
     let is_browser = [FETCH_SITE, ORIGIN, ACCEPT_LANGUAGE].iter().any(|name| headers.contains_key(name));
     if is_near && is_browser && headers.get(HOST).is_some_and(|host| !is_own_name(host)) {
@@ -269,13 +269,13 @@ fn check_browser(request: &Request) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Whether a page of this origin is the host's own. The origin of a page that hides its own (`null`) is nobody's.
+/// Whether a page of this origin belongs to the host itself. The opaque origin (`null`) belongs to none.
 fn is_of(origin: &HeaderValue, host: Option<&HeaderValue>) -> bool {
     let (Ok(origin), Some(Ok(host))) = (origin.to_str(), host.map(HeaderValue::to_str)) else { return false };
     origin.split_once("://").is_some_and(|(_, authority)| authority.eq_ignore_ascii_case(host))
 }
 
-/// Whether nobody else can have made up the host that a request names: an address, or this machine by its own name.
+/// Whether the host that a request names cannot be an attacker's: an address, or this machine by its own name.
 fn is_own_name(host: &HeaderValue) -> bool {
     let Ok(host) = Authority::try_from(host.as_bytes()) else { return false };
     let name = host.host().trim_end_matches('.').to_ascii_lowercase();
@@ -294,7 +294,7 @@ fn check_version(headers: &HeaderMap) -> Result<(), Problem> {
     }
 }
 
-/// Of a request that has a cause other than itself.
+/// Log message for a failed request whose cause is not the request itself.
 const FAILED: &str = "a request failed";
 
 fn finish(response: &mut Response, id: HeaderValue, app: &App) {
@@ -303,7 +303,7 @@ fn finish(response: &mut Response, id: HeaderValue, app: &App) {
         if let Some(cause) = &refused.cause {
             let code = refused.problem.code().entry().wire;
             let failures = app.engine.store().repeated_failures();
-            // While the store refuses, every request does. Of what is nobody's fault but ours each is found by its id.
+            // A failing store fails every request: repetitions are counted. Internal errors are all logged, by request id.
             let is_ours = refused.problem.code() == Code::Internal;
             if let Some(repeated) = if is_ours { Some(0) } else { failures.again(FAILED, cause) } {
                 tracing::error!(request_id, code, cause, repeated, "{FAILED}");
@@ -342,7 +342,7 @@ fn finish(response: &mut Response, id: HeaderValue, app: &App) {
     headers.insert(REQUEST_ID, id);
 }
 
-/// The refusal a handler gave back, or one for an error that the framework answered by itself.
+/// The refusal that a handler returned, or one for an error that the framework answered itself.
 fn refusal(response: &mut Response) -> Option<Refused> {
     if let Some(refused) = response.extensions_mut().remove::<Refused>() {
         return Some(refused);
@@ -360,10 +360,10 @@ fn refusal(response: &mut Response) -> Option<Refused> {
     }
 }
 
-/// The client's own id of the request, or a new one.
+/// The client's own request id, or a new one.
 fn request_id(headers: &HeaderMap) -> HeaderValue {
     static NEXT: AtomicU64 = AtomicU64::new(1);
-    // Random per process, so that two servers do not name their requests alike.
+    // Random per process, so that two servers do not give the same request ids.
     static PROCESS: LazyLock<u64> = LazyLock::new(semel_store::random::number);
     let sent = headers.get(REQUEST_ID).filter(|id| {
         !id.is_empty() && id.len() <= REQUEST_ID_BYTES_MAX && id.as_bytes().iter().all(u8::is_ascii_graphic)
@@ -393,7 +393,7 @@ mod tests {
     use crate::Config;
     use crate::auth::Tokens;
 
-    /// Asks a router of two handlers that never answer, and of an endpoint that is not in its table.
+    /// Sends a request to a router with two handlers that never answer and an endpoint that is not in its table.
     async fn ask(path: &str) -> (StatusCode, HeaderMap, serde_json::Value) {
         let config = Config { request_timeout: Duration::from_millis(50), ..Config::default() };
         let engine = Engine::start(Arc::new(Memory::default())).unwrap();
@@ -409,7 +409,7 @@ mod tests {
         (parts.status, parts.headers, serde_json::from_slice(&body).unwrap())
     }
 
-    /// What becomes of a request whose other end is at `peer`, on a server of these tokens.
+    /// The refusal, if any, of a request whose peer is at `peer`, on a server with these tokens.
     fn checked(tokens: Tokens, method: &str, peer: &str, headers: &[(HeaderName, &str)]) -> Option<Code> {
         let engine = Engine::start(Arc::new(Memory::default())).unwrap();
         let app = App::new(engine, Config { tokens, ..Config::default() }, &[]);
@@ -475,7 +475,7 @@ mod tests {
         assert!(!body.to_string().contains("secret"));
     }
 
-    /// Nobody has asked whose request it is, nor for what its token is.
+    /// Outside the table nothing has checked the caller or its token's permissions.
     #[tokio::test]
     async fn what_is_not_in_the_table_answers_nobody() {
         let (status, _, body) = ask("/unlisted").await;

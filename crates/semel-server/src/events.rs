@@ -1,4 +1,4 @@
-//! `/ojs/v1/events`: the log, oldest first, by polling.
+//! `/ojs/v1/events`: the event log, oldest first, by polling.
 
 use std::time::Duration;
 
@@ -17,11 +17,11 @@ use crate::tenancy::Scope;
 
 const PAGE_DEFAULT: u64 = 50;
 const PAGE_MAX: u64 = 1_000;
-/// The longest an answer waits for something to tell.
+/// The longest that an answer waits for an event.
 const WAIT_MS_MAX: u64 = 25_000;
 
-/// `GET /events`: `after` (or `cursor`; `end` is the place where nothing has happened yet), `types`, `queues`,
-/// `job_types`, `jobs`, `limit`. With `wait_ms` the answer waits for something to tell.
+/// `GET /events`: `after` (or `cursor`; `end` is the current end of the log), `types`, `queues`, `job_types`,
+/// `jobs`, `limit`. With `wait_ms` the answer waits for an event.
 pub(crate) async fn list(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
     let (parts, _) = request.into_parts();
     let query = Parameters::of(&parts.uri)?;
@@ -32,8 +32,8 @@ pub(crate) async fn list(Scope(app): Scope, caller: Caller, request: Request) ->
     let wanted = wanted(&query, &caller)?;
     let mut reading = app.engine.read_log(after, &wanted, limit).await?;
     check(&reading)?;
-    // A server that ends, or has as many waiting as it takes, answers at once with what there is. So does one that is not at the end
-    // of the log: to look through the rest is no waiting, and belongs in the place of a request.
+    // Answers at once if the server is shutting down or has as many polls waiting as it allows. So does a read
+    // that is not yet at the end of the log: scanning the rest is work, not waiting, and counts as a request.
     let drain = &app.config.drain;
     let is_behind = reading.more || !reading.events.is_empty();
     if !is_behind && !wait.is_zero() && !drain.has_begun() && extract::park(&parts) {
@@ -60,13 +60,13 @@ pub(crate) async fn list(Scope(app): Scope, caller: Caller, request: Request) ->
 /// Where a reader begins.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Begin {
-    /// After this place.
+    /// After this position.
     Place(u64),
-    /// With what happens next.
+    /// At the end: with the next event.
     End,
 }
 
-/// The place a reader begins at.
+/// The log position that a reader begins at.
 pub(crate) async fn from(app: &App, from: Begin) -> Result<u64, Refused> {
     Ok(match from {
         Begin::Place(cursor) => cursor,
@@ -74,7 +74,7 @@ pub(crate) async fn from(app: &App, from: Begin) -> Result<u64, Refused> {
     })
 }
 
-/// Where the reader says that he stands.
+/// The position that the query names.
 pub(crate) fn cursor(query: &Parameters) -> Result<Option<Begin>, Problem> {
     let Some(text) = query.get("after").or_else(|| query.get("cursor")) else { return Ok(None) };
     if text == "end" {
@@ -85,7 +85,7 @@ pub(crate) fn cursor(query: &Parameters) -> Result<Option<Begin>, Problem> {
     })
 }
 
-/// What the reader wants. The lists are separated by commas; the singular of each name is understood, too.
+/// The events that the reader asks for. Lists are separated by commas; the singular of each name is accepted too.
 pub(crate) fn wanted(query: &Parameters, caller: &Caller) -> Result<Wanted, Problem> {
     let mut wanted = Wanted { visible: caller.queues().clone(), ..Wanted::default() };
     for name in query.names("types", "type")? {
@@ -113,7 +113,7 @@ pub(crate) fn wanted(query: &Parameters, caller: &Caller) -> Result<Wanted, Prob
     Ok(wanted)
 }
 
-/// Refuses a reader who would miss events.
+/// Refuses a reader that would miss events.
 pub(crate) fn check(reading: &Reading) -> Result<(), Problem> {
     let message = match reading.place {
         Place::Kept => return Ok(()),

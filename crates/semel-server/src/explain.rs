@@ -9,7 +9,7 @@ use crate::extract;
 use crate::respond::{Answer, Answered};
 use crate::tenancy::Scope;
 
-/// Takes the body of an enqueue request.
+/// Reads the body of an enqueue request and explains the decision.
 pub(crate) async fn explain(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
     let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
     let templates = app.templates();

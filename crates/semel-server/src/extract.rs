@@ -1,4 +1,4 @@
-//! From requests: bodies within their limits, ids, queries, and who is asking.
+//! Reading requests: bodies within their limits, ids, queries, and the caller's name.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -23,20 +23,20 @@ use crate::App;
 use crate::caller::Caller;
 use crate::load::Place;
 
-/// Names in one filter of a query.
+/// Names in one query filter, at most.
 const NAMES_MAX: usize = 64;
 /// The header that names a request.
 pub(crate) const REQUEST_ID: &str = "x-request-id";
-/// The header by which a caller may send a request again.
+/// The header that makes a request safe to repeat.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 /// Its longest value, in bytes.
 const IDEMPOTENCY_BYTES_MAX: usize = 255;
 /// The longest name of a source that the duplicates record keeps, in bytes.
 const SOURCE_BYTES_MAX: usize = 64;
-/// How much of a body that is too large is read all the same, so that its sender gets to read the answer.
+/// How much of a body that is too large is still read, so that the client gets to read the answer.
 const DRAINED_BYTES_MAX: usize = 32 * 1024 * 1024;
 
-/// The other end of the connection.
+/// The address of the connection's other end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer(pub(crate) SocketAddr);
 
@@ -54,7 +54,7 @@ pub(crate) async fn text(request: Request, most: usize) -> Result<(Parts, String
     }
 }
 
-/// The job of a request carries the request's trace to its worker.
+/// Gives the request's trace to the job, and so to its worker.
 pub(crate) fn traced(parts: &Parts, request: Enqueue) -> Result<Enqueue, Invalid> {
     match parts.extensions.get::<Trace>() {
         Some(trace) => request.with_trace(trace),
@@ -62,23 +62,23 @@ pub(crate) fn traced(parts: &Parts, request: Enqueue) -> Result<Enqueue, Invalid
     }
 }
 
-/// The request gives its place to others while it waits; whether it may.
+/// Parks the request: it frees its place for others while it waits. Returns whether it may wait.
 pub(crate) fn park(parts: &Parts) -> bool {
     parts.extensions.get::<Arc<Place>>().is_none_or(|place| place.park())
 }
 
-/// Room for so many bytes of the request's answer, before it is given.
+/// Reserves room for this many bytes of the answer, before the answer is given.
 pub(crate) fn answered(parts: &Parts, bytes: usize) -> Result<(), Problem> {
     parts.extensions.get::<Arc<Place>>().map_or(Ok(()), |place| place.answer(bytes))
 }
 
-/// Bytes of the request's answer for which there is room now.
+/// Bytes of the answer for which there is room now.
 pub(crate) fn answer_room(parts: &Parts) -> usize {
     parts.extensions.get::<Arc<Place>>().map_or(usize::MAX, |place| place.answer_room())
 }
 
-/// Fails where so much that the caller was answered is unread that nothing more is done for it: for a worker's request that tells of no
-/// job. Of others it is asked before they come here.
+/// Fails if the caller has left so many answers unread that nothing more is done for it. For worker requests
+/// that do not report on a job; other requests are checked before they get here.
 pub(crate) fn check_unread(parts: &Parts) -> Result<(), Problem> {
     parts.extensions.get::<Arc<Place>>().map_or(Ok(()), |place| place.check_unread())
 }
@@ -108,7 +108,7 @@ async fn read(
         if let Some(place) = place {
             place.receive(data.len())?;
         }
-        // Nearly every body is one frame, which need not be copied together.
+        // Nearly every body is one frame, which need not be copied into a buffer.
         match first.take() {
             None if read.is_empty() => first = Some(data),
             None => read.extend_from_slice(&data),
@@ -136,7 +136,7 @@ async fn read(
         .map_err(|_| Problem::new(Code::InvalidPayload, "the request body is not UTF-8; send JSON in UTF-8"))
 }
 
-/// The type OJS names, plain JSON, or none at all.
+/// Accepts the media type that OJS names, plain JSON, or none at all.
 fn check_media_type(headers: &HeaderMap) -> Result<(), Problem> {
     let Some(value) = headers.get(CONTENT_TYPE) else { return Ok(()) };
     let essence = value.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim();
@@ -150,18 +150,18 @@ fn check_media_type(headers: &HeaderMap) -> Result<(), Problem> {
     }
 }
 
-/// A job's id in the path. What is no id is the id of no job.
+/// Reads a job's id in the path. A text that is no id is reported as a job that does not exist.
 pub(crate) fn job_id(path: Result<Path<String>, PathRejection>) -> Result<JobId, Problem> {
     let text = name(path, "job")?;
     JobId::parse(&text, "").map_err(|_| Problem::no_id(&text))
 }
 
-/// Any other name in the path.
+/// Reads any other name in the path.
 pub(crate) fn name(path: Result<Path<String>, PathRejection>, what: &str) -> Result<String, Problem> {
     path.map(|Path(name)| name).map_err(|_| Problem::not_found(what))
 }
 
-/// The query's parameters.
+/// The parameters of the query.
 pub(crate) struct Parameters(HashMap<String, String>);
 
 impl Parameters {
@@ -190,7 +190,7 @@ impl Parameters {
             .collect()
     }
 
-    /// The names of two lists, of a parameter and of its singular, each once: there may be [so many](NAMES_MAX).
+    /// The distinct names in two list parameters, the plural and the singular: at most [`NAMES_MAX`].
     pub(crate) fn names(&self, plural: &str, singular: &str) -> Result<Vec<&str>, Problem> {
         let mut seen = HashSet::new();
         let mut names = self.list(plural);
@@ -202,7 +202,7 @@ impl Parameters {
         Ok(names)
     }
 
-    /// A number of at least `least` and at most `most`.
+    /// A number from `least` to `most`.
     pub(crate) fn number(&self, name: &str, least: u64, default: u64, most: u64) -> Result<u64, Problem> {
         let Some(text) = self.get(name) else { return Ok(default) };
         match text.parse() {
@@ -212,17 +212,17 @@ impl Parameters {
     }
 }
 
-/// The query's parameters as they were sent.
+/// The parameters of the query as they were sent.
 fn sent(uri: &Uri) -> Result<Vec<(String, String)>, Problem> {
     Query::try_from_uri(uri).map(|Query(sent)| sent).map_err(|_| {
         Problem::new(Code::InvalidRequest, "the query cannot be read; percent-encode its values")
     })
 }
 
-/// Refuses parameters besides those that are known: taken for a bound on what is done, and not looked at, one would have more
-/// done than was meant.
+/// Refuses unknown parameters. One that was meant to restrict an operation, if it were ignored, would let the
+/// operation do more than was meant.
 pub(crate) fn no_others(uri: &Uri, known: &[&str]) -> Result<(), Problem> {
-    // As nearly all that change something.
+    // True of nearly all requests that change something.
     if uri.query().is_none() {
         return Ok(());
     }
@@ -237,13 +237,13 @@ pub(crate) fn no_others(uri: &Uri, known: &[&str]) -> Result<(), Problem> {
     ))
 }
 
-/// The place in a listing of jobs that a query names, if it does.
+/// The position in a listing of jobs that the query names, if any.
 pub(crate) fn cursor(query: &Parameters) -> Result<Option<JobId>, Problem> {
     let cursor = query.get("cursor").map(|text| JobId::parse(text, "")).transpose();
     cursor.map_err(|_| refuse("cursor", "is not one that a page answered"))
 }
 
-/// A refusal of a query's parameter.
+/// The refusal of a query parameter.
 pub(crate) fn refuse(name: &str, message: impl std::fmt::Display) -> Problem {
     Problem::new(
         Code::InvalidRequest,
@@ -257,8 +257,8 @@ fn refuse_key(why: &str) -> Problem {
         .with_details(|object| object.text("header", "Idempotency-Key"))
 }
 
-/// Refuses the header where it is not understood: taken for a promise that is not kept, it would make two of one request. `why` says of what, and
-/// what to do instead.
+/// Refuses the header where it is not supported: the client would rely on a promise that is not kept, and a
+/// repeated request would take effect twice. `why` says which operation it is, and what to do instead.
 pub(crate) fn no_idempotency(parts: &Parts, app: &App, caller: &Caller, why: &str) -> Result<(), Problem> {
     match idempotency(parts, app, caller, None)? {
         Some(_) => Err(refuse_key(&format!("is not understood for {why}"))),
@@ -266,8 +266,8 @@ pub(crate) fn no_idempotency(parts: &Parts, app: &App, caller: &Caller, why: &st
     }
 }
 
-/// The request's `Idempotency-Key`, inside its tenant and credential (SEMANTICS 7): `of` is the number of an item of a
-/// batch, each of which has a key of its own. None where the header is not sent.
+/// The request's `Idempotency-Key`, scoped to its tenant and credential (SEMANTICS 7). `of` is the index of
+/// an item of a batch, because each item has a key of its own. `None` without the header.
 pub(crate) fn idempotency(
     parts: &Parts,
     app: &App,
@@ -296,18 +296,18 @@ pub(crate) fn idempotency(
     Ok(Some(key))
 }
 
-/// Who is asking, for the duplicates record: the request's own name, else the program's, else the address.
+/// The source that the duplicates record names: the request's own name, else the program's, else the address.
 pub(crate) fn source(parts: &Parts) -> String {
     source_of(&parts.extensions, &parts.headers)
 }
 
-/// The same of a request that is whole.
+/// As [`source`], from a whole request's parts.
 pub(crate) fn source_of(extensions: &Extensions, headers: &HeaderMap) -> String {
     let header =
         |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).filter(|text| !text.is_empty());
     let named = header(REQUEST_ID).or_else(|| header(USER_AGENT.as_str()));
     match (named, extensions.get::<Peer>()) {
-        // A header that is text is ASCII.
+        // Header values that convert to text are ASCII, so any byte is a character boundary.
         (Some(text), _) => text.get(..SOURCE_BYTES_MAX).unwrap_or(text).to_owned(),
         (None, Some(Peer(address))) => address.ip().to_string(),
         (None, None) => String::new(),

@@ -1,4 +1,4 @@
-//! `/ojs/v1/unique-jobs?sort=duplicates`: the holders that absorbed most, by this server's own bounded counters.
+//! `/ojs/v1/unique-jobs?sort=duplicates`: the holders that absorbed most duplicates, by this server's own bounded counters.
 
 use semel_core::job::Head;
 use semel_engine::holding::Asked;
@@ -9,11 +9,11 @@ use crate::extract::Parameters;
 use crate::respond::{Answer, Answered};
 use crate::unique_jobs::put_holder;
 
-/// Holders that duplicates met since the server started, most first. The filters are those of the other order; there is
-/// one page, for no more are counted than one page of 200 shows the head of.
+/// Holders that duplicates met since the server started, most first. The filters are those of the default order.
+/// There is only one page: it shows the top of the bounded list of holders that are counted.
 pub(crate) async fn list(app: &App, query: &Parameters, per_page: u64) -> Answered {
     let mut filter = crate::jobs::filter(query)?;
-    // A head's queue has the stored name, and all that are looked at are the tenant's: here the shown name says which.
+    // A head has the stored queue name; all of these are the tenant's, so the shown names can be compared.
     let queue = filter.queue.take();
     let is_in_queue = |head: &Head| queue.as_ref().is_none_or(|queue| queue.name() == head.queue.name());
     let most = usize::try_from(per_page).unwrap_or(usize::MAX);

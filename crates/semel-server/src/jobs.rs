@@ -27,20 +27,20 @@ use crate::respond::{Answer, Answered, Refused, settled, show as show_job, view_
 use crate::search;
 use crate::tenancy::Scope;
 
-/// How full a bounded queue is: jobs that wait, how many may, and the one as a part of the other.
+/// How full a bounded queue is: the fraction used, the number of waiting jobs, and the bound.
 pub(crate) const QUEUE_DEPTH: HeaderName = HeaderName::from_static("x-ojs-queue-depth");
 pub(crate) const QUEUE_BOUND: HeaderName = HeaderName::from_static("x-ojs-queue-bound");
 const QUEUE_PRESSURE: HeaderName = HeaderName::from_static("x-ojs-queue-pressure");
-/// What a job's limit allows, and what is left of it.
+/// What a job's limit allows, and how much of it remains.
 const RATE_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 const RATE_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 
-/// Jobs on a page, unless the query says otherwise, and at most.
+/// Jobs on a page, by default and at most.
 const PAGE_DEFAULT: u64 = 50;
 const PAGE_MAX: u64 = 200;
 
-/// `POST /jobs`. What is seldom waited for is boxed: whatever a handler may wait for is room that each request takes, and is copied
-/// with it from layer to layer.
+/// `POST /jobs`. Rarely awaited futures are boxed: a handler's future has room for whatever it may await, and
+/// is copied with it from layer to layer.
 pub(crate) async fn create(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
     let (parts, text) = extract::text(request, app.config.body_bytes_max).await?;
     let templates = app.templates();
@@ -65,12 +65,12 @@ pub(crate) async fn create(Scope(app): Scope, caller: Caller, request: Request) 
     let limit = offer.limit.as_ref().map(|limit| limit.key.clone());
     let queue = offer.queue.clone();
     let source = extract::source(&parts);
-    // Header values are pieces of what the connection reads into: while they are kept it has to find room elsewhere.
+    // Header values are slices of the connection's read buffer, which cannot be reused while they are kept.
     drop((parts, text));
     let outcome = app.engine.enqueue(offer, &source).await?;
     let mut answer = admitted(&app, &caller, &outcome, Some(&body)).await?;
-    // What is stored is told: a header that cannot be had is left out.
-    // What others use of it is told to nobody who could not ask for it.
+    // The job is stored, so the answer must succeed: a header that cannot be had is left out.
+    // The limit's use by others is only shown to a caller who could ask for it.
     if let Some(key) = limit.filter(|_| caller.knows_others())
         && let Ok(Some(seen)) = Box::pin(app.engine.limit(&key)).await
     {
@@ -90,7 +90,7 @@ pub(crate) async fn create(Scope(app): Scope, caller: Caller, request: Request) 
     Ok(answer)
 }
 
-/// As the request was answered when it was sent before; or else what it is refused for now.
+/// The earlier answer, if the request was sent before; otherwise the refusal.
 async fn replayed(
     app: &App,
     caller: &Caller,
@@ -104,13 +104,13 @@ async fn replayed(
     }
 }
 
-/// Says how much of the job's limit is left.
+/// Adds headers with the job's limit and what remains of it.
 fn with_limit(seen: &semel_engine::limits::LimitSeen, answer: Answer) -> Answer {
     let view = crate::limits::view(seen);
     answer.with(RATE_LIMIT, view.most()).with(RATE_REMAINING, view.remaining())
 }
 
-/// The answer to one enqueued job. `body` is what was sent, where that could be read.
+/// The answer to one enqueued job. `body` is what was sent, if it could be read.
 async fn admitted(app: &App, caller: &Caller, outcome: &Outcome, body: Option<&Body>) -> Answered {
     let (head, how) = told(caller, outcome)?;
     let own = asked_for(head, body);
@@ -128,18 +128,18 @@ async fn admitted(app: &App, caller: &Caller, outcome: &Outcome, body: Option<&B
     })
 }
 
-/// A job as it was asked for; its head alone where that could not be read.
+/// A job as it was requested; its head alone if the request could not be read.
 pub(crate) fn asked_for<'a>(head: &'a Head, body: Option<&'a Body>) -> JobView<'a> {
     body.map_or(JobView::bare(head), |body| JobView::fresh(head, body))
 }
 
-/// Whether the job is what this very request asked for, and nothing else yet. Of another one, who may not inspect is told no more
-/// than what it sent: others may have put theirs in its place since.
+/// Whether the job is exactly what this request created. For any other job, a caller who may not inspect is
+/// shown no more than it sent, because others may have changed the job since.
 pub(crate) const fn is_own(how: Admitted<'_>) -> bool {
     matches!(how, Admitted::Created | Admitted::Replaced(_) | Admitted::FollowUp)
 }
 
-/// The job that answers an outcome and how it came to, or the refusal.
+/// The job that answers an outcome, and how it came about; or the refusal.
 pub(crate) fn told<'o>(caller: &Caller, outcome: &'o Outcome) -> Result<(&'o Head, Admitted<'o>), Refused> {
     caller.check_named(outcome)?;
     let shown = |disclose, ids| if disclose == Disclose::Always { Some(ids) } else { None };
@@ -200,7 +200,7 @@ pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answere
     Ok(Answer::ok(out))
 }
 
-/// The jobs that `state`, `queue` and `type` ask for.
+/// The filter for `state`, `queue` and `type` of the query.
 pub(crate) fn filter(query: &Parameters) -> Result<Filter, Problem> {
     let mut states = StateSet::EMPTY;
     for name in query.list("state") {

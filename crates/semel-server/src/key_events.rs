@@ -1,4 +1,4 @@
-//! `/ojs/v1/unique-jobs/{key}/events`: what happened to one key, by the log.
+//! `/ojs/v1/unique-jobs/{key}/events`: what happened to one key, from the event log.
 
 use axum::extract::Path;
 use axum::extract::rejection::PathRejection;
@@ -18,11 +18,11 @@ use crate::unique_jobs::unique_key;
 
 const PAGE_DEFAULT: u64 = 50;
 const PAGE_MAX: u64 = 1_000;
-/// What stands between the parts of a cursor, in none of which it can be.
+/// Separates the parts of a cursor; no part can contain it.
 const BETWEEN: char = '.';
 
-/// `GET /unique-jobs/{key}/events`: `cursor`, or `since`; `limit`. Oldest first. One answer looks at so much of the log, so
-/// a page may be short, or empty, and not be the last.
+/// `GET /unique-jobs/{key}/events`: `cursor`, or `since`; `limit`. Oldest first. One answer scans a bounded
+/// part of the log, so a page may be short or empty without being the last.
 pub(crate) async fn list(
     Scope(app): Scope,
     caller: Caller,

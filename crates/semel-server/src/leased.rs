@@ -1,4 +1,4 @@
-//! What is leased for a fetch: as many jobs as its answer has room for, and none that nobody is told of.
+//! Leases jobs for a fetch: as many as its answer has room for, and none that the worker is not told about.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,20 +13,21 @@ use tokio::time::Instant;
 use crate::App;
 use crate::respond::Refused;
 
-/// The most that a fetch answers. Clients that bound what they read do so at 64 MiB; what escaping adds is beside it.
+/// The largest answer to a fetch, in bytes of jobs. Clients that bound what they read use 64 MiB; the
+/// difference is left for escaping.
 const FETCHED_BYTES_MAX: usize = 48 << 20;
-/// For so long more jobs are leased for one answer: the leases of the first run already.
+/// How long further jobs are leased for one answer: meanwhile the first jobs' leases are already running.
 const CLAIM_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// Jobs that were leased for a fetch. Dropped before they are [told](Self::told), wherever that is, they are given back, as is by
-/// the engine what it leases for a claim that is dropped: a fetch may be given up at any time.
+/// Jobs leased for a fetch. If this is dropped before the jobs are [told](Self::told), they are given back,
+/// because a fetch may be abandoned at any time; the engine does the same for a claim that is dropped.
 pub(crate) struct Leased {
     app: Arc<App>,
     jobs: Vec<Job>,
 }
 
 impl Leased {
-    /// Leases jobs piece by piece, because what is leased must be told. What comes after the first piece is not waited for.
+    /// Leases jobs piece by piece, so that all of them fit into the answer. Only the first piece may be waited for.
     pub(crate) async fn claim(
         app: &Arc<App>,
         claim: &Claim,
@@ -50,7 +51,7 @@ impl Leased {
         Ok(leased)
     }
 
-    /// Leases more, until the answer is full or there are none.
+    /// Leases more jobs, until the answer is full, the time is up or there are none.
     async fn claim_more(&mut self, claim: &Claim, mut room: Room) {
         let (most, began) = (claim.limit as usize, Instant::now());
         while self.jobs.len() < most && room.is_left() && began.elapsed() < CLAIM_TIME_MAX {
@@ -72,7 +73,7 @@ impl Leased {
         }
     }
 
-    /// Gives back what no client would read, where small jobs were followed by many large ones, or what there is no room for.
+    /// Gives back jobs that no client would read (many large ones that followed small ones) or that the answer has no room for.
     async fn give_back_beyond(&mut self, most: usize) {
         let mut bytes = 0;
         let fits = self.jobs.iter().take_while(|job| {
@@ -88,7 +89,7 @@ impl Leased {
         &self.jobs
     }
 
-    /// They are in an answer.
+    /// The jobs are in an answer: they are not given back.
     pub(crate) fn told(mut self) {
         self.jobs.clear();
     }
@@ -100,7 +101,7 @@ impl Drop for Leased {
     }
 }
 
-/// A claim for so many of the jobs.
+/// A claim for this many of the jobs.
 fn piece(claim: &Claim, wanted: usize) -> Claim {
     Claim { limit: u32::try_from(wanted).unwrap_or(u32::MAX), ..claim.clone() }
 }
@@ -109,11 +110,11 @@ fn lease(job: &Job) -> LeaseToken {
     LeaseToken(job.head.fence)
 }
 
-/// All at once: they share commits.
+/// Gives back all jobs concurrently, so that they share commits.
 async fn give_back(app: &App, jobs: Vec<Job>) {
     let give_back = async |job: Job| {
         let bearer = Bearer { lease: Some(lease(&job)), worker: None };
-        // One that cannot be given back is free again when its lease ends.
+        // A job that cannot be given back is free again when its lease ends.
         if let Err(error) = app.engine.give_back(job.head.id, bearer).await {
             tracing::warn!(%error, "a job that nobody was told of was not given back");
         }
@@ -136,7 +137,7 @@ mod tests {
 
     use super::*;
 
-    /// A job of one attempt would be discarded without a worker ever having seen it.
+    /// Otherwise a job with one attempt would be discarded without a worker ever having seen it.
     #[tokio::test]
     async fn a_fetch_that_is_given_up_during_its_commit_spends_no_attempt() {
         let store = Arc::new(Gated::new(Memory::default(), 1));
@@ -157,7 +158,7 @@ mod tests {
         }
         drop(fetch);
         store.gate.add_permits(100);
-        // At the server's end it is done before the store is closed.
+        // On shutdown the job is given back before the store is closed.
         engine.close().await;
         let listed = store.inner.list(Filter { limit: 10, ..Filter::default() }).await.unwrap();
         let jobs: Vec<_> = listed.heads.iter().map(|head| (head.state, head.attempt)).collect();

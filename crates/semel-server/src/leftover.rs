@@ -1,6 +1,6 @@
-//! What is left of a request's body when its handler has answered. A handler that needs none never looks at it, and one that refuses may not
-//! have; what is left on a connection would be taken for the next request, so it would have to be closed, mostly without a word of that
-//! in the answer: the client's next request would fail for the fault of this one.
+//! Drains what a handler left of its request's body. Handlers that need no body never read it, and handlers
+//! that refuse may not have. Unread bytes would be taken for the connection's next request, so the connection
+//! would have to be closed, mostly unannounced, and the client's next request would fail because of this one.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,19 +16,19 @@ use http::HeaderValue;
 use http::header::{CONNECTION, EXPECT};
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 
-/// How much is read that nobody asked for: what clients send without thinking, such as `{}`.
+/// Bytes of an unwanted body that are read, at most: enough for what clients send by habit, such as `{}`.
 const BYTES_MAX: usize = 64 * 1024;
-/// How long it is waited for: it may be on its way behind the headers.
+/// How long to wait for it: it may arrive just behind the headers.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The body of a request whose handler has another handle of it.
+/// A second handle on the body that the handler has.
 pub(crate) struct Leftover {
     body: Arc<Mutex<Read>>,
-    /// The client sends nothing before it is asked to, and is not to be asked for what nobody wants.
+    /// The client waits for `100 Continue`, and is not asked for a body that nobody wants.
     waits: bool,
 }
 
-/// A body, and whether its end was seen: one of no known length does not know of it.
+/// A body, and whether its end was reached: a body of unknown length cannot tell by itself.
 struct Read {
     body: Body,
     has_ended: bool,
@@ -40,7 +40,7 @@ impl Read {
     }
 }
 
-/// What the handler has.
+/// The handle that the handler has.
 struct Watched(Arc<Mutex<Read>>);
 
 fn locked(body: &Mutex<Read>) -> MutexGuard<'_, Read> {
@@ -75,7 +75,7 @@ impl HttpBody for Watched {
 }
 
 impl Leftover {
-    /// Keeps a handle of the request's body, if it has one.
+    /// Keeps a handle on the request's body, if there is one.
     pub(crate) fn of(request: &mut Request) -> Option<Self> {
         if request.body().is_end_stream() {
             return None;
@@ -87,7 +87,7 @@ impl Leftover {
         Some(Self { body, waits })
     }
 
-    /// Reads what is left, and says in the answer that the connection ends where that is too much.
+    /// Reads what is left of the body. If that is too much, the answer announces that the connection closes.
     pub(crate) async fn clear(self, response: &mut Response) {
         if locked(&self.body).is_over() || !self.waits && self.read().await {
             return;

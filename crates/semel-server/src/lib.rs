@@ -1,14 +1,17 @@
 //! Semel over HTTP: Open Job Spec at `/ojs/v1`, explanations and keys beside it, metrics and health at the root.
 //!
 //! # Layout
-//! - [`config`], [`auth`]: what an operator decides, and tokens.
-//! - [`serve`](mod@serve), [`tls`], `validity` of certificates, [`load`], [`drain`]: connections, what may be under way, and the end.
-//! - `routes`: the table of endpoints, from which the router, the check of tokens and `openapi` are made; `caller`: who
-//!   asks, and what they may.
-//! - `tenancy`: whose request it is. `edge`: what every answer has in common; `extract`, `respond`: from requests, to answers; `sending`: until these are sent; `replay`: requests that were sent before; `metrics`: their times.
-//! - [`templates`]: what holds for jobs of some types, replaced as a whole.
-//! - `dashboard`: the files of the page for people.
-//! - `many`: jobs found by a filter, and one thing done to each of them.
+//! - [`config`], [`auth`]: settings of the operator, and tokens.
+//! - [`serve`](mod@serve), [`tls`], `validity` of certificates, [`load`], [`drain`]: connections, bounds on
+//!   what is in progress, and shutdown.
+//! - `routes`: the table of endpoints, from which the router, the check of tokens and `openapi` are made;
+//!   `caller`: who the caller is, and its permissions.
+//! - `tenancy`: the tenant of a request. `edge`: what all answers have in common; `extract`, `respond`:
+//!   reading requests, making answers; `sending`: until an answer is sent; `replay`: repeated requests;
+//!   `metrics`: response times.
+//! - [`templates`]: defaults and rules for jobs of some types, replaced as a whole.
+//! - `dashboard`: the files of the dashboard.
+//! - `many`: bulk operations on jobs found by a filter.
 //! - one file per resource: `jobs`, `batch`, `progress`, `workers` and what is `leased` for them, `dead_letter`, `queues`, `limits`, `events`,
 //!   `stream`, `explain`, `tasks`, `unique_jobs`, `key_events`, `hot_keys`, [`webhooks`], `admin`, `audit`, `whoami`, `system`.
 
@@ -79,23 +82,23 @@ pub use tls::Tls;
 use load::Load;
 use routes::{Endpoint, Known};
 
-/// What handlers share. A tenant has one of its own, by its [`Scope`](tenancy::Scope).
+/// State that handlers share. Each tenant has its own, reached through its [`Scope`](tenancy::Scope).
 #[derive(Clone)]
 pub(crate) struct App {
-    /// Within the tenant.
+    /// The engine, within the tenant.
     pub(crate) engine: Engine,
     pub(crate) config: Arc<Config>,
-    /// What the edge knows of each route.
+    /// The edge's view of the routes.
     pub(crate) routes: Arc<Known>,
-    /// What is under way.
+    /// Counts of what is in progress.
     pub(crate) load: Arc<Load>,
     /// The OpenAPI document.
     pub(crate) openapi: Bytes,
-    /// Streams of events that may still be opened.
+    /// Permits for event streams that may still be opened.
     pub(crate) streams: Arc<Semaphore>,
-    /// What operators did.
+    /// Audit log of operators.
     pub(crate) audit: Arc<audit::Audit>,
-    /// Whether the store was well when it was last asked.
+    /// The store's last health check.
     pub(crate) health: Arc<system::Health>,
 }
 
@@ -113,7 +116,7 @@ impl App {
         }
     }
 
-    /// When this server began to count, by the store's clock, which says that it is `now`.
+    /// When this server began to count, on the store's clock, whose time is now `now`.
     pub(crate) fn began(&self, now: Timestamp) -> Timestamp {
         let uptime = i64::try_from(self.engine.counters().uptime().as_micros()).unwrap_or(i64::MAX);
         Timestamp::from_micros(now.as_micros().saturating_sub(uptime))

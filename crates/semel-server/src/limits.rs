@@ -1,4 +1,4 @@
-//! `/ojs/v1/rate-limits`: limits that jobs have asked for.
+//! `/ojs/v1/rate-limits`: rate and concurrency limits that jobs have asked for.
 
 use axum::extract::Path;
 use axum::extract::rejection::PathRejection;

@@ -1,5 +1,5 @@
-//! How much is under way: requests, long polls, bytes of bodies and of answers. What goes beyond the bounds is refused at
-//! once, so that the server stays quick for those it has let in.
+//! Admission control: bounds on requests, long polls, and bytes of bodies and answers. What exceeds them is
+//! refused at once, so that the server stays fast for what it has admitted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -9,34 +9,36 @@ use semel_ojs::{Code, Problem};
 
 use crate::auth::Token;
 
-/// Bounds on what is under way at one time.
+/// Bounds on what may be in progress at one time.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// Requests, long polls aside; more are answered 503.
+    /// Requests, not counting long polls; more are answered 503.
     pub requests: usize,
-    /// Requests of one token, long polls aside; more are answered 429. Fewer than all, so that no token takes every place.
+    /// Requests of one token, not counting long polls; more are answered 429. Lower than `requests`, so that
+    /// no token takes every place.
     pub requests_per_token: usize,
-    /// Long polls that wait; more are answered at once, with nothing.
+    /// Waiting long polls; more are answered at once, with nothing.
     pub polls: usize,
-    /// Long polls of one token that wait; more are answered at once, with nothing.
+    /// Waiting long polls of one token; more are answered at once, with nothing.
     pub polls_per_token: usize,
-    /// Streams of events of one token; more are answered 429.
+    /// Event streams of one token; more are answered 429.
     pub streams_per_token: usize,
-    /// Bytes of bodies whose requests are not answered yet; more are answered 503.
+    /// Bytes of the bodies of requests that are not answered yet; more are answered 503.
     pub body_bytes: usize,
-    /// Of those, bytes of one token's; more are answered 429.
+    /// The same for one token; more are answered 429.
     pub body_bytes_per_token: usize,
-    /// The first bytes of each body, which do not count: so many requests as there may be are let in with small ones, such as
-    /// heartbeats, whoever has all the others.
+    /// The first bytes of each body are not counted: requests with small bodies, such as heartbeats, are
+    /// admitted up to the bounds on requests, whatever larger bodies take up.
     pub body_bytes_free: usize,
-    /// Bytes of answers that are not sent yet; beyond them what only reads, and a fetch, is answered 503.
+    /// Bytes of answers not sent yet; beyond this, reads and fetches are answered 503.
     pub answer_bytes: usize,
-    /// Of those, bytes of one token's; beyond them it is answered 429. An answer that tells what was done goes all the same, and
-    /// while it is beyond this the token is let do nothing more, but tell of the jobs that it has as a worker.
+    /// The same for one token; beyond this, its reads and fetches are answered 429. An answer that reports
+    /// something done is sent all the same, and until the token is below the bound again it may do nothing
+    /// more, except report on the jobs that it has as a worker.
     pub answer_bytes_per_token: usize,
-    /// The first bytes of each answer, which do not count: small ones are told, whoever leaves large ones unread.
+    /// The first bytes of each answer are not counted: small answers are sent, whoever leaves large ones unread.
     pub answer_bytes_free: usize,
-    /// How long a client may take to send a request's body; longer is answered 408.
+    /// How long a client may take to send a request's body; beyond this it is answered 408.
     pub body_time: Duration,
 }
 
@@ -59,11 +61,11 @@ impl Default for Bounds {
     }
 }
 
-/// What is under way, of all.
+/// Counts of what is in progress, for the whole server.
 #[derive(Debug, Default)]
 pub(crate) struct Load(Share);
 
-/// What is under way, of all or of one token.
+/// Counts of what is in progress, for the whole server or for one token.
 #[derive(Debug, Default)]
 pub struct Share {
     requests: AtomicUsize,
@@ -83,7 +85,7 @@ impl Load {
     }
 }
 
-/// Takes one more, unless there are as many as there may be.
+/// Adds `more` to the count, unless it would exceed `most`.
 fn take(count: &AtomicUsize, more: usize, most: usize) -> bool {
     let before = count.fetch_add(more, Ordering::Relaxed);
     let fits = before.saturating_add(more) <= most;
@@ -100,7 +102,7 @@ enum Full {
     Token,
 }
 
-/// One count, of all and of a token if there is one.
+/// One count, for the whole server and for the token if there is one.
 struct Both<'a> {
     all: &'a AtomicUsize,
     token: Option<&'a AtomicUsize>,
@@ -111,7 +113,7 @@ impl<'a> Both<'a> {
         Self { all: which(&load.0), token: token.map(|token| which(&token.share)) }
     }
 
-    /// Takes so many more of both, or of neither.
+    /// Adds `more` to both counts, or to neither.
     fn take(&self, more: usize, most: usize, most_of_token: usize) -> Result<(), Full> {
         if self.token.is_some_and(|own| !take(own, more, most_of_token)) {
             return Err(Full::Token);
@@ -123,13 +125,13 @@ impl<'a> Both<'a> {
         Ok(())
     }
 
-    /// Takes so many more of both, whatever there may be.
+    /// Adds `more` to both counts, whatever the bounds.
     fn take_beyond(&self, more: usize) {
         self.all.fetch_add(more, Ordering::Relaxed);
         self.token.map(|own| own.fetch_add(more, Ordering::Relaxed));
     }
 
-    /// Fails where there is more than may be: of the token alone if there is one, for it cannot help what others have.
+    /// Fails if the count exceeds its bound. With a token only its own count is checked, because it cannot help what others have.
     fn check(&self, most: usize, most_of_token: usize) -> Result<(), Full> {
         let (count, most, full) = match self.token {
             Some(own) => (own, most_of_token, Full::Token),
@@ -144,16 +146,16 @@ impl<'a> Both<'a> {
     }
 }
 
-/// Fails where more answers are unread than may be. What tells of something that was done goes beyond that bound, so nothing more
-/// is to be done until it is read, but for what workers tell of the jobs that they have: a heartbeat that is refused for what others
-/// leave unread costs a lease, and a run more.
+/// Fails while more answers are unread than allowed. Answers that report something done may exceed that
+/// bound, so until they are read nothing more is done, except that workers may report on the jobs they have:
+/// a heartbeat refused because of others' unread answers would cost a lease, and another run of the job.
 pub(crate) fn check_unread(load: &Load, bounds: &Bounds, token: Option<&Arc<Token>>) -> Result<(), Problem> {
     let answers = Both::of(load, token, |share| &share.answer_bytes);
     let answers = answers.check(bounds.answer_bytes, bounds.answer_bytes_per_token);
     answers.map_err(|full| unread(full, bounds))
 }
 
-/// Why there is no room for an answer, nor for a request that would have one.
+/// The refusal if there is no room for an answer, or for a request that would have one.
 fn unread(full: Full, bounds: &Bounds) -> Problem {
     match full {
         Full::Token => Problem::new(
@@ -168,8 +170,8 @@ fn unread(full: Full, bounds: &Bounds) -> Problem {
     }
 }
 
-/// One request's place among those under way, with the bytes of its body and of its answer; gives them back when it is
-/// dropped, which is when its answer is sent.
+/// One request's place among those in progress, with the bytes of its body and its answer. Dropping it, which
+/// happens once the answer is sent, releases them.
 #[derive(Debug)]
 pub(crate) struct Place {
     load: Arc<Load>,
@@ -177,14 +179,14 @@ pub(crate) struct Place {
     token: Option<Arc<Token>>,
     is_parked: AtomicBool,
     received: AtomicUsize,
-    /// Bytes of those that count.
+    /// Bytes of its body that are counted.
     counted: AtomicUsize,
-    /// Bytes of its answer that count.
+    /// Bytes of its answer that are counted.
     answered: AtomicUsize,
 }
 
 impl Place {
-    /// A place for a request.
+    /// Takes a place for a request.
     pub(crate) fn take(
         load: &Arc<Load>,
         bounds: Bounds,
@@ -208,8 +210,8 @@ impl Place {
         Ok(Arc::new(Self { load, bounds, token, is_parked, received, counted, answered }))
     }
 
-    /// From now on the request only waits; it gives room to others. Whether there was room among those that wait. One
-    /// that waits already goes on waiting, in the one place it has.
+    /// Parks the request: from now on it only waits, and frees its place among the requests. Returns whether
+    /// there was room among the long polls. A request that is parked already keeps its one place there.
     pub(crate) fn park(&self) -> bool {
         if self.is_parked.load(Ordering::Relaxed) {
             return true;
@@ -219,7 +221,7 @@ impl Place {
             return false;
         }
         if self.is_parked.swap(true, Ordering::Relaxed) {
-            // Parked by another hand meanwhile, which has its place.
+            // Another task parked it meanwhile, and that place among the polls is kept.
             polls.give_back(1);
         } else {
             self.both(|share| &share.requests).give_back(1);
@@ -227,7 +229,7 @@ impl Place {
         true
     }
 
-    /// See [`check_unread`].
+    /// Checks for unread answers, as [`check_unread`] does.
     pub(crate) fn check_unread(&self) -> Result<(), Problem> {
         check_unread(&self.load, &self.bounds, self.token.as_ref())
     }
@@ -236,7 +238,7 @@ impl Place {
         Both::of(&self.load, self.token.as_ref(), which)
     }
 
-    /// So many more bytes of its body were received.
+    /// Counts bytes of the body as they are received.
     pub(crate) fn receive(&self, bytes: usize) -> Result<(), Problem> {
         let free = self.bounds.body_bytes_free;
         let before = self.received.fetch_add(bytes, Ordering::Relaxed);
@@ -257,16 +259,16 @@ impl Place {
         Ok(())
     }
 
-    /// Of an answer of so many bytes, those that count and were not counted before.
+    /// How many bytes of an answer of this size count and were not counted before.
     fn uncounted(&self, bytes: usize) -> usize {
         let counts = bytes.saturating_sub(self.bounds.answer_bytes_free);
         counts.saturating_sub(self.answered.load(Ordering::Relaxed))
     }
 
-    /// Room for an answer of so many bytes, until it is sent. Asked again it is had once.
+    /// Reserves room for an answer of this size, until it is sent. Repeated calls reserve it only once.
     pub(crate) fn answer(&self, bytes: usize) -> Result<(), Problem> {
         let more = self.uncounted(bytes);
-        // Small ones are told though others are beyond the bounds.
+        // Small answers are sent even if others exceed the bounds.
         if more > 0 {
             let (most, most_of_token) = (self.bounds.answer_bytes, self.bounds.answer_bytes_per_token);
             let answers = self.both(|share| &share.answer_bytes);
@@ -276,7 +278,7 @@ impl Place {
         Ok(())
     }
 
-    /// Bytes of its answer for which there is room now.
+    /// Bytes of the answer for which there is room now.
     pub(crate) fn answer_room(&self) -> usize {
         let left = |count: &AtomicUsize, most: usize| most.saturating_sub(count.load(Ordering::Relaxed));
         let Both { all, token } = self.both(|share| &share.answer_bytes);
@@ -284,14 +286,14 @@ impl Place {
         own.min(left(all, self.bounds.answer_bytes)).saturating_add(self.bounds.answer_bytes_free)
     }
 
-    /// The same for an answer that must be told, whether there is room for it or not.
+    /// As [`answer`](Self::answer), for an answer that must be sent whether there is room or not.
     pub(crate) fn must_answer(&self, bytes: usize) {
         let more = self.uncounted(bytes);
         self.both(|share| &share.answer_bytes).take_beyond(more);
         self.answered.fetch_add(more, Ordering::Relaxed);
     }
 
-    /// How long the body may take.
+    /// How long a client may take to send the body.
     pub(crate) const fn body_time(&self) -> Duration {
         self.bounds.body_time
     }
@@ -306,7 +308,7 @@ impl Drop for Place {
     }
 }
 
-/// A token's place for a stream; gives it back when it is dropped.
+/// A token's place for an event stream; dropping it releases the place.
 pub(crate) struct StreamPlace(Option<Arc<Token>>);
 
 impl StreamPlace {
@@ -380,7 +382,7 @@ mod tests {
         assert!(Place::take(&load, bounds(), Some(&token)).is_ok());
     }
 
-    /// One token once could take every place there is.
+    /// One token must not be able to take every place there is.
     #[test]
     fn no_token_takes_every_place() {
         let (bounds, load) = (Bounds::default(), Arc::new(Load::default()));
@@ -392,7 +394,7 @@ mod tests {
         };
         let places = taken(&one);
         assert!(Place::take(&load, bounds, Some(&other)).is_ok(), "{} places are gone", places.len());
-        // Those that wait have a share of their own, which makes room for requests again.
+        // Waiting polls have a bound of their own, which makes room for requests again.
         assert!(places[0].park() && Place::take(&load, bounds, Some(&one)).is_ok());
         drop(places);
         let streams: Vec<_> =
@@ -450,7 +452,7 @@ mod tests {
         assert_eq!(load.0.body_bytes.load(Ordering::Relaxed), 0);
     }
 
-    /// A client who reads none of its answers would have the server keep all of them.
+    /// Otherwise a client that reads none of its answers would make the server keep all of them.
     #[test]
     fn the_bytes_of_unread_answers_are_bounded() {
         let load = Arc::new(Load::default());
@@ -468,7 +470,7 @@ mod tests {
         let third = place(Some(&other)).unwrap();
         third.answer(4).unwrap();
         assert_eq!(third.answer(5).unwrap_err().code(), Code::Unavailable, "all of them are taken");
-        // What was done is told, and then the token waits; the other one does not wait for it.
+        // The answer to what was done is sent, and then this token has to wait; the other one does not.
         second.must_answer(3);
         let check = |token| check_unread(&load, &bounds, token).map_err(|refused| refused.code());
         assert_eq!(check(Some(&one)), Err(Code::TooManyRequests));

@@ -1,4 +1,4 @@
-//! Many jobs at once: found by a filter, then each a decision of its own.
+//! Bulk operations: jobs found by a filter, each then decided individually.
 
 use std::future::Future;
 
@@ -14,14 +14,14 @@ use semel_store::backend::Filter;
 use crate::App;
 use crate::respond::Refused;
 
-/// Jobs read at once.
+/// Jobs read by one listing.
 const CHUNK: u32 = 1_000;
-/// Listings of one request: what a filter admits may lie behind ten million jobs that it does not.
+/// Listings of one request, at most: what a filter admits may lie behind ten million jobs that it does not.
 const LISTINGS_MAX: usize = 64;
-/// Decisions asked for side by side, so that they share commits.
+/// Decisions made concurrently, so that they share commits.
 const SIDE_BY_SIDE: usize = 64;
 
-/// Refuses a request about many jobs that does not say that it is meant.
+/// Refuses a bulk request that is not confirmed.
 pub(crate) fn check_confirmed(is_confirmed: bool) -> Result<(), Problem> {
     if is_confirmed {
         return Ok(());
@@ -38,18 +38,18 @@ pub(crate) fn check_confirmed(is_confirmed: bool) -> Result<(), Problem> {
 pub(crate) struct Found {
     /// The newest of them.
     pub(crate) heads: Vec<Head>,
-    /// From where to go on when there may be more: it has as many as were wanted, or has looked long enough.
+    /// Where to go on if there may be more: the wanted number was reached, or the listings were used up.
     pub(crate) rest: Option<JobId>,
 }
 
 impl Found {
-    /// Puts down how many there are.
+    /// Writes the total number found.
     pub(crate) fn put_total(&self, object: &mut Object<'_>) {
         object.number("total", self.heads.len());
         object.flag("is_lower_bound", self.rest.is_some());
     }
 
-    /// Puts down from where to go on.
+    /// Writes the cursor to go on from.
     pub(crate) fn put_rest(&self, object: &mut Object<'_>) {
         object.flag("has_more", self.rest.is_some());
         match self.rest {
@@ -59,14 +59,15 @@ impl Found {
     }
 }
 
-/// Whether pages that are counted from the first item go on behind this one, where so many items were found. When others were not
-/// looked for, the page that reaches the last of these says so; behind it there is nothing, so that who turns pages comes to an end.
+/// Whether there is a page behind this one, with pages counted from the first item and `found` items found.
+/// If the search stopped early, the page that reaches the last item found says that there is more; a page
+/// beyond it says that there is none, so that turning pages ends.
 pub(crate) const fn has_more(first: u64, size: u64, found: u64, is_lower_bound: bool) -> bool {
     let is_in_reach = first < found || first == 0;
     first.saturating_add(size) < found || (is_in_reach && is_lower_bound)
 }
 
-/// The newest jobs that the filter admits, at most so many.
+/// The newest jobs that the filter admits, at most `most`.
 pub(crate) async fn found(app: &App, filter: Filter, most: usize) -> Result<Found, Refused> {
     look(&app.engine, Filter { limit: CHUNK, ..filter }, most, LISTINGS_MAX).await
 }
@@ -78,8 +79,8 @@ async fn look(engine: &Engine, filter: Filter, most: usize, listings: usize) -> 
         let mut listing = engine.list(filter.clone()).await?;
         let room = most.saturating_sub(heads.len());
         if listing.heads.len() > room {
-            // Where a page goes on is the store's to say: the id of a job need not say it any more once that job is deleted, as all
-            // of these may be at once. Asked for no more than that from the beginning, it would not say whether there are others.
+            // Only the store knows where the next page begins: a job's id need not tell once the job is deleted, and all
+            // of these may be. Had the limit been this low at first, it would not have shown whether there are more.
             filter.limit = u32::try_from(room).unwrap_or(u32::MAX);
             listing = engine.list(filter.clone()).await?;
         }
@@ -92,8 +93,8 @@ async fn look(engine: &Engine, filter: Filter, most: usize, listings: usize) -> 
     Ok(Found { heads, rest: filter.before })
 }
 
-/// Does one thing to each job, in this order, and tells those that it was done to. An error ends it; what was done
-/// before stays done.
+/// Applies one operation to each job, in order, and returns those it was done to. An error ends it; what was
+/// done before stays done.
 pub(crate) async fn each<F>(heads: &[Head], act: impl Fn(JobId) -> F) -> Result<Vec<JobId>, StoreError>
 where
     F: Future<Output = Result<bool, StoreError>>,
@@ -102,7 +103,7 @@ where
     Ok(answers.into_iter().filter(|(_, was_done)| *was_done).map(|(id, _)| id).collect())
 }
 
-/// As [`each`], and tells what came of each.
+/// As [`each`], and returns the result for each job.
 pub(crate) async fn answers<T, F>(
     heads: &[Head],
     act: impl Fn(JobId) -> F,
@@ -136,11 +137,11 @@ mod tests {
         {
             assert_eq!(has_more(first, 5, 10, is_cut), more, "{first} {is_cut}");
         }
-        // Looked at for long enough without finding one.
+        // The scan ended at its bound without finding one.
         assert!(has_more(0, 5, 0, true) && !has_more(5, 5, 0, true));
     }
 
-    /// A type that nobody uses does not have the whole store looked through by one request.
+    /// A request for a job type that nobody uses must not scan the whole store.
     #[tokio::test]
     async fn a_look_ends_after_so_many_listings_and_the_next_goes_on() {
         let engine = Engine::start(Arc::new(Memory::default())).unwrap();
@@ -151,11 +152,11 @@ mod tests {
         let response = router.call(request.body(body).unwrap()).await.unwrap();
         assert_eq!(response.status(), 200);
         let page = |limit, before| Filter { limit, before, ..Filter::default() };
-        // A listing finds what it finds: here one, where most are none of those wanted none at all.
+        // A listing returns what it finds: here one job, elsewhere possibly none at all.
         let found = look(&engine, page(1, None), 10, 2).await.unwrap();
         assert_eq!(found.heads.len(), 2);
         let mut seen: Vec<JobId> = found.heads.iter().map(|head| head.id).collect();
-        // As many as were wanted, and no more: those behind them are not passed over.
+        // Exactly as many as were wanted: the jobs behind them must not be skipped.
         let found =
             look(&engine, page(3, Some(found.rest.expect("a place to go on from"))), 2, 9).await.unwrap();
         assert_eq!(found.heads.len(), 2);

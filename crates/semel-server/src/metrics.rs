@@ -1,4 +1,4 @@
-//! `/metrics`: what is stored, what became of requests, and how long they took, in Prometheus's text form.
+//! `/metrics`: jobs in the store, request outcomes and response times, in Prometheus's text format.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -25,26 +25,26 @@ use crate::routes::Row;
 use crate::system;
 use crate::tenancy::Scope;
 
-/// Queues that are named, at most: who may enqueue may make as many as there are names.
+/// Queues that have their own series, at most: anyone who may enqueue can create any number of queues.
 const QUEUES_MAX: usize = 1_000;
-/// What stands for the others, and is no queue's name.
+/// The label for all other queues; it is no valid queue name.
 const OTHERS: &str = "~other";
-/// Keys that are named, at most.
+/// Keys that have their own series, at most.
 const HOTTEST_MAX: usize = 20;
-/// Digits of a key that are shown: enough to find it, and nothing to compute it from.
+/// Digits of a key that are shown: enough to find it, too few to compute it from.
 const KEY_DIGITS: usize = 8;
 
-/// Upper bounds of the buckets, in microseconds: from a batch in memory to the longest long poll.
+/// Upper bounds of the histogram's buckets, in microseconds: from a batch in memory to the longest long poll.
 const BOUNDS: [u64; 12] =
     [500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 500_000, 1_000_000, 5_000_000, 30_000_000];
 
-/// The answers of one endpoint: their times, and how many there were of each class of status.
+/// One endpoint's answers: a histogram of their times, and a count for each class of status.
 #[derive(Debug, Default)]
 pub(crate) struct Times {
-    /// The last one holds what is above every bound.
+    /// The last bucket holds what is above every bound.
     buckets: [AtomicU64; BOUNDS.len() + 1],
     micros: AtomicU64,
-    /// 1xx to 5xx.
+    /// From 1xx to 5xx.
     classes: [AtomicU64; 5],
 }
 
@@ -61,12 +61,12 @@ impl Times {
         self.micros.fetch_add(micros, Ordering::Relaxed);
     }
 
-    /// How many of each class there were, from 1xx on.
+    /// Counts for each class of status, from 1xx on.
     pub(crate) fn classes(&self) -> [u64; 5] {
         self.classes.each_ref().map(|class| class.load(Ordering::Relaxed))
     }
 
-    /// Writes the histogram of `name`; `labels` stand in every line. Nothing for an endpoint nobody has asked.
+    /// Writes the histogram `name` with `labels` on every line. Writes nothing for an endpoint that was never asked.
     pub(crate) fn write(&self, name: &str, labels: &str, out: &mut String) {
         let counts = self.buckets.each_ref().map(|bucket| bucket.load(Ordering::Relaxed));
         let total: u64 = counts.iter().sum();
@@ -87,7 +87,7 @@ impl Times {
     }
 }
 
-/// `GET /metrics`. The media type has no version, as OJS wants it; Prometheus takes it all the same when its scrape
+/// `GET /metrics`. The media type has no version, as OJS requires; Prometheus accepts it if its scrape
 /// configuration says `fallback_scrape_protocol: PrometheusText0.0.4`.
 pub(crate) async fn show(Scope(app): Scope, caller: Caller) -> Result<Response, Refused> {
     caller.check_all_queues()?;
@@ -109,7 +109,7 @@ pub(crate) async fn show(Scope(app): Scope, caller: Caller) -> Result<Response, 
     }
     page.put_suppressed(&app.engine.counters().all());
     page.put_keys(app.engine.held_keys().await?);
-    // Who may not list keys is not told which there are (SEMANTICS 4), by no part of them either.
+    // Callers who may not list keys are not told which exist (SEMANTICS 4), not even by part of a key.
     if caller.is_operator() {
         page.put_hottest(&app.engine.hottest_keys(HOTTEST_MAX));
     }
@@ -131,7 +131,7 @@ pub(crate) async fn show(Scope(app): Scope, caller: Caller) -> Result<Response, 
     Ok(response)
 }
 
-/// The text that is being written: families in order, all samples of one together.
+/// The text being written: families in order, all samples of a family together.
 struct Page(String);
 
 impl Page {
@@ -147,7 +147,7 @@ impl Page {
         };
     }
 
-    /// What the others would be together in a counter goes down as well as up, and whether they are paused is no one thing.
+    /// Writes the series by queue. The other queues together have no counter (their sum may fall) and no paused flag.
     fn put_queues(&mut self, named: &[QueueStats], others: Option<&QueueStats>, now: Timestamp) {
         let all = || named.iter().chain(others);
         self.family("semel_jobs", "gauge", "Jobs now stored, by queue and state.");
@@ -186,7 +186,7 @@ impl Page {
     fn put_suppressed(&mut self, counts: &[(Series, u64)]) {
         let mut by_type: BTreeMap<&JobType, (u64, u64)> = BTreeMap::new();
         for ((job_type, _, outcome), count) in counts {
-            // Ends of runs are counted beside what became of requests.
+            // Ends of runs are counted here too, but are no request outcomes.
             let Some(kind) = OutcomeKind::from_name(outcome) else { continue };
             let (suppressed, all) = by_type.entry(job_type).or_default();
             *suppressed += if kind.class() == OutcomeClass::Suppressed { *count } else { 0 };
@@ -243,7 +243,7 @@ impl Page {
     }
 }
 
-/// The queues that are named, in order of their names, and the others: those with the fewest jobs, of jobs that have not ended first.
+/// Splits off the queues with the fewest jobs, live jobs first, beyond [`QUEUES_MAX`]; the first part is sorted by name.
 fn by_name(mut queues: Vec<QueueStats>) -> (Vec<QueueStats>, Vec<QueueStats>) {
     if queues.len() <= QUEUES_MAX {
         return (queues, Vec::new());
@@ -258,7 +258,8 @@ fn by_name(mut queues: Vec<QueueStats>) -> (Vec<QueueStats>, Vec<QueueStats>) {
     (queues, others)
 }
 
-/// Queues as one. The jobs of one that is paused wait for somebody to resume it and not for a worker, so none of them is the oldest.
+/// Merges queues into one. Jobs of a paused queue wait for it to be resumed, not for a worker, so they do not
+/// count as the oldest.
 fn together(others: &[QueueStats]) -> Option<QueueStats> {
     if others.is_empty() {
         return None;
@@ -277,7 +278,7 @@ fn together(others: &[QueueStats]) -> Option<QueueStats> {
     })
 }
 
-/// The labels of a queue, and of its tenant when it has one, and more.
+/// Labels: the queue, its tenant if it has one, and the given ones.
 fn labels<'a>(queue: &'a QueueName, more: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
     let mut labels = vec![("queue", queue.name())];
     if !queue.tenant().is_empty() {
@@ -287,7 +288,7 @@ fn labels<'a>(queue: &'a QueueName, more: &[(&'a str, &'a str)]) -> Vec<(&'a str
     labels
 }
 
-/// Labels as they stand between braces.
+/// Labels as written between the braces.
 fn text(labels: &[(&str, &str)]) -> String {
     let escape = |value: &str| value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
     let labels = labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escape(value)));
@@ -298,8 +299,8 @@ fn text(labels: &[(&str, &str)]) -> String {
 mod tests {
     use super::*;
 
-    /// The page and `semel top` draw the same outcomes together, which a test of the latter holds against the dashboard; the guide
-    /// names them.
+    /// The dashboard and `semel top` group the same outcomes as suppressed (a test of the latter checks it
+    /// against the dashboard); the guide names them.
     #[test]
     fn what_is_suppressed_is_one_list_for_all_who_show_it() {
         let dashboard = include_str!("dashboard/files/metrics.js");
@@ -314,7 +315,7 @@ mod tests {
         assert!(guide.replace('\n', " ").contains(&format!("{names} are suppressed")), "{names}");
     }
 
-    /// One line for each of as many queues as somebody cares to name would be a page of hundreds of megabytes.
+    /// Without the bound, one line for each queue that somebody invents could make a page of hundreds of megabytes.
     #[test]
     fn the_queues_with_most_jobs_are_named_and_the_others_stand_together() {
         let now = Timestamp::from_micros(10_000_000);

@@ -1,4 +1,4 @@
-//! The OpenAPI 3.1 document, made of the table of endpoints, OJS's table of errors and `openapi/schemas.json`.
+//! The OpenAPI 3.1 document, generated from the table of endpoints, OJS's table of errors and `openapi/schemas.json`.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +10,12 @@ use crate::respond::Answer;
 use crate::routes::{Body, Endpoint};
 use crate::tenancy::Scope;
 
-/// The schemas that the table's rows name.
+/// Schemas that the table's rows refer to.
 const SCHEMAS: &str = include_str!("openapi/schemas.json");
 const VERSION: &str = "3.1.0";
-/// What every answer has.
+/// Headers of every answer.
 const HEADERS: &str = r#"{"RequestId":{"description":"Names the request; the caller's own X-Request-Id, if it sent one.","required":true,"schema":{"type":"string","minLength":1}},"Version":{"description":"The version of Open Job Spec.","required":true,"schema":{"type":"string","const":"1.0"}}}"#;
-/// Whatever is asked, this may be answered.
+/// Error codes that every endpoint may answer.
 const ALWAYS: [Code; 6] = [
     Code::UnsupportedVersion,
     Code::InvalidRequest,
@@ -24,9 +24,9 @@ const ALWAYS: [Code; 6] = [
     Code::Unavailable,
     Code::Timeout,
 ];
-/// And this, where a token is asked for.
+/// Further codes of endpoints that require a token.
 const WITH_TOKEN: [Code; 2] = [Code::Unauthorized, Code::Forbidden];
-/// And this, where a body is read.
+/// Further codes of endpoints that read a body.
 const WITH_BODY: [Code; 4] = [Code::InvalidPayload, Code::UnsupportedMediaType, Code::TooLarge, Code::Slow];
 
 /// `GET /ojs/v1/openapi.json`.
@@ -34,7 +34,7 @@ pub(crate) async fn show(Scope(app): Scope) -> Answer {
     Answer::ok(app.openapi.clone())
 }
 
-/// The document of this table.
+/// The document for this table.
 pub(crate) fn document(table: &[Endpoint]) -> String {
     let mut paths: BTreeMap<&str, Vec<&Endpoint>> = BTreeMap::new();
     for endpoint in table {
@@ -124,11 +124,11 @@ fn put_parameters(endpoint: &Endpoint, operation: &mut Object<'_>) {
     });
 }
 
-/// What one status may mean: answers, each a media type and a schema, and codes of refusals.
+/// What one status may mean: successes, each with a media type and a schema, and error codes.
 type Responses<'t> = (Vec<(&'t str, &'t str)>, Vec<&'t str>);
 
 fn put_responses(endpoint: &Endpoint, operation: &mut Object<'_>) {
-    // A status may have an answer and refusals.
+    // One status may stand for both a success and refusals.
     let mut responses: BTreeMap<u16, Responses<'_>> = BTreeMap::new();
     for (status, media, schema) in &endpoint.answers {
         responses.entry(*status).or_default().0.push((media.unwrap_or(MEDIA_TYPE), schema));
@@ -147,7 +147,7 @@ fn put_responses(endpoint: &Endpoint, operation: &mut Object<'_>) {
     object(operation.member("responses"), |object_of_responses| {
         for (status, (answers, codes)) in &responses {
             object(object_of_responses.member(&status.to_string()), |response| {
-                // One without content has no schema either.
+                // An answer without content has no schema.
                 let answers = if *status == 204 { &[][..] } else { &answers[..] };
                 put_response(answers, codes, response);
             });

@@ -1,5 +1,5 @@
-//! Patience with the other end of a connection: how long it may leave an answer unread. (How long it may take to send
-//! is bounded by hyper, for headers, and by `extract`, for bodies.)
+//! Write timeout: how long the other end of a connection may leave an answer unread. (Read timeouts are
+//! hyper's for headers, and `extract`'s for bodies.)
 
 use std::io;
 use std::pin::Pin;
@@ -9,11 +9,11 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
-/// A stream that breaks off when its other end does not read for too long.
+/// A stream that fails when the other end does not read for too long.
 pub(crate) struct Patient<S> {
     stream: S,
     patience: Duration,
-    /// Runs while a write is stuck.
+    /// Runs while a write makes no progress.
     stuck: Option<Pin<Box<Sleep>>>,
 }
 
@@ -22,7 +22,7 @@ impl<S> Patient<S> {
         Self { stream, patience, stuck: None }
     }
 
-    /// A write came back: with progress the patience begins anew, without it runs on.
+    /// Handles a write's result: progress resets the timeout, without progress it runs on.
     fn judge<T>(&mut self, context: &mut Context<'_>, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if polled.is_ready() {
             self.stuck = None;
@@ -98,7 +98,7 @@ mod tests {
         let error = near.write_all(b"5678").await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         assert_eq!(began.elapsed().as_secs(), 5);
-        // One that reads, slowly, is waited for.
+        // A client that reads slowly is waited for.
         let mut read = [0; 4];
         far.read_exact(&mut read).await.unwrap();
         near.write_all(b"5678").await.unwrap();

@@ -1,4 +1,4 @@
-//! How far a run has come: `/jobs/{id}/progress`, and `/workers/progress` for clients that count to a hundred.
+//! Progress of a run: `/jobs/{id}/progress`, and `/workers/progress` for clients that report percentages.
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request};
@@ -13,14 +13,14 @@ use crate::tenancy::Scope;
 
 type Id = Result<Path<String>, PathRejection>;
 
-/// `PUT /jobs/{id}/progress`: `progress` of 0 to 1, beyond which it is cut off, and a `message`. The job must be running.
+/// `PUT /jobs/{id}/progress`: `progress` from 0 to 1, clamped to that range, and a `message`. The job must be running.
 pub(crate) async fn report(Scope(app): Scope, caller: Caller, id: Id, request: Request) -> Answered {
     let id = extract::job_id(id)?;
     let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
     keep(&app, &caller, id, Progress::parse(&text)?).await
 }
 
-/// `POST /workers/progress`: the same with a `job_id` in the body, and `progress` of 0 to 100.
+/// `POST /workers/progress`: the same with a `job_id` in the body, and `progress` from 0 to 100.
 pub(crate) async fn report_percent(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
     let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
     let (id, told) = Progress::parse_percent(&text)?;

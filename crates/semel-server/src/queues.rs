@@ -1,4 +1,4 @@
-//! `/ojs/v1/queues`.
+//! `/ojs/v1/queues`: list, inspect, pause, resume, purge.
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request};
@@ -22,7 +22,7 @@ use crate::tenancy::Scope;
 
 type Name = Result<Path<String>, PathRejection>;
 
-/// Queues on a page, unless the query says less: clients that know of no pages read the first alone.
+/// Queues on a page, unless the query asks for fewer: clients that do not know about pages read only the first.
 const PAGE_MAX: u64 = 10_000;
 
 /// `GET /queues`, by name: `limit`, `cursor`.
@@ -58,7 +58,7 @@ pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answere
     Ok(Answer::ok(out))
 }
 
-/// `GET /queues/{name}` and `/stats`. A queue need not have had a job.
+/// `GET /queues/{name}` and `/stats`. The queue need not have had a job.
 pub(crate) async fn show(Scope(app): Scope, caller: Caller, name: Name) -> Answered {
     let name = queue_name(name)?;
     caller.check_queue(name.as_str())?;
@@ -87,17 +87,17 @@ pub(crate) async fn resume(Scope(app): Scope, caller: Caller, name: Name) -> Ans
     set_paused(&app, &caller, name, false).await
 }
 
-/// Jobs that one purge ends at most; the answer says whether more wait.
+/// Jobs that one purge cancels, at most; the answer says whether more wait.
 const PURGED_MAX: usize = 10_000;
 
-/// `POST /queues/{name}/purge`: cancels the jobs that wait in the given `states`, available ones unless said. They end
-/// as any other cancelled job, so their keys are free at once and they can be read until their retention is over.
+/// `POST /queues/{name}/purge`: cancels the jobs that wait in the given `states`, by default the available ones. They
+/// end like any other cancelled job: their keys are free at once, and they can be read until their retention is over.
 pub(crate) async fn purge(scope: Scope, caller: Caller, name: Name, request: Request) -> Answered {
     purged(scope, caller, name, request, |_| Ok(())).await
 }
 
-/// `POST /admin/queues/{name}/purge` and `DELETE /admin/queues/{name}/jobs`: the same where it is confirmed, as OJS asks of whatever
-/// is below `/admin` and destroys.
+/// `POST /admin/queues/{name}/purge` and `DELETE /admin/queues/{name}/jobs`: the same, but only if confirmed,
+/// as OJS requires for destructive requests below `/admin`.
 pub(crate) async fn purge_confirmed(scope: Scope, caller: Caller, name: Name, request: Request) -> Answered {
     purged(scope, caller, name, request, |wish| check_confirmed(wish.is_confirmed)).await
 }
@@ -119,7 +119,7 @@ async fn purged(
     let bulk::Purge { states, before, .. } = wish;
     let filter = Filter { states, queue: Some(name.clone()), before, ..Filter::default() };
     let found = found(&app, filter, PURGED_MAX).await?;
-    // A worker may have taken one meanwhile.
+    // A worker may have taken the job meanwhile.
     let act =
         async |id| Ok(matches!(app.engine.cancel_waiting(id, &Bearer::default()).await?, Settled::Done(_)));
     let purged = each(&found.heads, act).await?.len();

@@ -1,5 +1,5 @@
-//! Requests that cannot be read, or may not be made any more, and carry an `Idempotency-Key`: whoever sends a request again is answered as the first
-//! time, also when what it was read by (a template, a rule) has changed since (SEMANTICS 7).
+//! Repeated requests with an `Idempotency-Key` that can no longer be read or are no longer permitted. A repeated request
+//! is answered as the first time, even if a template or rule that it was read by has changed since (SEMANTICS 7).
 
 use http::request::Parts;
 use semel_core::enqueue::Outcome;
@@ -11,8 +11,8 @@ use crate::caller::Caller;
 use crate::extract;
 use crate::respond::Refused;
 
-/// What was answered to each of these requests when it was sent before; none to one that stored nothing, or has no key.
-/// Where it is a job in a queue that the caller's token is not for, that refusal is the answer.
+/// Looks up the earlier answers to these requests; `None` for a request that stored nothing or has no key. If
+/// the answer is a job in a queue that the caller's token does not cover, it is that refusal instead.
 pub(crate) async fn answers(
     app: &App,
     caller: &Caller,
@@ -29,7 +29,7 @@ pub(crate) async fn answers(
     Ok(requests.iter().map(|request| request.and_then(|_| found.next().flatten())).collect())
 }
 
-/// As [`answers`], of one request.
+/// As [`answers`], for one request.
 pub(crate) async fn answer(
     app: &App,
     caller: &Caller,

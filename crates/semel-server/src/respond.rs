@@ -1,4 +1,4 @@
-//! To answers: every handler gives back JSON text or a [`Problem`], and this is the one place that makes responses.
+//! Making responses: every handler returns JSON text or a [`Problem`], and only this module turns them into responses.
 
 use std::fmt::Write as _;
 
@@ -17,10 +17,10 @@ use semel_store::StoreError;
 
 use crate::caller::Caller;
 
-/// What a handler gives back.
+/// A handler's result.
 pub(crate) type Answered = Result<Answer, Refused>;
 
-/// Says that the answer repeats that of an earlier request.
+/// Marks the answer as a repetition of an earlier request's answer.
 const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 
 /// JSON text with its status.
@@ -33,28 +33,28 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// 200.
+    /// An answer with status 200.
     pub(crate) fn ok(body: impl Into<Bytes>) -> Self {
         Self::status(StatusCode::OK, body)
     }
 
-    /// Any status.
+    /// An answer with any status.
     pub(crate) fn status(status: StatusCode, body: impl Into<Bytes>) -> Self {
         Self { status, body: body.into(), location: None, is_replay: false, headers: Vec::new() }
     }
 
-    /// 201, with the place of the job.
+    /// An answer with status 201 and the job's location.
     pub(crate) fn created(id: JobId, body: String) -> Self {
         Self { location: Some(id), ..Self::status(StatusCode::CREATED, body) }
     }
 
-    /// The same with another header.
+    /// Adds a header.
     pub(crate) fn with(mut self, name: HeaderName, value: impl std::fmt::Display) -> Self {
         self.headers.extend(HeaderValue::try_from(value.to_string()).ok().map(|value| (name, value)));
         self
     }
 
-    /// The same, said to be a repetition.
+    /// Marks the answer as replayed.
     pub(crate) fn replayed(self) -> Self {
         Self { is_replay: true, ..self }
     }
@@ -79,7 +79,7 @@ impl IntoResponse for Answer {
     }
 }
 
-/// Where a job is.
+/// Path of a job.
 fn location(id: JobId) -> String {
     const JOBS: &str = "/ojs/v1/jobs/";
     let mut at = String::with_capacity(JOBS.len() + 36);
@@ -93,12 +93,12 @@ fn location(id: JobId) -> String {
 #[derive(Clone, Debug)]
 pub(crate) struct Refused {
     pub(crate) problem: Problem,
-    /// What the server's log is to tell and the answer is not.
+    /// Written to the server's log, not to the answer.
     pub(crate) cause: Option<String>,
 }
 
 impl Refused {
-    /// The engine answered what its own rules make impossible.
+    /// Reports an engine result that its own rules make impossible.
     pub(crate) fn out_of_step() -> Self {
         let cause = "the engine's outcomes are not those of the jobs it was given".to_owned();
         Self { problem: Problem::internal(), cause: Some(cause) }
@@ -115,7 +115,7 @@ impl IntoResponse for Refused {
 }
 
 impl Refused {
-    /// The same; where it is that nothing is there, with what was looked for.
+    /// Adds what was looked for, if the refusal is that it was not found.
     pub(crate) fn naming(self, id: JobId) -> Self {
         Self { problem: self.problem.naming(id), ..self }
     }
@@ -152,7 +152,7 @@ impl From<StoreError> for Refused {
                 Code::Contended,
                 "the job's key, or another record that the request needs, is in too much demand right now; try again shortly",
             ),
-            // Whether it may be stored is what the caller goes by.
+            // Whether the request may be stored decides what the caller should do.
             StoreError::Behind(_) => Problem::new(
                 Code::Unavailable,
                 "too few of the store's replicas are there to confirm an answer: this request stored nothing; repeat it when they are \
@@ -171,7 +171,7 @@ impl From<StoreError> for Refused {
                 Code::Unavailable,
                 "the store was lost before it said whether the request was carried out: that is unknown; repeat it with the same job id",
             ),
-            // Told to those whose write failed with the store, and to those who came after it.
+            // Both a write that failed with the store and any later request get this answer.
             StoreError::Poisoned(_) => Problem::new(
                 Code::Unavailable,
                 "the store has failed and has to be opened again; of a request that was under way when it failed it is unknown \
@@ -192,13 +192,13 @@ impl From<StoreError> for Refused {
             .with_hint("Read the list from the beginning, without a cursor."),
             _ => Problem::internal(),
         };
-        // A cursor is the caller's affair, not a failure.
+        // A stale cursor is the caller's mistake, not a failure.
         let cause = (error != StoreError::CursorGone).then(|| error.to_string());
         Self { problem, cause }
     }
 }
 
-/// A whole job as it is shown; of one that cannot be read, its head and that it cannot.
+/// A whole job as it is shown; if its body cannot be read, its head and a note of that.
 pub(crate) fn view(job: &Job) -> JobView<'_> {
     JobView {
         head: &job.head,
@@ -216,13 +216,13 @@ pub(crate) fn view(job: &Job) -> JobView<'_> {
     }
 }
 
-/// The same for a caller, who may know of its relations.
+/// As [`view`], with the job's relations to other jobs if the caller may know of them.
 pub(crate) fn view_for<'a>(job: &'a Job, caller: &Caller) -> JobView<'a> {
     JobView { names_others: caller.knows_others(), ..view(job) }
 }
 
-/// What was read for the answer to a request that has been carried out. Where it cannot be read the answer goes without it: what
-/// is stored is told, for whoever is told of a failure sends the request again.
+/// Unwraps what was read for the answer to a request that was carried out. A failed read is left out of the
+/// answer: reporting a failure would make the client send the request again.
 pub(crate) fn if_read<T: Default, E: std::fmt::Display>(read: Result<T, E>) -> T {
     read.unwrap_or_else(|error| {
         tracing::warn!(%error, "what was done is answered without what could not be read for it");
@@ -230,8 +230,8 @@ pub(crate) fn if_read<T: Default, E: std::fmt::Display>(read: Result<T, E>) -> T
     })
 }
 
-/// Shows the whole job of this head, which a request has acted on: or the head alone when its body has been deleted in the meantime,
-/// or cannot be read.
+/// Shows the whole job that a request has acted on; its head alone if its body has been deleted meanwhile or
+/// cannot be read.
 pub(crate) async fn show(
     engine: &Engine,
     caller: &Caller,
@@ -244,7 +244,7 @@ pub(crate) async fn show(
     }
 }
 
-/// The job of a request that was carried out, now or before.
+/// The job of a request that was carried out, now or earlier.
 pub(crate) fn settled(id: JobId, settled: Settled) -> Result<Box<Head>, Refused> {
     match settled {
         Settled::Done(head) | Settled::Repeated(head) => Ok(head),
@@ -277,7 +277,7 @@ mod tests {
     const NACK: (&str, &str) =
         ("/ojs/v1/workers/nack", r#"{"job_id":"ID","error":{"code":"x","message":"x"}}"#);
 
-    /// A store that cannot be read any more when it has done what it is told to do last.
+    /// A store that can no longer be read once it has carried out its last request.
     #[derive(Default)]
     struct Restarting {
         inner: Memory,
@@ -346,7 +346,7 @@ mod tests {
             (status, serde_json::from_slice(&bytes).unwrap())
         }
 
-        /// The same; then the store is away for as long as it takes to answer.
+        /// As `ask`; then the store is unreachable for as long as the answer takes.
         async fn ask_last(&mut self, method: Method, path: &str, body: &str) -> (u16, Value) {
             self.store.is_last.store(true, Ordering::SeqCst);
             let told = self.ask(method, path, body).await;
@@ -356,7 +356,7 @@ mod tests {
         }
     }
 
-    /// The catalogue's names a detail that only the log of events has.
+    /// The catalogue's hint names a detail that only the event log has.
     #[test]
     fn a_page_that_cannot_go_on_has_a_hint_of_its_own() {
         let mut out = String::new();
@@ -366,7 +366,7 @@ mod tests {
         assert!(!told["error"]["hint"].as_str().unwrap().contains("details"), "{told}");
     }
 
-    /// Who sends it again under another id has it twice where it is stored.
+    /// If the job is stored, a client that repeats the request under another id has it twice.
     #[test]
     fn of_a_write_without_replicas_it_is_told_whether_it_is_stored() {
         let told = |error: fn(String) -> StoreError| {
@@ -385,7 +385,7 @@ mod tests {
         }
     }
 
-    /// Told that it failed, the caller would send all of it again, and all but the duplicate would be there twice.
+    /// If told of a failure, the client would repeat the batch, and store all but the duplicate twice.
     #[tokio::test]
     async fn what_is_stored_is_told_though_a_duplicates_job_cannot_be_read() {
         let kept =
@@ -431,7 +431,7 @@ mod tests {
         }
     }
 
-    /// Told that it failed, the caller would have the cron tick again.
+    /// If told of a failure, the client would make the cron tick again.
     #[tokio::test]
     async fn a_tick_is_told_though_its_job_cannot_be_read() {
         let queues = Queues::Only(vec!["mail".to_owned()].into());

@@ -1,5 +1,5 @@
-//! A page of jobs that have a value at some place, a page by its number, and the items of any page as far as an answer has room for
-//! them.
+//! Pages of jobs that have a value at some place, pages by number, and the items of any page as far as the
+//! answer has room for them.
 
 use semel_core::ident::JobId;
 use semel_core::job::Head;
@@ -14,12 +14,12 @@ use semel_store::backend::Filter;
 use crate::caller::Caller;
 use crate::respond::view_for;
 
-/// Jobs of a listing where something in them is looked for.
+/// Jobs read at once by a search inside them.
 const LOOKED_AT_ONCE: u32 = 100;
-/// Bytes of args and meta that one search looks at.
+/// Bytes of args and meta that one search reads, at most.
 const LOOKED_BYTES_MAX: usize = 16 << 20;
 
-/// The items of a page, each as it is told, as many as an answer has room for.
+/// The written items of a page, as many as the answer has room for.
 #[derive(Debug, Default)]
 pub(crate) struct Told {
     items: Vec<String>,
@@ -27,8 +27,8 @@ pub(crate) struct Told {
 }
 
 impl Told {
-    /// Adds an item that the answer tells so many times, if there is room for it: else the page ends before it. For the first
-    /// there is, so that every page goes on from the one before.
+    /// Adds an item that the answer contains `times` times, if there is room: otherwise the page ends before
+    /// it. The first item always fits, so that every page makes progress.
     pub(crate) fn push(&mut self, item: String, times: usize) -> bool {
         let bytes = item.len().saturating_mul(times);
         let fits = self.items.is_empty() || self.bytes + bytes <= ANSWER_BYTES_MAX;
@@ -44,7 +44,7 @@ impl Told {
     }
 }
 
-/// A page by its number: all the jobs that are on it, those beyond the room for whole ones by their heads.
+/// A page by number: all of its jobs, those beyond the room for whole ones by their heads.
 pub(crate) struct Listed<'h> {
     jobs: Vec<Job>,
     heads: Vec<&'h Head>,
@@ -65,8 +65,8 @@ impl<'h> Listed<'h> {
     }
 }
 
-/// Those of them that have the value at the place. No index knows them, so it ends with a place to go on from when it has
-/// looked at enough.
+/// The jobs that have the value at the place. No index covers this, so the search is bounded and may end with
+/// a cursor to go on from.
 pub(crate) async fn by_place(
     engine: &Engine,
     filter: Filter,
@@ -79,7 +79,7 @@ pub(crate) async fn by_place(
         let listing = engine.list(filter.clone()).await?;
         let ids: Vec<JobId> = listing.heads.iter().map(|head| head.id).collect();
         for piece in ids.chunks(READ_AT_ONCE) {
-            // Of one that cannot be read nobody knows what is where in it.
+            // A job that cannot be read has no known value at any place.
             for job in engine.listed(piece.to_vec()).await? {
                 bytes += weight(&job);
                 if job.is_readable && place.is_in(&job.body) {

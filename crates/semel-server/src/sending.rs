@@ -1,4 +1,4 @@
-//! Answers on their way: one keeps its request's place, and counts with its bytes, until it is sent.
+//! Sending answers: until an answer is sent, it keeps its request's place, and its bytes are counted.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use crate::load::Place;
 use crate::respond::Refused;
 
-/// What is handed to the connection at once. The connection asks for more when it has written that, so the last of an
-/// answer's bytes are those that may be unsent when its place is free.
+/// Largest piece handed to the connection. The connection asks for the next piece once it has written the
+/// last, so at most this many bytes may still be unsent when the place is released.
 const PIECE_BYTES: usize = 64 * 1024;
 
-/// The same answer, counted among those that are not sent yet; where there is no room for it, a refusal instead, if the request
-/// only reads. Any other tells of something that was done, and is told.
+/// Counts the answer among those not sent yet. If there is no room, a request that only reads is refused
+/// instead; any other answer reports something done, and is sent.
 pub(crate) fn counted(response: Response, place: Option<&Place>, only_reads: bool) -> Response {
     let Some(place) = place else { return response };
     let bytes = response.body().size_hint().exact().unwrap_or(0);
@@ -31,16 +31,16 @@ pub(crate) fn counted(response: Response, place: Option<&Place>, only_reads: boo
     response
 }
 
-/// A body with the place of its request.
+/// A body that holds its request's place.
 struct Held {
     body: Body,
-    /// What of a frame is not handed on yet.
+    /// The part of a frame that is not handed on yet.
     rest: Bytes,
     _place: Arc<Place>,
 }
 
-/// The same answer, which holds the place until its last piece is handed on. A stream has no end; it has a place among
-/// streams.
+/// Makes the answer hold the place until its last piece is handed on. An event stream has no end, and has a
+/// place among the streams instead.
 pub(crate) fn held(response: Response, place: Arc<Place>) -> Response {
     if response.headers().get(CONTENT_TYPE).is_some_and(|kind| kind == "text/event-stream") {
         return response;
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
     use crate::load::{Bounds, Load, check_unread};
 
-    /// Were the place free once the answer is made, any number of large ones could be read slowly at once.
+    /// If the place were released once the answer is made, any number of large answers could be read slowly at once.
     #[tokio::test]
     async fn an_answer_keeps_its_place_until_its_last_piece() {
         let load = Arc::new(Load::default());
@@ -114,7 +114,7 @@ mod tests {
         assert_eq!((sent.len(), sent.concat()), (3, text.into_bytes()));
         drop(response);
         assert_eq!(load.requests(), 0);
-        // One without an end has a place elsewhere.
+        // An endless answer has its place among the streams.
         let mut stream = Response::new(Body::empty());
         stream.headers_mut().insert(CONTENT_TYPE, http::HeaderValue::from_static("text/event-stream"));
         let _stream = held(stream, place());

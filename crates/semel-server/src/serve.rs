@@ -1,5 +1,5 @@
-//! The accept loop: HTTP/1 with kept connections, with or without TLS, bounded in number and in every wait for the other
-//! end, and drained at the end.
+//! The accept loop: HTTP/1 with keep-alive, with or without TLS, bounded in the number of connections and in
+//! every wait for a peer, and drained on shutdown.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -24,24 +24,24 @@ use crate::extract::Peer;
 use crate::patience::Patient;
 use crate::tls::Tls;
 
-/// How long to rest when the system has no more descriptors.
+/// How long to pause when the system is out of file descriptors.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
-/// What is buffered of one connection, in each direction; a request's head must fit into it.
+/// Buffer per connection and direction; a request's head must fit into it.
 const BUFFER_BYTES_MAX: usize = 64 * 1024;
 
 /// Bounds on connections.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Connections at one time; more wait to be accepted.
+    /// Connections at one time; further ones wait to be accepted.
     pub connections: usize,
-    /// Connections of one address (IPv6: of one /64), those of this machine aside; more are closed at once.
+    /// Connections of one address (IPv6: of one /64), not counting this machine's own; further ones are closed at once.
     pub connections_per_client: usize,
-    /// How long a client may take to send a request's header or to agree on TLS, and how long a kept connection may be
-    /// idle.
+    /// How long a client may take to send a request's header or to complete the TLS handshake, and how long a
+    /// connection may be idle between requests.
     pub header_timeout: Duration,
     /// How long a client may leave an answer unread.
     pub write_timeout: Duration,
-    /// How long requests under way may take after the shutdown began.
+    /// How long requests in progress may take once the shutdown has begun.
     pub drain: Duration,
 }
 
@@ -57,10 +57,10 @@ impl Default for Limits {
     }
 }
 
-/// Serves until `shutdown` is done, then lets the requests under way end.
+/// Serves until `shutdown` is done, then lets the requests in progress finish.
 ///
 /// # Errors
-/// When the listener cannot be used any more.
+/// When the listener can no longer be used.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
@@ -70,10 +70,10 @@ pub async fn serve(
     serve_with(listener, router, limits, None, shutdown).await
 }
 
-/// As [`serve`], with TLS when it is given: then nobody is served without.
+/// As [`serve`], but over TLS if it is given: then plain connections are not served.
 ///
 /// # Errors
-/// When the listener cannot be used any more.
+/// When the listener can no longer be used.
 pub async fn serve_with(
     listener: TcpListener,
     router: Router,
@@ -124,7 +124,7 @@ pub async fn serve_with(
     Ok(())
 }
 
-/// One connection and what it is served with.
+/// One connection, and what serves it.
 struct Connection {
     router: Router,
     limits: Limits,
@@ -143,7 +143,7 @@ impl Connection {
         let agreed = tokio::time::timeout(self.limits.header_timeout, tls.acceptor().accept(stream));
         let agreed = tokio::select! {
             agreed = agreed => agreed,
-            // Nothing was asked yet that the end could wait for.
+            // No request has begun, so shutdown has nothing to wait for.
             _ = self.ended.changed() => return,
         };
         match agreed {
@@ -164,7 +164,7 @@ impl Connection {
             .timer(TokioTimer::new())
             .header_read_timeout(limits.header_timeout)
             .keep_alive(true)
-            // Answers to pipelined requests are written one by one: gathered, they would have no bound while nobody reads.
+            // Pipelined answers are written one by one: gathered, they would be unbounded while nobody reads.
             .max_buf_size(BUFFER_BYTES_MAX)
             .max_header_size(BUFFER_BYTES_MAX)
             .serve_connection(TokioIo::new(stream), service);
@@ -174,12 +174,12 @@ impl Connection {
     }
 }
 
-/// How many connections each client has. Those of this machine are not counted: a proxy's are everybody's.
+/// Number of connections of each client. This machine's own are not counted, because a local proxy's serve everybody.
 #[derive(Clone, Default)]
 struct Clients(Arc<Mutex<HashMap<IpAddr, usize>>>);
 
 impl Clients {
-    /// Counts one more, unless there are as many as there may be.
+    /// Counts one more connection, unless the client has as many as allowed.
     fn enter(&self, address: IpAddr, most: usize) -> Option<Client> {
         let address = client_of(address);
         if address.is_loopback() {
@@ -195,8 +195,8 @@ impl Clients {
     }
 }
 
-/// Whose an address is: whoever has one of IPv6 has the 2^64 of its network, so that these count as one. One of IPv4 is itself in
-/// either notation.
+/// The client that an address counts as. An IPv6 address counts as its /64, because whoever has one has the
+/// network's 2^64 addresses. An IPv4 address counts as itself in either notation.
 fn client_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) if !v6.is_loopback() => {
@@ -207,7 +207,7 @@ fn client_of(address: IpAddr) -> IpAddr {
     }
 }
 
-/// One connection of a client; counted until it is dropped.
+/// One connection of a client; counted until dropped.
 struct Client {
     clients: Option<Clients>,
     address: IpAddr,
@@ -233,7 +233,7 @@ async fn answer(router: &mut Router, request: hyper::Request<Incoming>) -> axum:
     }
 }
 
-/// Whether the listener itself is broken; anything else concerns one connection, or passes.
+/// Whether the listener itself is broken; other errors concern a single connection, or pass.
 fn is_fatal(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::NotConnected)
 }
@@ -256,7 +256,7 @@ mod tests {
         assert!(two.is_some(), "a proxy on this machine");
     }
 
-    /// Who has one address of IPv6 has as many as they like.
+    /// A client with one IPv6 address has as many others as it likes.
     #[test]
     fn a_network_of_ipv6_is_one_client() {
         let clients = Clients::default();

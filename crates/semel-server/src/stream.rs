@@ -1,8 +1,8 @@
-//! The log as a stream of server-sent events: `/ojs/v1/events/stream`, and of one job or queue.
+//! The event log as server-sent events: `/ojs/v1/events/stream`, and the streams of one job or queue.
 //!
-//! Nothing is buffered for a reader but the page he is being sent: the log itself is the buffer. A reader who is slower
-//! than what happens falls behind in it, and when the log no longer has what he has not read, the stream says so and
-//! ends. He goes on where he stopped by `Last-Event-ID`.
+//! The server buffers nothing for a reader but the page being sent: the log itself is the buffer. A reader
+//! that is slower than events happen falls behind in it. Once the log no longer holds events that the reader
+//! has not had, the stream reports a gap and ends. A reader resumes where it stopped with `Last-Event-ID`.
 
 use std::convert::Infallible;
 use std::fmt::Write as _;
@@ -37,15 +37,15 @@ use crate::tenancy::Scope;
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// Events sent at once: all that a stream holds in memory.
 const PAGE: usize = 100;
-/// How long a client waits before he connects again, in milliseconds.
+/// How long a client waits before it reconnects, in milliseconds.
 const RETRY_MS: u32 = 1_000;
-/// How long the stream of a job that has ended rests while its end may be stored and not shown yet.
+/// How long an ended job's stream waits between looks for its last event, which may be stored but not yet visible in the log.
 const REST_BEHIND: Duration = Duration::from_secs(1);
 
 type Streamed = Result<Response, Refused>;
 
-/// `GET /events/stream`: as [`crate::events::list`], and `channel` (`job:ID` or `queue:NAME`). Without a cursor it
-/// begins with what happens next.
+/// `GET /events/stream`: as [`crate::events::list`], and `channel` (`job:ID` or `queue:NAME`). Without a
+/// cursor it begins with the next event.
 pub(crate) async fn all(Scope(app): Scope, caller: Caller, request: Request) -> Streamed {
     let (parts, _) = request.into_parts();
     let query = Parameters::of(&parts.uri)?;
@@ -69,7 +69,7 @@ pub(crate) async fn all(Scope(app): Scope, caller: Caller, request: Request) -> 
     begin(&app, caller, &parts, wanted, None).await
 }
 
-/// `GET /jobs/{id}/events`. It ends with the job.
+/// `GET /jobs/{id}/events`. The stream ends when the job has ended.
 pub(crate) async fn of_job(
     Scope(app): Scope,
     caller: Caller,
@@ -82,7 +82,7 @@ pub(crate) async fn of_job(
     begin(&app, caller, &parts, wanted, Some(id)).await
 }
 
-/// `GET /queues/{name}/events`. A queue need not have had a job.
+/// `GET /queues/{name}/events`. The queue need not have had a job.
 pub(crate) async fn of_queue(
     Scope(app): Scope,
     caller: Caller,
@@ -96,20 +96,20 @@ pub(crate) async fn of_queue(
     begin(&app, caller, &parts, wanted, None).await
 }
 
-/// The job whose stream it is.
+/// State of a stream about a single job.
 struct Sole {
-    /// What the reader wants of all that is told of it.
+    /// What the reader wants of the job's events.
     wanted: Wanted,
-    /// Whether it has ended, by the job itself and what was read since.
+    /// Whether the job has ended, by its state when the stream began and the events read since.
     has_ended: bool,
-    /// Whether its end was read.
+    /// Whether the event of its end was read.
     is_end_read: bool,
-    /// Whether it has ended, and the log may have yet to show that.
+    /// Whether the job has ended but the log may not show that yet.
     is_behind: bool,
 }
 
 impl Sole {
-    /// What is wanted of the log, so that the job's end is seen whatever the reader wants.
+    /// What the stream reads from the log: all of the job's events, so that its end is seen whatever the reader wants.
     fn all(&self) -> Wanted {
         let Wanted { jobs, visible, .. } = &self.wanted;
         Wanted { jobs: jobs.clone(), visible: visible.clone(), ..Wanted::default() }
@@ -120,12 +120,12 @@ impl Sole {
         if let Some(has_ended) = newest {
             (self.has_ended, self.is_end_read) = (has_ended, has_ended);
         }
-        // Of one whose end was read nothing more is owed, whatever others' transactions hold up.
+        // Once the event of its end was read nothing more is due, whatever other transactions still hold back.
         self.is_behind = self.has_ended && !self.is_end_read && reading.waits;
     }
 
-    /// How long to wait for something to tell. Of a job that has ended what is left is told, and nothing is waited for but what
-    /// the log does not show yet.
+    /// How long to wait for an event. For a job that has ended, the rest of its events are sent without
+    /// waiting, except for those that the log does not show yet.
     fn patience(&self, heartbeat: Duration) -> Duration {
         match (self.has_ended, self.is_behind) {
             (false, _) => heartbeat,
@@ -135,11 +135,11 @@ impl Sole {
     }
 }
 
-/// What a stream goes on with.
+/// State that a stream carries from piece to piece.
 struct Going {
     follow: Follow,
     sole: Option<Sole>,
-    /// Who reads, and the tokens that are let in: whose token ends is told no more.
+    /// The reader, and the tokens that the server accepts: a reader whose token ends is sent nothing more.
     caller: Caller,
     tokens: Tokens,
     heartbeat: Duration,
@@ -163,7 +163,7 @@ async fn begin(app: &App, caller: Caller, parts: &Parts, wanted: Wanted, job: Op
         None => cursor(&query)?.unwrap_or(Begin::End),
     };
     let from = crate::events::from(app, from).await?;
-    // Looked at after the place was: the end of one that lives is told behind it.
+    // Read after the position was taken, so the end of a job that is still live comes behind that position.
     let sole = match job {
         Some(id) => Some(Sole {
             has_ended: caller.job(app, id).await?.head.state.is_finished(),
@@ -174,7 +174,7 @@ async fn begin(app: &App, caller: Caller, parts: &Parts, wanted: Wanted, job: Op
         None => None,
     };
     let wanted = sole.as_ref().map_or(wanted, Sole::all);
-    // Whoever cannot be served is told so by a status, before there is a stream.
+    // A reader that cannot be served gets an error status, before the stream begins.
     check(&app.engine.read_log(from, &wanted, 0).await?)?;
     let going = Going {
         follow: app.engine.follow(from, wanted),
@@ -193,7 +193,7 @@ async fn begin(app: &App, caller: Caller, parts: &Parts, wanted: Wanted, job: Op
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    // A proxy that gathers the answer would hold back what has happened.
+    // A proxy that buffers the answer would hold back events.
     headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
     Ok(response)
 }
@@ -212,7 +212,7 @@ fn last_event_id(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
     })
 }
 
-/// The next piece of the stream; none when it is over.
+/// The next piece of the stream; `None` when it is over.
 async fn go_on(mut going: Going) -> Option<(Result<Bytes, Infallible>, Going)> {
     if going.has_ended {
         return None;
@@ -248,7 +248,7 @@ async fn go_on(mut going: Going) -> Option<(Result<Bytes, Infallible>, Going)> {
             put_events(&reading, going.sole.as_ref().map(|sole| &sole.wanted), &mut out);
             if let Some(sole) = &mut going.sole {
                 sole.note(&reading);
-                // It may have been sent back since: behind what is left it has ended, or not.
+                // The job may have been revived since; only once the rest is read is it known whether it has ended.
                 if sole.has_ended && !sole.is_behind && !reading.more {
                     going.has_ended = true;
                     out.push_str(": the job has ended\n\n");
@@ -259,7 +259,7 @@ async fn go_on(mut going: Going) -> Option<(Result<Bytes, Infallible>, Going)> {
     Some((Ok(Bytes::from(out)), going))
 }
 
-/// Those of the events that are wanted, if not all are.
+/// Writes the events that are wanted; all of them without a filter.
 fn put_events(reading: &Reading, wanted: Option<&Wanted>, out: &mut String) {
     let is_wanted = |event: &Event| wanted.is_none_or(|wanted| wanted.admits(event));
     let mut is_silent = true;
@@ -276,12 +276,12 @@ fn put_events(reading: &Reading, wanted: Option<&Wanted>, out: &mut String) {
         out.push_str("\n\n");
     }
     if is_silent {
-        // An id without data moves the place to go on from, past what was not wanted, and is no event.
+        // An `id` without data is no event, but moves the resume position past events that were not wanted.
         let _ = write!(out, "id: {}\n: heartbeat\n\n", event::id(reading.cursor));
     }
 }
 
-/// An event that is none of the log's: it has no id, so the place to go on from stays.
+/// Writes an event that is not from the log: it has no id, so the resume position stays.
 fn put_problem(name: &str, problem: &Problem, out: &mut String) {
     let _ = write!(out, "event: {name}\ndata: ");
     problem.write("", out);

@@ -1,4 +1,4 @@
-//! The manifest, and whether the server is well.
+//! The manifest, and health checks.
 
 use std::fmt::Display;
 use std::sync::LazyLock;
@@ -19,8 +19,8 @@ use crate::edge::identify;
 use crate::respond::{Answer, Answered};
 use crate::tenancy::Scope;
 
-/// Extensions of Open Job Spec that this server has. Tests hold the list to what its suites say. Clients go by it, so what has only the
-/// members of one and not what they are for is not among them.
+/// Extensions of Open Job Spec that this server supports; tests check the list against the spec's suites. Clients
+/// rely on it, so an extension whose members are accepted but whose purpose is not fulfilled is not listed.
 const EXTENSIONS: [&str; 9] = [
     "admin-api",
     "backpressure",
@@ -32,14 +32,14 @@ const EXTENSIONS: [&str; 9] = [
     "rate-limiting",
     "webhooks",
 ];
-/// Extensions that it does not have.
+/// Extensions that it does not support.
 const NOT_SUPPORTED: [&str; 6] =
     ["durable-execution", "encryption", "fair-scheduling", "job-versioning", "middleware", "schema-registry"];
 
-/// The highest of Open Job Spec's levels that this server has, with all below it. Tests hold it to the suites.
+/// The highest Open Job Spec level that this server meets, including all levels below. Tests check it against the suites.
 const CONFORMANCE_LEVEL: u32 = 4;
 
-/// What clients may ask whether it is there. Pausing has two names: clients ask by either.
+/// Capabilities that clients may ask for. Pausing has two names, because clients ask by either.
 const CAPABILITIES: [(&str, bool); 20] = [
     ("batch_enqueue", true),
     ("dead_letter", true),
@@ -60,13 +60,13 @@ const CAPABILITIES: [(&str, bool); 20] = [
     ("workflows", true),
     ("checkpoints", false),
     ("schema_registry", false),
-    // Args are held to the schemas of templates.
+    // Args are validated against the schemas of templates.
     ("schema_validation", true),
 ];
 
-/// How long the store may take to say that it is well.
+/// How long the store may take to answer a health check.
 const HEALTH_PATIENCE: Duration = Duration::from_secs(2);
-/// For how long what it said holds.
+/// How long the result of a health check is reused.
 const HEALTH_AGE_MAX: Duration = Duration::from_millis(250);
 
 /// `GET /ojs/manifest`.
@@ -137,8 +137,8 @@ pub(crate) async fn health(Scope(app): Scope, request: Request) -> Answered {
     Ok(Answer::status(status(is_well), out))
 }
 
-/// Whether whoever asks is told what ails the store, which may name its machines and files: who may do everything, of no tenant. Without
-/// tokens a page that a browser shows is none of these.
+/// Whether the caller may see what is wrong with the store, which may name its machines and files: only callers bound
+/// to no tenant who may do everything. Without tokens, a page of another site in a browser does not count as one.
 fn may_know(app: &App, request: &Request) -> bool {
     identify(app, request).is_ok_and(|caller| {
         let is_of_a_tenant = caller.token().is_some_and(|token| token.tenant.is_some());
@@ -153,22 +153,22 @@ pub(crate) async fn ready(Scope(app): Scope) -> Answered {
     Ok(Answer::status(status(is_well), format!("{{\"status\":\"{word}\"}}")))
 }
 
-/// `GET /live`: the process answers, whatever its store does, and says which it is.
+/// `GET /live`: the process answers, whatever the state of its store, and names its instance.
 pub(crate) async fn live() -> Answer {
     Answer::ok(format!("{{\"status\":\"live\",\"instance\":\"{}\"}}", instance()))
 }
 
-/// By what this process is told from any other that answers, or has answered, at the same address: what `/live` says. Not secret.
+/// Identifies this process among all that answer, or have answered, at the same address; `/live` reports it. Not secret.
 pub fn instance() -> &'static str {
     static INSTANCE: LazyLock<String> = LazyLock::new(random::text);
     &INSTANCE
 }
 
-/// Of a store that is well, how far its time is from this machine's clock; of another, what ails it.
+/// Result of a health check: the offset of the store's time from this machine's clock, or what is wrong with the store.
 type Told = Result<Offset, String>;
 
-/// What the store said when it was last asked whether it is well, and when that was. Anybody may ask, without a token: one at a time
-/// asks the store, the others wait for what it says.
+/// The store's last health check, and when it was made. Anybody may ask without a token, so one request at a
+/// time asks the store, and the others wait for its result.
 #[derive(Debug, Default)]
 pub(crate) struct Health(Mutex<Option<(Instant, Told)>>);
 
@@ -189,7 +189,7 @@ impl Health {
     }
 }
 
-/// Whether the store answers and takes writes.
+/// Whether the store answers and accepts writes.
 pub(crate) async fn is_well(app: &App) -> bool {
     ask(app).await.is_ok()
 }
@@ -229,7 +229,7 @@ mod tests {
         tokio::time::advance(HEALTH_AGE_MAX).await;
         assert!(!ask(Err("away")).await);
         assert_eq!(asked.load(Ordering::Relaxed), 2);
-        // One that says nothing is not well, and is not asked again at once.
+        // A store that does not answer is unhealthy, and is not asked again at once.
         tokio::time::advance(HEALTH_AGE_MAX).await;
         let silent = health.told(std::future::pending::<Result<Offset, &'static str>>()).await;
         assert_eq!(silent, Err("the store has not answered for 2 seconds".to_owned()));

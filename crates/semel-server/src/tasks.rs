@@ -1,5 +1,5 @@
-//! `/v1/tasks`: create, list, show, cancel; with the bodies and codes of the system that tasks come from. What is no
-//! task's affair (tokens, sizes, a store that is down) is answered like everywhere else.
+//! `/v1/tasks`: create, list, show, cancel, with the bodies and codes of the system that tasks come from.
+//! Errors that do not concern tasks (tokens, sizes, an unavailable store) are answered as everywhere else.
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request};
@@ -24,12 +24,12 @@ use crate::search::Told;
 use crate::tenancy::Scope;
 use crate::workflows::as_it_goes_on;
 
-/// Where tasks are.
+/// Path of the tasks.
 pub(crate) const PATH: &str = "/v1/tasks";
-/// Tasks on a page, unless the query says otherwise, and at most.
+/// Tasks on a page, by default and at most.
 const PAGE_DEFAULT: u64 = 50;
 const PAGE_MAX: u64 = 200;
-/// Looks of the engine for one page: as many as the longest takes.
+/// Reads from the engine for one page: as many as the longest page takes.
 const LOOKS_MAX: usize = PAGE_MAX as usize / READ_AT_ONCE;
 
 type Id = Result<Path<String>, PathRejection>;
@@ -42,7 +42,7 @@ fn not_found() -> Answer {
     error(StatusCode::NOT_FOUND, "NOT_FOUND", "there is no such task")
 }
 
-/// A task's id in the path. What is no id is the id of none.
+/// Reads a task's id in the path. A text that is no id is reported as a task that does not exist.
 fn task_id(id: Id) -> Option<WorkflowId> {
     id.ok().and_then(|Path(text)| WorkflowId::parse(&text, "").ok())
 }
@@ -69,7 +69,7 @@ pub(crate) async fn create(Scope(app): Scope, caller: Caller, request: Request) 
         }
     };
     if let Err(problem) = check_queues(&caller, &plan) {
-        // Its template may have named other queues when it was sent before.
+        // When the request was first sent, its template may have named other queues.
         return match replay::answer(&app, &caller, &parts, plan.offer.once).await? {
             Some(outcome) => answer_decided(&app, outcome, 0).await,
             None => Err(problem.into()),
@@ -85,7 +85,7 @@ fn check_queues(caller: &Caller, plan: &TaskPlan) -> Result<(), Problem> {
     plan.steps.steps.iter().try_for_each(|step| caller.check_queue(step.offer.queue.name()))
 }
 
-/// The answer to a request that was not understood.
+/// The answer to a request that could not be read.
 fn refused(unread: Unread) -> Answer {
     match unread {
         Unread::NoTemplate(message) => error(StatusCode::NOT_FOUND, "NOT_FOUND", &message),
@@ -94,7 +94,7 @@ fn refused(unread: Unread) -> Answer {
     }
 }
 
-/// The answer to a request that says what cannot be meant.
+/// The answer to an invalid request.
 pub(crate) fn bad_request(message: &str) -> Answer {
     error(StatusCode::BAD_REQUEST, "BAD_REQUEST", message)
 }
@@ -116,7 +116,7 @@ async fn answer_created(app: &App, caller: &Caller, created: TaskOutcome, steps:
     }
 }
 
-/// How many steps the task of this job has; none when the job is no task, or its workflow is not kept any more.
+/// Number of steps of this job's task; `None` if the job is no task, or its workflow is no longer kept.
 async fn steps(app: &App, head: &Head) -> Result<Option<usize>, Refused> {
     let workflow = app.engine.workflow(WorkflowId::new(head.id)).await?;
     Ok(workflow.filter(|workflow| workflow.task().is_some()).map(|workflow| workflow.steps.len()))
@@ -126,7 +126,7 @@ fn conflict() -> Answer {
     error(StatusCode::CONFLICT, "CONFLICT", task::CONFLICT)
 }
 
-/// `planned` is how many steps such a task has now, for one that is remembered and not kept any more.
+/// Answers an outcome. `planned` is the number of steps that such a task has now, for a task whose workflow is no longer kept.
 async fn answer_decided(app: &App, outcome: Outcome, planned: usize) -> Answered {
     match outcome {
         Outcome::Repeated(head) => {
@@ -134,7 +134,7 @@ async fn answer_decided(app: &App, outcome: Outcome, planned: usize) -> Answered
             let id = WorkflowId::new(head.id);
             Ok(Answer::status(StatusCode::CREATED, task::created(id, steps)).replayed())
         }
-        // The key may be a plain job's, of a time before the template had steps; that is no task to answer with.
+        // The key may be held by a plain job from before the template had steps; that is no task to answer with.
         Outcome::Existing(head) => Ok(match steps(app, &head).await? {
             Some(steps) => Answer::ok(task::existing(WorkflowId::new(head.id), steps)),
             None if app.engine.job(head.id).await?.is_some_and(|job| !job.waiters.are_of_task()) => {
@@ -142,7 +142,7 @@ async fn answer_decided(app: &App, outcome: Outcome, planned: usize) -> Answered
             }
             None => Answer::ok(task::existing(WorkflowId::new(head.id), planned)),
         }),
-        // One answer to all of them: whether the other task lives, or what differs, is nobody's to find out so.
+        // All of these get one answer, so that nobody can probe whether the other task is live, or what differs.
         Outcome::Rejected { .. } => Ok(conflict()),
         outcome => {
             let cause =
@@ -162,7 +162,7 @@ async fn answer_decided(app: &App, outcome: Outcome, planned: usize) -> Answered
     }
 }
 
-/// From where, and how many.
+/// Cursor and page size.
 fn page(query: &Parameters) -> Result<(Option<WorkflowId>, usize), Problem> {
     let limit = usize::try_from(query.number("limit", 1, PAGE_DEFAULT, PAGE_MAX)?).unwrap_or(usize::MAX);
     let from = query.get("cursor").map(|text| WorkflowId::parse(text, "")).transpose();
@@ -180,7 +180,7 @@ pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answere
     Ok(Answer::ok(task::answer_list(told.items(), next)))
 }
 
-/// So many tasks before `from`, as far as an answer has room for them; and where to go on.
+/// Up to `limit` tasks before `from`, as far as the answer has room, and where to go on.
 async fn told(
     app: &App,
     mut from: Option<WorkflowId>,

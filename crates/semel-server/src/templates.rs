@@ -1,4 +1,4 @@
-//! The templates that requests are read by.
+//! Templates in use for reading requests.
 
 use std::sync::Arc;
 
@@ -10,14 +10,14 @@ use crate::caller::Caller;
 pub use semel_ojs::TemplateSet;
 
 impl App {
-    /// The templates that a request is read by; it holds on to them.
+    /// The templates to read one request by. The request keeps this version until it is done.
     pub(crate) fn templates(&self) -> Arc<Templates> {
         self.config.templates.get()
     }
 }
 
 impl Caller {
-    /// On which terms this caller's request is read.
+    /// The terms on which this caller's request is read.
     pub(crate) fn terms<'t>(&'t self, app: &'t App, templates: &'t Templates) -> Terms<'t> {
         let tenant = app.engine.tenant().as_str();
         let job_bytes_max = app.config.body_bytes_max;

@@ -1,8 +1,8 @@
-//! Tenants: whose request it is, and what answers it.
+//! Tenants: which tenant a request belongs to, and the app that answers it.
 //!
-//! Every tenant has the same routes over an engine of its own ([`Engine::within`](semel_engine::Engine::within)), so a
-//! handler cannot tell tenants apart and cannot forget to: the app of the request's tenant, its [`Scope`], is all that
-//! it gets. Which tenant that is, and whether the caller may ask in its name, is decided once, at the edge.
+//! Every tenant has the same routes over an engine of its own ([`Engine::within`](semel_engine::Engine::within)). A
+//! handler cannot tell tenants apart, nor forget to separate them: the app of the request's tenant, its [`Scope`], is
+//! all that it gets. Which tenant that is, and whether the caller may act for it, is decided once, at the edge.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::respond::{Answer, Answered, Refused};
 
 const TENANT: HeaderName = HeaderName::from_static("x-ojs-tenant");
 
-/// The app, as the request's tenant has it. The edge puts it into the request; the router has no other.
+/// The app of the request's tenant. The edge puts it into the request; the router has no other.
 #[derive(Clone)]
 pub(crate) struct Scope(pub(crate) Arc<App>);
 
@@ -39,7 +39,7 @@ impl<S: Sync> FromRequestParts<S> for Scope {
 }
 
 impl Scope {
-    /// What a tenant has of the whole server. Made for each request: an engine within a tenant is a few hashes.
+    /// The tenant's view of the app. Made for each request: an engine within a tenant is a few hashes.
     pub(crate) fn of(app: &Arc<App>, tenant: &Tenant) -> Self {
         if tenant.is_default() {
             return Self(Arc::clone(app));
@@ -48,8 +48,8 @@ impl Scope {
     }
 }
 
-/// Whose request it is: the tenant its header names, else the one its token is bound to, else the default one. Whether
-/// the token may ask in its name is still to be checked.
+/// The request's tenant: the one that its header names, else the one that its token is bound to, else the
+/// default. Whether the token may act for it is still to be checked.
 pub(crate) fn tenant_of(headers: &HeaderMap, caller: &Caller) -> Result<Tenant, Problem> {
     let mut named = headers.get_all(TENANT).iter();
     match (named.next(), named.next(), caller.token().and_then(|token| token.tenant.as_deref())) {
@@ -66,7 +66,7 @@ pub(crate) fn tenant_of(headers: &HeaderMap, caller: &Caller) -> Result<Tenant, 
     }
 }
 
-/// `GET /admin/tenants/{id}/stats`: for who runs the server. A tenant without jobs is one that nobody has used.
+/// `GET /admin/tenants/{id}/stats`: for the operator of the server. A tenant without jobs is one that nobody has used.
 pub(crate) async fn stats(
     Scope(app): Scope,
     caller: Caller,

@@ -1,4 +1,4 @@
-//! TLS: a certificate and its key, which can be replaced while the server runs.
+//! TLS: a certificate chain and its private key, which can be replaced while the server runs.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -14,29 +14,29 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::validity;
 
-/// A certificate that ends within this time is warned of when it is read.
+/// How long before a certificate's end a warning is logged when it is read.
 const WARNED_BEFORE: Duration = Duration::from_secs(14 * 24 * 3600);
 
-/// Why a certificate or its key cannot be used. Says nothing of the key itself.
+/// Why a certificate or its key cannot be used. Reveals nothing about the key itself.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// The certificate's text is no PEM, or empty.
+    /// The certificate's text is not PEM, or has no certificate.
     #[error("the certificate cannot be read ({0}); give a PEM file, the server's certificate first")]
     Certificate(String),
-    /// The key's text is no PEM.
+    /// The key's text is not PEM.
     #[error("the key cannot be read; give a PEM file with the certificate's private key")]
     Key,
-    /// They do not belong together, or are of an unknown kind.
+    /// The certificate and key do not belong together, or are of an unsupported kind.
     #[error("the certificate and key cannot be used together ({0})")]
     Unusable(#[from] rustls::Error),
 }
 
-/// What a server proves itself with. Clones share it: connections made after [`replace`](Self::replace) get the new one.
+/// The server's TLS identity. Clones share it: connections made after [`replace`](Self::replace) get the new one.
 #[derive(Clone)]
 pub struct Tls(Arc<RwLock<Arc<ServerConfig>>>);
 
 impl Tls {
-    /// Reads a chain of certificates and a private key, both PEM. The log warns of one that has ended, or does so within 14 days.
+    /// Reads a certificate chain and private key, both PEM. Warns in the log of a certificate that expires within 14 days.
     ///
     /// # Errors
     /// [`TlsError`].
@@ -44,10 +44,10 @@ impl Tls {
         Ok(Self(Arc::new(RwLock::new(config(certificates, key)?))))
     }
 
-    /// Takes others from now on, with the same warnings; connections that are open keep theirs.
+    /// Replaces the chain and key, with the same warnings. Open connections keep the old ones.
     ///
     /// # Errors
-    /// [`TlsError`]; then the old ones stay.
+    /// [`TlsError`]; the old ones then stay in use.
     pub fn replace(&self, certificates: &[u8], key: &[u8]) -> Result<(), TlsError> {
         let config = config(certificates, key)?;
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = config;
@@ -85,12 +85,12 @@ fn config(certificates: &[u8], key: &[u8]) -> Result<Arc<ServerConfig>, TlsError
     Ok(Arc::new(config))
 }
 
-/// What is to be said of a chain, and when the certificate ends that it is said of.
+/// The warning for a chain, if any, with the end of the certificate that it is about.
 fn warning_of(chain: &[CertificateDer<'_>], now: Timestamp) -> Option<(Timestamp, &'static str)> {
     let mut ends = chain.iter().map(|certificate| validity::ends(certificate));
     let own = ends.next().flatten();
     let said = own.and_then(|own| Some((own, warning_of_own(own, now)?)));
-    // Clients may find another way past one of the others, as past a root that was signed once more by an older one.
+    // For other certificates the warning is weaker: clients may have another path, such as a cross-signed root.
     said.or_else(|| {
         let first = ends.flatten().min().filter(|ends| *ends <= now.saturating_add(WARNED_BEFORE))?;
         Some((
@@ -100,7 +100,7 @@ fn warning_of(chain: &[CertificateDer<'_>], now: Timestamp) -> Option<(Timestamp
     })
 }
 
-/// What is to be said of the server's own certificate, which ends then.
+/// The warning for the server's own certificate, which ends at `ends`.
 fn warning_of_own(ends: Timestamp, now: Timestamp) -> Option<&'static str> {
     if ends <= now {
         Some(

@@ -1,4 +1,4 @@
-//! Traces: where a request stands in its caller's trace, and what it adds to it.
+//! Tracing: a request's position in its caller's trace, and the span that it adds.
 
 use std::collections::hash_map::RandomState;
 use std::fmt;
@@ -11,31 +11,31 @@ use http::HeaderMap;
 use semel_core::time::Timestamp;
 use semel_ojs::trace::Trace;
 
-/// The server's part of a trace: one request. Nothing of its body is in it.
+/// The server's span for one request. It contains nothing of the body.
 #[derive(Clone, Debug)]
 pub struct Span {
-    /// The trace and this part's own id.
+    /// The trace, and this span's own id.
     pub trace: Trace,
-    /// The part that asked; none when the request began the trace.
+    /// The caller's span; none if this request began the trace.
     pub parent: Option<[u8; 8]>,
     /// The request's method.
     pub method: &'static str,
-    /// The endpoint's path, with names for its parameters.
+    /// The endpoint's path, with its parameters' names in place of their values.
     pub route: &'static str,
     /// The answer's status.
     pub status: u16,
-    /// When it began.
+    /// When the request began.
     pub began: Timestamp,
-    /// How long it took.
+    /// How long the request took.
     pub took: Duration,
 }
 
-/// Takes spans to wherever they are collected. Called for each request: it must not wait.
+/// Passes spans to a collector. Called for each request, so it must not block.
 #[derive(Clone)]
 pub struct Spans(Arc<dyn Fn(Span) + Send + Sync>);
 
 impl Spans {
-    /// Calls `take` with each span.
+    /// Calls `take` for each span.
     pub fn new(take: impl Fn(Span) + Send + Sync + 'static) -> Self {
         Self(Arc::new(take))
     }
@@ -51,13 +51,13 @@ impl fmt::Debug for Spans {
     }
 }
 
-/// The trace that the request's headers name.
+/// The trace context in the request's headers.
 pub(crate) fn of(headers: &HeaderMap) -> Option<Trace> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     Trace::read(text("traceparent")?, text("tracestate"))
 }
 
-/// The request's own part: below its caller's, or the first of a new trace.
+/// The span of this request: a child of its caller's, or the root of a new trace.
 pub(crate) fn below(caller: Option<&Trace>) -> Trace {
     match caller {
         Some(caller) => Trace { span: random().to_be_bytes(), ..caller.clone() },
@@ -71,7 +71,7 @@ pub(crate) fn below(caller: Option<&Trace>) -> Trace {
     }
 }
 
-/// A number that does not come again; it need not be hard to guess. Never 0, which names nothing.
+/// A random number for ids; it need not be hard to guess. Never 0, which is an invalid id.
 fn random() -> u64 {
     static KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     static NEXT: AtomicU64 = AtomicU64::new(0);

@@ -1,4 +1,4 @@
-//! `/ojs/v1/unique-jobs`: who holds which key, and an operator's release of one.
+//! `/ojs/v1/unique-jobs`: which jobs hold which keys, and an operator's release of a key.
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request};
@@ -24,16 +24,16 @@ use crate::tenancy::Scope;
 
 const PAGE_DEFAULT: u64 = 50;
 const PAGE_MAX: u64 = 200;
-/// The last holder that paging by number reaches.
+/// How many holders paging by number reaches; beyond that a cursor is needed.
 const REACH_MAX: u64 = 10_000;
-/// Listings of the store looked through for one answer: most jobs that carry a key may hold it no more.
+/// Listings of the store that one answer reads, at most: most jobs that carry a key may no longer hold it.
 const LISTINGS_MAX: usize = 64;
-/// Longest reason of a release that is kept, in characters.
+/// The longest reason for a release that is kept, in characters.
 const REASON_CHARS_MAX: usize = 500;
 
-/// `GET /unique-jobs`: `sort`, `page`, `per_page`, `cursor`, `type`, `queue`. Jobs that may not be shown are left out. Where the
-/// answer ends before the store does, it may be short, or empty, and names the cursor from which pages count anew; so does the last
-/// page that a number reaches.
+/// `GET /unique-jobs`: `sort`, `page`, `per_page`, `cursor`, `type`, `queue`. Jobs that may not be shown are
+/// left out. If the scan stops before the end of the store, the page may be short or empty, and gives a
+/// cursor from which page numbers start anew; so does the last page that a number reaches.
 pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answered {
     caller.check_all_queues()?;
     let query = Parameters::of(&uri)?;
@@ -75,8 +75,8 @@ pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answere
     Ok(Answer::ok(out))
 }
 
-/// Holders that the filter admits, `wanted` or more if there are so many; and where to go on when it looked long enough
-/// without finding them.
+/// Holders that the filter admits, at least `wanted` if there are that many; and where to go on, if the scan
+/// reached its bound without finding them.
 async fn held(
     engine: &Engine,
     mut filter: Filter,
@@ -98,7 +98,7 @@ async fn held(
     Ok((held, rest))
 }
 
-/// Writes what is told of a holder into an object.
+/// Writes a holder's members into an object.
 pub(crate) fn put_holder(holdings: &Holdings, head: &Head, object: &mut Object<'_>) {
     match &head.key {
         Some(key) => object.plain("key", key),
@@ -114,8 +114,8 @@ pub(crate) fn put_holder(holdings: &Holdings, head: &Head, object: &mut Object<'
     }
 }
 
-/// `GET /unique-jobs/{key}`. Of those that may not be shown it says how many they are; where there are more holders than are looked at,
-/// it says so.
+/// `GET /unique-jobs/{key}`. Holders that may not be shown are only counted. The answer says if there are
+/// more holders than were looked at.
 pub(crate) async fn show(
     Scope(app): Scope,
     caller: Caller,
@@ -151,7 +151,8 @@ pub(crate) async fn show(
     Ok(Answer::ok(out))
 }
 
-/// `DELETE /unique-jobs/{key}`: its holders lose it, those that may not be shown too, which are counted. The reason, in the body or the query, goes to the audit log.
+/// `DELETE /unique-jobs/{key}`: takes the key from all holders; those that may not be shown are counted. The
+/// reason, in the body or the query, goes to the audit log.
 pub(crate) async fn release(
     Scope(app): Scope,
     caller: Caller,
@@ -201,7 +202,7 @@ fn nobody() -> Refused {
     .into()
 }
 
-/// The key in a path.
+/// Reads the key in a path.
 pub(crate) fn unique_key(path: Result<Path<String>, PathRejection>) -> Result<UniqueKey, Refused> {
     Ok(UniqueKey::parse(&extract::name(path, "unique key")?, "/key")?)
 }
@@ -225,7 +226,7 @@ mod tests {
 
     use super::*;
 
-    /// A store that notes how many whole jobs were read at once at most.
+    /// A store that records the largest number of whole jobs read at once.
     #[derive(Default)]
     struct Noting {
         inner: Memory,
@@ -252,7 +253,7 @@ mod tests {
         serde_json::from_slice(&response.into_body().collect().await.unwrap().to_bytes()).unwrap()
     }
 
-    /// Each of them may be of a megabyte, and more.
+    /// Each of them may be a megabyte and more.
     #[tokio::test]
     async fn the_holders_of_a_key_are_read_a_few_at_a_time() {
         const HOLDERS: usize = 200;
@@ -276,7 +277,7 @@ mod tests {
     async fn one_answer_looks_through_so_much_and_the_next_goes_on() {
         let engine = Engine::start(Arc::new(Memory::default())).unwrap();
         let mut router = crate::router(engine.clone(), crate::Config::default());
-        // The oldest is the only one that is shown.
+        // Only the oldest may be shown.
         for at in 0..=LISTINGS_MAX {
             let disclose = if at == 0 { "always" } else { "never" };
             let body = format!(

@@ -1,21 +1,21 @@
-//! Until when a certificate is good, as its DER says: no more of X.509 is read than leads there (RFC 5280, 4.1).
+//! A certificate's expiry, from its DER: reads no more of X.509 than leads to it (RFC 5280, 4.1).
 
 use semel_core::time::Timestamp;
 
-/// The mark of the version, which a certificate of the first one leaves out.
+/// Tag of the version, which version 1 certificates leave out.
 const VERSION: u8 = 0xa0;
-/// The marks of a time: with two digits of the year, and with four.
+/// Tags of the two kinds of time: with a two-digit year, and with a four-digit one.
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 
-/// When a certificate ends; nothing where that is not understood.
+/// When a certificate expires; `None` if it cannot be parsed.
 pub(crate) fn ends(certificate: &[u8]) -> Option<Timestamp> {
     let (_, certificate, _) = element(certificate)?;
     let (_, mut members, _) = element(certificate)?;
     if members.first() == Some(&VERSION) {
         (_, _, members) = element(members)?;
     }
-    // Its number, how it is signed, and by whom.
+    // Serial number, signature algorithm, issuer.
     for _ in 0..3 {
         (_, _, members) = element(members)?;
     }
@@ -25,11 +25,11 @@ pub(crate) fn ends(certificate: &[u8]) -> Option<Timestamp> {
     time(kind, str::from_utf8(text).ok()?)
 }
 
-/// The first element: its kind, what is in it, and what follows it.
+/// The first element: its tag, its contents, and what follows it.
 fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (kind, rest) = der.split_first()?;
     let (first, rest) = rest.split_first()?;
-    // Either the length, or how many bytes of it follow.
+    // Short form: the length itself; long form: the number of bytes that hold it.
     let (length, rest) = if first & 0x80 == 0 {
         (usize::from(*first), rest)
     } else {

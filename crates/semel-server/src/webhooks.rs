@@ -1,4 +1,4 @@
-//! `/ojs/v1/webhooks/subscriptions`, and the courier who delivers.
+//! `/ojs/v1/webhooks/subscriptions`, and the courier that delivers events.
 
 mod courier;
 mod pace;
@@ -31,22 +31,22 @@ use crate::tenancy::Scope;
 pub use courier::Courier;
 use send::{Sender, forbidden};
 
-/// What a request says that is sent to try a subscription.
+/// Event type of the request that tests a subscription.
 const TEST: &str = "webhook.test";
-/// Subscriptions of one tenant.
+/// Subscriptions of one tenant, at most.
 const PER_TENANT_MAX: usize = 100;
 const PAGE_DEFAULT: u64 = 50;
 const PAGE_MAX: u64 = PER_TENANT_MAX as u64;
 
-/// What an operator decides about deliveries.
+/// The operator's settings for deliveries.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rules {
-    /// Whether deliveries may go to this machine and its networks, and without TLS. For tests, and for subscribers
-    /// whom the operator runs.
+    /// Whether deliveries may go to this machine and private networks, and without TLS. For tests, and for
+    /// subscribers that the operator runs.
     pub allow_private: bool,
 }
 
-/// Events as OJS shows them.
+/// Writes events in OJS's form.
 struct Ojs;
 
 impl Wording for Ojs {
@@ -65,7 +65,7 @@ fn of(engine: &Engine) -> Webhooks {
     engine.webhooks(Arc::new(Ojs))
 }
 
-/// `POST /webhooks/subscriptions`. Told of what happens from now on. The answer is the only one with the secret.
+/// `POST /webhooks/subscriptions`: subscribes to events from now on. Only this answer contains the secret.
 pub(crate) async fn create(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
     caller.check_all_queues()?;
     let (parts, text) = extract::text(request, app.config.body_bytes_max).await?;
@@ -99,7 +99,7 @@ pub(crate) async fn create(Scope(app): Scope, caller: Caller, request: Request) 
     Ok(Answer::status(StatusCode::CREATED, show_one(&made, SecretIs::Shown)))
 }
 
-/// Who has filled his own limit can do something about it; of the server's, its operator alone.
+/// The refusal at a limit. A tenant at its own limit can delete subscriptions; at the server's only the operator can.
 fn as_many_as_may_be(limit: usize) -> Problem {
     let message = if limit == PER_TENANT_MAX {
         format!(
@@ -152,8 +152,8 @@ pub(crate) async fn show(
     Ok(Answer::ok(show_one(&one(&app, &id).await?, SecretIs::Withheld)))
 }
 
-/// `PATCH /webhooks/subscriptions/{id}`: the members that are sent are changed. One that is made active again is told
-/// of what happens from then on.
+/// `PATCH /webhooks/subscriptions/{id}`: changes the members that are sent. A subscription made active again
+/// gets the events from then on.
 pub(crate) async fn change(
     Scope(app): Scope,
     caller: Caller,
@@ -171,7 +171,7 @@ pub(crate) async fn change(
     Ok(Answer::ok(show_one(&changed.await?, SecretIs::Withheld)))
 }
 
-/// `POST /webhooks/subscriptions/{id}/rotate-secret`: the answer is the only one with the new secret.
+/// `POST /webhooks/subscriptions/{id}/rotate-secret`: only this answer contains the new secret.
 pub(crate) async fn rotate(
     Scope(app): Scope,
     caller: Caller,
@@ -186,8 +186,8 @@ pub(crate) async fn rotate(
     Ok(Answer::ok(show_one(&changed.await?, SecretIs::Shown)))
 }
 
-/// `POST /webhooks/subscriptions/{id}/test`: one request to the subscriber, signed like every other, now and not
-/// through the queue; and whether it arrived. It says `webhook.test`, and is sent to one that is paused as well.
+/// `POST /webhooks/subscriptions/{id}/test`: sends one `webhook.test` request to the subscriber, signed like every other,
+/// at once instead of through the queue, and reports whether it arrived. Works for a paused subscription as well.
 pub(crate) async fn test(
     Scope(app): Scope,
     caller: Caller,
@@ -216,7 +216,7 @@ pub(crate) async fn test(
     Ok(Answer::ok(out))
 }
 
-/// `DELETE /webhooks/subscriptions/{id}`: what is not delivered yet is not delivered any more.
+/// `DELETE /webhooks/subscriptions/{id}`: events not delivered yet are no longer delivered.
 pub(crate) async fn remove(
     Scope(app): Scope,
     caller: Caller,
@@ -271,7 +271,7 @@ async fn edit(
     Ok(edited.await??)
 }
 
-/// An id that is nobody else's.
+/// A new unique id.
 fn mint(now: Timestamp) -> JobId {
     let entropy = semel_store::random::secret();
     let (row, rest) = entropy.split_at(8);
@@ -286,8 +286,8 @@ fn show_one(of: &Subscription, secret: SecretIs) -> String {
     out
 }
 
-/// Whether deliveries may go there, as far as that can be told from the URL alone; what a name stands for is looked
-/// at by each delivery.
+/// Checks that deliveries may go to this URL, as far as the URL alone tells; each delivery checks the
+/// addresses that its host resolves to.
 fn check(wish: &Wish, rules: Rules) -> Result<(), Problem> {
     if rules.allow_private {
         return Ok(());
@@ -308,7 +308,7 @@ fn check(wish: &Wish, rules: Rules) -> Result<(), Problem> {
     }
 }
 
-/// 256 random bits as text.
+/// A new secret: 256 random bits as text.
 fn random() -> Result<String, Problem> {
     let mut bytes = [0_u8; 32];
     getrandom::fill(&mut bytes).map_err(|_| Problem::internal())?;

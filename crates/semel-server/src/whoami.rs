@@ -7,7 +7,7 @@ use crate::caller::Caller;
 use crate::respond::Answer;
 use crate::tenancy::Scope;
 
-/// `GET /whoami`. A server without tokens answers everybody that he may do everything, which is so.
+/// `GET /whoami`. A server without tokens tells everybody that they may do everything, which is true.
 pub(crate) async fn show(Scope(app): Scope, caller: Caller) -> Answer {
     let mut out = String::new();
     object(&mut out, |outer| {

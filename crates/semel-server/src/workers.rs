@@ -28,13 +28,13 @@ use crate::tenancy::Scope;
 
 type Id = Result<Path<String>, PathRejection>;
 
-/// A heartbeat that names jobs waits for what else it is to say as long as it took to extend their leases, which says how quick the
-/// store is, but so long at least: sooner than any worker gives it up.
+/// How long a heartbeat that names jobs waits for its directive and the time once the leases are extended: as long as
+/// that extension took, which shows how fast the store is, but at least this. A worker's own timeout is longer.
 const TOLD_WITHIN: Duration = Duration::from_millis(250);
-/// And so long at most.
+/// The upper bound of that wait.
 const TOLD_WITHIN_MAX: Duration = Duration::from_secs(1);
 
-/// `POST /workers/fetch`. With `wait_ms` the answer waits for something to do.
+/// `POST /workers/fetch`. With `wait_ms` the answer waits for jobs.
 pub(crate) async fn fetch(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
     let (parts, text) = extract::text(request, app.config.body_bytes_max).await?;
     let fetch = Fetch::parse(&text)?;
@@ -44,8 +44,8 @@ pub(crate) async fn fetch(Scope(app): Scope, caller: Caller, request: Request) -
     }
     let seen = app.engine.workers().get(app.engine.tenant(), &fetch.worker);
     if !fetch.worker.is_empty() && speaks_for(&caller, seen.as_ref()) {
-        // It has said that it takes no more. A fetch is not taken for a heartbeat then: who says so no more and goes on
-        // fetching has begun anew. So it is where somebody has said it who may not speak of these queues.
+        // The worker has said that it is draining, so a fetch does not count as a heartbeat. If that is
+        // stale, or was reported by a caller without these queues, a worker that fetches has begun anew.
         if seen.as_ref().is_some_and(|worker| worker.drains(&fetch.queues)) {
             return Ok(Answer::ok(answer::fetched([])));
         }
@@ -60,21 +60,21 @@ pub(crate) async fn fetch(Scope(app): Scope, caller: Caller, request: Request) -
         grant: Grant::new(fetch.worker, fetch.visibility_ms),
         closed: Vec::new(),
     };
-    // A server that ends, or has as many waiting as it takes, answers at once with what there is.
+    // Answers at once if the server is shutting down or has as many polls waiting as it allows.
     let waits = !fetch.wait.is_zero() && !app.config.drain.has_begun() && extract::park(&parts);
     let room = extract::answer_room(&parts);
     let leased = Leased::claim(&app, &claim, waits.then_some(fetch.wait), room).await?;
-    // What was leased for a token that has been taken away meanwhile is given back.
+    // If the token was revoked meanwhile, the leased jobs are given back.
     caller.check_still(&app)?;
     let answer = answer::fetched(leased.jobs().iter().map(view));
-    // Where there is no room for them the jobs are given back.
+    // If there is no room for the answer, the jobs are given back.
     extract::answered(&parts, answer.len())?;
     leased.told();
     Ok(Answer::ok(answer))
 }
 
-/// Whether what the caller says of the worker of this id is taken for its word. A token for some queues speaks for no worker that
-/// takes jobs of others. Two may have one id without knowing of each other, so nobody is refused jobs or leases for it.
+/// Whether to believe what the caller says about the worker with this id. A token limited to some queues cannot speak for a
+/// worker that takes jobs of others. Two workers may share an id unknowingly, so no jobs or leases are refused because of it.
 fn speaks_for(caller: &Caller, seen: Option<&WorkerSeen>) -> bool {
     seen.is_none_or(|worker| worker.is_stale() || caller.sees_worker(worker))
 }
@@ -97,7 +97,7 @@ async fn acked(app: &App, caller: &Caller, named: Option<JobId>, request: Reques
     Ok(Answer::ok(answer::acknowledged(&JobView { result: result.as_deref(), ..JobView::bare(&head) })))
 }
 
-/// `POST /workers/nack`: a failure, or `requeue: true`, which `delay_ms` puts off.
+/// `POST /workers/nack`: reports a failure, or returns the job with `requeue: true`, after `delay_ms`.
 pub(crate) async fn nack(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
     nacked(&app, &caller, None, request).await
 }
@@ -137,13 +137,13 @@ pub(crate) async fn heartbeat(Scope(app): Scope, caller: Caller, request: Reques
                 Ok(Settled::Done(_) | Settled::Repeated(_)) => extended.push(*id),
                 Ok(Settled::Refused(refusal)) => lost.push((*id, why_lost(&refusal))),
                 Err(Undecided::Held) => held.push(*id),
-                // Nothing is known of it: the worker speaks of it again.
+                // Unknown: the worker reports this job again at its next heartbeat.
                 Err(Undecided::Unheard) => {}
             }
         }
     }
-    // What became of the leases is told whatever else can be had, or the worker would take them for run out. Who names no job has come
-    // for the rest alone.
+    // The fate of the leases is reported whatever else fails, or the worker would think them expired. A
+    // heartbeat without jobs came for the rest alone.
     let names_jobs = !ids.is_empty();
     let patience =
         if names_jobs { began.elapsed().clamp(TOLD_WITHIN, TOLD_WITHIN_MAX) } else { Duration::MAX };
@@ -172,7 +172,7 @@ pub(crate) async fn heartbeat(Scope(app): Scope, caller: Caller, request: Reques
     Ok(Answer::ok(answer::heartbeat(&Beat { directive, extended: &extended, held: &held, lost: &lost, now })))
 }
 
-/// What the store says, if it does so soon.
+/// The store's answer, if it comes in time.
 async fn within<T>(
     patience: Duration,
     said: impl Future<Output = Result<T, StoreError>>,
@@ -181,7 +181,7 @@ async fn within<T>(
     tokio::time::timeout(patience, said).await.unwrap_or_else(|_| Err(late()))
 }
 
-/// On a test server a job's meta may say what its worker is told: the conformance suites have no other way.
+/// On a test server a job's meta may set its worker's directive: the conformance suites have no other way.
 async fn test_directive(app: &App, jobs: &[JobId]) -> Result<Directive, Refused> {
     for job in app.engine.jobs(jobs.to_vec()).await? {
         let meta = Json::parse(&job.body.meta, "/meta").ok();
@@ -226,7 +226,7 @@ mod tests {
         queues.iter().map(|queue| queue.counts[usize::from(State::Active.code())]).sum()
     }
 
-    /// Whoever has hung up is told of no lease.
+    /// A caller that has hung up must not hold leases.
     #[tokio::test]
     async fn a_fetch_that_is_given_up_gives_back_what_was_leased_for_it() {
         let engine = Engine::start(Arc::new(Memory::default())).unwrap();
@@ -236,7 +236,7 @@ mod tests {
         let body = Body::from(r#"{"queues":["default"],"count":1000}"#);
         let request = Request::post("/ojs/v1/workers/fetch").header(CONTENT_TYPE, "application/json");
         let mut fetch = router.call(request.body(body).unwrap());
-        // Until there is more than is had at once.
+        // Until there are more jobs than are leased at once.
         loop {
             let has_ended =
                 std::future::poll_fn(|context| Poll::Ready(Pin::new(&mut fetch).poll(context).is_ready()));
@@ -254,7 +254,7 @@ mod tests {
         tokio::time::timeout(Duration::from_secs(20), given_back).await.unwrap();
     }
 
-    /// What others leave unread costs no lease, and no worker's jobs are begun whose answer would not be sent.
+    /// Others' unread answers must not cost a lease, and no jobs are started for a worker that would not be sent them.
     #[tokio::test]
     async fn a_worker_tells_of_its_jobs_whatever_is_unread() {
         let engine = Engine::start(Arc::new(Memory::default())).unwrap();
@@ -276,7 +276,7 @@ mod tests {
         )
         .await;
         assert_eq!(unread.status(), 201);
-        // There is nothing to fetch: an empty answer would find room.
+        // Nothing is available: there would be room for an empty answer.
         for (path, body, status) in [
             ("jobs", small(), 503),
             ("workers/fetch", fetch(), 503),
@@ -290,8 +290,8 @@ mod tests {
         assert_eq!(send(&mut router, "workers/fetch", fetch()).await.status(), 200);
     }
 
-    /// A worker that had said it was about to end, and was started again under its id, once got no job ever more: its own
-    /// fetches and heartbeats kept alive what it had said.
+    /// A worker that said it was draining, and is restarted under the same id, must get jobs again: its own
+    /// fetches and heartbeats must not keep the old state alive.
     #[tokio::test(start_paused = true)]
     async fn who_begins_anew_takes_jobs_again() {
         let engine = Engine::start(Arc::new(Memory::default())).unwrap();
@@ -304,7 +304,7 @@ mod tests {
             let told = ask(&mut router, "/ojs/v1/workers/fetch", fetch).await;
             assert_eq!(told["jobs"], serde_json::json!([]), "it has said that it takes none");
             tokio::time::advance(STALE_AFTER / 4).await;
-            // It is alive, and says nothing of that.
+            // It is alive, and says nothing about draining.
             ask(&mut router, "/ojs/v1/workers/heartbeat", r#"{"worker_id":"w","active_jobs":[]}"#).await;
         }
         tokio::time::advance(STALE_AFTER / 2).await;

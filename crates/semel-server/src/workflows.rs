@@ -20,16 +20,16 @@ use crate::respond::{Answer, Answered, Refused};
 use crate::search::Told;
 use crate::tenancy::Scope;
 
-/// Workflows on a page, unless the query says otherwise, and at most.
+/// Workflows on a page, by default and at most.
 const PAGE_DEFAULT: u64 = 50;
 const PAGE_MAX: u64 = 200;
 
-/// Jobs that are looked at for one answer on the way to those that go on in the place of others.
+/// Replacement jobs that one answer follows, at most.
 const SUCCESSORS_MAX: usize = 256;
 
 type Id = Result<Path<String>, PathRejection>;
 
-/// A workflow's id in the path. What is no id is the id of none.
+/// Reads a workflow's id in the path. A text that is no id is reported as a workflow that does not exist.
 fn workflow_id(id: Id) -> Result<WorkflowId, Problem> {
     let text = extract::name(id, "workflow")?;
     WorkflowId::parse(&text, "").map_err(|_| Problem::not_found("workflow").naming(text))
@@ -52,7 +52,7 @@ pub(crate) async fn create(Scope(app): Scope, caller: Caller, request: Request) 
             Ok(Answer::status(StatusCode::CREATED, answer(id, &workflow, &|_| None)))
         }
         Created::Repeated(id, workflow) => {
-            // Others' jobs may have taken the place of its own since, and workers have told of them.
+            // Other callers' jobs may have replaced its own since, and been worked on.
             let text = if caller.knows_others() {
                 show_one(&app, id, *workflow).await?
             } else {
@@ -94,7 +94,7 @@ pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answere
     Ok(Answer::ok(answer_list(told.items(), next)))
 }
 
-/// Those that have this status among so many before `from`, as far as an answer has room for them; and where to go on.
+/// Workflows with this status among the next before `from`, as far as the answer has room; and where to go on.
 async fn page(
     app: &App,
     mut from: Option<WorkflowId>,
@@ -149,13 +149,13 @@ pub(crate) async fn cancel(Scope(app): Scope, caller: Caller, id: Id) -> Answere
     }
 }
 
-/// Shows a workflow with the states that its jobs have now.
+/// Shows a workflow with its jobs' current states.
 async fn show_one(app: &App, id: WorkflowId, workflow: Workflow) -> Result<String, Refused> {
     let (workflow, state_of) = as_it_goes_on(app, workflow).await?;
     Ok(answer(id, &workflow, &state_of))
 }
 
-/// A workflow whose steps name the jobs that took the place of theirs, where those may be shown, and the states of those.
+/// Replaces the job of each step by the job that took its place, where that may be shown, and gives the states of those.
 pub(crate) async fn as_it_goes_on(
     app: &App,
     mut workflow: Workflow,
@@ -183,7 +183,7 @@ async fn states_of(app: &App, ids: Vec<JobId>) -> Result<Map<JobId, State>, Stor
     Ok(app.engine.heads(ids).await?.into_iter().map(|head| (head.id, head.state)).collect())
 }
 
-/// The last of the jobs that took the place of one, and of one another, as far as they may be shown and so many may be looked at.
+/// Follows the chain of jobs that replaced this one, as far as they may be shown and `left` allows, and returns the last.
 async fn successor(app: &App, id: JobId, left: &mut usize) -> Result<JobId, StoreError> {
     let mut last = id;
     while *left > 0 {

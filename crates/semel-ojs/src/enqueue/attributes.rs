@@ -1,4 +1,4 @@
-//! What a request may say of its job beside what the job is, and where it may stand.
+//! Attributes of a job in a request, and where they may stand.
 
 use semel_core::canon::digest;
 use semel_core::enqueue::Start;
@@ -48,7 +48,7 @@ impl Attribute {
         Self::RateLimit,
     ];
 
-    /// What they are called.
+    /// Names of the attributes.
     pub(super) const NAMES: [&str; 17] = [
         "queue",
         "priority",
@@ -90,7 +90,7 @@ impl Attribute {
         })
     }
 
-    /// What it speaks of. Attributes that speak of one thing come together: whoever says one of them has said them all.
+    /// The subject of an attribute. Attributes with one subject form a group: a request that sets one of them has set them all.
     const fn subject(self) -> Self {
         match self {
             Self::MaxAttempts => Self::Retry,
@@ -101,13 +101,13 @@ impl Attribute {
         }
     }
 
-    /// Whether both speak of one thing.
+    /// Whether both have the same subject.
     pub(super) const fn is_about(self, other: Self) -> bool {
         self.subject() as usize == other.subject() as usize
     }
 }
 
-/// The attributes that were sent, each once or twice alike.
+/// The attributes that were sent. One that was sent twice must have the same value.
 #[derive(Default)]
 pub(super) struct Slots<'m>(pub(super) [Option<Value<'m>>; Attribute::ALL.len()]);
 
@@ -116,7 +116,7 @@ impl<'m> Slots<'m> {
         self.0[attribute as usize]
     }
 
-    /// Whether this one was sent, or another that speaks of the same.
+    /// Whether this attribute, or another with the same subject, was sent.
     pub(super) fn speak_of(&self, attribute: Attribute) -> bool {
         Attribute::ALL.into_iter().any(|other| other.is_about(attribute) && self.get(other).is_some())
     }
@@ -192,7 +192,7 @@ impl<'m> Slots<'m> {
 mod tests {
     use super::*;
 
-    /// Else what is nearly the name of one would be kept as a member of the sender's own.
+    /// An attribute missing here could be misspelt and kept as an unknown member.
     #[test]
     fn all_are_among_the_names() {
         let named: Vec<Attribute> = Attribute::NAMES.into_iter().filter_map(Attribute::from_name).collect();

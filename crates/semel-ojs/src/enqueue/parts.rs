@@ -1,4 +1,4 @@
-//! A request's members, told apart: what the job is, what is said of it, what is kept as it is; and who says which identity holds.
+//! A request's members, sorted: what the job is, its attributes, and what is kept unchanged; and which policy is in force.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::template::Template;
 use crate::unique;
 use crate::write::{Object, object};
 
-/// A request's members, told apart.
+/// A request's members, sorted.
 pub(super) struct Parts<'m> {
     pub(super) job_type: Option<Value<'m>>,
     pub(super) args: Option<Value<'m>>,
@@ -26,9 +26,9 @@ pub(super) struct Parts<'m> {
     pub(super) meta: Option<Value<'m>>,
     pub(super) metadata: Option<Value<'m>>,
     pub(super) version: Option<Value<'m>>,
-    /// A version that is said where it names no template's.
+    /// A `version` in `options`, where it does not select a template's version.
     pub(super) misplaced_version: Option<Value<'m>>,
-    /// The short form of a policy: a key of the caller's own.
+    /// The short form of a policy: a key chosen by the caller.
     pub(super) unique_key: Option<Value<'m>>,
     pub(super) slots: Slots<'m>,
     pub(super) extra: String,
@@ -52,14 +52,14 @@ impl<'m> Parts<'m> {
         for (name, value) in options.into_iter().flat_map(|options| options.iter("/options")) {
             match Attribute::from_name(name) {
                 Some(attribute) => {
-                    // Nothing else keeps what it says, and it is shown as it was sent.
+                    // Stored unchanged here, so that it can be shown as it was sent.
                     if name == "rate_limit" && !value.is_null() {
                         keep(&mut unknown_options, name, value)?;
                     }
                     parts.slots.put(attribute, value)?;
                 }
                 None if name == "metadata" => parts.metadata = Some(value).filter(|value| !value.is_null()),
-                // At the top it is what a server shows of a job's key.
+                // At the top level `unique_key` is what a server shows of a job's key.
                 None if name == "unique_key" => {
                     parts.unique_key = Some(value).filter(|value| !value.is_null());
                 }
@@ -89,7 +89,7 @@ impl<'m> Parts<'m> {
                         }
                         parts.slots.put(attribute, value)?;
                     }
-                    // It may be meant for `options`, and would admit what is there already.
+                    // It may have been meant for `options`: ignored, it would let duplicates in.
                     None if name == "unique_key" && !value.is_null() => {
                         if !is_shown_key(value)? {
                             return Err(refused_key(value));
@@ -100,7 +100,7 @@ impl<'m> Parts<'m> {
                     None => {
                         if name == "version" {
                             parts.version = filled;
-                            // Null says nothing, and a template's version would stand beside it.
+                            // A null is no version, and would stand beside the one that the template adds.
                             if filled.is_none() {
                                 continue;
                             }
@@ -112,7 +112,7 @@ impl<'m> Parts<'m> {
                 },
             }
         }
-        // A server shows it beside the policy that it is the key of: by itself it is a digest of the caller's own.
+        // A server shows it beside the policy; without a policy it is a digest that the caller made.
         if let Some(value) = shown
             && parts.get(Attribute::Unique).is_none()
             && parts.unique_key.is_none()
@@ -131,7 +131,7 @@ impl<'m> Parts<'m> {
         self.slots.get(attribute)
     }
 
-    /// What the template says where the request says nothing. Attributes that say one thing together come together.
+    /// Fills in the template's defaults. A group of attributes with one subject is filled in only as a whole.
     fn fill_in(&mut self, defaults: &'m Members<'m>) {
         let known = defaults.iter("").filter_map(|(name, value)| Some((Attribute::from_name(name)?, value)));
         let unsaid: Vec<(Attribute, Value<'m>)> =
@@ -141,15 +141,15 @@ impl<'m> Parts<'m> {
         }
     }
 
-    /// Goes by the template of the job's type. Gives back in which version: the one that is asked for, or the template's own, which is
-    /// then kept with the job.
+    /// Applies the template of the job's type. Returns its version: the requested one, or the template's own,
+    /// which is then stored with the job.
     pub(super) fn go_by(
         &mut self,
         template: &Template,
         defaults: &'m Members<'m>,
         asked: Option<String>,
     ) -> Result<String, Invalid> {
-        // Passed over it would make the job another version's, with another key.
+        // Ignored, it would make this a job of another version, with another key.
         if let Some(misplaced) = self.misplaced_version {
             return Err(misplaced.refuse("names no version here; send it beside the job's type"));
         }
@@ -166,7 +166,7 @@ impl<'m> Parts<'m> {
         }
     }
 
-    /// Adds a member to those that are kept and shown as they are.
+    /// Adds a member to those that are kept and shown unchanged.
     fn add_text(&mut self, name: &str, text: &str) {
         let mut own = String::new();
         crate::write::put_string(&mut own, name);
@@ -176,7 +176,7 @@ impl<'m> Parts<'m> {
         self.extra.insert_str(1, &if is_empty { own } else { own + "," });
     }
 
-    /// The policy that holds, by whoever decides it (SEMANTICS 6).
+    /// The policy in force, whichever source decides it (SEMANTICS 6).
     pub(super) fn policy(
         &self,
         template: Option<&Template>,
@@ -241,7 +241,7 @@ impl<'m> Parts<'m> {
         Ok(Some(policy))
     }
 
-    /// Meta, with what `options.metadata` adds to it. Neither is looked into where it is too long by itself.
+    /// Meta merged with `options.metadata`. Neither is parsed if it is too long by itself.
     pub(super) fn meta_text(&self) -> Result<String, Invalid> {
         let (meta, metadata) = match (self.meta, self.metadata) {
             (None, None) => return Ok("{}".to_owned()),
@@ -280,14 +280,14 @@ impl<'m> Parts<'m> {
     }
 }
 
-/// Keeps an attribute that this server gives no meaning to. Its depth is bounded like that of any other.
+/// Keeps a member that this server does not interpret. Its depth is bounded like any other's.
 fn keep(object: &mut String, name: &str, value: Value<'_>) -> Result<(), Invalid> {
     value.tree()?;
     put_member(object, name, value.text());
     Ok(())
 }
 
-/// Adds a member to the text of an object that is not closed yet, or not begun.
+/// Adds a member to an object's text that is not closed yet, or not begun.
 fn put_member(object: &mut String, name: &str, json: &str) {
     object.push(if object.is_empty() { '{' } else { ',' });
     crate::write::put_string(object, name);
@@ -309,7 +309,7 @@ fn refused_key(value: Value<'_>) -> Invalid {
     )
 }
 
-/// Whether it is what a server shows of a key.
+/// Whether the value is a key as a server shows it.
 fn is_shown_key(value: Value<'_>) -> Result<bool, Invalid> {
     let text = value.string()?;
     Ok(text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit()))

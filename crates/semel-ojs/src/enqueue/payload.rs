@@ -1,4 +1,4 @@
-//! What a job is given to work on: its args, its meta, and which of their values are sensitive.
+//! A job's payload: its args, its meta, and which of their values are sensitive.
 
 use semel_core::canon::Json;
 use semel_core::error::Invalid;
@@ -10,19 +10,19 @@ use super::parts::Parts;
 use crate::members::{Members, Value};
 use crate::sensitive;
 
-/// Args and meta as they were sent, with the marks on them.
+/// Args and meta as they were sent, with the sensitive marks.
 pub(super) struct Payload<'m> {
     pub(super) args_text: &'m str,
     pub(super) args: Json<'m>,
     pub(super) meta_text: String,
-    /// JSON pointers of values that nobody but the worker is shown.
+    /// JSON pointers to values that only the worker is shown.
     pub(super) sensitive: Vec<String>,
-    /// Where these are said.
+    /// The member that marks them.
     marked: Option<Value<'m>>,
 }
 
 impl<'m> Payload<'m> {
-    /// Reads them. Meta is looked into by [`meta`](Self::meta) alone.
+    /// Reads the payload. Meta is not parsed until [`meta`](Self::meta) is called.
     pub(super) fn read(parts: &Parts<'m>) -> Result<Self, Invalid> {
         let sent = parts.args.ok_or_else(|| {
             Invalid::request("/args", "is missing; send an array, [] when the job needs none")
@@ -35,7 +35,7 @@ impl<'m> Payload<'m> {
         Ok(Self { args_text: sent.text(), args, meta_text, sensitive, marked })
     }
 
-    /// Meta as a tree, once it is sure that the marks can hide what they name in args and meta.
+    /// Meta as a tree, after checking that the marks can hide what they name in args and meta.
     pub(super) fn meta(&self) -> Result<Json<'_>, Invalid> {
         let meta = read_meta(&self.meta_text).map_err(|refused| self.told(refused))?;
         if let Some(marked) = self.marked {
@@ -44,7 +44,7 @@ impl<'m> Payload<'m> {
         Ok(meta)
     }
 
-    /// A refusal that says nothing of what is sensitive.
+    /// A refusal that reveals nothing about sensitive values.
     pub(super) fn told(&self, refused: Invalid) -> Invalid {
         sensitive::told(refused, &self.sensitive)
     }
@@ -68,7 +68,7 @@ fn read_args(value: Value<'_>) -> Result<Json<'_>, Invalid> {
 fn read_meta(text: &str) -> Result<Json<'_>, Invalid> {
     check_meta_bytes(text)?;
     let tree = Json::parse(text, "/meta")?;
-    // Its members are looked up and added to by name.
+    // Members of meta are looked up and added by name, so names must be distinct.
     if matches!(&tree, Json::Object(members) if members.len() > 1) {
         Members::read(text, "/meta")?;
     }

@@ -1,16 +1,16 @@
-//! Policies that were understood lately. Programs say the same few again and again, and what a text means never changes.
+//! Cache of recently parsed policies. Programs send the same few again and again, and a text's meaning never changes.
 
 use std::cell::RefCell;
 use std::sync::Arc;
 
 use semel_core::unique::UniquePolicy;
 
-/// How many each thread remembers: more than a program has, few enough to be looked through.
+/// Policies that each thread keeps: more than a program uses, few enough to scan.
 const KEPT: usize = 8;
-/// Bytes of the longest text that is remembered; what one thread keeps is bounded by it.
+/// The longest text that is kept, in bytes; it bounds the memory per thread.
 const TEXT_MAX: usize = 1_024;
 
-/// All that a policy's meaning depends on where nothing but its own text says which identity holds.
+/// Everything that a policy's meaning depends on when only its own text decides the identity.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) struct Wording<'t> {
     pub(super) text: &'t str,
@@ -34,7 +34,7 @@ impl Known {
 #[derive(Default)]
 struct Recent {
     known: Vec<Known>,
-    /// Which one goes next.
+    /// Index of the next entry to be replaced.
     oldest: usize,
 }
 
@@ -42,7 +42,7 @@ thread_local! {
     static RECENT: RefCell<Recent> = RefCell::default();
 }
 
-/// What these words meant, if this thread understood them lately.
+/// The policy for this text, if this thread parsed it recently.
 pub(super) fn known(wording: Wording<'_>) -> Option<Arc<UniquePolicy>> {
     RECENT.with_borrow(|recent| {
         let known = recent.known.iter().find(|known| known.wording() == wording)?;
@@ -50,7 +50,7 @@ pub(super) fn known(wording: Wording<'_>) -> Option<Arc<UniquePolicy>> {
     })
 }
 
-/// Remembers what these words mean. Only what was understood is: what is refused is refused in the caller's own places.
+/// Keeps the policy for this text. Only successes are kept, because a refusal names the places of one request.
 pub(super) fn remember(wording: Wording<'_>, policy: &Arc<UniquePolicy>) {
     let Wording { text, has_version, visibility_ms } = wording;
     if text.len() > TEXT_MAX {

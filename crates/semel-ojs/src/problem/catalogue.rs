@@ -1,72 +1,73 @@
-//! Every error of the server, in one table: its code, status, whether trying again helps, and what to do next.
+//! Every error of the server, in one table: code, status, whether retrying helps, and what to do next.
 
-/// Which error.
+/// Error codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Code {
-    /// The body is not JSON, or not a JSON a job can carry.
+    /// The body is not JSON, or is JSON that a job cannot carry.
     InvalidPayload,
-    /// The args do not fit the schema of the job's template.
+    /// The args do not match the schema of the job's template.
     SchemaMismatch,
-    /// A value breaks a rule.
+    /// A value violates a rule.
     InvalidRequest,
-    /// A retry policy breaks a rule.
+    /// A retry policy violates a rule.
     InvalidRetryPolicy,
-    /// The body is of another media type.
+    /// The body has an unsupported media type.
     UnsupportedMediaType,
-    /// The client speaks another version of the specification.
+    /// The client asks for an unsupported version of the specification.
     UnsupportedVersion,
     /// The body, or one of its parts, is too large.
     TooLarge,
-    /// The request names no valid token.
+    /// The request has no valid token.
     Unauthorized,
-    /// The token is not for this.
+    /// The token does not permit this.
     Forbidden,
-    /// There is no such thing.
+    /// What the request names does not exist.
     NotFound,
-    /// The path does not know the method.
+    /// The path does not support the method.
     MethodNotAllowed,
-    /// The job's state does not allow it.
+    /// The job's state does not allow the operation.
     Conflict,
-    /// It exists already.
+    /// What the request would create exists already.
     Duplicate,
-    /// Its key stands for other work.
+    /// The key stands for different work.
     PayloadMismatch,
-    /// More jobs hold its key than one commit may touch.
+    /// More jobs hold the key than one commit may touch.
     TooManyHolders,
-    /// As many jobs wait in the queue as may.
+    /// As many jobs wait in the queue as its bound allows.
     QueueFull,
     /// The request took too long.
     Timeout,
-    /// The request did not arrive in time.
+    /// The request's body did not arrive in time.
     Slow,
-    /// The caller has too many requests under way.
+    /// The caller has too many requests in progress.
     TooManyRequests,
-    /// The store is in too much demand.
+    /// Contention in the store: too many requests for the same records.
     Contended,
     /// The store cannot be reached, or the server is shutting down.
     Unavailable,
-    /// The server does not do this.
+    /// The server or its store does not support this.
     Unsupported,
-    /// The log no longer has, or does not yet have, what the reader's cursor stands for; or the job is gone that a page's cursor names.
+    /// The log no longer has, or does not yet have, the position of the reader's cursor; or the job that a
+    /// page's cursor names is gone.
     CursorGone,
     /// The server failed.
     Internal,
 }
 
-/// One line of the catalogue.
+/// One entry of the catalogue.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
     /// Which error.
     pub code: Code,
-    /// Its code on the wire.
+    /// Its name on the wire.
     pub wire: &'static str,
     /// Its HTTP status.
     pub status: u16,
-    /// Whether the same request may succeed later without anybody's help.
+    /// Whether repeating the same request may succeed later without intervention.
     pub retryable: bool,
-    /// Its kind, for clients that sort errors.
+    /// Its category, for clients that sort errors.
     pub kind: &'static str,
-    /// What to do next, whatever the case.
+    /// What to do next in general.
     pub hint: &'static str,
 }
 
@@ -271,9 +272,9 @@ pub const CATALOGUE: [Entry; 24] = [
 ];
 
 impl Code {
-    /// The error's line in the catalogue.
+    /// The error's entry in the catalogue.
     pub const fn entry(self) -> &'static Entry {
-        // A test holds the table to the order of the codes.
+        // A test checks that the table is in the order of the codes.
         &CATALOGUE[self as usize]
     }
 }

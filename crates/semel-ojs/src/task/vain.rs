@@ -1,4 +1,4 @@
-//! What a request for a task says in vain, and is refused for.
+//! Members of a task's request that would have no effect, and are therefore refused.
 
 use semel_core::error::Invalid;
 
@@ -7,14 +7,14 @@ use crate::members::Value;
 use crate::near::{meant, refuse_slip};
 use crate::template::is_in_templates;
 
-/// Members of a task's request that may be misspelt. A name of less than five letters has no near ones.
+/// Members of a task's request whose misspellings are refused. Names with fewer than five letters are not matched.
 const NAMES: [&str; 7] =
     ["namespace", "version", "context", "idempotency_key", "unique", "priority", "options"];
 
-/// Those of them that decide something in a job's options, and nothing in a task's. `context` and the like may be an author's own there.
+/// Members that have a meaning in a job's options, but not in a task's. Others, such as `context`, may be an author's own there.
 const IN_OPTIONS: [&str; 4] = ["idempotency_key", "unique", "priority", "tags"];
 
-/// Refuses what is said of a job and not of a task, and what is nearly spelt as either: kept in the meta it would hold for nothing.
+/// Refuses job members that tasks do not have, and misspellings of either: kept in the meta they would have no effect.
 pub(super) fn refuse_member(name: &str, value: Value<'_>) -> Result<(), Invalid> {
     if instead_of(name).is_none() {
         refuse_slip(name, value, &NAMES)?;
@@ -25,7 +25,7 @@ pub(super) fn refuse_member(name: &str, value: Value<'_>) -> Result<(), Invalid>
     }
 }
 
-/// A task has no options, and its author may keep his own under that name. What a task or a job has would hold for nothing there.
+/// Refuses known members in `options`, where they would have no effect: a task has none. Authors may keep their own there.
 pub(super) fn refuse_options(value: Value<'_>) -> Result<(), Invalid> {
     if !value.is_object() {
         return Ok(());
@@ -46,16 +46,16 @@ pub(super) fn refuse_options(value: Value<'_>) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// What to send in place of a member of a job's options, or of what is nearly spelt so.
+/// What to send instead of a member of a job's options, or a misspelling of one.
 fn instead_of_job(name: &str, value: Value<'_>) -> Option<&'static str> {
-    // What is said of any work, and known by these names alone.
+    // Names of general use, for which misspellings are not considered.
     if matches!(name, "id" | "type" | "args" | "meta") {
         return None;
     }
     instead_of(name).or_else(|| meant_of_job(name, value).and_then(instead_of))
 }
 
-/// What to send in place of what is said of a job and not of a task; nothing of what a task may have.
+/// What to send instead of a job member that tasks do not have; `None` for what a task may have.
 fn instead_of(name: &str) -> Option<&'static str> {
     Some(match name {
         "id" => {

@@ -1,4 +1,4 @@
-//! Reading a template: all that is wrong is gathered, each with its JSON pointer.
+//! Reading a template: all errors are collected, each with its JSON pointer.
 
 use semel_core::error::Invalid;
 use semel_core::ident::JobType;
@@ -14,10 +14,10 @@ use crate::task::check_fits;
 use crate::unique;
 use crate::write::object;
 
-/// What a template says besides.
+/// A template's own members.
 const MEMBERS: [&str; 8] =
     ["namespace", "name", "version", "description", "identity_strategy", "unique", "schema", "steps"];
-/// Attributes of jobs that a template may say, for a task and for each of its steps.
+/// Job attributes that a template may set, for a task and for each of its steps.
 const DEFAULTS: [&str; 9] = [
     "queue",
     "priority",
@@ -36,7 +36,7 @@ const VERSION_BYTES_MAX: usize = 64;
 /// Bytes of a description, at most.
 const DESCRIPTION_BYTES_MAX: usize = 1_024;
 
-/// Whether a template may say this of its jobs.
+/// Whether a template may set this attribute.
 pub(crate) fn is_in_templates(attribute: &str) -> bool {
     DEFAULTS.contains(&attribute)
 }
@@ -83,7 +83,7 @@ pub(super) fn read(text: &str) -> Result<Template, Vec<Invalid>> {
     }
 }
 
-/// Gathers what is wrong.
+/// Collects errors.
 struct Reader(Vec<Invalid>);
 
 impl Reader {
@@ -102,7 +102,7 @@ impl Reader {
         }
     }
 
-    /// The type, `namespace.name`, what is wrong with either told of that one.
+    /// The type, `namespace.name`; an error in either part is reported at that part.
     fn job_type(&mut self, namespace: Option<&str>, name: Option<&str>) -> Option<JobType> {
         let known = self.0.len();
         if let Some(namespace) = namespace {
@@ -119,11 +119,11 @@ impl Reader {
         if self.0.len() > known {
             return None;
         }
-        // Together they may be too long.
+        // Each part may be valid and both together too long.
         self.note(JobType::parse(&format!("{}.{}", namespace?, name?), "/name"))
     }
 
-    /// A text or a number, by its digits.
+    /// A string, or a number taken by its digits.
     fn version(&mut self, members: &Members<'_>) -> Option<String> {
         let Some(value) = members.get("", "version") else { return Some(VERSION_DEFAULT.to_owned()) };
         let text =
@@ -143,7 +143,7 @@ impl Reader {
         Some(text.into_owned())
     }
 
-    /// `schema`, of the args, or of a task's context.
+    /// Reads `schema`, of the args or of a task's context.
     fn schema(&mut self, value: Value<'_>, is_task: bool) -> Option<Schema> {
         let place = value.pointer();
         let schema = match Schema::read(value.text()) {
@@ -176,7 +176,7 @@ impl Reader {
         Some(schema)
     }
 
-    /// `identity_strategy`, in any case, or `unique`, as in a request.
+    /// Reads `identity_strategy`, in any letter case, or `unique`, as in a request.
     fn identity(&mut self, members: &Members<'_>, is_task: bool) -> Option<(Asked, String)> {
         let strategy = members.get("", "identity_strategy");
         let policy = members.get("", "unique");
@@ -204,12 +204,12 @@ impl Reader {
         }
     }
 
-    /// Whether the policy contradicts itself, whatever a request adds to it.
+    /// Reports contradictions in the policy that exist whatever a request adds to it.
     fn check(&mut self, read: &unique::Read, value: Value<'_>, is_task: bool) {
         let asked = &read.asked;
         let given = Given { key: Some("k"), has_version: true, visibility_ms: 0 };
         let pointer = value.pointer();
-        // What asks for no identity says nothing until a request brings a key: then its members count.
+        // Without an identity of its own it takes effect once a request brings a key: then its members count.
         let by_key = Said { key: Some("k"), template: Some(Some(asked)), ..Said::default() };
         let spec = match asked.resolve(&given) {
             Ok(None) => effective(by_key, &given).ok().and_then(|effective| effective.spec),
@@ -229,7 +229,7 @@ impl Reader {
         }
     }
 
-    /// What is said of the job, each attribute by itself.
+    /// Reads the default attributes, each validated individually.
     fn defaults(&mut self, members: &Members<'_>, base: &str) -> String {
         let mut text = String::new();
         object(&mut text, |object| {
@@ -244,7 +244,7 @@ impl Reader {
                 }
             }
         });
-        // Those that are well by themselves may contradict each other.
+        // Attributes that are valid individually may contradict each other.
         if let Some(members) = text.strip_prefix('{').filter(|members| *members != "}")
             && let Err(invalid) =
                 Enqueue::parse(&format!("{{\"type\":\"a\",\"args\":[],{members}"), Terms::trusted())
@@ -345,7 +345,7 @@ impl Reader {
     }
 }
 
-/// A step that can never begin.
+/// Finds a step that can never begin, because it is part of a cycle or waits for one.
 fn in_a_circle(steps: &[StepTemplate]) -> Option<usize> {
     let mut done = vec![false; steps.len()];
     loop {

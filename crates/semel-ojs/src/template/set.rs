@@ -1,4 +1,4 @@
-//! All templates that hold, by type and version.
+//! All templates in force, by type and version.
 
 use std::collections::BTreeMap;
 
@@ -7,18 +7,18 @@ use semel_core::template::compare_versions;
 
 use super::Template;
 
-/// All templates that hold, by type and version.
+/// All templates in force, by type and version.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Templates {
-    /// Of each type the versions, the newest last.
+    /// The versions of each type, newest last.
     by_type: BTreeMap<String, Vec<Template>>,
 }
 
 impl Templates {
-    /// Adds one; gives it back if there is one of its type and version.
+    /// Adds a template; returns it if one of its type and version exists.
     ///
     /// # Errors
-    /// The template.
+    /// The template that was not added.
     pub fn add(&mut self, template: Template) -> Result<(), Box<Template>> {
         let versions = self.by_type.entry(template.job_type.to_string()).or_default();
         match versions.binary_search_by(|other| compare_versions(&other.version, &template.version)) {
@@ -30,10 +30,10 @@ impl Templates {
         }
     }
 
-    /// The template of a type: in that version, or the newest; none when the type has none.
+    /// The template of a type: in the given version, or the newest. `None` if the type has no template.
     ///
     /// # Errors
-    /// The versions there are, when that one is not among them.
+    /// The existing versions, if the given one is not among them.
     pub fn find(&self, job_type: &str, version: Option<&str>) -> Result<Option<&Template>, Vec<&str>> {
         let Some(versions) = self.by_type.get(job_type) else { return Ok(None) };
         match version {
@@ -45,8 +45,8 @@ impl Templates {
         }
     }
 
-    /// The queues that jobs of a type are put into when nobody names one: of each version of its template that one's, once
-    /// each. The default one where the type has no template.
+    /// The queues that jobs of a type go to by default: one for each version of its template, without
+    /// duplicates. The default queue if the type has no template.
     pub fn queues_of(&self, job_type: &str) -> Vec<QueueName> {
         let Some(versions) = self.by_type.get(job_type) else { return vec![QueueName::default()] };
         let mut queues: Vec<QueueName> = versions.iter().map(Template::queue).collect();
@@ -55,17 +55,17 @@ impl Templates {
         queues
     }
 
-    /// All of them, by type, the oldest version first.
+    /// All templates, by type, oldest version first.
     pub fn iter(&self) -> impl Iterator<Item = &Template> {
         self.by_type.values().flatten()
     }
 
-    /// How many there are.
+    /// The number of templates.
     pub fn len(&self) -> usize {
         self.by_type.values().map(Vec::len).sum()
     }
 
-    /// Whether there is none.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.by_type.is_empty()
     }
@@ -77,7 +77,7 @@ mod tests {
 
     const PAYMENT: &str = r#"{"namespace":"payments","name":"process","version":"1.0.0"}"#;
 
-    /// Two that read alike to a person are two works all the same, for the version is a part of what makes jobs the same.
+    /// Two versions that look alike to a person are different, because the version is part of the jobs' identity.
     #[test]
     fn versions_are_told_apart_by_their_texts() {
         let mut templates = Templates::default();

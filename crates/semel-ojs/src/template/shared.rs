@@ -1,5 +1,4 @@
-//! The templates that hold now. They are replaced as a whole: a request is read by one set, from its beginning to its
-//! end.
+//! The templates in use. They are replaced as a whole: a request is read by one set from beginning to end.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -10,19 +9,19 @@ use super::Templates;
 pub struct TemplateSet(Arc<RwLock<Arc<Templates>>>);
 
 impl TemplateSet {
-    /// Begins with these.
+    /// Starts with these templates.
     pub fn new(templates: Templates) -> Self {
         let set = Self::default();
         set.replace(templates);
         set
     }
 
-    /// From now on these and no others. Requests under way end by those they began with.
+    /// Replaces all templates. Requests in progress keep the set that they began with.
     pub fn replace(&self, templates: Templates) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(templates);
     }
 
-    /// Those that hold now.
+    /// The templates in use now.
     pub fn get(&self) -> Arc<Templates> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }

@@ -1,4 +1,4 @@
-//! What a workflow says for all of its steps: its `options` hold where a step says nothing of the same.
+//! Defaults for all steps of a workflow: its `options` apply where a step does not set the same.
 
 use semel_core::error::Invalid;
 use semel_core::limits::WORKFLOW_OPTIONS_BYTES_MAX;
@@ -7,14 +7,14 @@ use crate::enqueue::{is_alike, is_attribute};
 use crate::members::{Members, Value, below};
 use crate::write::object;
 
-/// Most options that a workflow may say: each is held against each that a step says.
+/// Options that a workflow may have, at most: each is compared with each that a step sets.
 const OPTIONS_MAX: usize = 64;
 
-/// The options of the workflows that a step stands in, the outermost first.
+/// The options of the workflows that contain a step, outermost first.
 #[derive(Default)]
 pub(super) struct Defaults {
     levels: Vec<Level>,
-    /// What the steps were given of them so far: what a request makes of itself is bounded as what it brings is.
+    /// Bytes of defaults copied into steps so far. What a request expands to is bounded, like its own size.
     bytes: usize,
 }
 
@@ -22,27 +22,27 @@ pub(super) struct Defaults {
 struct Level {
     /// The pointer of the workflow.
     place: String,
-    /// The text of an object, or nothing.
+    /// The text of the options object; empty without options.
     text: String,
 }
 
-/// A step as an enqueue request.
+/// A step, as an enqueue request.
 pub(super) struct Job {
     /// The text of the request.
     pub(super) text: String,
     given: Vec<Given>,
 }
 
-/// An option that a step was given.
+/// An option that a step got from a workflow.
 struct Given {
     /// Its pointer in the step's request.
     pointer: String,
-    /// The pointer of the workflow that says it.
+    /// The pointer of the workflow that sets it.
     place: String,
 }
 
 impl Defaults {
-    /// From here on steps stand in the workflow at this place too.
+    /// Enters the workflow at this place: the following steps are in it, too.
     pub(super) fn enter(&mut self, members: &Members<'_>, place: &str) -> Result<(), Invalid> {
         let text = match members.get(place, "options") {
             Some(options) => {
@@ -57,12 +57,12 @@ impl Defaults {
         Ok(())
     }
 
-    /// From here on they do not stand in the one that was entered last.
+    /// Leaves the workflow that was entered last.
     pub(super) fn leave(&mut self) {
         self.levels.pop();
     }
 
-    /// A step with what it says itself, and what is said for it. The innermost workflow goes first.
+    /// A step with its own members and the defaults. Inner workflows take precedence.
     pub(super) fn job(&mut self, text: &str, pointer: &str) -> Result<Job, Invalid> {
         self.count()?;
         let members = Members::read(text, pointer)?;
@@ -125,8 +125,8 @@ impl Defaults {
 }
 
 impl Job {
-    /// The refusal of the request with the places in the workflow's: of what is wrong with an option that the step was given, the
-    /// option's own.
+    /// Moves an error's place from the step's request to the workflow's: an error in an option that the step
+    /// got from a workflow is placed at that option.
     pub(super) fn placed(&self, refused: Invalid, step: &str) -> Invalid {
         refused.placed(|pointer| {
             let is_in = |given: &&Given| {
@@ -139,7 +139,7 @@ impl Job {
     }
 }
 
-/// Whether a member of a step is its job's.
+/// Whether a member of a step belongs to its job.
 fn is_of_job(name: &str) -> bool {
     !matches!(name, "id" | "depends_on" | "name" | "state" | "job_id")
 }

@@ -1,4 +1,4 @@
-//! What steps are called: by their own ids, else by their names where these tell them apart, else by their numbers.
+//! Ids of steps: their own ids, else their names if these are distinct, else their numbers.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,9 +10,9 @@ use crate::members::Members;
 
 #[derive(Default)]
 pub(super) struct Names {
-    /// The steps that are called by their numbers for now and bring a name: their places among the steps, and the names.
+    /// Steps that have a name but go by their number for now: their indices and names.
     open: Vec<(usize, String)>,
-    /// Those that are called by their names.
+    /// Steps that go by their names.
     settled: Vec<usize>,
 }
 
@@ -21,7 +21,7 @@ fn by_number(at: usize) -> String {
 }
 
 impl Names {
-    /// The id of the step that is the next of so many: its own, or one made of its number until all names are known.
+    /// The id of the next step, whose index is given: its own, or one made of the index until all names are known.
     pub(super) fn id(
         &mut self,
         members: &Members<'_>,
@@ -38,8 +38,8 @@ impl Names {
         Ok(by_number(next))
     }
 
-    /// Calls each step by its name, unless another one is called so: a name need not tell steps apart, an id does. Those known so
-    /// far are settled for good.
+    /// Gives each step its name as id, unless another step has that id: names need not be distinct, ids must
+    /// be. The steps known so far are settled for good.
     pub(super) fn settle(&mut self, steps: &mut [PlannedStep]) {
         let mut named = std::mem::take(&mut self.open);
         let mut uses: HashMap<String, usize> = HashMap::with_capacity(named.len());
@@ -56,7 +56,7 @@ impl Names {
             if others.is_empty() {
                 break;
             }
-            // These keep their numbers, which may be names of others.
+            // These keep their numbers, which may equal other steps' names.
             ids.extend(others.iter().filter_map(|(at, _)| steps.get(*at)).map(|step| step.id.clone()));
         }
         for (at, name) in named {
@@ -67,8 +67,8 @@ impl Names {
         }
     }
 
-    /// Calls all by their numbers where their names make the lists of what each step waits for longer than they may be: nobody is
-    /// refused for a name that need not be an id.
+    /// Renames steps back to their numbers if their names would make the lists of what each step waits for
+    /// too long: a name need not be an id, so no workflow is refused for its names.
     pub(super) fn fit(self, steps: &mut [PlannedStep]) {
         if waits_bytes(steps) <= WORKFLOW_WAITS_BYTES_MAX {
             return;

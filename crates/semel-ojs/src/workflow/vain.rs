@@ -1,4 +1,4 @@
-//! What a workflow says in vain, and is refused for.
+//! Members of a workflow that would have no effect, and are therefore refused.
 
 use semel_core::error::Invalid;
 
@@ -6,15 +6,15 @@ use crate::enqueue::{is_attribute, meant_of_job};
 use crate::members::{Members, Value};
 use crate::near::refuse_slips;
 
-/// Members of a workflow that may be misspelt; without its steps it is refused as it is.
+/// Members of a workflow whose misspellings are refused; without its steps a workflow is refused anyway.
 const NAMES: [&str; 3] = ["steps", "options", "callbacks"];
 
-/// What to do with what is said of jobs.
+/// The remedy for job attributes.
 const IN_OPTIONS: &str =
     "send it in the options of the workflow, which hold for all of its steps, or in the steps";
 
-/// Whoever says of a workflow what is said of jobs believes that it holds for its steps, and it would hold for none. The same goes
-/// for what is nearly spelt so, or nearly as a member of a workflow.
+/// Refuses job attributes on a workflow: the sender expects them to apply to its steps, but they would not.
+/// The same goes for misspellings of them, and of a workflow's members.
 pub(super) fn refuse_attributes(members: &Members<'_>, pointer: &str) -> Result<(), Invalid> {
     refuse_slips(members, pointer, &NAMES)?;
     let says = |(_, value): &(&str, Value<'_>)| !matches!(value.text(), "null" | "{}" | "[]");
@@ -35,7 +35,7 @@ pub(super) fn refuse_attributes(members: &Members<'_>, pointer: &str) -> Result<
     }
 }
 
-/// Refuses callbacks where nothing calls them.
+/// Refuses callbacks that would never be called.
 pub(super) fn refuse_callbacks(members: &Members<'_>, pointer: &str) -> Result<(), Invalid> {
     match members.get(pointer, "callbacks") {
         Some(value) if value.members()?.iter("").next().is_some() => {
@@ -45,7 +45,7 @@ pub(super) fn refuse_callbacks(members: &Members<'_>, pointer: &str) -> Result<(
     }
 }
 
-/// Refuses `depends_on` where a step's place already says what it waits for, and what is nearly spelt so.
+/// Refuses `depends_on`, and misspellings of it, where a step's position already says what it waits for.
 pub(super) fn refuse_depends_on(members: &Members<'_>, pointer: &str) -> Result<(), Invalid> {
     refuse_slips(members, pointer, &["depends_on"])?;
     match members.get(pointer, "depends_on") {

@@ -1,4 +1,4 @@
-//! `/admin/advice`: what the samples say of the policies of job types.
+//! `/admin/advice`: what this server's job samples suggest about the policies of job types.
 
 use semel_ojs::write::{list as put_list, object};
 
@@ -6,8 +6,8 @@ use crate::caller::Caller;
 use crate::respond::{Answer, Answered};
 use crate::tenancy::Scope;
 
-/// `GET /admin/advice`: this server's own samples of its tenant's jobs, since its start. Empty unless it was started with
-/// sampling on.
+/// `GET /admin/advice`: this server's own samples of its tenant's jobs since the server started. Empty unless
+/// sampling was switched on.
 pub(crate) async fn show(Scope(app): Scope, caller: Caller) -> Answered {
     caller.check_all_queues()?;
     let now = app.engine.now().await?;

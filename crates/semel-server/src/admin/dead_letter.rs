@@ -1,4 +1,4 @@
-//! `/admin/dead-letter`: the same list as `/dead-letter`, by page numbers.
+//! `/admin/dead-letter`: the list that `/dead-letter` gives, paged by number.
 
 use axum::extract::Path;
 use axum::extract::rejection::PathRejection;

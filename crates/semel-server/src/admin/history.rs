@@ -1,4 +1,4 @@
-//! `/admin/stats/history`: what became of requests, minute by minute or hour by hour.
+//! `/admin/stats/history`: request outcomes by minute or by hour.
 
 use std::collections::BTreeMap;
 
@@ -12,11 +12,11 @@ use crate::extract::{self, Parameters};
 use crate::respond::{Answer, Answered};
 use crate::tenancy::Scope;
 
-/// Pairs of type and queue that are named, those that moved most.
+/// Pairs of job type and queue that are listed by name: those with the most activity.
 const TOP_MAX: usize = 20;
 
-/// `GET /admin/stats/history`: `step` (`minute` or `hour`), `type`, `queue`. This server's own counters of its tenant, from
-/// its start on; slots in which nothing happened are left out.
+/// `GET /admin/stats/history`: `step` (`minute` or `hour`), `type`, `queue`. This server's own counters for
+/// its tenant since it started; empty slots are left out.
 pub(crate) async fn show(Scope(app): Scope, caller: Caller, uri: Uri) -> Answered {
     caller.check_all_queues()?;
     let query = Parameters::of(&uri)?;

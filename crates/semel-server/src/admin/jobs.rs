@@ -1,4 +1,4 @@
-//! `/admin/jobs`, and what is done to many jobs at once.
+//! `/admin/jobs`, and bulk operations on jobs.
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request};
@@ -26,13 +26,13 @@ use crate::respond::{Answer, Answered, Refused, settled, show as show_job, view_
 use crate::search::Listed;
 use crate::tenancy::Scope;
 
-/// Jobs that a listing by page numbers looks through.
+/// Jobs that a listing paged by number looks through, at most.
 const LOOKED_AT_MAX: usize = 10_000;
-/// Dead letters of one request that are named with why they stay; all are counted.
+/// Dead letters that one bulk response lists with the reason they were left; all of them are counted.
 const LEFT_MAX: usize = 100;
 
-/// `GET /admin/jobs`, newest first: `state`, `queue`, `type`, `page`, `per_page`. The total counts ten thousand at most, of
-/// those that a bounded look finds, and says whether there may be more.
+/// `GET /admin/jobs`, newest first: `state`, `queue`, `type`, `page`, `per_page`. The total comes from a
+/// bounded scan: it counts ten thousand jobs at most, and says whether there may be more.
 pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answered {
     let query = Parameters::of(&uri)?;
     caller.check_listed(query.get("queue"))?;
@@ -47,7 +47,7 @@ pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answere
     Ok(Answer::ok(out))
 }
 
-/// `GET /admin/jobs/{id}`: the job without a wrapper.
+/// `GET /admin/jobs/{id}`: the job without a wrapper object.
 pub(crate) async fn show(
     Scope(app): Scope,
     caller: Caller,
@@ -71,7 +71,7 @@ pub(crate) async fn cancel(
     Ok(Answer::ok(show_job(&app.engine, &caller, &head, answer::job).await))
 }
 
-/// `POST /admin/jobs/{id}/retry`: a dead letter. Any other job is there, and is in no state for it.
+/// `POST /admin/jobs/{id}/retry`: retries a dead letter. A job in any other state is a state conflict, not a missing job.
 pub(crate) async fn retry(
     Scope(app): Scope,
     caller: Caller,
@@ -84,18 +84,18 @@ pub(crate) async fn retry(
     dead_letter::no_idempotency(&parts, &app, &caller)?;
     let source = extract::source(&parts);
     match app.engine.revive(id, &source).await? {
-        // It is a job that was asked for here, and not one of the dead letters.
+        // This path names a job, not a dead letter: the refusal is about the job's state.
         Revived::Refused(refusal) => Err(Refused::from(refusal).naming(id)),
         revived => dead_letter::revived(&app, &caller, id, revived).await,
     }
 }
 
-/// `POST /admin/jobs/bulk/cancel`: live jobs that the filter admits.
+/// `POST /admin/jobs/bulk/cancel`: cancels the live jobs that the filter admits.
 pub(crate) async fn bulk_cancel(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
     let (parts, bulk) = read(&app, &caller, request).await?;
     let found = wanted(&app, &bulk, Filter { states: StateSet::LIVE, ..Filter::default() }).await?;
     let act = async |id| {
-        // With a task go its steps, whatever their queues.
+        // Cancelling a task cancels its steps too, whatever their queues.
         if caller.is_limited() && app.engine.task(WorkflowId::new(id)).await?.is_some() {
             return Ok(false);
         }
@@ -106,7 +106,7 @@ pub(crate) async fn bulk_cancel(Scope(app): Scope, caller: Caller, request: Requ
     Ok(Answer::ok(told("cancelled", &found, &done, |_| {})))
 }
 
-/// `POST /admin/jobs/bulk/retry`: dead letters that the filter admits. One whose key another job holds stays, and is named.
+/// `POST /admin/jobs/bulk/retry`: retries dead letters that the filter admits; lists those left because their key is held.
 pub(crate) async fn bulk_retry(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
     let (parts, bulk) = read(&app, &caller, request).await?;
     let source = extract::source(&parts);
@@ -131,7 +131,7 @@ pub(crate) async fn bulk_retry(Scope(app): Scope, caller: Caller, request: Reque
     })))
 }
 
-/// Why a dead letter stays where it is; nothing where it does not.
+/// Why a dead letter is left where it is; `None` if it was revived.
 const fn why_left(revived: &Revived) -> Option<&'static str> {
     match revived {
         Revived::Done(_) => None,
@@ -140,7 +140,7 @@ const fn why_left(revived: &Revived) -> Option<&'static str> {
     }
 }
 
-/// `POST /admin/jobs/bulk/delete`: dead letters that the filter admits.
+/// `POST /admin/jobs/bulk/delete`: deletes the dead letters that the filter admits.
 pub(crate) async fn bulk_delete(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
     let (parts, bulk) = read(&app, &caller, request).await?;
     let found = wanted(&app, &bulk, Filter { dead_letters: true, ..Filter::default() }).await?;
@@ -161,7 +161,7 @@ async fn read(app: &App, caller: &Caller, request: Request) -> Result<(Parts, Bu
     Ok((parts, bulk))
 }
 
-/// The jobs that are meant, of those that it can be done to.
+/// The jobs that the bulk request selects, among those that the operation is possible for.
 async fn wanted(app: &App, bulk: &Bulk, possible: Filter) -> Result<Found, Refused> {
     let mut filter = possible;
     if !bulk.states.is_empty() {
@@ -223,7 +223,7 @@ mod tests {
         (status, serde_json::from_slice(&bytes).unwrap())
     }
 
-    /// Between the look at which dead letters there are and what is decided of each, somebody else may send it back, or delete it.
+    /// Between listing the dead letters and deciding each one, another caller may revive or delete it.
     #[tokio::test]
     async fn each_of_many_is_told_why_it_stays_as_a_single_one_is() {
         let engine = Engine::start(Arc::new(Memory::default())).unwrap();
@@ -240,7 +240,7 @@ mod tests {
             let failure = format!(r#"{{"job_id":"{id}","error":{{"code":"x","message":"x"}}}}"#);
             let (_, failed) = ask(&mut router, "/ojs/v1/workers/nack", &failure).await;
             assert_eq!(failed["state"], "discarded", "{failed}");
-            // What is a dead letter is none after this.
+            // After this call it is no longer a dead letter.
             drop(engine.revive(id, "").await.unwrap());
             let why = why_left(&engine.revive(id, "").await.unwrap());
             assert_eq!(why, Some(word), "{queue}");

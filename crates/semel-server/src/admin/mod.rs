@@ -1,4 +1,4 @@
-//! `/ojs/v1/admin`: what operators ask and do. Each file has one resource.
+//! `/ojs/v1/admin`: what operators ask and do, one file per resource.
 
 pub(crate) mod advice;
 pub(crate) mod dead_letter;
@@ -20,10 +20,10 @@ use crate::tenancy::Scope;
 
 const PER_PAGE_DEFAULT: u64 = 25;
 const PER_PAGE_MAX: u64 = 100;
-/// The last page of a listing that may be asked for.
+/// The highest page number that a listing accepts.
 const PAGES_MAX: u64 = 10_000;
 
-/// `POST /admin/reset`: deletes everything, if the server was started to allow it.
+/// `POST /admin/reset`: deletes everything, if the server was started with resets allowed.
 pub(crate) async fn reset(Scope(app): Scope, caller: Caller) -> Answered {
     caller.check_all_queues()?;
     if !app.config.allow_reset {
@@ -34,11 +34,11 @@ pub(crate) async fn reset(Scope(app): Scope, caller: Caller) -> Answered {
     Ok(Answer::ok("{\"reset\":true}".to_owned()))
 }
 
-/// Which items of a listing are wanted: `page` from 1 and `per_page`, or `offset` and `limit`, which say the same in OJS's OpenAPI
-/// document.
+/// Which items of a listing are wanted: `page` (from 1) and `per_page`, or the equivalent `offset` and
+/// `limit` of OJS's OpenAPI document.
 #[derive(Clone, Copy, Debug)]
 struct Page {
-    /// Items before it.
+    /// Number of items before this page.
     first: u64,
     size: u64,
     by_offset: bool,

@@ -1,4 +1,4 @@
-//! `/admin/stats/policies`: the policies in use, and what they did.
+//! `/admin/stats/policies`: the policies in use, and their outcomes.
 
 use std::cmp::Reverse;
 
@@ -12,8 +12,8 @@ use crate::caller::Caller;
 use crate::respond::{Answer, Answered};
 use crate::tenancy::Scope;
 
-/// `GET /admin/stats/policies`: by this server's own counters of its tenant, from its start on, most used first. A caller's own key
-/// is not shown.
+/// `GET /admin/stats/policies`: most used first, from this server's own counters for its tenant since it
+/// started. Keys that callers supplied are not shown.
 pub(crate) async fn show(Scope(app): Scope, caller: Caller) -> Answered {
     caller.check_all_queues()?;
     let (mut policies, others) = app.engine.policies_in_use();

@@ -1,4 +1,4 @@
-//! `/admin/queues`.
+//! `/admin/queues`: queues and their settings.
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request};
@@ -52,7 +52,7 @@ pub(crate) async fn config(Scope(app): Scope, caller: Caller, name: Name) -> Ans
     Ok(Answer::ok(configured(name.as_str(), &set)))
 }
 
-/// `PUT /admin/queues/{name}/config`: all of the settings; what is left out is unset. The queue need not exist.
+/// `PUT /admin/queues/{name}/config`: replaces all settings; a setting that is left out is unset. The queue need not exist.
 pub(crate) async fn configure(Scope(app): Scope, caller: Caller, name: Name, request: Request) -> Answered {
     let name = queue_name(name)?;
     caller.check_queue(name.as_str())?;

@@ -7,7 +7,7 @@ use crate::caller::Caller;
 use crate::respond::{Answer, Answered};
 use crate::tenancy::Scope;
 
-/// `GET /admin/stats`. The throughput and the workers are those of this server; jobs and queues are the store's.
+/// `GET /admin/stats`. Throughput and workers are this server's own; jobs and queues are the store's.
 pub(crate) async fn show(Scope(app): Scope, caller: Caller) -> Answered {
     caller.check_all_queues()?;
     let queues = app.engine.queues().await?;

@@ -1,4 +1,4 @@
-//! `/admin/workers`: who has been heard of, and what they are told.
+//! `/admin/workers`: the workers this server has heard from, and the directives they are given.
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request};
@@ -18,7 +18,7 @@ use crate::tenancy::Scope;
 
 type Id = Result<Path<String>, PathRejection>;
 
-/// `GET /admin/workers`: those that this server has heard of in the last ten minutes, by id.
+/// `GET /admin/workers`: the workers that this server has heard from in the last ten minutes, by id.
 pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answered {
     caller.check_all_queues()?;
     let page = Page::of(&Parameters::of(&uri)?)?;
@@ -55,7 +55,7 @@ fn put(worker: &WorkerSeen, directive: Directive, object: &mut Object<'_>) {
     object.time("last_heartbeat_at", worker.last_seen);
 }
 
-/// What a worker is at, in one word.
+/// A worker's state, in one word.
 const fn word(is_draining: bool, directive: Directive) -> &'static str {
     if is_draining { "draining" } else { directive.name() }
 }
@@ -64,7 +64,7 @@ fn state(worker: &WorkerSeen, directive: Directive) -> &'static str {
     if worker.is_stale() { "stale" } else { word(worker.is_draining, directive) }
 }
 
-/// `GET /workers/{id}/health`: 503 for a worker that is about to end or has been silent for too long.
+/// `GET /workers/{id}/health`: 503 for a worker that is about to terminate or has been silent for too long.
 pub(crate) async fn health(Scope(app): Scope, caller: Caller, id: Id) -> Answered {
     let id = extract::name(id, "worker")?;
     let worker = app.engine.workers().get(app.engine.tenant(), &id);
@@ -78,8 +78,8 @@ pub(crate) async fn health(Scope(app): Scope, caller: Caller, id: Id) -> Answere
     Ok(Answer::status(crate::system::status(is_well), out))
 }
 
-/// `PUT /admin/workers/{id}/directive`: what the worker is told at its next heartbeat, until it is told otherwise. It
-/// need not have been heard of.
+/// `PUT /admin/workers/{id}/directive`: sets the directive that the worker is given at its heartbeats, until
+/// another is set. The worker need not have been heard from.
 pub(crate) async fn direct(Scope(app): Scope, caller: Caller, id: Id, request: Request) -> Answered {
     let id = worker(&caller, id)?;
     let (_, text) = extract::text(request, app.config.body_bytes_max).await?;
@@ -102,7 +102,7 @@ fn worker(caller: &Caller, id: Id) -> Result<String, Refused> {
 
 async fn told(app: &App, id: &str, directive: Directive) -> Answered {
     app.engine.direct(id, directive).await?;
-    // Told to go on, it takes jobs again whatever it has said of itself before.
+    // A worker that is told to run takes jobs again, even if it had said that it was draining.
     let seen = app.engine.workers().get(app.engine.tenant(), id);
     if directive == Directive::Run
         && let Some(worker) = seen.filter(|worker| worker.is_draining && !worker.is_stale())

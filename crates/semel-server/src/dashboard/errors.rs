@@ -1,4 +1,4 @@
-//! The page that `docs_url` of every error leads to: the catalogue, for people. Like the files it knows no secret.
+//! The error catalogue as a page for people, which every `docs_url` leads to. Like the other files it has no secret.
 
 use std::fmt::Write as _;
 use std::sync::LazyLock;
@@ -22,7 +22,7 @@ const BEFORE: &str = "<!doctype html>\n\
     The message of an answer says what was wrong with the request itself.</p>\n";
 const AFTER: &str = "</main>\n</body>\n</html>\n";
 
-/// The page. Each code is an anchor.
+/// The page. Each code has an anchor.
 pub(super) static PAGE: LazyLock<String> = LazyLock::new(|| {
     let mut out = BEFORE.to_owned();
     for (at, entry) in CATALOGUE.iter().enumerate() {
@@ -35,7 +35,7 @@ pub(super) static PAGE: LazyLock<String> = LazyLock::new(|| {
     out
 });
 
-/// A code, and what it is answered for.
+/// Writes a section for a code and the situations it is answered in.
 fn put_code(wire: &str, out: &mut String) {
     // Writing to a string cannot fail.
     let _ = writeln!(out, "<section class=\"part\" id=\"{wire}\">\n<h2><code>{wire}</code></h2>");

@@ -1,10 +1,10 @@
-//! The dashboard: a page, its style and its modules, which are in the binary and speak only the API that everybody has.
+//! The dashboard: a page, its style and its modules, built into the binary. They use only the public API.
 //!
-//! The files know no secret and are served to whoever asks; what they show the browser gets with the token that its user
-//! types. They are not in the table of endpoints: they are no part of the API.
+//! The files hold no secret and are served to everybody; the browser fetches the data with the token that its
+//! user types. They are not in the table of endpoints, because they are not part of the API.
 //!
-//! To add a file: put it in `files/` and a line in [`FILES`]. The tests hold both to each other, and the files to what
-//! [`POLICY`] lets them do. Beside them is a [page of errors](errors), to which answers lead.
+//! To add a file: put it in `files/` and a line in [`FILES`]. The tests check each against the other, and the
+//! files against what [`POLICY`] allows. Error answers link to a [page of errors](errors) beside them.
 
 mod errors;
 
@@ -24,7 +24,7 @@ use semel_core::hex;
 use semel_ojs::problem::DOCS_PATH;
 use sha2::{Digest as _, Sha256};
 
-/// What the browser lets the page do: load its own files, ask its own server, and nothing else.
+/// The content security policy: the page may load its own files, ask its own server, and nothing else.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
                       img-src 'self' data:; form-action 'none'; frame-ancestors 'none'; base-uri 'none'";
 const HTML: &str = "text/html; charset=utf-8";
@@ -33,7 +33,7 @@ const SCRIPT: &str = "text/javascript; charset=utf-8";
 const OPENER_POLICY: HeaderName = HeaderName::from_static("cross-origin-opener-policy");
 const RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
 
-/// A file: where it is served, what it is, and what is in it.
+/// A file: its path, its media type and its contents.
 #[derive(Clone, Copy)]
 struct File {
     path: &'static str,
@@ -92,8 +92,8 @@ const FILES: &[File] = &[
     file!("workflows.js", SCRIPT),
 ];
 
-/// What is served: every file and the page of errors, each with a tag, a digest of what is in it. So a browser asks again
-/// every time and is sent only what another version of the server has changed.
+/// Everything served: each file and the page of errors with an entity tag, the digest of its contents. A
+/// browser revalidates every time, and is sent only what changed with another version of the server.
 static SERVED: LazyLock<Vec<(File, HeaderValue)>> = LazyLock::new(|| {
     let page = File { path: DOCS_PATH, media: HTML, text: &errors::PAGE };
     FILES.iter().copied().chain([page]).map(|file| (file, tag(&file))).collect()
@@ -102,11 +102,11 @@ static SERVED: LazyLock<Vec<(File, HeaderValue)>> = LazyLock::new(|| {
 fn tag(file: &File) -> HeaderValue {
     let digest = Sha256::digest(file.text);
     let hex = hex::text(&digest[..16]);
-    // Quotes and hex digits are a value; without one the file would only be sent every time.
+    // Quotes and hex digits always form a valid header value; with an empty tag the file would merely be sent every time.
     HeaderValue::try_from(format!("\"{hex}\"")).unwrap_or(HeaderValue::from_static("\"\""))
 }
 
-/// The routes of what is served.
+/// The routes of the dashboard.
 pub(crate) fn routes() -> Router {
     SERVED.iter().fold(Router::new(), |router, (file, tag)| {
         router.route(
@@ -142,8 +142,8 @@ fn answer(file: &File, tag: &HeaderValue, at: &str, asked: &HeaderMap) -> Respon
     response
 }
 
-/// The page as it is read at this path. Its names are relative, so that they hold wherever a program has mounted the routes; at a
-/// prefix without a slash, as in `/jobs`, they begin with the last part of that. Only a plain one is written into the page.
+/// The page for this path. Its links are relative, so they work wherever a program mounts the routes; at a prefix without
+/// a trailing slash, as in `/jobs`, they begin with the prefix's last part. Only a plain part is written into the page.
 fn page(text: &'static str, at: &str) -> Cow<'static, str> {
     let last = at.rsplit('/').next().unwrap_or_default();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '~' | '%');
@@ -153,7 +153,7 @@ fn page(text: &'static str, at: &str) -> Cow<'static, str> {
     text.replace("\"./dashboard/", &format!("\"./{last}/dashboard/")).into()
 }
 
-/// Whether the browser has the file of this tag. A proxy on the way may have made the tag a weak one.
+/// Whether the browser has the file with this tag. A proxy on the way may have turned the tag into a weak one.
 fn knows(asked: &HeaderMap, tag: &HeaderValue) -> bool {
     let lists = asked.get_all(IF_NONE_MATCH).iter().filter_map(|list| list.to_str().ok());
     lists

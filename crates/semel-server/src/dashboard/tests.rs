@@ -1,4 +1,4 @@
-//! What must be true of the files: all are served, small, and ask for nothing that is not ours.
+//! Tests of the dashboard's files: all are served, small, and ask for nothing outside this server.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -15,10 +15,10 @@ use super::*;
 use crate::Config;
 use crate::auth::Tokens;
 
-/// All files together, in bytes.
+/// Bound on all files together, in bytes.
 const BYTES_MAX: usize = 300_000;
 
-/// The whole server, of tokens that nobody has: the files need none.
+/// The whole server, with tokens that no request here has: the files need none.
 fn server() -> Router {
     let engine = Engine::start(Arc::new(Memory::default())).unwrap();
     crate::router(engine, Config { tokens: Tokens::new(["nobody-knows-this-one"]), ..Config::default() })
@@ -38,7 +38,7 @@ async fn ask(
     (parts.status, parts.headers, String::from_utf8(body.to_vec()).unwrap())
 }
 
-/// What stands in `text` between each `before` and the next `after`.
+/// The texts between each `before` and the next `after`.
 fn between<'a>(text: &'a str, before: &'a str, after: &'a str) -> impl Iterator<Item = &'a str> {
     text.split(before).skip(1).filter_map(move |rest| rest.split_once(after)).map(|(found, _)| found)
 }
@@ -68,7 +68,7 @@ async fn every_file_is_served_with_its_policy() {
     assert_eq!(status, StatusCode::OK);
     let (status, ..) = ask(server, "/dashboard/none.js", None).await;
     assert_eq!(status, StatusCode::NOT_FOUND);
-    // What the page then asks is another matter.
+    // The page's own requests do need a token.
     let (status, ..) = ask(server, "/ojs/v1/jobs", None).await;
     assert_eq!(status, StatusCode::UNAUTHORIZED);
 }
@@ -120,16 +120,16 @@ fn the_page_names_own_files_only() {
     let names: Vec<&str> = ["src=\"", "href=\""].iter().flat_map(|name| between(page, name, "\"")).collect();
     assert!(names.contains(&"./dashboard/main.js") && names.contains(&"./dashboard/style.css"), "{names:?}");
     for name in names {
-        // From where the page is, for a program may have mounted it anywhere.
+        // Names are relative to the page, because a program may have mounted it anywhere.
         let is_own = FILES.iter().any(|file| name.strip_prefix('.') == Some(file.path));
         assert!(is_own || name.starts_with("data:image/") || name.starts_with('#'), "{name}");
     }
-    // Neither would be let through, so neither may be relied on.
+    // The policy blocks both, so the page must not rely on them.
     assert!(!page.contains(" style=") && !page.contains(" on"), "style or script in the page");
     assert!(between(page, "<script", "</script>").all(|tag| tag.ends_with('>')), "a script in the page");
 }
 
-/// It is read where JavaScript is not, and by who has no token.
+/// The page must be readable without JavaScript and without a token.
 #[test]
 fn the_page_of_errors_is_text_alone() {
     let page: &str = &errors::PAGE;
@@ -138,7 +138,7 @@ fn the_page_of_errors_is_text_alone() {
     assert_eq!(names, ["data:,", "../dashboard/style.css"]);
 }
 
-/// A name as it stands in what is read at this path.
+/// A relative name, resolved against this path.
 fn below(at: &str, name: &str) -> String {
     let folder = at.rsplit_once('/').map_or("", |(folder, _)| folder);
     let name = name.strip_prefix("./").unwrap_or_else(|| panic!("{at} names {name}"));
@@ -174,7 +174,7 @@ async fn every_file_is_found_from_the_page_wherever_it_is_mounted() {
     }
 }
 
-/// It could end the text that it is put into.
+/// Such a part could break out of the attribute that it is put into.
 #[test]
 fn a_part_of_a_path_that_is_not_plain_is_not_written_into_the_page() {
     for at in ["/a\"onload=x", "/<script>", "/a&quot;", "/"] {
@@ -183,7 +183,7 @@ fn a_part_of_a_path_that_is_not_plain_is_not_written_into_the_page() {
     assert!(page(FILES[0].text, "/own/a%20b").contains("\"./a%20b/dashboard/main.js\""));
 }
 
-/// The server is where its modules are, and not at the root of whoever mounted it.
+/// The server is found relative to its modules, not at the root of the host that mounted it.
 #[test]
 fn requests_are_sent_below_where_the_modules_are() {
     let api = scripts().find(|file| file.path == "/dashboard/api.js").unwrap();
@@ -204,7 +204,7 @@ fn modules_load_own_modules_and_every_module_is_loaded() {
     assert_eq!(loaded, all);
 }
 
-/// The modules that one loads in this way.
+/// The modules that one module loads in this way.
 fn loads(file: &'static File, way: &'static str) -> impl Iterator<Item = String> {
     between(file.text, way, "\"").map(|name| {
         let path = name.strip_prefix("./").map(|name| format!("/dashboard/{name}"));
@@ -214,8 +214,8 @@ fn loads(file: &'static File, way: &'static str) -> impl Iterator<Item = String>
     })
 }
 
-/// Else the browser would learn of a module only from the one that loads it, and ask for them one after the other. No others, for the
-/// first screen would have to wait for them.
+/// Otherwise the browser would discover each module only through the one that loads it, and fetch them one
+/// after the other. No further modules are named, because the first screen would have to wait for them.
 #[test]
 fn the_page_names_what_the_first_screen_needs_so_that_it_comes_together() {
     let page = FILES[0].text;
@@ -238,7 +238,7 @@ fn text_goes_in_as_text_and_nothing_comes_from_outside() {
         {
             assert!(!file.text.contains(mark), "{}: {mark}", file.path);
         }
-        // A module is named where it is loaded, by a text.
+        // A module is named by a string literal where it is loaded.
         assert_eq!(
             file.text.matches("import(").count(),
             file.text.matches("import(\"./").count(),
@@ -251,7 +251,7 @@ fn text_goes_in_as_text_and_nothing_comes_from_outside() {
     }
 }
 
-/// The name of a function of `api.js`, and the method it asks with; `send` is told which.
+/// Each function of `api.js` with the method that it uses; `send` gets the method as an argument.
 const ASKED_WITH: [(&str, &str); 6] = [
     ("get", "GET"),
     ("post", "POST"),
@@ -261,7 +261,7 @@ const ASKED_WITH: [(&str, &str); 6] = [
     ("send", ""),
 ];
 
-/// Every request of a module: its method and its path as written. The path must be written where it is asked.
+/// Every request of a module: its method, and its path as written. The path must be a literal at the call.
 fn asked(file: &File) -> Vec<(String, String)> {
     let mut found = Vec::new();
     for (name, method) in ASKED_WITH {
@@ -278,7 +278,7 @@ fn asked(file: &File) -> Vec<(String, String)> {
             };
             match literal(given) {
                 Some((path, _)) => found.push((method.to_owned(), path.to_owned())),
-                // The `put` of `dom.js`, which is given a node.
+                // This is the `put` of `dom.js`, whose argument is a node.
                 None if name == "put" => {}
                 None => panic!("{}: no path after {name}(", file.path),
             }
@@ -287,14 +287,14 @@ fn asked(file: &File) -> Vec<(String, String)> {
     found
 }
 
-/// The literal that a text begins with, and what follows it.
+/// The literal at the beginning of a text, and what follows it.
 fn literal(text: &str) -> Option<(&str, &str)> {
     let quote = text.chars().next().filter(|quote| matches!(quote, '"' | '`'))?;
     text[1..].split_once(quote)
 }
 
-/// Whether a path as written is a route's: a name that is put in stands for a parameter, anything else that is put in
-/// for a word. So a name that did not go through `at`, and may have a slash, is found too.
+/// Whether a path as written matches a route: an inserted name stands for a parameter, any other insertion
+/// for a word. This also finds a name that did not go through `at`, and may contain a slash.
 fn is_of(written: &str, route: &str) -> bool {
     let written = if written.starts_with('/') { written.to_owned() } else { format!("/ojs/v1/{written}") };
     let (written, route): (Vec<&str>, Vec<&str>) = (written.split('/').collect(), route.split('/').collect());

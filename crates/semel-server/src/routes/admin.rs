@@ -1,4 +1,4 @@
-//! An operator's endpoints.
+//! Endpoints of operators.
 
 use semel_ojs::Code::{
     Conflict, CursorGone, Duplicate, InvalidRequest, NotFound, TooManyHolders, Unsupported,
@@ -16,7 +16,7 @@ pub(super) fn rows() -> Vec<Endpoint> {
     parts.into_iter().flatten().collect()
 }
 
-/// The server as a whole, its tenants, its policies, its record of what operators did.
+/// The server as a whole, its tenants, its policies, its audit log.
 fn of_server() -> Vec<Endpoint> {
     vec![
         post("/ojs/v1/admin/reset", Admin, admin::reset)
@@ -54,7 +54,7 @@ fn of_server() -> Vec<Endpoint> {
     ]
 }
 
-/// Jobs, one by one or by a filter.
+/// Jobs, individually or by a filter.
 fn of_jobs() -> Vec<Endpoint> {
     vec![
         get("/ojs/v1/admin/jobs", Admin, admin::jobs::list)
@@ -113,7 +113,7 @@ fn of_dead_letters() -> Vec<Endpoint> {
             .named("adminRetryDeadLetter", "Offers one again, under its own policy.")
             .answers(200, "JobAnswer")
             .refuses(&[NotFound, Conflict, Duplicate, TooManyHolders]),
-        // What Open Job Spec's own pages for operators ask for by another name.
+        // Open Job Spec's own operator pages use this path for it.
         post("/ojs/v1/admin/dead-letter/retry", Admin, admin::jobs::bulk_retry)
             .named("retryDeadLetters", "The same as bulkRetry.")
             .takes("BulkWish")
@@ -122,7 +122,7 @@ fn of_dead_letters() -> Vec<Endpoint> {
     ]
 }
 
-/// Queues, and what is set for them.
+/// Queues and their settings.
 fn of_queues() -> Vec<Endpoint> {
     vec![
         get("/ojs/v1/admin/queues", Admin, admin::queues::list)
@@ -156,7 +156,7 @@ fn of_queues() -> Vec<Endpoint> {
             .takes("ConfirmedPurge")
             .answers(200, "Purged")
             .refuses(&[InvalidRequest, NotFound, CursorGone]),
-        // What Open Job Spec's own pages for operators ask for by another name.
+        // Open Job Spec's own operator pages use this path for it.
         delete("/ojs/v1/admin/queues/{name}/jobs", Admin, queues::purge_confirmed)
             .named("emptyQueue", "The same as adminPurgeQueue.")
             .takes("ConfirmedPurge")
@@ -165,7 +165,7 @@ fn of_queues() -> Vec<Endpoint> {
     ]
 }
 
-/// Workers, and what they are told.
+/// Workers and their directives.
 fn of_workers() -> Vec<Endpoint> {
     vec![
         get("/ojs/v1/admin/workers", Admin, admin::workers::list)

@@ -1,4 +1,4 @@
-//! One endpoint: what stands in a row of the table, and the short ways to write it.
+//! One endpoint: a row of the table, and builder methods for it.
 
 use axum::handler::Handler;
 use axum::routing::{MethodFilter, MethodRouter, on};
@@ -9,35 +9,35 @@ use crate::caller::Access;
 
 use super::parameters::Parameter;
 
-/// What a request carries.
+/// The body that a request carries.
 #[derive(Clone, Copy)]
 pub(crate) enum Body {
-    /// Nothing that is read.
+    /// No body is read.
     None,
-    /// A schema's JSON, or nothing.
+    /// JSON of this schema, or no body.
     May(&'static str),
-    /// A schema's JSON.
+    /// JSON of this schema.
     Must(&'static str),
 }
 
-/// One row.
+/// One row of the table.
 pub(crate) struct Endpoint {
     pub(crate) method: Method,
-    /// With axum's braces around parameters, which are OpenAPI's too.
+    /// In axum's syntax for parameters, which is OpenAPI's too.
     pub(crate) path: &'static str,
     pub(crate) access: Access,
-    /// What it is called in OpenAPI; unique.
+    /// Operation id in OpenAPI; unique.
     pub(crate) name: &'static str,
     pub(crate) says: &'static str,
     pub(crate) query: &'static [Parameter],
     pub(crate) body: Body,
-    /// Each success's status, media type (none for OJS's) and schema.
+    /// Each success's status, media type (`None` for OJS's) and schema.
     pub(crate) answers: Vec<(u16, Option<&'static str>, &'static str)>,
-    /// The refusals of its own; those that every endpoint has are known.
+    /// The endpoint's own error codes; those that every endpoint has are implied.
     pub(crate) refuses: Vec<Code>,
-    /// Whether it is about the whole server: then it is not there for a request that is some tenant's.
+    /// Whether it concerns the whole server: requests made for a tenant do not find it.
     pub(crate) is_global: bool,
-    /// It finds the app of its tenant in the request ([`Scope`](crate::tenancy::Scope)) and nowhere else.
+    /// The handler. It gets its tenant's app from the request ([`Scope`](crate::tenancy::Scope)) and nowhere else.
     pub(super) handler: MethodRouter,
 }
 
@@ -63,7 +63,7 @@ impl Endpoint {
         }
     }
 
-    /// Its name in OpenAPI, and what it does in one sentence.
+    /// Sets the operation id in OpenAPI, and a one-sentence summary.
     pub(super) fn named(self, name: &'static str, says: &'static str) -> Self {
         Self { name, says, ..self }
     }
@@ -72,29 +72,29 @@ impl Endpoint {
         Self { query, ..self }
     }
 
-    /// A body of this schema.
+    /// Requires a body of this schema.
     pub(super) fn takes(self, schema: &'static str) -> Self {
         Self { body: Body::Must(schema), ..self }
     }
 
-    /// A body of this schema, or none.
+    /// Accepts a body of this schema, or none.
     pub(super) fn may_take(self, schema: &'static str) -> Self {
         Self { body: Body::May(schema), ..self }
     }
 
-    /// A success: its status and schema.
+    /// Adds a success: its status and schema.
     pub(super) fn answers(mut self, status: u16, schema: &'static str) -> Self {
         self.answers.push((status, None, schema));
         self
     }
 
-    /// A success of another media type than OJS's.
+    /// Adds a success with a media type other than OJS's.
     pub(super) fn answers_as(mut self, status: u16, media: &'static str, schema: &'static str) -> Self {
         self.answers.push((status, Some(media), schema));
         self
     }
 
-    /// It is about the whole server and all tenants.
+    /// Marks the endpoint as concerning the whole server and all tenants.
     pub(super) fn global(self) -> Self {
         Self { is_global: true, ..self }
     }

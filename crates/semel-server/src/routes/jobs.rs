@@ -1,4 +1,4 @@
-//! Jobs, how far they have come, dead letters, and unique keys.
+//! Jobs, their progress, dead letters, and unique keys.
 
 use semel_ojs::Code::{Conflict, CursorGone, Duplicate, InvalidRequest, NotFound, TooManyHolders};
 
@@ -14,7 +14,7 @@ pub(super) fn rows() -> Vec<Endpoint> {
     [of_jobs(), of_runs(), of_dead_letters(), of_keys()].into_iter().flatten().collect()
 }
 
-/// Jobs, as those who offer them see them.
+/// Jobs, as producers see them.
 fn of_jobs() -> Vec<Endpoint> {
     vec![
         post("/ojs/v1/jobs", Produce, jobs::create)
@@ -64,7 +64,7 @@ fn of_jobs() -> Vec<Endpoint> {
     ]
 }
 
-/// How a job's run goes on and ends.
+/// Reports on a job's run.
 fn of_runs() -> Vec<Endpoint> {
     vec![
         post("/ojs/v1/jobs/{id}/ack", Work, workers::ack_named)
@@ -113,7 +113,7 @@ fn of_dead_letters() -> Vec<Endpoint> {
     ]
 }
 
-/// Unique keys: what they would decide, and who holds them.
+/// Unique keys: what they would decide, and which jobs hold them.
 fn of_keys() -> Vec<Endpoint> {
     vec![
         post("/ojs/v1/unique/explain", Produce, explain::explain)

@@ -1,4 +1,4 @@
-//! The table as the edge asks it: by path.
+//! The table as the edge uses it: looked up by path.
 
 use http::Method;
 
@@ -7,22 +7,22 @@ use crate::metrics::Times;
 
 use super::endpoint::Endpoint;
 
-/// What the edge knows of one row.
+/// The edge's view of one row.
 pub(crate) struct Row {
     pub(crate) method: Method,
     pub(crate) path: &'static str,
-    /// Its name in OpenAPI.
+    /// Operation id in OpenAPI.
     pub(crate) name: &'static str,
     pub(crate) access: Access,
-    /// Whether it is about the whole server: then it is not there for a request that is some tenant's.
+    /// Whether it concerns the whole server: requests made for a tenant do not find it.
     pub(crate) is_global: bool,
-    /// The parameters of its query.
+    /// Names of its query parameters.
     pub(crate) query: Vec<&'static str>,
     pub(crate) times: Times,
 }
 
 impl Row {
-    /// GET, POST, …
+    /// The method's name: GET, POST, …
     pub(crate) fn name_of_method(&self) -> &'static str {
         const KNOWN: [Method; 5] = [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
         const NAMES: [&str; 5] = ["GET", "POST", "PUT", "PATCH", "DELETE"];
@@ -30,7 +30,7 @@ impl Row {
     }
 }
 
-/// The table as the edge asks it: by path.
+/// The table as the edge uses it: looked up by path.
 pub(crate) struct Known(Vec<Row>);
 
 impl Known {
@@ -53,12 +53,12 @@ impl Known {
         &self.0
     }
 
-    /// Whether the route of this path is about the whole server.
+    /// Whether the route at this path concerns the whole server.
     pub(crate) fn is_global(&self, path: &str) -> bool {
         self.of_path(path).any(|row| row.is_global)
     }
 
-    /// The row of `method` on the route of this path. None for a method that the route does not have.
+    /// The row for `method` on the route at this path; `None` if the route does not have the method.
     pub(crate) fn find<'k>(&'k self, path: &'k str, method: &Method) -> Option<&'k Row> {
         // HEAD is a GET whose body is not sent.
         let method = if *method == Method::HEAD { &Method::GET } else { method };

@@ -1,9 +1,9 @@
-//! Every endpoint of the server, in one table: its path, who may use it, what it takes and answers. The router, the
-//! check of tokens and the OpenAPI document are made from it, so an endpoint that is not in it does not exist.
-//! The files of the dashboard, its page of errors among them, are the only other paths; they are no part of the API.
+//! Every endpoint of the server, in one table: its path, the access it requires, what it takes and what it answers.
+//! The router, the check of tokens and the OpenAPI document are made from it, so an endpoint that is not in it does
+//! not exist. The only other paths are the dashboard's files and its page of errors, which are not part of the API.
 //!
-//! To add one: write its handler in its resource's file, add a row to its area's file here, add the schemas it names to
-//! `openapi/schemas.json`, and run `cargo xtask golden`.
+//! To add an endpoint: write its handler in its resource's file, add a row to its area's file here, add the
+//! schemas it names to `openapi/schemas.json`, and run `cargo xtask golden`.
 
 mod admin;
 mod endpoint;
@@ -27,7 +27,7 @@ use crate::{App, edge};
 pub(crate) use endpoint::{Body, Endpoint};
 pub(crate) use known::{Known, Row};
 
-/// What an offered job may be refused for.
+/// Why an offered job may be refused.
 const ADMISSION: [Code; 7] = [
     Code::InvalidRequest,
     Code::InvalidRetryPolicy,
@@ -53,7 +53,7 @@ pub(crate) fn table() -> Vec<Endpoint> {
     areas.into_iter().flatten().collect()
 }
 
-/// The routes of the table, as this app answers them.
+/// The routes of the table, answered by this app.
 pub(crate) fn router(table: Vec<Endpoint>, app: Arc<App>) -> Router {
     let routes = table
         .into_iter()

@@ -1,6 +1,6 @@
-//! Parameters of queries, and those that several endpoints have in common.
+//! Query parameters, and those that several endpoints have in common.
 
-/// A parameter of a query, and the JSON Schema of its values.
+/// A query parameter, and the JSON Schema of its values.
 pub(crate) struct Parameter {
     pub(crate) name: &'static str,
     pub(crate) schema: &'static str,

@@ -1,4 +1,4 @@
-//! What workers ask.
+//! Endpoints of workers.
 
 use semel_ojs::Code;
 

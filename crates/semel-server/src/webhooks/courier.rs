@@ -1,5 +1,5 @@
-//! Who reads the log for the subscribers, and who delivers: deliveries are jobs, so a failed one is tried again by its
-//! retry policy, and one whose courier died by its lease.
+//! Relays the event log to subscribers. Each delivery is a job, so a failed one is retried by its retry
+//! policy, and one whose courier died when its lease ends.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,13 +22,13 @@ use super::pace::{Pace, Taking, UNDER_WAY_MAX};
 use super::send::{Failed, Letter, Sender};
 use super::{Rules, of};
 
-/// The longest anybody waits without looking, for whatever a hint failed to say.
+/// The longest wait between looks, in case a hint was missed.
 const LOOK_AT_LEAST_EVERY: Duration = Duration::from_secs(10);
-/// How long the relay rests after it was woken, so that a store under load is not read for every commit.
+/// How long the relay pauses after it was woken, so that a store under load is not read for every commit.
 const REST: Duration = Duration::from_millis(20);
-/// For how long a delivery to a subscription that is paused is put off before somebody looks again, without an attempt being spent.
+/// How long a delivery to a paused subscription is put off before the next look. No attempt is spent.
 const PAUSED_REST: Duration = Duration::from_secs(300);
-/// How long to rest after the store failed.
+/// How long to pause after the store failed.
 const REST_AFTER_FAILURE: Duration = Duration::from_secs(1);
 
 /// The tasks that deliver. They end with [`stop`](Self::stop), or when this is dropped.
@@ -38,7 +38,7 @@ pub struct Courier {
 }
 
 impl Courier {
-    /// Starts delivering what happens in the engine's store. Must be called inside a tokio runtime.
+    /// Starts delivering the events of the engine's store. Must be called inside a tokio runtime.
     pub fn start(engine: &Engine, rules: Rules) -> Self {
         let stop = Drain::default();
         let mut tasks = JoinSet::new();
@@ -48,13 +48,13 @@ impl Courier {
         Self { stop, tasks }
     }
 
-    /// Ends the tasks, deliveries under way first.
+    /// Ends the tasks once the deliveries in progress are done.
     pub async fn stop(mut self) {
         self.end().await;
     }
 
-    /// The same, but waits for no longer than this. A delivery that is under way even then is let go, and tried again when its
-    /// lease has ended.
+    /// As [`stop`](Self::stop), but waits no longer than `drain`. A delivery still in progress then is
+    /// abandoned, and tried again when its lease has ended.
     pub async fn stop_within(mut self, drain: Duration) {
         if tokio::time::timeout(drain, self.end()).await.is_err() {
             tracing::warn!("webhooks were still being delivered when the time to drain was over");
@@ -71,7 +71,7 @@ impl Courier {
 async fn relay(mut webhooks: Webhooks, stop: Drain) {
     let engine = webhooks.engine().clone();
     loop {
-        // Registered before looking, so that nothing that is told in between is slept through.
+        // Registered before reading the log, so that no hint given in between is missed.
         let mut logged = std::pin::pin!(engine.store().hints().logged());
         logged.as_mut().enable();
         let rest = match webhooks.relay_once().await {
@@ -95,8 +95,8 @@ async fn relay(mut webhooks: Webhooks, stop: Drain) {
     }
 }
 
-/// Takes as many deliveries as there are places for, and carries them out side by side. Those of one subscription are fewer by far, by
-/// a limit of their own; those of all who are slow have a part of the places.
+/// Claims as many deliveries as there are places for, and runs them concurrently. One subscription may have far fewer
+/// in progress, by its own concurrency limit; all slow subscribers together may take only a part of the places.
 async fn deliver(webhooks: Arc<Webhooks>, sender: Sender, stop: Drain) {
     let (mut under_way, mut pace) = (JoinSet::new(), Pace::default());
     let grant = Grant::new("courier".into(), None);
@@ -120,7 +120,7 @@ async fn deliver(webhooks: Arc<Webhooks>, sender: Sender, stop: Drain) {
         let until = async {
             tokio::select! {
                 () = stop.begun() => {}
-                // There may be room for those who are passed over now.
+                // A delivery that ends may make room for the subscribers passed over.
                 ended = under_way.join_next_with_id(), if are_closed => one = ended,
             }
         };
@@ -166,7 +166,7 @@ async fn run(webhooks: &Webhooks, sender: &Sender, job: &Job) -> Result<(), Stor
     let bearer = Bearer { lease: Some(LeaseToken(job.head.fence)), worker: None };
     let delivery = Delivery::of_args(&job.body.args)?;
     let known = webhooks.subscriptions().await?.0;
-    // The one that is there now: its URL or secret may have been changed since the event.
+    // The subscription as it is now: its URL or secret may have been changed since the event.
     let of = known.into_iter().find(|of| of.id == delivery.subscription);
     let sent = match of {
         None => Ok(()),
@@ -183,7 +183,7 @@ async fn run(webhooks: &Webhooks, sender: &Sender, job: &Job) -> Result<(), Stor
         Ok(()) => engine.complete(job.head.id, bearer, None).await?,
         Err(failed) => {
             tracing::debug!(subscription = delivery.subscription, why = failed.why, "a delivery failed");
-            // How long it must wait at least. Taken for the wait itself, a short one would have the attempts used up in no time.
+            // The subscriber's wait is only a minimum: used as the wait itself, a short one would soon exhaust the attempts.
             let put_off = |least| job.body.retry.wait_at_least(job.head.attempt, chance(), least);
             let report = Report {
                 code: "delivery_failed".to_owned(),
@@ -203,15 +203,15 @@ fn chance() -> f64 {
     (semel_store::random::number() >> 11) as f64 / (1_u64 << 53) as f64
 }
 
-/// A signed request to a subscriber. It says when it is sent by this machine's clock, for the subscriber holds that against its own: the
-/// store's time stays ahead for as long as a clock was set back.
+/// Makes the signed request to a subscriber. It is stamped by this machine's clock, because the subscriber
+/// compares it with its own; the store's time runs ahead after a clock was set back.
 pub(super) fn letter(of: &Subscription, delivery: &Delivery, id: JobId) -> Result<Letter, Failed> {
     let timestamp = SystemClock.now().as_micros() / 1_000_000;
     let target = Target::parse(&of.wish.url).map_err(|refused| Failed::because(refused.message))?;
     let body = body_of(delivery, id, timestamp);
     let headers = vec![
         ("x-ojs-event-type", delivery.event_type.clone()),
-        // The same at every attempt, so that a subscriber can tell one that it knows.
+        // The same at every attempt, so that a subscriber can recognise a repetition.
         ("x-ojs-delivery-id", id.to_string()),
         ("x-ojs-subscription-id", of.id.clone()),
         ("x-ojs-signature", signature(&of.wish.secret.0, timestamp, body.as_bytes())),

@@ -1,4 +1,4 @@
-//! Subscribers who are slow to answer have a part of the places for deliveries and no more, however many they are.
+//! Limits slow subscribers, however many, to a part of the places for deliveries.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -6,30 +6,31 @@ use std::time::{Duration, Instant};
 
 use semel_core::limit::Lane;
 
-/// Deliveries under way at one time.
+/// Deliveries in progress at one time, at most.
 pub(super) const UNDER_WAY_MAX: usize = 64;
-/// Of those, to subscribers who are slow.
+/// Of those, deliveries to slow subscribers, at most.
 const SLOW_MAX: usize = 32;
-/// At least so many are taken at once: with room for fewer of the slow ones none of them is taken.
+/// The fewest that are claimed at once: with less room for slow subscribers, none of theirs are claimed.
 const TAKEN_MIN: usize = 8;
-/// Whoever takes so long for an answer is slow, until one comes sooner.
+/// A subscriber that takes this long to answer is slow, until it answers sooner.
 const SLOW_AFTER: Duration = Duration::from_secs(5);
-/// For so long it is remembered of one who has had no delivery since: longer than a delivery rests between two attempts.
+/// How long a slow subscriber without deliveries is remembered: longer than the pause between two attempts of a delivery.
 const REMEMBERED: Duration = Duration::from_secs(24 * 3_600);
 
-/// Deliveries under way, by what each is called, and who is slow. A subscriber is known by the limit that its deliveries are under.
+/// Deliveries in progress, by task, and the subscribers that are slow. A subscriber is identified by the lane
+/// of its concurrency limit.
 #[derive(Debug)]
 pub(super) struct Pace<K> {
     under_way: HashMap<K, (Lane, Instant)>,
     slow: HashMap<Lane, Instant>,
 }
 
-/// What may be taken now.
+/// What may be claimed now.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Taking {
-    /// At most so many.
+    /// The number of deliveries, at most.
     pub(super) most: usize,
-    /// None of these subscribers'. In order, each once.
+    /// Subscribers whose deliveries may not be claimed; sorted, without duplicates.
     pub(super) closed: Vec<Lane>,
 }
 
@@ -40,12 +41,12 @@ impl<K> Default for Pace<K> {
 }
 
 impl<K: Eq + Hash> Pace<K> {
-    /// A delivery is on its way.
+    /// Records that a delivery has begun.
     pub(super) fn begun(&mut self, delivery: K, of: Lane, now: Instant) {
         self.under_way.insert(delivery, (of, now));
     }
 
-    /// It is over, after so long; none says nothing of the subscriber.
+    /// Records that a delivery is over, after `took`; `None` says nothing about the subscriber.
     pub(super) fn ended(&mut self, delivery: &K, took: Option<Duration>, now: Instant) {
         let Some((of, _)) = self.under_way.remove(delivery) else { return };
         match took {
@@ -55,8 +56,8 @@ impl<K: Eq + Hash> Pace<K> {
         }
     }
 
-    /// What may be taken with so many places free: as many of slow subscribers' as they have a part of, and where they have had
-    /// it all, only the others'.
+    /// What may be claimed with `free` places: while slow subscribers have enough of their part left, at most
+    /// that many of any subscriber; otherwise only deliveries to the others.
     pub(super) fn next(&mut self, free: usize, now: Instant) -> Taking {
         self.slow.retain(|_, at| now.duration_since(*at) < REMEMBERED);
         for (of, began) in self.under_way.values() {
@@ -111,7 +112,7 @@ mod tests {
         assert_eq!(pace.next(40, later), everybody(TAKEN_MIN));
         pace.begun(24, slow[24], later);
         assert_eq!(pace.next(39, later), Taking { most: 39, closed: slow });
-        // One of them is quick, and one says nothing.
+        // One delivery ends quickly, and one without a measurement.
         pace.ended(&0, Some(Duration::ZERO), later);
         assert_eq!(pace.next(40, later), everybody(TAKEN_MIN), "24 of the slow ones are left");
         pace.ended(&1, None, later);

@@ -1,4 +1,4 @@
-//! One HTTP request to a stranger: to an address that was looked at, within a time, following nothing.
+//! One HTTP request to an untrusted host: to a checked address, within a time limit, following no redirects.
 
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
@@ -22,37 +22,37 @@ use tokio_rustls::TlsConnector;
 
 use super::Rules;
 
-/// How long one delivery may take, from the look-up of the name to the end of the answer's head.
+/// How long one delivery may take, from resolving the name to the end of the answer's head.
 const TIME_MAX: Duration = Duration::from_secs(15);
 /// How long the answer's body may take after that.
 const BODY_MAX: Duration = Duration::from_secs(1);
-/// How long one address may take to answer.
+/// How long one address may take to accept a connection.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// Addresses of a host that are tried.
+/// Addresses of a host that are tried, at most.
 const ADDRESSES_MAX: usize = 3;
-/// How much of an answer is read, so that its connection ends in an orderly way. What it says counts for nothing.
+/// How much of an answer's body is read, so that its connection is closed in an orderly way. Its contents are ignored.
 const ANSWER_BYTES_MAX: usize = 16 * 1024;
-/// The longest a subscriber may put off the next attempt.
+/// The longest that a subscriber may put off the next attempt.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(3_600);
 
-/// What is to be sent.
+/// The request to be sent.
 pub(super) struct Letter {
     pub(super) target: Target,
     pub(super) headers: Vec<(&'static str, String)>,
     pub(super) body: String,
 }
 
-/// Why it was not delivered. Says nothing of what the subscriber answered but its status.
+/// Why a delivery failed. Reveals nothing of the subscriber's answer but its status.
 #[derive(Debug)]
 pub(super) struct Failed {
     pub(super) why: String,
-    /// The subscriber wants the next attempt no earlier than after this.
+    /// The earliest next attempt that the subscriber asks for, from now.
     pub(super) retry_after: Option<Duration>,
-    /// Whether it was for what the host's name stands for in the server's own network.
+    /// Whether it failed because of what the host's name resolves to in the server's own network.
     is_of_name: bool,
 }
 
-/// What is told of every host without an address that is delivered to.
+/// What tenants are told about every host without a usable public address.
 const NO_PUBLIC_ADDRESS: &str = "the host has no public address that this server finds";
 
 impl Failed {
@@ -64,21 +64,21 @@ impl Failed {
         Self { is_of_name: true, ..Self::because(why) }
     }
 
-    /// Why, for a tenant: which names there are in the server's own network, and where, is not theirs to find out.
+    /// The reason as a tenant may see it: which names exist in the server's own network, and where, is not disclosed.
     pub(super) fn for_tenants(&self) -> &str {
         if self.is_of_name { NO_PUBLIC_ADDRESS } else { &self.why }
     }
 }
 
-/// Sends.
+/// Sends requests.
 #[derive(Clone)]
 pub(super) struct Sender {
     rules: Rules,
-    /// None when the system has no certificates: then nothing is sent over TLS.
+    /// `None` when the system has no certificates: then nothing is sent over TLS.
     tls: Option<TlsConnector>,
 }
 
-/// By the system's certificates, read once.
+/// A TLS connector with the system's certificates, read once.
 fn connector() -> Option<TlsConnector> {
     static CONNECTOR: LazyLock<Option<TlsConnector>> = LazyLock::new(|| {
         let mut roots = rustls::RootCertStore::empty();
@@ -101,14 +101,14 @@ impl Sender {
         Self { rules, tls: connector() }
     }
 
-    /// Delivers a letter: a status of 200 to 299 says that it arrived.
+    /// Delivers a request: a status from 200 to 299 means that it arrived.
     pub(super) async fn send(&self, letter: &Letter) -> Result<(), Failed> {
         outcome(self.answer(letter)).await
     }
 
     async fn answer(&self, letter: &Letter) -> Result<Answer, Failed> {
         let target = &letter.target;
-        // The subscription may have been made at a server that allows it.
+        // The subscription may have been created on a server that allows plain HTTP.
         if !target.is_tls && !self.rules.allow_private {
             return Err(Failed::because("the URL is not https, and this server delivers to https URLs only"));
         }
@@ -126,8 +126,8 @@ impl Sender {
         ask(stream, letter).await
     }
 
-    /// The addresses of the host, looked at: one that may not be spoken to spoils them all, for a name that stands
-    /// for both is not an honest one. Whoever connects, connects to these and looks up nothing again.
+    /// Resolves and checks the host's addresses. One forbidden address rejects them all, because a name that resolves
+    /// to both kinds is suspect. The connection is made to these addresses, without resolving again (DNS rebinding).
     async fn addresses(&self, target: &Target) -> Result<Vec<SocketAddr>, Failed> {
         let addresses: Vec<SocketAddr> = match target.host.parse::<IpAddr>() {
             Ok(address) => vec![SocketAddr::new(address, target.port)],
@@ -147,7 +147,7 @@ impl Sender {
     }
 }
 
-/// Why nothing is delivered to an address; `None` for a public one.
+/// Why nothing may be delivered to an address; `None` for a public one.
 pub(super) fn forbidden(address: IpAddr) -> Option<&'static str> {
     match address {
         IpAddr::V4(address) => forbidden_v4(address.octets()),
@@ -164,20 +164,20 @@ async fn connect(addresses: &[SocketAddr]) -> Result<TcpStream, Failed> {
     Err(Failed::because("the host cannot be reached"))
 }
 
-/// What carries a request and its answer while it is polled.
+/// The connection's driver: it must be polled for the request and its answer to move.
 type Connection = Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>;
 
-/// An answer whose head has come.
+/// An answer whose head has arrived.
 struct Answer {
     head: Parts,
     body: Incoming,
-    /// Has to be driven for the body to come; none when it has ended.
+    /// Must be polled for the body to arrive; `None` when it has ended.
     connection: Option<Connection>,
-    /// The connection takes its end for its own.
+    /// Dropping it would end the connection.
     _sender: http1::SendRequest<Full<Bytes>>,
 }
 
-/// What came of a letter. Only the head must come in time: it says everything, so what its body takes after it counts for nothing.
+/// The result of a request. Only the head must arrive in time: it decides, so how long the body takes does not matter.
 async fn outcome(answering: impl Future<Output = Result<Answer, Failed>>) -> Result<(), Failed> {
     let answer = match tokio::time::timeout(TIME_MAX, answering).await {
         Ok(answer) => answer?,
@@ -188,7 +188,7 @@ async fn outcome(answering: impl Future<Output = Result<Answer, Failed>>) -> Res
     judge(&head)
 }
 
-/// Reads a body, as far as is read of one.
+/// Reads a body, up to the bound.
 async fn read_out(mut body: Incoming, connection: Option<Connection>) {
     let read = async {
         let mut left = ANSWER_BYTES_MAX;
@@ -224,21 +224,21 @@ fn judge(head: &Parts) -> Result<(), Failed> {
     Err(Failed { retry_after, ..Failed::because(why) })
 }
 
-/// Sends a letter and waits for the answer's head.
+/// Sends a request and waits for the answer's head.
 async fn ask(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     letter: &Letter,
 ) -> Result<Answer, Failed> {
     let broke = |error: hyper::Error| Failed::because(format!("the connection broke ({error})"));
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(broke)?;
-    // Ends with the sender, or when it is dropped.
+    // Ends when the sender or this future is dropped.
     let mut connection: Connection = Box::pin(connection);
     let mut asked = std::pin::pin!(sender.send_request(request(letter)?));
     let mut has_ended = false;
     let response = tokio::select! {
         biased;
         response = &mut asked => response,
-        // It may end in the very moment in which it hands over an answer without a body.
+        // The connection may end at the very moment that it hands over an answer without a body.
         ended = &mut connection => match ended {
             Ok(()) => {
                 has_ended = true;
@@ -277,14 +277,14 @@ mod tests {
         Letter { target, headers: Vec::new(), body: "{}".to_owned() }
     }
 
-    /// What comes of a letter to a subscriber who sends so much after so long, and nothing more, and how long that takes.
+    /// The result, and its duration, when a subscriber sends this answer after this time and then nothing more.
     async fn told_late(after: Duration, answer: &'static str) -> (Result<(), Failed>, Duration) {
         let (stream, mut theirs) = tokio::io::duplex(4_096);
         let subscriber = async move {
             let mut read = [0; 4_096];
             assert!(theirs.read(&mut read).await.unwrap() > 0, "a request");
             tokio::time::sleep(after).await;
-            // Nobody may be left to read it.
+            // The other end may be gone.
             drop(theirs.write_all(answer.as_bytes()).await);
             std::future::pending::<()>().await;
         };
@@ -313,7 +313,7 @@ mod tests {
         }
     }
 
-    /// Else it is accepted and every delivery to it fails.
+    /// Otherwise a subscription is accepted and every delivery to it fails.
     #[test]
     fn whatever_url_is_taken_can_be_sent_to() {
         for sign in (b'!'..=b'~').map(char::from) {
@@ -324,7 +324,7 @@ mod tests {
         }
     }
 
-    /// Whoever else allows it: the subscription says nothing of rules.
+    /// The sender applies the rules itself, because a subscription does not carry them.
     #[tokio::test]
     async fn nothing_is_delivered_in_the_clear_to_public_addresses() {
         let target = Target::parse("http://93.184.216.34/hook").unwrap();
@@ -334,7 +334,7 @@ mod tests {
         assert!(failed.why.contains("not https"), "{}", failed.why);
     }
 
-    /// Else a tenant's tries tell which names there are behind the server, and in which networks.
+    /// Otherwise a tenant's attempts reveal which names exist in the server's network, and in which networks.
     #[tokio::test]
     async fn a_tenant_is_told_the_same_of_every_host_without_a_public_address() {
         let sender = Sender { rules: Rules { allow_private: false }, tls: None };
