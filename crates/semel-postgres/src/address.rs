@@ -1,4 +1,4 @@
-//! Where a store is: `postgres://user:password@host:port/database?schema=name`.
+//! The address of a store: `postgres://user:password@host:port/database?schema=name`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,26 +11,26 @@ use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
 use crate::error::PostgresError;
 use crate::sql::Schema;
 
-/// The schema of a store that names none.
+/// The schema used when an address names none.
 const SCHEMA_DEFAULT: &str = "semel";
-/// What connections call themselves in the database's own lists.
+/// The application name of the store's connections.
 const APPLICATION: &str = "semel";
 
-/// The address of a store: `schema`, `listen`, `sslmode` and `sslrootcert` among its parameters are
-/// ours, the others the database's. Shown without its password.
+/// The address of a store. Its parameters `schema`, `listen`, `sslmode` and `sslrootcert` are handled here,
+/// the others by the PostgreSQL client. It is displayed without its password.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
     pub(crate) config: Config,
     pub(crate) schema: Schema,
-    /// Whether other servers are listened to; else their commits are looked for.
+    /// Whether this server listens for others' notifications; otherwise it polls for their commits.
     pub(crate) listens: bool,
-    /// The certificates of those who vouch for the database; the system's, if none are named.
+    /// A file with the certificates of the trusted authorities; the system's are used if there is none.
     pub(crate) roots: Option<PathBuf>,
-    /// Which of its servers was spoken to last, by whoever has it from the same.
+    /// Which of the database's servers was last used, shared by all clones of the address.
     pub(crate) last: Last,
 }
 
-/// The place of the server that was spoken to last. Two addresses differ by nothing that has become of them.
+/// The index of the last used server. It plays no part in comparing addresses.
 #[derive(Clone, Debug, Default)]
 pub struct Last(pub(crate) Arc<AtomicUsize>);
 
@@ -43,10 +43,11 @@ impl PartialEq for Last {
 impl Eq for Last {}
 
 impl Address {
-    /// Parses an address. `?schema=NAME` says in which schema of the database the store is: `semel` if nothing does.
+    /// Parses an address. `?schema=NAME` says which schema of the database the store is in; the default is
+    /// `semel`.
     ///
     /// # Errors
-    /// [`PostgresError::Address`], without repeating the address, which may have a password in it.
+    /// [`PostgresError::Address`]. The message does not repeat the address, which may contain a password.
     pub fn parse(text: &str) -> Result<Self, PostgresError> {
         let refuse = |why: &str| PostgresError::Address(why.to_owned());
         if !text.starts_with("postgres://") && !text.starts_with("postgresql://") {
@@ -62,7 +63,7 @@ impl Address {
                 Some(("listen", "on")) => listens = true,
                 Some(("listen", "off")) => listens = false,
                 Some(("sslmode", "disable")) => is_secret = false,
-                // Whoever is spoken to in secret is always verified.
+                // An encrypted connection is always verified.
                 Some(("sslmode", "require" | "verify-ca" | "verify-full")) => is_secret = true,
                 Some(("sslmode", _)) => return Err(refuse("?sslmode is disable or require")),
                 Some(("sslrootcert", path)) => {
@@ -82,7 +83,7 @@ impl Address {
             )
         })?;
         let plain = if others.is_empty() { base.to_owned() } else { format!("{base}?{}", others.join("&")) };
-        // An option is named only where it cannot be a part of a password: one that has an @ in it ends there for whoever reads it.
+        // An error names a parameter only if it cannot be part of a password with an unescaped @.
         let is_plain = text.matches('@').count() == 1;
         let ambiguous = |why: String| {
             PostgresError::Address(format!(
@@ -98,7 +99,7 @@ impl Address {
         if config.get_hosts().iter().any(is_torn) {
             return Err(ambiguous(String::new()));
         }
-        // Of several servers the one that takes writes is meant, whichever that is.
+        // Of several servers, the one that takes writes is meant.
         if servers(&config) > 1 && config.get_target_session_attrs() == TargetSessionAttrs::Any {
             config.target_session_attrs(TargetSessionAttrs::ReadWrite);
         }
@@ -109,17 +110,17 @@ impl Address {
         Ok(Self { config, schema, listens, roots, last: Last::default() })
     }
 
-    /// The same database with another schema.
+    /// Returns the address of another schema in the same database.
     ///
     /// # Errors
-    /// [`PostgresError::Address`] when it is no name for one.
+    /// [`PostgresError::Address`] when the name is not valid for a schema.
     pub fn with_schema(&self, schema: &str) -> Result<Self, PostgresError> {
         let schema = Schema::parse(schema)
             .ok_or_else(|| PostgresError::Address(format!("{schema} names no schema")))?;
         Ok(Self { schema, ..self.clone() })
     }
 
-    /// The same, with a setting for whatever is asked by it.
+    /// Returns the same address with a setting for its connections.
     pub(crate) fn with_option(&self, option: &str) -> Self {
         let mut address = self.clone();
         let options = [address.config.get_options().unwrap_or_default(), "-c", option].join(" ");
@@ -127,7 +128,7 @@ impl Address {
         address
     }
 
-    /// Whether several servers are named: when one is gone, another one is spoken to.
+    /// Whether several servers are named, so that another one is used when one is gone.
     pub(crate) fn fails_over(&self) -> bool {
         servers(&self.config) > 1
     }
@@ -138,7 +139,7 @@ impl Address {
     }
 }
 
-/// How many servers are named: by names, by numbers, or by both.
+/// The number of servers named, whether by name, by IP address or by both.
 pub(crate) fn servers(config: &Config) -> usize {
     config.get_hosts().len().max(config.get_hostaddrs().len())
 }
@@ -175,7 +176,7 @@ mod tests {
             "mysql://ada:s3cret@host/db",
             "postgres://ada:s3cret@host/db?schema=No",
             "postgres://ada:s3cret@host:x/db",
-            // A password with an @ in it, and then a ?.
+            // A password that contains an @, and after it a `?`.
             "postgres://ada:one@two?s3cret=x@host/db",
             "postgres://ada:one@s3cret@host/db",
         ] {

@@ -1,5 +1,5 @@
-//! The groups of a commit as columns. What one group relies on of another of the same commit is worked out here; what it
-//! relies on of the database, there.
+//! Converts the groups of a commit to columns. Dependencies between groups of the same commit are resolved
+//! here; versions of the database's records are compared there.
 
 use std::collections::HashMap;
 
@@ -14,21 +14,21 @@ use tokio_postgres::types::Type;
 use crate::rows::{push_heads, version};
 use crate::values::{Id, Params};
 
-/// Guards of absent ids and documents: few, because the database keeps each lock in memory that all connections share.
+/// Advisory locks that guard absent ids and documents: few, as PostgreSQL keeps all locks in shared memory.
 const GUARDS: u128 = 256;
 
 /// What earlier groups of the commit do to a record.
 #[derive(Default)]
 struct Chain {
-    /// The last group that relies on it: it goes with every group before it that is not in `since`.
+    /// The last group that relies on it: later ones depend on it, and on those before it not in `since`.
     relies: Option<i32>,
-    /// Groups after that which write it.
+    /// Groups after that one that write the record.
     since: Vec<i32>,
-    /// The last group that relies on it does so on there being none.
+    /// Whether the last group that relies on the record relies on its absence.
     is_absent: bool,
-    /// Of a job, a queue or a document: what becomes of it.
+    /// For a job, a queue or a document: its state after these groups.
     becomes: Option<Becomes>,
-    /// Of a key at version `v`: it becomes `max(v + more, least)`.
+    /// For a key at version `v`: its version becomes `max(v + more, least)`.
     more: i64,
     least: i64,
 }
@@ -37,13 +37,13 @@ struct Chain {
 enum Becomes {
     /// It has this version.
     Version(u64),
-    /// It is kept for its key alone, at its version if that is known.
+    /// It is kept only for its key, at this version if known.
     Remembered(Option<u64>),
-    /// There is none.
+    /// It does not exist.
     Gone,
 }
 
-/// What a group relies on, of a job: its version, and whether it found none where one is kept for its key alone.
+/// A job that a group relies on: its version, and whether no job was found where one is kept for its key.
 struct SeenJob {
     group: i32,
     id: JobId,
@@ -51,7 +51,8 @@ struct SeenJob {
     none: bool,
 }
 
-/// Of a key: its version is this one after `more` writes of earlier groups, the last of which has it be at least `least`.
+/// A key that a group relies on: its version after `more` earlier writes, the last making it at least
+/// `least`.
 struct SeenKey<'a> {
     group: i32,
     key: &'a [u8],
@@ -60,14 +61,14 @@ struct SeenKey<'a> {
     version: i64,
 }
 
-/// Of a queue.
+/// A queue that a group relies on.
 struct SeenQueue<'a> {
     group: i32,
     name: &'a str,
     version: i64,
 }
 
-/// Of a document.
+/// A document that a group relies on.
 struct SeenDocument<'a> {
     group: i32,
     kind: i16,
@@ -75,19 +76,19 @@ struct SeenDocument<'a> {
     version: i64,
 }
 
-/// A new job whose id its caller chose.
+/// A new job whose id was chosen by its caller.
 struct Chosen {
     group: i32,
     version: i64,
 }
 
-/// One group is decided on top of another.
+/// One group was decided on top of another.
 struct OnTop {
     group: i32,
     earlier: i32,
 }
 
-/// A write of a head, and until when it stays where it is kept for its key alone.
+/// A write of a head, and until when it is remembered if it is kept only for its key.
 struct Written<'a> {
     group: i32,
     is_new: bool,
@@ -102,7 +103,7 @@ struct Body<'a> {
     body: &'a [u8],
 }
 
-/// A note of a job; without a text it goes.
+/// A note of a job; without a text, its removal.
 struct Note<'a> {
     group: i32,
     id: JobId,
@@ -110,7 +111,7 @@ struct Note<'a> {
     text: Option<&'a [u8]>,
 }
 
-/// An id that becomes part of a job; of none, it is free again.
+/// An id absorbed by a job; without a job, the id is free again.
 struct Absorbed<'a> {
     group: i32,
     id: JobId,
@@ -118,7 +119,7 @@ struct Absorbed<'a> {
     digest: Option<&'a [u8]>,
 }
 
-/// A job that goes, and until when it is kept for its key alone, if it is.
+/// A job that is removed, and until when it is remembered for its key, if at all.
 struct Forgotten {
     group: i32,
     id: JobId,
@@ -134,7 +135,7 @@ struct Settings<'a> {
     version: i64,
 }
 
-/// A document; without a text it goes.
+/// A document; without a text, its removal.
 struct Paper<'a> {
     group: i32,
     kind: i16,
@@ -150,10 +151,10 @@ struct Told<'a> {
     event: &'a Event,
 }
 
-/// The groups of a commit, taken apart.
+/// The groups of a commit, as columns.
 #[derive(Default)]
 pub struct Columns<'a> {
-    /// How many groups there are.
+    /// The number of groups.
     groups: i32,
     stale: Vec<i32>,
     guards: Vec<i32>,
@@ -177,7 +178,7 @@ pub struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
-    /// Takes groups apart.
+    /// Converts groups to columns.
     pub fn of(groups: &'a [Group]) -> Self {
         let mut columns = Self { groups: i32::try_from(groups.len()).unwrap_or(i32::MAX), ..Self::default() };
         let mut chains: HashMap<Record, Chain> = HashMap::new();
@@ -186,7 +187,7 @@ impl<'a> Columns<'a> {
                 columns.expect(number, group, expect, chains.entry(expect.record.clone()).or_default());
             }
             for (key, began) in &group.began {
-                // As the database has it, whatever earlier groups make of it.
+                // Compared with the database's version, whatever earlier groups make of it.
                 columns.keys.push(SeenKey {
                     group: number,
                     key: key.as_bytes(),
@@ -288,7 +289,7 @@ impl<'a> Columns<'a> {
             Write::Insert { head, body, minted } => {
                 if !minted {
                     self.chosen.push(Chosen { group: number, version: version(head.version) });
-                    // The same, where it goes in this very commit.
+                    // For a job that this same commit changes; `commit` checks those gone before.
                     if chains.get(&Record::Job(head.id)).is_some_and(|chain| chain.becomes.is_some()) {
                         self.stale.push(number);
                     }
@@ -363,7 +364,7 @@ impl<'a> Columns<'a> {
         chains: &mut HashMap<Record, Chain>,
     ) {
         let chain = chains.entry(Record::Document(key.clone())).or_default();
-        // Where this group has seen that it is there, it is its row that is locked.
+        // If this group saw that the document exists, the row itself is locked instead.
         if chain.relies != Some(number) || chain.is_absent {
             self.owned.push(guard_of_document(key));
         }
@@ -394,16 +395,16 @@ impl<'a> Columns<'a> {
         self.heads.push(Written { group: number, is_new, until: remembered_until(head), head });
     }
 
-    /// Without the guards of what is absent, which would be held until a caller's transaction ends: there the rows themselves
-    /// must do, and an id that is stored twice at the same moment undoes one of the two.
+    /// Drops the guards of absent records: a caller's transaction would hold them until its end. There the
+    /// rows must do: if an id is stored twice at the same moment, one of the two is undone.
     pub fn without_guards(mut self) -> Self {
         self.guards.clear();
         self.owned.clear();
         self
     }
 
-    /// The parameters of `commit`, after those of the time: `mark` is this commit's own, and `waits` says whether it waits for locks.
-    /// Each list stands beside the name that it has there: two that changed places would be taken for one another without a word.
+    /// Adds the parameters of `commit` after those of the time: `mark` identifies this commit, and `waits`
+    /// says whether it waits for locks. Lists are named as in the function: swapped ones would go unnoticed.
     pub fn push(self, mark: Id, waits: bool, params: &mut Params<'a>) {
         params.named("p_mark").push(mark, Type::UUID);
         params.named("p_waits").push(waits, Type::BOOL);
@@ -472,25 +473,25 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// One column of rows.
+/// Collects one column of rows.
 fn each<'r, R, T>(rows: &'r [R], column: impl Fn(&'r R) -> T) -> Vec<T> {
     rows.iter().map(column).collect()
 }
 
-/// Which guard an absent id has.
+/// The guard of an absent id.
 fn guard(id: JobId) -> i32 {
     let folded = u128::from_be_bytes(id.to_bytes());
     i32::try_from((folded ^ folded >> 64 ^ folded >> 22) % GUARDS).unwrap_or(0)
 }
 
-/// Which guard an absent document has: FNV-1a of its kind and name.
+/// The guard of an absent document: FNV-1a of its kind and name.
 fn guard_of_document(key: &DocumentKey) -> i32 {
     let bytes = std::iter::once(key.kind.code()).chain(key.name.bytes());
     let hash = bytes.fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
     i32::try_from(u128::from(hash) % GUARDS).unwrap_or(0)
 }
 
-/// Until when a head that is kept for its key alone is kept, by what it says now: nothing when it is not.
+/// Until when a head that is kept only for its key is remembered; `None` for any other head.
 fn remembered_until(head: &Head) -> Option<i64> {
     head.remembered_until().map(Timestamp::as_micros)
 }

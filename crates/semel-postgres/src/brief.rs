@@ -1,6 +1,6 @@
-//! What most commits are: new jobs, and writes of jobs that are as they were seen, no two of one job or of one key. Few lists say
-//! that, and the database applies all of it or, where something has moved, nothing. Everything else is a commit of columns
-//! (`batch`).
+//! The short form of a commit, which fits most: new jobs, and writes of jobs whose versions were seen, no two
+//! of the same job or key. It needs few lists. The database applies all of it or, if something has moved,
+//! nothing. Any other commit goes as columns (`batch`).
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -16,21 +16,22 @@ use crate::people::CREATED;
 use crate::rows::{push_heads, version};
 use crate::values::{Id, Params};
 
-/// Groups that can be applied in short.
+/// Groups that can be committed in short form.
 #[derive(Default)]
 pub(crate) struct Brief<'a> {
-    /// New jobs and their bodies.
+    /// New jobs with their bodies.
     new: Vec<(&'a Head, &'a [u8])>,
-    /// Jobs that are there, and the versions they have.
+    /// Existing jobs to write, with the versions they had when they were read.
     others: Vec<(&'a Head, i64)>,
     notes: Vec<(JobId, NoteKind, &'a [u8])>,
-    /// Of each key the version it has, where a decision relied on it; 0 says that there is none.
+    /// The version of each key that a decision relies on; 0 if the key did not exist.
     keys: HashMap<&'a UniqueKey, i64>,
     events: Vec<&'a Event>,
 }
 
 impl<'a> Brief<'a> {
-    /// These groups in short, unless one of them is something else, or is decided on top of another one.
+    /// Converts groups to the short form. `None` if one of them has something else, or is decided on top of
+    /// another.
     pub(crate) fn of(groups: &'a [Group]) -> Option<Self> {
         let mut brief = Self::default();
         let mut stored: HashMap<JobId, i64> = HashMap::new();
@@ -42,7 +43,7 @@ impl<'a> Brief<'a> {
             let mut relied_on = HashSet::new();
             for expect in &group.expect {
                 let is_another = match &expect.record {
-                    // What is absent has a guard.
+                    // Absent records need guards, which the long form has.
                     Record::Job(id) if expect.version != 0 => {
                         stored.insert(*id, version(expect.version)).is_none()
                     }
@@ -71,27 +72,27 @@ impl<'a> Brief<'a> {
                     _ => return None,
                 }
             }
-            // What is only looked at is compared at length.
+            // A key that is only relied on, and not written, is compared in the long form.
             if !relied_on.is_empty() {
                 return None;
             }
             brief.events.extend(&group.events);
         }
         for head in updated {
-            // Taken out: another write of the same job finds none.
+            // Removed, so that a second write of the same job finds nothing.
             brief.others.push((head, stored.remove(&head.id)?));
         }
         (stored.is_empty() && brief.is_each_another()).then_some(brief)
     }
 
-    /// Whether no two writes are of one job, one key or one note, and each relies on its key.
+    /// Whether all writes are of different jobs, keys and notes, and each new job relies on its key.
     fn is_each_another(&self) -> bool {
         let mut jobs = HashSet::new();
         let mut keys: HashSet<&UniqueKey> = HashSet::new();
         let mut is_another =
             |head: &'a Head| jobs.insert(head.id) && head.key.as_ref().is_none_or(|key| keys.insert(key));
         let is_new_seen = |head: &Head| head.key.as_ref().is_none_or(|key| self.keys.contains_key(key));
-        // A job's key has a row.
+        // An existing job's key must have a row.
         let is_other_seen = |head: &Head| head.key.as_ref().is_none_or(|key| self.keys.get(key) != Some(&0));
         if !self.new.iter().all(|(head, _)| is_another(head) && is_new_seen(head))
             || !self.others.iter().all(|(head, _)| is_another(head) && is_other_seen(head))
@@ -103,7 +104,8 @@ impl<'a> Brief<'a> {
             && self.notes.iter().all(|(job, kind, _)| jobs.contains(job) && notes.insert((job, kind.code())))
     }
 
-    /// The parameters of `brief`, after those of the time: `mark` is this commit's own. Each stands beside the name that it has there.
+    /// Adds the parameters of `brief` after those of the time. `mark` identifies this commit. Each list is
+    /// named as in the function.
     pub(crate) fn push(self, mark: Id, params: &mut Params<'a>) {
         params.named("p_mark").push(mark, Type::UUID);
         params.named("p_new").push(i32::try_from(self.new.len()).unwrap_or(i32::MAX), Type::INT4);
@@ -178,17 +180,17 @@ mod tests {
         for offers in [
             // Nothing at all.
             vec![],
-            // Its key is held; by one of the same commit.
+            // The job's key is held by another job of the same commit.
             vec![job().offer(), replaces("a")],
             vec![keyed("b").offer(), replaces("b")],
-            // Its id is not ours: somebody may have used it.
+            // The id was chosen by a caller, so it may have been used.
             vec![keyed("b").offer(), job().id(foreign_id(1)).offer()],
         ] {
             assert!(Brief::of(&groups_of(&store, &offers).await).is_none(), "{}", offers.len());
         }
     }
 
-    /// Two writes of one job, and a job that nobody has looked at.
+    /// Two writes of one job, and a write of a job that was not read.
     #[tokio::test]
     async fn a_job_is_written_once_and_as_it_was_seen() {
         use semel_core::draft::{Expect, Record, Write};
@@ -209,7 +211,7 @@ mod tests {
         assert!(Brief::of(&[end(std::slice::from_ref(&seen), 0)]).is_none());
         let twice = [end(std::slice::from_ref(&seen), 1), end(std::slice::from_ref(&seen), 1)];
         assert!(Brief::of(&twice).is_none());
-        // Whoever looked found no such key, and it holds it.
+        // The decision found that the key did not exist, though the job it writes holds it.
         groups[0].writes[0] = update.clone();
         groups[0].expect.push(seen);
         assert!(Brief::of(&groups).is_none());

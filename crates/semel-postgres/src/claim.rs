@@ -1,7 +1,8 @@
-//! A claim: one statement that grants by a template. It answers the rows as they were, and the core grants by them what the caller is
-//! told: so whether a job could be granted at all is checked. That the template stored that very grant is not looked at here, because
-//! what it wrote does not come back; the tests compare it with the model's. Which jobs it looks at, in which order and how far, is the
-//! model's to decide too (`Model::claim` of `semel-store`).
+//! Claims: one statement grants jobs by a template. It returns the rows as they were before, and the core
+//! computes the grants from them for the answer, which also checks that each job could be granted at all.
+//! Whether the template stored exactly that grant is not checked here, because what was written is not
+//! returned; tests compare it with the model's grants. Which jobs a claim looks at, in which order and how
+//! far, must also match the model (`Model::claim` of `semel-store`).
 
 use std::collections::{HashMap, HashSet};
 
@@ -21,23 +22,24 @@ use crate::rows;
 use crate::store::Shared;
 use crate::values::Params;
 
-/// The column where a head begins, in what `take` answers.
+/// The first column of a head in the rows returned by `take`.
 const HEAD: usize = 4;
-/// Jobs that claims may take together, by one statement.
+/// Jobs that claims served by one statement may take together.
 const TOGETHER_MAX: u32 = 1_000;
 
 /// Jobs that one claim may take.
 const LIMIT_MAX: u32 = 1_000_000;
 
-/// Claims that one statement serves, one after the other: of the same one queue, with the same template but for the worker.
+/// Claims served in turn by one statement: from the same single queue, with templates that differ only in the
+/// worker.
 pub(crate) struct Together<'a> {
     claims: Vec<&'a Claim>,
-    /// Where each of them was among all claims.
+    /// The place of each among all claims.
     pub(crate) places: Vec<usize>,
 }
 
 impl<'a> Together<'a> {
-    /// Puts together what can be served together. Nobody overtakes a claim of the same queue.
+    /// Groups claims that can be served together. No claim overtakes another from the same queue.
     pub(crate) fn of(claims: &'a [Claim]) -> Vec<Self> {
         let mut all: Vec<Self> = Vec::new();
         for (place, claim) in claims.iter().enumerate() {
@@ -63,7 +65,7 @@ impl<'a> Together<'a> {
         self.claims.first().is_some_and(is_alike) && limits <= TOGETHER_MAX
     }
 
-    /// The parameters of `take`.
+    /// Returns the parameters of `take`.
     pub(crate) fn params(&self, shared: &Shared) -> Params<'a> {
         let mut params = Params::default();
         shared.push_time(&mut params);
@@ -71,7 +73,7 @@ impl<'a> Together<'a> {
         params
     }
 
-    /// Those after the time's. Each stands beside the name that it has there.
+    /// Adds the parameters after those of the time. Each is named as in the function.
     pub(crate) fn push(&self, params: &mut Params<'a>) {
         let first = self.claims.first();
         let queues = first.iter().flat_map(|claim| &claim.queues).map(QueueName::as_str).collect();
@@ -91,8 +93,8 @@ impl<'a> Together<'a> {
         params.named("p_lane_looks").push(i32::from(LANE_LOOKS), Type::INT4);
     }
 
-    /// What each of the claims took, from the rows of the answer. What cannot be read is left out, and its lease runs out: it
-    /// keeps nobody from the rest.
+    /// Returns what each claim took, from the returned rows. A job that cannot be read is left out, so that
+    /// it does not hold up the others; its lease runs out.
     pub(crate) fn claimed(&self, shared: &Shared, rows: &[Row]) -> Result<Vec<Claimed>, PostgresError> {
         let mut now = Timestamp::EPOCH;
         let mut all = vec![Claimed::default(); self.claims.len()];
@@ -151,8 +153,9 @@ impl<'a> Together<'a> {
     }
 }
 
-/// The job of a row that the template wrote, as it was before: the core grants it anew, and refuses what could not be granted. What the
-/// template is to have stored is the same (`take`, `lease`); nothing here sees it.
+/// Returns the granted job from a row, which has the job as it was before. The core grants it again, and
+/// refuses a job that could not be granted. The template of `take` and `lease` should have stored the same
+/// grant, which is not checked here.
 fn granted(row: &Row, by: &Grant, now: Timestamp) -> Result<(Head, Full), PostgresError> {
     let before = rows::short_head(row, HEAD)?;
     let body = Bytes::copy_from_slice(row.try_get(3)?);

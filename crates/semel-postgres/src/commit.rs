@@ -1,5 +1,5 @@
-//! A commit: one statement for all its groups, one for each claim; where there are several, one transaction whose parts are
-//! sent without waiting for one another's answers.
+//! Commits: one statement for all groups, and one for each set of claims. Several statements are sent as one
+//! transaction, without waiting for one another's answers.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -25,36 +25,38 @@ use crate::server::{SINCE, given_back};
 use crate::store::Shared;
 use crate::values::{Id, Params};
 
-/// How often a transaction that another one was in the way of is tried.
+/// How often a transaction is tried that fails because of another one.
 const TRIES: u32 = 8;
-/// How long the database is asked what became of a commit whose answer was lost: as long as a failover takes.
+/// How long to ask what became of a commit whose answer was lost: as long as a failover takes.
 const RESOLVE_MAX: Duration = Duration::from_secs(30);
-/// How long between two tries.
+/// The pause between two attempts.
 const RESOLVE_PAUSE: Duration = Duration::from_millis(500);
-/// Records among which such a commit is looked for: never more than housekeeping keeps.
+/// How many records such a commit is looked for among: never more than housekeeping keeps.
 const RESOLVE_LOOKS: i32 = 100_000;
-/// By how much a record may be younger than its time says, in microseconds: a commit knows the time before it is at its turn.
+/// How much later than its time a record may be written, in microseconds: a commit reads the time before its
+/// turn.
 const RECORD_LATE_MAX: i64 = 10_000_000;
 
-/// How long the groups that want a lock are looked for, from when one was not had: callers wait no longer for much.
+/// How long, from the first timeout, the groups that want a lock are searched for: callers would not wait
+/// much longer.
 const SEARCH_MAX: Duration = Duration::from_secs(1);
 
-/// The least that has a commit wait for the standbys: one that wrote nothing waits for nothing.
+/// The least that makes a commit wait for the standbys: one that wrote nothing does not wait.
 pub(crate) const WAIT: &str = "SELECT pg_catalog.pg_logical_emit_message(true, 'semel', '')";
 
-/// Begins a transaction that waits for no lock for longer than `commit` does.
+/// Begins a transaction with the same lock timeout as `commit` has.
 pub(crate) const BEGIN_PART: &str = "BEGIN; SET LOCAL lock_timeout = '250ms'";
 
-/// In how many words a commit may be said.
+/// Which form a commit is sent in.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wording {
-    /// In short, where it can be.
+    /// The short form, if it fits.
     Short,
-    /// In full.
+    /// The long form.
     Full,
 }
 
-/// How much of what is to be committed a transaction is.
+/// How much of a batch a transaction commits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Extent {
     /// All of it.
@@ -63,7 +65,7 @@ enum Extent {
     Part,
 }
 
-/// What came back of one transaction.
+/// The rows that a transaction returned.
 struct Answer {
     groups: Vec<Row>,
     claims: Vec<Vec<Row>>,
@@ -72,7 +74,7 @@ struct Answer {
 /// Why there is no answer.
 struct Failed {
     error: PostgresError,
-    /// Whether something may have been committed all the same.
+    /// Whether something may have been committed nevertheless.
     is_unsure: bool,
 }
 
@@ -85,7 +87,7 @@ impl From<PostgresError> for Failed {
 type Part<'a> = Pin<Box<dyn Future<Output = Result<Vec<Row>, PostgresError>> + Send + 'a>>;
 
 impl Shared {
-    /// Applies a batch.
+    /// Applies a batch, and thins out the keys that it has crowded.
     pub(crate) async fn commit(self: &Arc<Self>, batch: &Batch) -> Result<Applied, PostgresError> {
         let mut crowded = Vec::new();
         let applied = self.apply(batch, Wording::Short, None, &mut crowded).await;
@@ -93,8 +95,9 @@ impl Shared {
         applied
     }
 
-    /// Applies a batch; says it in short if it may and can. Where it is a part of one in which a lock was not had, it says until
-    /// when more parts are made of it. Adds the keys that it gave many ended holders.
+    /// Applies a batch, in the short form if that is allowed and fits. For a part of a batch that timed out
+    /// on a lock, `until` is when it is no longer divided. Adds keys that now have many ended holders to
+    /// `crowded`.
     async fn apply(
         &self,
         batch: &Batch,
@@ -106,23 +109,23 @@ impl Shared {
             return Ok(Applied::default());
         }
         let connection = self.connection().await?;
-        // No time of what is committed from here on is before this.
+        // Nothing committed from here on has an earlier time.
         let since = self.floor();
         let extent = if until.is_some() { Extent::Part } else { Extent::Whole };
         let mut tries = 0;
         let answer = loop {
             tries += 1;
             let mark = new_mark();
-            // Where it was in vain once, something of it has moved.
+            // After a failed try something has moved, which the short form cannot handle.
             let wording = if tries == 1 { wording } else { Wording::Full };
             let transacted = self.transact(&connection, mark, batch, wording, extent);
             match self.heard(&connection, transacted).await {
                 Err(Failed { error, is_unsure: true }) => {
-                    // Closed: whatever was begun on it ends.
+                    // Closed, which ends whatever was begun on it.
                     drop(Object::take(connection));
                     return self.resolved(mark, since, batch, error).await;
                 }
-                // The database undid it, and nothing else was done.
+                // The database undid the transaction, and nothing else was done.
                 Err(Failed { error, .. }) if error.was_in_the_way() && tries < TRIES => {
                     tracing::debug!(%error, tries, "another transaction was in the way");
                 }
@@ -135,7 +138,7 @@ impl Shared {
                 Ok(answer) => break answer,
             }
         };
-        // From here on it is committed: what cannot be understood of a claim makes no group fail.
+        // The groups are committed now: an unreadable answer to a claim must not fail them.
         let mut claims = vec![Claimed::default(); batch.claims.len()];
         for (together, rows) in Together::of(&batch.claims).iter().zip(&answer.claims) {
             match together.claimed(self, rows) {
@@ -166,7 +169,7 @@ impl Shared {
         Ok(applied)
     }
 
-    /// Applies the groups of a batch that could not be applied in short, after its claims took these.
+    /// Applies the groups of a batch in the long form, after its claims were granted with the short one.
     async fn at_length(
         &self,
         batch: &Batch,
@@ -176,7 +179,8 @@ impl Shared {
     ) -> Result<Applied, PostgresError> {
         let groups = Batch { groups: batch.groups.clone(), claims: Vec::new() };
         let mut applied = match Box::pin(self.apply(&groups, Wording::Full, until, crowded)).await {
-            // Nothing of it was applied, and the jobs are taken: whoever has them is told so, and the others decide again.
+            // No group was applied, but the claims have taken jobs: they are answered, and the groups are
+            // decided again.
             Err(error) if !claims.is_empty() && !matches!(error, PostgresError::Unknown) => {
                 tracing::debug!(%error, "what stood beside claims is decided again");
                 Applied { groups: vec![Verdict::Stale; batch.groups.len()], ..Applied::default() }
@@ -188,9 +192,9 @@ impl Shared {
         Ok(applied)
     }
 
-    /// A lock that cannot be passed over was not had in time: looks for the group that wants it, by halves, so that the others
-    /// go on without it. Where a whole table is locked it is every group, and each part waits in vain: what has not been told
-    /// apart when it is time is busy as it is.
+    /// Applies a batch in halves, after a lock that cannot be skipped was not obtained in time, to find the
+    /// group that wants it and commit the others. If a whole table is locked every part waits in vain; groups
+    /// that are not told apart in time are answered as busy.
     async fn commit_in_parts(
         &self,
         batch: &Batch,
@@ -225,7 +229,7 @@ impl Shared {
             let mut others = match Box::pin(self.apply(&rest, Wording::Short, Some(until), crowded)).await {
                 Ok(others) => others.groups.into_iter(),
                 Err(PostgresError::Unknown) => return Err(PostgresError::Unknown),
-                // Nothing of it was applied, and the first half is: it is decided again.
+                // None of these were applied, but the first half was: they are decided again.
                 Err(error) => {
                     tracing::debug!(%error, "half of a commit is decided again");
                     Vec::new().into_iter()
@@ -252,9 +256,9 @@ impl Shared {
         Ok(applied)
     }
 
-    /// What to answer when a commit that was begun after `since` may have been applied and its answer did not come, as when the
-    /// connection was lost: the database is asked what became of it, once it can be asked. Jobs that a claim took are not known
-    /// then; their leases run out.
+    /// Finds out what became of a commit begun after `since` that may have been applied, but whose answer was
+    /// lost with the connection: asks the database once it can be asked. The jobs that its claims took remain
+    /// unknown; their leases run out.
     async fn resolved(
         &self,
         mark: Id,
@@ -280,7 +284,7 @@ impl Shared {
                     match timeout_at(deadline, asked).await {
                         Ok(asked) => given_back(connection, asked),
                         Err(_) => {
-                            // Closed: the next to use it would wait behind this question.
+                            // Closed: the next user would wait behind this question.
                             drop(Object::take(connection));
                             break;
                         }
@@ -315,8 +319,8 @@ impl Shared {
         Err(PostgresError::Unknown)
     }
 
-    /// Waits for the standbys: a commit that writes one record to the log and no row waits until they have all before it. The
-    /// answer says so and by which server, so it may be asked again.
+    /// Waits for the standbys: a commit that writes one log record and no row waits until they have all
+    /// before it. Its answer also says which server gave it; repeating it does no harm.
     pub(crate) async fn confirm(&self) -> Result<(), PostgresError> {
         let sql = format!("{WAIT}, {SINCE}");
         let rows = self.look(&sql, &Params::default()).await?;
@@ -324,7 +328,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Has other servers told what was applied.
+    /// Notifies other servers of what was applied.
     fn tell(&self, batch: &Batch, applied: &Applied) {
         let done = batch.groups.iter().zip(&applied.groups);
         let done = done.filter(|(_, verdict)| **verdict == Verdict::Applied).map(|(group, _)| group);
@@ -364,7 +368,7 @@ impl Shared {
             let params = together.params(self);
             statements.push((format!("SELECT * FROM {}({})", self.name("take"), params.marks()), params));
         }
-        // Claims that are left of a batch wait for a lock no longer than its groups did.
+        // Claims left over from a batch wait for a lock no longer than its groups did.
         let waits_little = extent == Extent::Part && groups.is_empty();
         let mut answers = if let ([(sql, params)], false) = (&statements[..], waits_little) {
             vec![ask(connection, sql, params).await?]
@@ -382,15 +386,16 @@ impl Shared {
                 match answer {
                     Ok(rows) => answers.push(rows),
                     Err(error) => {
-                        // Where it was not begun, each of the others was a transaction of its own; where it was not ended, it is
-                        // still open. Else those after the first fail for its sake.
+                        // If BEGIN failed, each other part was a transaction of its own; if COMMIT failed,
+                        // the transaction is still open. Otherwise the parts after the first failure fail
+                        // because of it.
                         let is_unsure = place == 0 || place == last || error.is_lost_connection();
                         failed.get_or_insert(Failed { error, is_unsure: false }).is_unsure |= is_unsure;
                     }
                 }
             }
             if let Some(failed) = failed {
-                // The database has undone it by COMMIT.
+                // COMMIT made the database roll the transaction back.
                 return Err(failed);
             }
             answers.pop();
@@ -402,12 +407,13 @@ impl Shared {
     }
 }
 
-/// A mark that no other commit has.
+/// A mark that identifies one commit.
 pub(crate) fn new_mark() -> Id {
     Id(JobId::from_bytes(random::secret()))
 }
 
-/// The verdicts on so many groups, of which these are stale, and among them these busy.
+/// Returns the verdicts on `groups` groups, of which `stale` are stale; those of them in `busy` are busy
+/// instead.
 fn applied(groups: usize, stale: &[i32], busy: &[i32]) -> Result<Applied, PostgresError> {
     let mut applied = Applied { groups: vec![Verdict::Applied; groups], ..Applied::default() };
     for (numbers, is) in [(stale, Verdict::Stale), (busy, Verdict::Busy)] {
@@ -426,7 +432,8 @@ fn plain<'a>(connection: &'a Object, sql: &'static str) -> Part<'a> {
     })
 }
 
-/// Polls futures in their order, so that each sends its message before the next, and waits for all of them.
+/// Polls futures in order, so that each sends its message before the next one does, and waits for all of
+/// them.
 async fn in_order<T>(parts: Vec<Pin<Box<dyn Future<Output = T> + Send + '_>>>) -> Vec<T> {
     let mut parts: Vec<_> = parts.into_iter().map(|part| (part, None)).collect();
     poll_fn(|context| {

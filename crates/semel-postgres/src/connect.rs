@@ -1,5 +1,5 @@
-//! Connections: a pool of them. What is asked on one is asked in a task of its own, so that nobody who gives up waiting
-//! leaves it in the middle of something.
+//! The connection pool. A caller that stops waiting must not leave a connection in the middle of something,
+//! so each unit of work runs in a task of its own.
 
 use std::time::Duration;
 
@@ -16,20 +16,21 @@ use crate::hosts::Hosts;
 use crate::tls::Tls;
 use crate::values::Params;
 
-/// Connections of one store: two commits in flight and one of those that were busy, two reads, the outbox, what others are
-/// told, and what a caller's transaction wants made.
+/// Connections of one store: two for commits in flight, one for busy groups, two for reads, and one each for
+/// the outbox, for notifying other servers, and for making rows for callers' transactions.
 const CONNECTIONS: usize = 8;
-/// How many of them may be with those who only look: people and the log's readers.
+/// How many of them may be used by reads for people and by readers of the log.
 pub const ASIDE: usize = 2;
-/// How long somebody waits for a free connection, or for a new one where one server is named.
+/// How long to wait for a free connection, or for a new one where one server is named.
 pub const PATIENCE: Duration = Duration::from_secs(15);
-/// How long the other end of a connection may say nothing to what was sent, before it is taken for gone: its machine, for that takes
-/// note of what was sent however long a statement lasts. A heartbeat that hangs on it is to be sent again before leases have ended.
+/// How long sent data may stay unacknowledged before a connection counts as lost. The peer's kernel
+/// acknowledges it, so a long statement does no harm. A heartbeat that hangs on a dead connection must be
+/// sent again before leases end.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 
 fn config(address: &Address) -> Config {
     let mut config = address.config.clone();
-    // A database that is gone without a word is found out, under a request as well as between two.
+    // Detects a database that vanished without closing its connections, during a request or between two.
     if config.get_tcp_user_timeout().is_none() {
         config.tcp_user_timeout(SILENCE_MAX);
     }
@@ -41,7 +42,7 @@ fn hosts(address: &Address) -> Result<Hosts, PostgresError> {
     Ok(Hosts::of(&config(address), Tls::new(address)?, address.last.clone()))
 }
 
-/// A connection that is nobody else's; it does something only while it is polled.
+/// Opens a connection outside of the pool. It does something only while it is polled.
 pub async fn single(
     address: &Address,
 ) -> Result<(Client, Connection<Socket, impl AsyncRead + AsyncWrite + Unpin + Send + 'static>), PostgresError>
@@ -51,12 +52,12 @@ pub async fn single(
     Ok(opened.map_err(|_| no_answer())??)
 }
 
-/// It was waited for as long as it is.
+/// The error for a wait that reached its bound.
 pub fn no_answer() -> PostgresError {
     PostgresError::Pool("the database does not answer".to_owned())
 }
 
-/// A pool of connections to `address`.
+/// Creates a pool of connections to `address`.
 pub fn pool(address: &Address) -> Result<Pool, PostgresError> {
     let hosts = hosts(address)?;
     let create = Some(hosts.patience());
@@ -64,7 +65,7 @@ pub fn pool(address: &Address) -> Result<Pool, PostgresError> {
     let manager = Manager::from_connect(config(address), hosts, how);
     Pool::builder(manager)
         .max_size(CONNECTIONS)
-        // The one that was given back last: each is a process of its own, which has what it needs at hand if it was used just now.
+        // Each connection is a database process, whose caches are warm if it was used last.
         .queue_mode(QueueMode::Lifo)
         .runtime(Runtime::Tokio1)
         .timeouts(Timeouts { wait: Some(PATIENCE), create, recycle: Some(PATIENCE) })
@@ -72,12 +73,14 @@ pub fn pool(address: &Address) -> Result<Pool, PostgresError> {
         .map_err(|error| PostgresError::Pool(error.to_string()))
 }
 
-/// The level of the store's own transactions: each statement sees what was committed before it began, also by whom it has waited
-/// for. Under a stricter one a commit would not see that it was given up, nor what it has waited for.
+/// The isolation level of the store's transactions: each statement sees what was committed before it began,
+/// also by transactions it waited for. At a stricter level a commit would not see that it was given up, nor
+/// what it waited for.
 const LEVEL: &str = "read committed";
 
-/// A pool of connections to `address` whose transactions are of the level the store needs, and the address by which they are.
-/// Who begins with another level is told so when he connects: set later it would be left behind in a pooler's connections.
+/// Creates a pool whose transactions have the isolation level that the store needs. Also returns the address
+/// it uses. Another default level is overridden at connect time: if it were set later, it would stay behind
+/// in a pooler's connections.
 pub async fn suited(address: &Address) -> Result<(Address, Pool), PostgresError> {
     let plain = pool(address)?;
     let level = level(&plain).await?;
@@ -90,7 +93,7 @@ pub async fn suited(address: &Address) -> Result<(Address, Pool), PostgresError>
     match told {
         Ok(level) if level == LEVEL => Ok((own, suited)),
         Ok(_) => Err(too_strict(&level)),
-        // A pooler that lets nothing be set by whoever connects, most likely.
+        // Most likely a pooler that does not let clients set anything.
         Err(error) if error.is_refusal() => {
             Err(PostgresError::Unsupported(format!("{} ({error})", too_strict(&level))))
         }
@@ -98,7 +101,7 @@ pub async fn suited(address: &Address) -> Result<(Address, Pool), PostgresError>
     }
 }
 
-/// What to do about a database whose transactions are of another level.
+/// The error for a database whose transactions have another level, with the remedy.
 pub fn too_strict(level: &str) -> PostgresError {
     PostgresError::Unsupported(format!(
         "transactions of this user begin as {level}, and the store's own must be {LEVEL}: say ALTER ROLE \u{2026} SET \
@@ -112,7 +115,7 @@ async fn level(pool: &Pool) -> Result<String, PostgresError> {
     Ok(rows.first().ok_or(PostgresError::Answer("a setting"))?.try_get(0)?)
 }
 
-/// One statement, in one round trip: nothing is prepared.
+/// Runs one statement in one round trip, without preparing it.
 pub async fn ask(connection: &Object, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, PostgresError> {
     Ok(connection.query_typed(sql, &params.typed()).await?)
 }

@@ -1,4 +1,4 @@
-//! Keys that have been found to have many ended holders: those that another outlives are taken from them.
+//! Thins out keys that were found to have many ended holders: removes those that another one outlives.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,14 +17,15 @@ use crate::session::{Fields, Session};
 use crate::store::Shared;
 use crate::values::Params;
 
-/// How many keys are looked over at once.
+/// Keys handled in one query.
 const KEYS_MAX: usize = 64;
-/// For how long the answer to a commit waits for it.
+/// How long the answer to a commit waits for this, at most.
 const WAIT_MAX: Duration = Duration::from_millis(500);
 
 impl Shared {
-    /// Looks over keys that a commit has found to have many ended holders. The answer to that commit waits for it, though not for
-    /// long: a claim passes over the jobs of a key that is locked, and who was answered expects nothing of what he did to be in his way.
+    /// Thins out keys that a commit found to have many ended holders. The answer to that commit waits for it,
+    /// but not for long: meanwhile claims skip jobs whose key is locked, and a caller that has its answer
+    /// does not expect its own commit to be in the way.
     pub(crate) async fn look_over(self: &Arc<Self>, keys: Vec<Vec<u8>>) {
         if keys.is_empty() {
             return;
@@ -37,36 +38,37 @@ impl Shared {
                 }
             }
         });
-        // What is not done by then goes on by itself.
+        // What is not done by then goes on in its task.
         let _ = timeout(WAIT_MAX, looking).await;
     }
 
-    /// Takes from the ended holders of keys those that another outlives. Nobody sees them as it is; this keeps the lists short. A
-    /// key that somebody has locked, or that has moved since it was seen, is left for the next time.
+    /// Removes from the ended holders of keys those that another one outlives. Decisions ignore them anyway;
+    /// this keeps the lists short. A key that is locked, or has moved since it was read, is left for the next
+    /// time.
     async fn thin_out(&self, keys: &[Vec<u8>]) -> Result<(), PostgresError> {
         let connection = self.connection().await?;
         let rows = ask(&connection, &looking(self), &named(keys)).await?;
         let Some(outlived) = outlived(&rows)? else { return Ok(()) };
-        // A crash may undo it: the keys are not locked for as long as the disk takes.
+        // A crash may undo it. Not waiting for the disk keeps the key locks short.
         let by = "pg_catalog.set_config('synchronous_commit', 'off', true) AS o CROSS JOIN ";
         ask(&connection, &taking(self, by, "o = 'off'"), &outlived).await?;
-        // Who was woken by the commit itself may have passed over their jobs.
+        // Claims woken by the commit itself may have skipped the jobs of these keys.
         self.teller.note(News { ready: true, ..News::default() });
         Ok(())
     }
 }
 
 impl<S: Session> Transaction<S> {
-    /// Looks over keys that the transaction has found to have many ended holders, and has locked: nobody else can before its end, and
-    /// nobody may come to them after it who adds one outside of a transaction.
+    /// Thins out keys that the transaction found to have many ended holders, and has locked. Nobody else can
+    /// do so before it ends, and after it no commit outside of transactions may come that adds a holder.
     pub(crate) async fn look_over(&mut self, keys: &[Vec<u8>]) -> Result<(), PostgresError> {
         for keys in keys.chunks(KEYS_MAX) {
             let rows = self.ask(&looking(&self.shared), &named(keys)).await?;
             match outlived(&rows) {
-                // Its commit is the caller's, and as durable as he has it.
+                // The commit is the caller's, with the durability that the caller has set.
                 Ok(Some(outlived)) => drop(self.ask(&taking(&self.shared, "", "true"), &outlived).await?),
                 Ok(None) => {}
-                // A row that cannot be read is no reason to refuse what has nothing to do with it.
+                // An unreadable row must not fail an operation that is not about it.
                 Err(error) => tracing::debug!(%error, "the ended holders of keys were not looked over"),
             }
         }
@@ -74,7 +76,7 @@ impl<S: Session> Transaction<S> {
     }
 }
 
-/// Asks for the ended holders of keys.
+/// The query for the ended holders of keys.
 fn looking(shared: &Shared) -> String {
     let columns: Vec<String> = rows::COLUMNS.iter().map(|(name, _)| format!("h.{name}")).collect();
     format!(
@@ -91,7 +93,7 @@ fn named(keys: &[Vec<u8>]) -> Params<'_> {
     params
 }
 
-/// Takes those found by [`outlived`] from their keys.
+/// The statement that removes what [`outlived`] found from its keys.
 fn taking(shared: &Shared, by: &str, is_so: &str) -> String {
     format!(
         "UPDATE {0} k SET done = ARRAY(SELECT u.id FROM pg_catalog.unnest(k.done) AS u(id) WHERE u.id <> ALL ($3)) \
@@ -101,7 +103,8 @@ fn taking(shared: &Shared, by: &str, is_so: &str) -> String {
     )
 }
 
-/// Keys with their versions, and those of their ended holders that another outlives; nothing when there are none.
+/// Returns keys with their versions, and their ended holders that another one outlives; `None` if there are
+/// none.
 fn outlived<R: Fields>(rows: &[R]) -> Result<Option<Params<'_>>, PostgresError> {
     let mut holders: BTreeMap<(&[u8], i64), Vec<Head>> = BTreeMap::new();
     for row in rows {

@@ -1,4 +1,4 @@
-//! Documents: pages of a kind, and what is due.
+//! Documents: pages of one kind, and those that are due.
 
 use bytes::Bytes;
 use semel_core::draft::{Document, DocumentKey, DocumentKind};
@@ -12,12 +12,12 @@ use crate::store::Shared;
 use crate::values::Params;
 
 impl Shared {
-    /// Documents that are due, or of a kind.
+    /// Finds documents that are due, or of one kind.
     pub(crate) async fn documents(&self, seek: Seek) -> Result<Found, PostgresError> {
         let mut params = Params::default();
         self.push_time(&mut params);
         let (limit, wanted) = match &seek {
-            // One more, to say when it falls due.
+            // One more than wanted, to learn when it falls due.
             Seek::Due { limit } => {
                 params.number(i64::from(*limit) + 1);
                 (*limit, "due IS NOT NULL ORDER BY due, kind, name LIMIT $4".to_owned())
@@ -34,7 +34,7 @@ impl Shared {
                 (*limit, format!("{wanted} ORDER BY name {order} LIMIT $4"))
             }
         };
-        // Parts of one statement, so that they are of one time.
+        // Parts of one statement, so that they see the same time.
         let sql = format!(
             "SELECT NULL::int2, NULL::text, {}($1, $2, $3), NULL::int8, NULL::bytea UNION ALL \
              (SELECT kind, name, version, due, text FROM {} WHERE {wanted})",
@@ -66,7 +66,7 @@ impl Shared {
     }
 }
 
-/// A document from its row: kind, name, version, due, text.
+/// Reads a document from its row: kind, name, version, due, text.
 fn document(row: &Row, kind: i16) -> Result<(DocumentKey, Document), PostgresError> {
     let key = DocumentKey::new(self::kind(kind)?, row.try_get::<_, &str>(1)?);
     let document = Document {
@@ -77,7 +77,7 @@ fn document(row: &Row, kind: i16) -> Result<(DocumentKey, Document), PostgresErr
     Ok((key, document))
 }
 
-/// The kind of that number.
+/// Returns the document kind with this number.
 pub fn kind(code: i16) -> Result<DocumentKind, PostgresError> {
     let kind = u8::try_from(code).ok().and_then(DocumentKind::from_code);
     kind.ok_or(PostgresError::Answer("a document is of no kind that this program knows"))

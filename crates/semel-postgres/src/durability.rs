@@ -1,17 +1,18 @@
-//! What an answer survives: that is the database's to keep, by how it is set, and that of whoever takes its place.
+//! What an answer survives: this depends on the settings of the database, and of any server that takes its
+//! place.
 
 use crate::load::{AWAITS_STANDBY, COMMITS_LAZILY, SYNCS_NOTHING};
 
-/// What an acknowledged commit survives, by what the database says of its settings.
+/// What an acknowledged commit survives, according to the database's settings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Durability {
-    /// It is on the disk, and a standby that was waited for has it.
+    /// It is on the disk, and on the standbys that commits wait for.
     Standby,
-    /// It is on the disk of the one database that is named.
+    /// It is on the disk of the only database server named.
     Disk,
-    /// It is on the disk of one of several databases that are named, and waits for no other one.
+    /// It is on the disk of one of several servers named, and waits for no other one.
     Failover,
-    /// `synchronous_commit = off`: a crash loses what was answered last.
+    /// `synchronous_commit = off`: a crash loses the last answered commits.
     Lazily,
     /// `fsync = off`: the system writes when it likes.
     #[default]
@@ -19,7 +20,7 @@ pub(crate) enum Durability {
 }
 
 impl Durability {
-    /// By what `look` says of the database, and whether another one may take over by itself.
+    /// Determines it from the flags of `look`, and from whether another server may take over by itself.
     pub(crate) const fn by(state: i16, fails_over: bool) -> Self {
         if state & SYNCS_NOTHING != 0 {
             Self::Never
@@ -34,12 +35,12 @@ impl Durability {
         }
     }
 
-    /// Whether no acknowledged commit is lost, by a crash or by a failover that servers follow.
+    /// Whether no acknowledged commit is lost, neither by a crash nor by a failover that servers follow.
     pub(crate) const fn is_strong(self) -> bool {
         matches!(self, Self::Standby | Self::Disk)
     }
 
-    /// In words.
+    /// A description for people.
     pub(crate) const fn words(self) -> &'static str {
         match self {
             Self::Standby => {

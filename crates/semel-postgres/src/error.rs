@@ -1,4 +1,4 @@
-//! What may go wrong with the database, and what that means for callers.
+//! Errors of the store in PostgreSQL, and what they mean for callers.
 
 use deadpool_postgres::PoolError;
 use semel_core::ident::JobId;
@@ -8,44 +8,44 @@ use tokio_postgres::error::{DbError, Severity, SqlState};
 
 use crate::session::Failure;
 
-/// A failure of the store, with its details. No address and no value of a row is in its text.
+/// A failure of the store, with its details. Its text contains no address and no values of rows.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PostgresError {
-    /// PostgreSQL refused, or the connection failed.
+    /// PostgreSQL returned an error, or the connection failed.
     #[error("postgres: {}", Failure::from(.0))]
     Postgres(#[from] tokio_postgres::Error),
-    /// The same of a caller's own connection, in the words of its driver.
+    /// The same on a caller's own connection, as its driver reports it.
     #[error("postgres: {0}")]
     Session(Failure),
-    /// No connection could be had.
+    /// No connection could be obtained.
     #[error("postgres: no connection: {0}")]
     Pool(String),
-    /// A row is not what this program wrote.
+    /// A row is not as this program writes it.
     #[error("job {id}: {what}")]
     Row {
-        /// Which.
+        /// The job.
         id: JobId,
         /// What is wrong.
         what: &'static str,
     },
-    /// An answer is not of the form that was asked for.
+    /// An answer does not have the expected form.
     #[error("an answer is not understood: {0}")]
     Answer(&'static str),
-    /// The database is not fit, or of a version this program does not handle.
+    /// The database is not suitable, or this program cannot handle its version or that of its schema.
     #[error("{0}")]
     Unsupported(String),
-    /// The schema is to be changed, and this user may not.
+    /// The schema must be changed, and this user may not.
     #[error("{0}")]
     Forbidden(String),
-    /// The database takes no writes now. It is not asked for decisions either: what it shows may be older than what others
-    /// have been told.
+    /// The database takes no writes now. It is not asked for decisions either: it may show an older state
+    /// than others have been told.
     #[error(
         "the database takes no writes: it is a standby, or is set to be read-only. Where another one takes its place, name \
          both in the address: postgres://USER@ONE,OTHER/DATABASE"
     )]
     ReadOnly,
-    /// The address is none.
+    /// The address is not valid.
     #[error("{0}")]
     Address(String),
     /// The connection was lost during a commit, and the database could not say what became of it.
@@ -54,19 +54,20 @@ pub enum PostgresError {
          unknown. Send the same request with the same id again"
     )]
     Unknown,
-    /// The server that was asked was left before it said anything, for another has taken its place or it takes no writes any more.
+    /// The server that was asked was left before it answered: another has taken its place, or it takes no
+    /// writes any more.
     #[error(
         "the database's server that was asked says nothing, and another has taken its place or it takes no writes any more; \
          try again"
     )]
     Left,
-    /// The records are in such demand that no decision could be written in the allowed number of tries.
+    /// The records are in such demand that no decision could be committed within the allowed number of tries.
     #[error("the records are in too much demand right now; try again")]
     Contended,
     /// Inside a caller's transaction: its snapshot is older than a row that it needs.
     #[error("the transaction began before a row that it needs was there")]
     OldSnapshot,
-    /// The task that did the work is gone.
+    /// The task that did the work has ended without a result.
     #[error("the work was given up: {0}")]
     GivenUp(String),
 }
@@ -80,16 +81,17 @@ impl PostgresError {
         }
     }
 
-    /// Whether it was refused for what it is, and not because there is no room, nor anybody to take it just now.
+    /// Whether the request itself was refused: not because of a lost connection, lack of resources, or a
+    /// server that accepts nothing just now.
     pub fn is_refusal(&self) -> bool {
-        // Of the class of connections the first is what poolers say to who wants to set what they do not let him.
+        // A protocol violation is how poolers refuse a client that sets something they do not allow.
         self.code().is_some_and(|code| {
             code == SqlState::PROTOCOL_VIOLATION
                 || !["08", "53", "57"].iter().any(|class| code.code().starts_with(class))
         })
     }
 
-    /// Whether the database undid the transaction because of another one: the same may be asked again at once.
+    /// Whether the database undid the transaction because of another one: it may be repeated at once.
     pub fn was_in_the_way(&self) -> bool {
         self.code().is_some_and(|code| {
             [SqlState::T_R_SERIALIZATION_FAILURE, SqlState::T_R_DEADLOCK_DETECTED].contains(&code)
@@ -101,13 +103,13 @@ impl PostgresError {
         matches!(self, Self::ReadOnly) || self.code() == Some(SqlState::READ_ONLY_SQL_TRANSACTION)
     }
 
-    /// Whether there may be no room for what was to be written: the database says so, or has no code for what the system says, as of a
-    /// quota. That is to be tried then.
+    /// Whether there may have been no room for a write: the database says so, or has no code for the system's
+    /// error, as when a quota is used up. The caller is to check by trying.
     pub fn may_want_room(&self) -> bool {
         self.code().is_some_and(|code| MAY_WANT_ROOM.contains(&code.code()))
     }
 
-    /// Whether a lock was not had in the time allowed; the transaction was undone.
+    /// Whether a lock was not obtained in the allowed time. The transaction was undone.
     pub fn waited_in_vain(&self) -> bool {
         self.code().is_some_and(|code| code == SqlState::LOCK_NOT_AVAILABLE)
     }
@@ -123,8 +125,9 @@ impl PostgresError {
                 }
                 Some(code) => {
                     let severity = error.as_db_error().and_then(DbError::parsed_severity);
-                    // Whatever it is that the database dies of, it may have committed before. The whole class of connections:
-                    // poolers end them by other codes than the database, and do not always call that fatal.
+                    // Whatever ends the server process, it may have committed before. The whole class of
+                    // connection errors counts: poolers use other codes than the database, and do not always
+                    // call them fatal.
                     matches!(severity, Some(Severity::Fatal | Severity::Panic))
                         || code.code().starts_with("08")
                         || ENDS_THE_CONNECTION.contains(&code.code())
@@ -136,18 +139,18 @@ impl PostgresError {
     }
 }
 
-/// Errors with which the database ends a connection: an administrator, a crash, and times that were too long: idle, idle in a
-/// transaction, a transaction.
+/// Codes with which the database ends a connection: by an administrator, after a crash, or after a timeout
+/// (idle session, idle in a transaction, transaction).
 const ENDS_THE_CONNECTION: &[&str] = &["57P01", "57P02", "57P05", "25P03", "25P04"];
 
-/// A full disk, no memory, whatever else a system says to who writes.
+/// Codes of a full disk, lack of memory, a system error, an internal error.
 const MAY_WANT_ROOM: &[&str] = &["53100", "53200", "58030", "XX000"];
 
-/// Errors of a database in which a schema, table or function is not there, or is not for this user.
+/// Codes for a schema, table or function that does not exist, or that this user may not use.
 const IS_NO_STORE_OF_OURS: &[&str] = &["3F000", "42P01", "42883", "42501"];
 
 impl PostgresError {
-    /// What it means for a caller whose own transaction this was.
+    /// Converts the error for a caller whose own transaction this was.
     pub(crate) fn inside(self) -> StoreError {
         match self.code() {
             Some(code) if code == SqlState::T_R_DEADLOCK_DETECTED => StoreError::Undone(Undone::Deadlock),
@@ -159,7 +162,7 @@ impl PostgresError {
             Some(code) if code == SqlState::NO_ACTIVE_SQL_TRANSACTION => StoreError::Unsupported(format!(
                 "no transaction is open on this connection, so nothing can be made a part of one: begin it first ({self})"
             )),
-            // Of what is the store's own nothing is to be had there: no trying again helps.
+            // The caller's database has no store, so retrying does not help.
             Some(code) if IS_NO_STORE_OF_OURS.contains(&code.code()) => StoreError::Unsupported(format!(
                 "the transaction's database has no store of this schema, or its user may not use it: it must be on the queue's own \
                  database ({self})"
@@ -189,7 +192,7 @@ impl From<PostgresError> for StoreError {
         let message = error.to_string();
         match &error {
             PostgresError::Contended | PostgresError::OldSnapshot => Self::Contended,
-            // Noticed by a write before a look noticed it.
+            // A write may notice this before the next load does.
             _ if error.takes_no_writes() => Self::Unavailable(PostgresError::ReadOnly.to_string()),
             _ if error.was_in_the_way() || error.waited_in_vain() => Self::Contended,
             PostgresError::Row { .. } | PostgresError::Answer(_) => Self::Corrupt(message),

@@ -1,4 +1,4 @@
-//! What is asked of a store by who carries it over into another, or another into it.
+//! What the store provides for copying from it to another store, and from another store into it.
 
 use bytes::Bytes;
 use semel_core::draft::QueueRow;
@@ -14,7 +14,7 @@ use crate::store::Shared;
 use crate::values::{Id, Params};
 
 impl Shared {
-    /// Heads that are kept for their keys alone, by until when.
+    /// Returns a piece of the heads that are kept only for their keys, in the order of their end times.
     pub(crate) async fn remembered(&self, after: Option<Bytes>, limit: u32) -> Result<Piece, PostgresError> {
         let after = after.as_deref().and_then(|after| after.split_first_chunk());
         let (at, id) = after.map_or((i64::MIN, [0; 16]), |(at, id)| {
@@ -43,7 +43,7 @@ impl Shared {
         Ok(piece)
     }
 
-    /// Rows that were written, by their names' bytes.
+    /// Returns a piece of the queue rows that were written, in the byte order of their names.
     pub(crate) async fn rows(&self, after: Option<Bytes>, limit: u32) -> Result<Piece, PostgresError> {
         let mut params = Params::default();
         let after = after.map(|after| String::from_utf8_lossy(&after).into_owned());
@@ -71,8 +71,8 @@ impl Shared {
         Ok(piece)
     }
 
-    /// Takes the place of another store. Places of the log are the database's to give: those that it has given until now are
-    /// said to be gone.
+    /// Makes the store take the place of another. The log's places are given by the database: those given
+    /// until now are declared gone.
     pub(crate) async fn inherit(&self, heritage: &Heritage) -> Result<(), PostgresError> {
         let mut params = Params::default();
         params.push(&heritage.secret[..], Type::BYTEA);
@@ -85,12 +85,12 @@ impl Shared {
         Ok(())
     }
 
-    /// Where a dump was restored into a cluster that has given fewer transaction numbers than the one it is of, the log has places that
-    /// this one has yet to give: it would tell nothing until then, and take what is old for what is new. It begins anew here, and
-    /// whoever has read the other is told so.
+    /// Restarts the event log after a restore into another cluster. If a dump came from a cluster with higher
+    /// transaction numbers, the log has places that this cluster has yet to assign: until then it would show
+    /// nothing, and take old records for new. Readers of the old log are told that it begins anew.
     pub(crate) async fn settle(&self) -> Result<(), PostgresError> {
         let (fact, event) = (self.name("fact"), self.name("event"));
-        // Of what this cluster wrote, nothing that can be seen has a number that is still to come.
+        // Nothing visible that this cluster wrote has a transaction number that is still to come.
         let next = "(SELECT pg_snapshot_xmax(pg_current_snapshot()))";
         let sql = format!(
             "SELECT 1 FROM {fact} WHERE dropped >= {next}::text::int8 OR EXISTS (SELECT FROM {event} WHERE tx >= {next})"

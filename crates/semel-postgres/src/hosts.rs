@@ -1,5 +1,5 @@
-//! Which of the servers that an address names is spoken to: one after the other is tried, and who says nothing is passed over,
-//! whether it is the machine that is silent or the server on it.
+//! Chooses among the servers that an address names. They are tried in turn, and one that does not answer is
+//! skipped, whether its machine is silent or the server on it.
 
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
@@ -17,7 +17,7 @@ use crate::address::{Last, servers};
 use crate::connect::PATIENCE;
 use crate::tls::Tls;
 
-/// How long one of several servers may take until it has let somebody in, where the address does not say so by its
+/// How long one of several servers may take to accept a connection and log in, unless the address says so by
 /// `connect_timeout`.
 const HOST_MAX: Duration = Duration::from_secs(5);
 
@@ -26,16 +26,16 @@ type Wire = Connection<Socket, <Tls as MakeTlsConnect<Socket>>::Stream>;
 
 /// The servers that an address names.
 pub struct Hosts {
-    /// How each is connected to.
+    /// The configuration for each.
     each: Vec<Config>,
     tls: Tls,
     patience: Duration,
-    /// The place of the one that was spoken to last, by whichever of those that connect by the same address.
+    /// The index of the last used server, shared by all that connect by the same address.
     last: Last,
 }
 
 impl Hosts {
-    /// Those that `config` names.
+    /// Creates it from the servers that `config` names.
     pub fn of(config: &Config, tls: Tls, last: Last) -> Self {
         let said = config.get_connect_timeout().copied();
         let mut config = config.clone();
@@ -47,23 +47,23 @@ impl Hosts {
         {
             (0..number).map(|place| alone(&config, place)).collect()
         } else {
-            // Whoever is asked to connect by it says what is wrong.
+            // The client will say what is wrong when it connects.
             vec![config]
         };
         Self { each, tls, patience: said.unwrap_or(HOST_MAX), last }
     }
 
-    /// How long a connection may take.
+    /// How long opening a connection may take in all.
     pub fn patience(&self) -> Duration {
         let others = u32::try_from(self.each.len().saturating_sub(1)).unwrap_or(u32::MAX);
         self.patience.saturating_mul(others).saturating_add(self.patience.max(PATIENCE))
     }
 
-    /// Connects to the first that lets somebody in and is what is meant. The last one has no bound here: it may take what is left of
-    /// the caller's [`patience`](Self::patience).
+    /// Connects to the first server that accepts the login and is of the wanted kind. The last attempt has no
+    /// bound here: it may take what is left of the caller's [`patience`](Self::patience).
     ///
     /// # Errors
-    /// What the last one said.
+    /// The error of the last server.
     pub async fn open(&self) -> Result<(Client, Wire), Error> {
         let order = self.each.iter().enumerate().cycle().skip(self.first()).take(self.each.len());
         let mut turns = order.peekable();
@@ -78,12 +78,12 @@ impl Hosts {
             self.last.0.store(place, Ordering::Relaxed);
             return Ok(opened);
         }
-        // Of no host: the client says so.
+        // Without any host, the client returns an error.
         Config::new().connect(self.tls.clone()).await
     }
 
-    /// The place of the one that is tried first: any, where the address says so by `load_balance_hosts`; else that of the one that
-    /// was spoken to last.
+    /// The index of the server to try first: a random one if the address asks for that by
+    /// `load_balance_hosts`, otherwise the last used one.
     fn first(&self) -> usize {
         match self.each.first().map(Config::get_load_balance_hosts) {
             Some(LoadBalanceHosts::Random) => {
@@ -111,7 +111,8 @@ impl Connect for Hosts {
     }
 }
 
-/// The same for one server alone: the client goes through several by itself, and stays with one that says nothing.
+/// Reduces a configuration to one of its servers: given several, the client would stay with one that does not
+/// answer.
 fn alone(config: &Config, place: usize) -> Config {
     let mut alone = Config::new();
     if let Some(user) = config.get_user() {
@@ -195,7 +196,7 @@ mod tests {
         }
     }
 
-    /// Whoever looks where an address leads begins where the others are, and not at one that they have left.
+    /// A check of where an address leads begins with the server in use, and not with one that was left.
     #[test]
     fn all_who_have_an_address_begin_with_the_server_that_was_spoken_to_last() {
         let parsed = || Address::parse("postgres://one,other/shop").unwrap();

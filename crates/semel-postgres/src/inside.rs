@@ -1,6 +1,7 @@
-//! Decisions inside a caller's own transaction. They wait for keys that others hold, as the caller's settings allow; what they
-//! write is there with the transaction's commit, and free again with its rollback. What a decision does not write, such as the
-//! key of a duplicate, it gives back at once: whoever has a job of that key does not wait for a stranger's transaction.
+//! Decisions inside a caller's own transaction. They wait for keys that others hold, as long as the caller's
+//! settings allow. Their writes become visible when the transaction commits, and are undone if it rolls back.
+//! Locks on anything that a decision does not write, such as the key of a duplicate, are released at once, so
+//! that other requests for that key do not wait for the caller's transaction.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -26,20 +27,20 @@ use crate::store::{Postgres, Shared};
 use crate::teller;
 use crate::values::Params;
 
-/// How often it is tried to hold all keys of a decision; between two tries those that are not there are made.
+/// How often holding all keys of a decision is tried; in between, missing key rows are made.
 const HOLDS: u32 = 3;
-/// How long it is waited for another connection to make rows on. All of a pooler's may be in transactions like this one, which
-/// wait for one another then.
+/// How long to wait for another connection on which to make rows. All of a pooler's connections may be in
+/// transactions like this one, which would then wait for one another.
 const ASIDE_MAX: Duration = Duration::from_secs(1);
-/// How long the database itself waits there for a row that somebody has made and not committed: as long as a commit does. It would
-/// go on for whoever has given up, as long as that transaction is open.
+/// How long that connection waits for a row that another transaction has made and not committed: as long as a
+/// commit does. Without this bound the database would go on waiting after the caller has given up.
 pub(crate) const ROW_MAX: &str = "250ms";
 
-/// Begins a part of a transaction anew. Its locks are given back.
+/// Rolls back to the savepoint and stays in it. Releases its locks.
 const ANEW: &str = "ROLLBACK TO SAVEPOINT semel";
-/// Ends a part of a transaction that is kept.
+/// Ends the savepoint and keeps its writes.
 const KEEP: &str = "RELEASE SAVEPOINT semel";
-/// Ends a part of a transaction as if it had not been. Its locks are given back too.
+/// Undoes and ends the savepoint. Releases its locks too.
 const UNDO: &str = "ROLLBACK TO SAVEPOINT semel; RELEASE SAVEPOINT semel";
 
 /// A caller's transaction on the database of a store.
@@ -47,25 +48,26 @@ pub struct Transaction<S> {
     pub(crate) shared: Arc<Shared>,
     rows: Arc<AtomicU64>,
     session: S,
-    /// Whether no other connection was to be had: it is not waited for again.
+    /// Whether no other connection was to be had; then none is waited for again.
     is_alone: bool,
 }
 
 impl Postgres {
-    /// A transaction that the caller has begun on this store's database and will end, by the connection it is open on.
+    /// Returns a handle on a transaction that the caller has begun on this store's database, and will end.
+    /// `session` is its connection.
     pub fn inside<S: Session>(&self, session: S) -> Transaction<S> {
         Transaction::on(Arc::clone(&self.shared), Arc::clone(&self.rows), session)
     }
 }
 
 impl<S: Session> Transaction<S> {
-    /// One on a connection of the store's own.
+    /// Like [`inside`](Postgres::inside), for a connection of the store's own.
     pub(crate) fn on(shared: Arc<Shared>, rows: Arc<AtomicU64>, session: S) -> Self {
         Self { shared, rows, session, is_alone: false }
     }
 }
 
-/// Keys in the order in which everybody locks them.
+/// Keys, in the order in which everybody locks them.
 type Keys = BTreeSet<[u8; 32]>;
 
 type Decide<'a> = dyn FnMut(&mut Draft) -> Result<(), Missing> + Send + 'a;
@@ -81,14 +83,14 @@ impl<S: Session> Inside for Transaction<S> {
 }
 
 impl<S: Session> Transaction<S> {
-    /// Has a decision taken in a part of the transaction that is kept or not as a whole: an error of ours leaves the caller's
-    /// transaction as it was, where the database allows that.
+    /// Takes a decision in a savepoint that is kept or undone as a whole: an error of ours leaves the
+    /// caller's transaction as it was, if the database allows that.
     async fn savepoint(&mut self, reads: Reads, decide: &mut Decide<'_>) -> Result<(), PostgresError> {
         self.session.run("SAVEPOINT semel").await?;
         let decided = self.decided(reads, decide).await;
         let ends = match decided {
             Ok(true) => format!("{KEEP}{}", self.vouched()),
-            // The caller's commit then waits for the standbys, also when it wrote nothing else.
+            // Makes the caller's commit wait for the standbys, even if it has written nothing else.
             Ok(false) if self.shared.awaits_standby.load(Ordering::Acquire) => {
                 format!("{UNDO}; {WAIT}{}", self.vouched())
             }
@@ -98,7 +100,8 @@ impl<S: Session> Transaction<S> {
         decided.and_then(|_| Ok(ended?))
     }
 
-    /// What has the caller's commit wait for no less than the store's own do: others are answered by what it shows.
+    /// The statement that makes the caller's commit wait for no less than the store's own do: other callers
+    /// get answers based on what it makes visible.
     fn vouched(&self) -> String {
         let weaker = if self.shared.awaits_standby.load(Ordering::Acquire) {
             "'off', 'local', 'remote_write'"
@@ -113,7 +116,7 @@ impl<S: Session> Transaction<S> {
         )
     }
 
-    /// Says whether it wrote anything.
+    /// Decides and writes. Returns whether anything was written.
     async fn decided(&mut self, mut reads: Reads, decide: &mut Decide<'_>) -> Result<bool, PostgresError> {
         let mut held: Keys = reads.keys.iter().map(|read| *read.key.as_bytes()).collect();
         for _ in 0..COMMIT_ATTEMPTS_MAX {
@@ -132,7 +135,7 @@ impl<S: Session> Transaction<S> {
                     return Err(PostgresError::Contended);
                 }
                 if !missing.keys.is_empty() {
-                    // They are to be held before anything is seen of them.
+                    // These keys must be locked before they are read.
                     held.extend(missing.keys.iter().map(|read| *read.key.as_bytes()));
                     reads.keys.extend(missing.keys);
                     break false;
@@ -140,8 +143,8 @@ impl<S: Session> Transaction<S> {
                 draft.extend(self.load(&missing).await?);
             };
             if !is_decided {
-                // All are locked in one order: whoever kept these, and waited for one that comes before them, would be waited for
-                // by who has that one.
+                // All keys are locked in one order. Keeping these locks while waiting for an earlier key
+                // could deadlock with a transaction that holds that one.
                 self.session.run(ANEW).await?;
                 continue;
             }
@@ -152,20 +155,20 @@ impl<S: Session> Transaction<S> {
             let group = without_duplicates(group);
             let written = keys_of(&group);
             if !held.is_empty() && held != written {
-                // What it writes is locked anew, and the versions say whether it is as it was.
+                // Only the keys it writes are locked again; versions tell whether they are unchanged.
                 self.session.run(ANEW).await?;
             }
             if self.write(&group).await? {
                 return Ok(true);
             }
             self.session.run(ANEW).await?;
-            // Others were there first. Nobody else will be, as long as the same is to be written.
+            // Others wrote first. With these keys locked none can again, unless the decision changes.
             held = written;
         }
         Err(PostgresError::Contended)
     }
 
-    /// Waits for keys.
+    /// Locks keys, and waits for those that others hold.
     async fn hold(&mut self, keys: &Keys) -> Result<(), PostgresError> {
         if keys.is_empty() {
             return Ok(());
@@ -181,7 +184,7 @@ impl<S: Session> Transaction<S> {
                 return Ok(());
             }
             if hold < HOLDS {
-                // What is made may come before what was locked.
+                // Keys to be made may come before the locked ones in the locking order.
                 self.session.run(ANEW).await?;
                 let making = Making::of(&self.shared, &keys, &[]);
                 if !self.make_aside(&making).await {
@@ -189,8 +192,8 @@ impl<S: Session> Transaction<S> {
                 }
             }
         }
-        // Housekeeping may have taken a key that nobody held, once. Else the transaction's snapshot is older than the key: it
-        // must begin anew.
+        // Housekeeping may have dropped an unheld key in between, though only once. Otherwise the
+        // transaction's snapshot is older than the key's row, and the transaction must begin again.
         Err(PostgresError::OldSnapshot)
     }
 
@@ -200,8 +203,8 @@ impl<S: Session> Transaction<S> {
         self.shared.answer(reads, &question.keys, &rows)
     }
 
-    /// Writes a group. Says whether it did: not when a record has moved. The keys that it needs were held, or have rows; queues that
-    /// have none are made beforehand. What is not there all the same, the commit makes.
+    /// Writes a group. Returns `false` if a record has moved. Its keys were locked, or have rows; missing
+    /// queue rows are made first, outside. Whatever is still missing is made by the commit.
     async fn write(&mut self, group: &Group) -> Result<bool, PostgresError> {
         let mut queues = BTreeSet::new();
         for expect in group.expect.iter().filter(|expect| expect.version == 0) {
@@ -228,8 +231,8 @@ impl<S: Session> Transaction<S> {
         Ok(true)
     }
 
-    /// Makes rows outside of the transaction, so that nobody else must wait for them to be there. Says whether it did: where it
-    /// could not, they are made inside.
+    /// Makes rows outside of the transaction, so that nobody waits for it to commit them. Returns `false` if
+    /// that failed; then they are made inside.
     async fn make_aside(&mut self, making: &Making<'_>) -> bool {
         if self.is_alone {
             return false;
@@ -242,7 +245,7 @@ impl<S: Session> Transaction<S> {
             Ok(Ok(connection)) => {
                 let asked = timeout_at(until, ask(&connection, &sql, &making.params)).await.ok();
                 if asked.is_none() {
-                    // Closed, so that a pooler does not ask the database later.
+                    // Closed, so that a pooler does not run it later.
                     drop(Object::take(connection));
                 }
                 asked
@@ -259,7 +262,7 @@ impl<S: Session> Transaction<S> {
         }
     }
 
-    /// Has servers told when the transaction is committed.
+    /// Notifies other servers when the transaction commits.
     async fn tell(&mut self, group: &Group) -> Result<(), PostgresError> {
         let (sql, params) = teller::inside(&self.shared, News::of(std::iter::once(group), &[]));
         self.ask(&sql, &params).await?;
@@ -271,7 +274,7 @@ impl<S: Session> Transaction<S> {
     }
 }
 
-/// The keys that a group relies on or writes.
+/// Returns the keys that a group relies on or writes.
 fn keys_of(group: &Group) -> Keys {
     let mut keys = Keys::new();
     for expect in &group.expect {
@@ -287,9 +290,10 @@ fn keys_of(group: &Group) -> Keys {
     keys
 }
 
-/// A group without what only those of its answers relied on that write nothing: as when they had been asked for alone, they are
-/// right at the moment of the load. Whoever writes on the strength of a key writes one of its holders, so the other keys and jobs are
-/// such answers'. Where a document or a key that was released may say otherwise, all is relied on.
+/// Removes from a group what only answers without a write relied on: like duplicates asked for alone, they
+/// are right as of the load. A decision that writes because of a key writes one of its holders, so other keys
+/// and jobs belong to such answers. If a document, a forgotten job or one without a key (perhaps just
+/// released) is written, that cannot be told, and everything is kept.
 fn without_duplicates(mut group: Group) -> Group {
     let may_rely_on_others = |write: &Write| match write {
         Write::Update { head } => head.key.is_none(),
@@ -322,7 +326,7 @@ fn without_duplicates(mut group: Group) -> Group {
     group
 }
 
-/// How rows are made that are to be locked.
+/// The call that makes rows which are to be locked.
 struct Making<'a> {
     call: String,
     params: Params<'a>,

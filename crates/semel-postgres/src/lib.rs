@@ -1,21 +1,25 @@
-//! Semel's store in PostgreSQL (14 and later): many servers on one database, and no leader among them.
+//! Semel's store in PostgreSQL (14 and later): many servers on one database, without a leader.
 //!
-//! A load is one statement and one snapshot; a commit of any number of groups is one statement and one transaction; so is
-//! a claim. What they do is in functions of the schema (`sql/`), which lock what they touch in one order, compare versions
-//! and move data; they know no rule. States are numbers to them, and where a row is filed is computed by
-//! [`semel_core::slot::Filing`].
+//! A load is one statement and one snapshot. A commit of any number of groups is one statement and one
+//! transaction; so is a claim. Their work is done by functions of the schema (`sql/`), which lock what they
+//! touch in one order, compare versions and move data. The functions know no rules: states are numbers to
+//! them, and where a row is filed is computed by [`semel_core::slot::Filing`].
 //!
 //! # Layout
-//! - [`store`]: the store; [`address`]: where it is; `connect`, `hosts`, `tls`: connections.
-//! - `load`, `commit`, `claim`: the three that decisions need; `batch`: a commit as columns; `brief`: what most are.
-//! - [`inside`], `outbox`: decisions inside a caller's own transaction; the table that others insert jobs into.
+//! - [`store`]: the store; [`address`]: its address; `connect`, `hosts`, `tls`: connections; `server`: which
+//!   of the database's servers is in use.
+//! - `load`, `commit`, `claim`: the three calls that decisions need; `batch`: a commit as columns; `brief`:
+//!   its short form; `crowd`, `overlooked`: keys with many ended holders, jobs that claims skipped.
+//! - [`inside`], `outbox`: decisions inside a caller's own transaction; the table that others insert jobs
+//!   into.
 //! - [`session`]: the connection of such a transaction, whichever driver holds it.
-//! - `teller`, `listener`: what servers tell one another, and how they hear it.
-//! - `people`, `documents`, `upkeep`: pages, queues, the log; documents by kind and by time; housekeeping.
-//! - [`migrate`], `sql`: the schema and its versions, and how its text is made.
-//! - `durability`: what an answer survives, by how the database is set; `room`: whether it has room for one.
-//! - `heritage`: what copies of the store, and into it, ask of it.
-//! - `rows`, `values`: a head and its columns; values and their types.
+//! - `teller`, `listener`: notifying other servers, and being notified by them.
+//! - `people`, `documents`, `upkeep`: pages, queues, the log; documents by kind and by due time;
+//!   housekeeping.
+//! - [`migrate`], `sql`: the schema and its versions, and how its text is rendered.
+//! - `durability`: what an answer survives, by the database's settings; `room`: whether the disk has room.
+//! - `heritage`: what a copy from this store, or into it, needs.
+//! - `rows`, `values`: a head and its columns; parameters and their types.
 
 pub mod address;
 mod batch;

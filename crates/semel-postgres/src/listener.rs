@@ -1,6 +1,6 @@
-//! Hears what other servers on the same database commit. Where notifications do not arrive, as behind a pooler that hands
-//! connections from transaction to transaction, the end of the log is looked at instead, several times a second. Nothing is
-//! done while nobody waits for anything.
+//! Learns what other servers on the same database commit. Where notifications do not arrive, as behind a
+//! pooler that hands out connections per transaction, it polls the end of the log several times a second
+//! instead. Nothing is done while nobody waits.
 
 use std::future::poll_fn;
 use std::sync::Weak;
@@ -19,36 +19,38 @@ use crate::store::Shared;
 use crate::teller::{LISTENERS, read};
 use crate::values::Params;
 
-/// How often the log's end is looked at where notifications do not arrive.
+/// How often the log's end is polled where notifications do not arrive.
 const LOOK: Duration = Duration::from_millis(100);
-/// How often it is looked at where they do: one may be lost.
+/// How often it is polled where they do, because one may be lost.
 const LOOK_SELDOM: Duration = Duration::from_secs(1);
-/// As many records are the log's end. A transaction that began before so many others, and is committed after them, is heard of with the
-/// next commit.
+/// How many records count as the log's end. A transaction that commits after so many that began later is
+/// noticed only with the next commit.
 const TIP: u32 = 32;
-/// A server still wants to be told for so long after the last one who waited: the next comes soon.
+/// How long after its last waiting caller a server still asks for notifications, because the next may come
+/// soon.
 const LINGER: Duration = Duration::from_secs(10);
 /// How long after a failure a connection is tried again.
 const CONNECT_AGAIN: Duration = Duration::from_secs(5);
-/// What a server tells itself, to see whether it hears.
+/// The message a server sends to itself to see whether notifications arrive.
 const PROBE: &str = "probe";
 
-/// A connection that listens.
+/// A connection that listens for notifications.
 struct Ear {
     client: Client,
     messages: mpsc::UnboundedReceiver<String>,
-    /// Says when the store has left the server at the other end.
+    /// Signals that the store has left the server at the other end.
     left: watch::Receiver<Option<std::time::Instant>>,
     /// Whether a message has ever arrived.
     hears: bool,
-    /// Whether others are asked to tell.
+    /// Whether other servers are being asked to notify.
     asks: bool,
 }
 
-/// How the log ended at the last look: its newest records, for one with a lower number may be committed after the newest.
+/// The end of the log: its newest records. Not just the newest, since one with a lower number may be
+/// committed later.
 type Tip = Option<String>;
 
-/// Passes on what others commit, until the store or those who wait for it are gone.
+/// Passes on news of others' commits, until the store or its waiting callers are gone.
 pub async fn run(store: Weak<Shared>, hints: Weak<Hints>) {
     let mut ear: Option<Ear> = None;
     let mut tip: Tip = None;
@@ -57,17 +59,17 @@ pub async fn run(store: Weak<Shared>, hints: Weak<Hints>) {
     let mut awaited_at: Option<Instant> = None;
     loop {
         let Some(waiting) = hints.upgrade() else { return };
-        // Who asks to be told there is told nothing.
+        // On a server that was left, no notifications arrive.
         ear = ear.filter(|ear| !ear.is_left());
         if waiting.is_awaited() {
             awaited_at = Some(Instant::now());
         } else if awaited_at.is_none_or(|at| at.elapsed() >= LINGER) {
             if let Some(ear) = &mut ear {
                 ear.ask(&store, false).await;
-                // Meant for others, who still wait.
+                // These messages are for others, who still wait.
                 while ear.messages.try_recv().is_ok() {}
             }
-            // The task must not keep them alive.
+            // The task must not keep the hints alive.
             drop(timeout(LOOK_SELDOM, waiting.awaited()).await);
             if store.strong_count() == 0 {
                 return;
@@ -88,7 +90,7 @@ pub async fn run(store: Weak<Shared>, hints: Weak<Hints>) {
         drop(shared);
         if let Some(ear) = ear.as_mut().filter(|ear| ear.hears && !ear.asks) {
             ear.ask(&store, true).await;
-            // What they did until now was not told.
+            // Commits until now were not notified.
             if let Some(waiting) = hints.upgrade() {
                 waiting.hear(&News::everything());
             }
@@ -116,7 +118,7 @@ pub async fn run(store: Weak<Shared>, hints: Weak<Hints>) {
             }
             Heard::Enough => {
                 let found = look(&shared).await;
-                // Where a look takes longer than the time between two, something is heard in between all the same.
+                // If polling takes longer than its interval, messages are still read in between.
                 looked_at = Instant::now();
                 match found {
                     Ok(found) if found != tip => {
@@ -141,9 +143,9 @@ pub async fn run(store: Weak<Shared>, hints: Weak<Hints>) {
 
 enum Heard {
     Message(String),
-    /// It is time to look, whatever else there is to hear.
+    /// It is time to poll, whatever messages are left.
     Enough,
-    /// The connection has ended, or others tell by another server now.
+    /// The connection has ended, or the other servers now notify through another database server.
     Lost,
 }
 
@@ -153,7 +155,7 @@ impl Ear {
         let (client, mut connection) = connect::single(&shared.address).await?;
         let (sender, messages) = mpsc::unbounded_channel();
         tokio::spawn(async move {
-            // Ends with the connection; the channel then says so.
+            // Ends with the connection, and with it the channel.
             while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
                 if let AsyncMessage::Notification(told) = message
                     && sender.send(told.payload().to_owned()).is_err()
@@ -170,20 +172,20 @@ impl Ear {
         let mut params = Params::default();
         params.push(name, Type::TEXT);
         params.push(format!("{} {PROBE}", shared.teller.name()), Type::TEXT);
-        // By another connection: a pooler may hand on what the same one told itself.
+        // On another connection: a pooler may deliver a notification that a connection sent to itself.
         ask(&shared.connection().await?, "SELECT pg_notify($1, $2)", &params).await?;
         Ok(Self { client, messages, left, hears: false, asks: false })
     }
 
-    /// The next message, until it is time to look again. Others' messages do not put that off: the one that was lost may be
-    /// another.
+    /// Returns the next message, or says that it is time to poll. Messages from others do not delay polling,
+    /// because a different one may have been lost.
     async fn next(&mut self, looked_at: Instant) -> Heard {
         let look_at = looked_at + if self.hears { LOOK_SELDOM } else { LOOK };
         if Instant::now() >= look_at {
             return Heard::Enough;
         }
         tokio::select! {
-            // The store that is gone has left too.
+            // A store that is gone has left too.
             _ = self.left.changed() => Heard::Lost,
             heard = timeout_at(look_at, self.messages.recv()) => match heard {
                 Ok(Some(message)) => Heard::Message(message),
@@ -193,13 +195,14 @@ impl Ear {
         }
     }
 
-    /// Whether the store has left the server at the other end since it was connected to: it may keep the connection open, and nobody
-    /// tells anything there.
+    /// Whether the store has left the server at the other end since this connection was made. That server may
+    /// keep it open, but nobody notifies there.
     fn is_left(&self) -> bool {
         self.left.has_changed().unwrap_or(true)
     }
 
-    /// Asks others to tell, or not to. A connection that hears nothing must not: its lock would stay with a pooler.
+    /// Asks other servers to notify, or not to. A connection that hears nothing must not ask: its lock would
+    /// stay with a pooler.
     async fn ask(&mut self, store: &Weak<Shared>, asks: bool) {
         let Some(shared) = store.upgrade().filter(|_| self.hears && self.asks != asks) else { return };
         let does = if asks { "pg_advisory_lock_shared" } else { "pg_advisory_unlock_shared" };
@@ -211,7 +214,7 @@ impl Ear {
     }
 }
 
-/// How the log ends.
+/// Reads the end of the log.
 async fn look(shared: &Shared) -> Result<Tip, PostgresError> {
     let sql = format!(
         "SELECT string_agg(tx::text || '.' || first::text, ' ') \

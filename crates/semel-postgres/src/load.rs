@@ -1,4 +1,4 @@
-//! A load: one statement, one snapshot.
+//! Loads: one statement and one snapshot.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,23 +21,23 @@ use crate::session::Fields;
 use crate::store::Shared;
 use crate::values::{Id, Params};
 
-/// The column where a head begins, in what `look` answers.
+/// The first column of a head in the rows returned by `look`.
 const HEAD: usize = 7;
 
-/// What `look` says of the database: its commits wait for a standby; it takes no writes, and so may be behind what others
-/// have been told; its transactions do not see what they have waited for; its commits are on the disk later than they are answered, or
-/// whenever the system likes.
+/// Flags by which `look` describes the database: its commits wait for a standby; it takes no writes, so it
+/// may be behind what others were told; its isolation level is too strict, so that transactions do not see
+/// what they waited for; its commits reach the disk after they are answered, or whenever the system likes.
 pub(crate) const AWAITS_STANDBY: i16 = 1;
 const TAKES_NO_WRITES: i16 = 2;
 const IS_TOO_STRICT: i16 = 4;
 pub(crate) const COMMITS_LAZILY: i16 = 8;
 pub(crate) const SYNCS_NOTHING: i16 = 16;
 
-/// What `look` answered, sorted by what it is.
+/// The rows that `look` returned, sorted by kind.
 #[derive(Default)]
 struct Answered {
     now: Timestamp,
-    /// Heads, and until when each is kept for its key alone, if it is.
+    /// Heads, and until when each is kept if it is kept only for its key.
     heads: HashMap<JobId, (Head, Option<Timestamp>)>,
     fulls: HashMap<JobId, Full>,
     absorbed: HashMap<JobId, Spent>,
@@ -47,11 +47,11 @@ struct Answered {
     documents: HashMap<DocumentKey, Document>,
 }
 
-/// A load as a statement.
+/// A load, as a statement.
 pub(crate) struct Question<'a> {
     pub(crate) sql: String,
     pub(crate) params: Params<'a>,
-    /// Whether ended holders are asked for, by key.
+    /// The keys asked for, and whether ended holders are wanted.
     pub(crate) keys: HashMap<UniqueKey, bool>,
 }
 
@@ -62,11 +62,12 @@ struct Held {
 }
 
 impl Shared {
-    /// Everything `reads` names.
+    /// Loads everything that `reads` names.
     pub(crate) async fn load(&self, reads: &Reads) -> Result<Snapshot, PostgresError> {
         let question = self.question(reads);
         let rows = self.look(&question.sql, &question.params).await?;
-        // It comes first. A caller's own session may have other settings, so only this one says how the database stands.
+        // The first row describes the database. Only this session's counts, as a caller's may have other
+        // settings.
         let first = rows.first().ok_or(PostgresError::Answer("load"))?;
         let state = first.try_get::<_, Option<i16>>(4)?.unwrap_or(0);
         if let Some(since) = first.try_get::<_, Option<&str>>(6)? {
@@ -84,7 +85,7 @@ impl Shared {
         self.answer(reads, &question.keys, &rows)
     }
 
-    /// The snapshot, from the rows that answer the question.
+    /// Builds the snapshot from the rows that answer the question.
     pub(crate) fn answer(
         &self,
         reads: &Reads,
@@ -115,8 +116,8 @@ impl Shared {
             let head = answered.heads.get(id);
             let full = answered.fulls.get(id).filter(|_| head.is_some_and(|(_, kept)| kept.is_none()));
             let row = head.zip(full).map(|((head, _), full)| (head.clone(), full.clone()));
-            // Two transactions may each have used an id at the same moment, one for a job and one for a request that was absorbed.
-            // Then it is the job's, as a commit takes it.
+            // If two transactions used an id at the same moment, one for a job and one for an absorbed
+            // request, it is the job's, as for a commit.
             let spent = match head {
                 Some((head, _)) => row.is_none().then(|| Spent::remembered(*id, head.version)),
                 None => answered.absorbed.get(id).copied(),
@@ -129,7 +130,7 @@ impl Shared {
         Ok(snapshot)
     }
 
-    /// What to ask the database for.
+    /// Returns the statement that loads what `reads` names.
     pub(crate) fn question<'a>(&self, reads: &'a Reads) -> Question<'a> {
         let mut params = Params::sparse();
         self.push_time(&mut params);
@@ -139,7 +140,8 @@ impl Shared {
     }
 }
 
-/// The parameters of `look`, after those of the time. Answers whether ended holders are asked for, by key.
+/// Adds the parameters of `look` after those of the time. Returns for each key whether ended holders are
+/// wanted.
 pub(crate) fn push_reads<'a>(reads: &'a Reads, params: &mut Params<'a>) -> HashMap<UniqueKey, bool> {
     let ended = reads.keys_once();
     params.named("p_heads").ids(reads.heads.clone());
@@ -214,7 +216,7 @@ impl Answered {
             8 => {
                 let counts = self.counts.entry(QueueName::from_stored(row.field(6)?)).or_default();
                 let what = usize::try_from(row.field::<i16>(4)?).unwrap_or(usize::MAX);
-                // Other counters have larger numbers than any state.
+                // Counters that are not about a state have higher numbers than any state.
                 if let Some(count) = counts.get_mut(what) {
                     *count = version()?;
                 }
@@ -233,12 +235,13 @@ impl Answered {
         Ok(())
     }
 
-    /// The holders of a key, as a decision may see them.
+    /// Returns the view of a key's holders that a decision gets.
     fn view(&self, key: UniqueKey, with_ended: bool) -> KeyView {
         let states = if with_ended { StateSet::ALL } else { StateSet::LIVE };
         let covered = KeyRead { key, states, all: true };
         let Some(held) = self.keys.get(&key) else { return KeyView::new(0, Vec::new(), &covered, false) };
-        // Of more live ones than a view may carry the database brings at least one more than that, and all that decide among them.
+        // If there are more live ones than a view may hold, the database sends at least one more, and all
+        // that decide.
         let found = held.holders.iter().filter_map(|id| self.heads.get(id)).cloned();
         KeyView::of(held.version, found, &covered, self.now)
     }

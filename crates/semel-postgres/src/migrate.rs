@@ -1,8 +1,8 @@
-//! The schema and its versions. A step is additive and never rewritten once released: a program one version older goes on
-//! with what the newer one made, so that servers can be replaced one after the other. Functions are made anew by whoever
-//! migrates, and by whoever starts with later ones than are there, never by an earlier build; once released, one that takes or
-//! answers something else gets a new name.
-//! Ten servers that start at once wait for one of them.
+//! The schema and its versions. A step is additive, and is never rewritten once released: a program one
+//! version older goes on with what the newer one made, so that servers can be replaced one after the other.
+//! Functions are replaced by any migration, and by a server that starts with later ones than it finds, never
+//! by an earlier build. Once released, a function whose parameters or results change gets a new name. Of
+//! several servers that start at once, one migrates and the others wait for it.
 
 use std::cmp::Ordering;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use tokio_postgres::{Client, GenericClient, Row};
 use crate::error::PostgresError;
 use crate::sql::Schema;
 
-/// The steps, in order. The version of a schema is the number of those it has.
+/// The steps, in order. A schema's version is the number of steps it has.
 const STEPS: &[(&str, &str)] = &[
     ("tables", include_str!("sql/0001_tables.sql")),
     ("outbox", include_str!("sql/0002_outbox.sql")),
@@ -24,7 +24,7 @@ const STEPS: &[(&str, &str)] = &[
     ("settings", include_str!("sql/0006_settings.sql")),
 ];
 
-/// What every version's functions are.
+/// The functions, which are the same for all versions.
 const FUNCTIONS: &[&str] = &[
     include_str!("sql/time.sql"),
     include_str!("sql/uuid.sql"),
@@ -40,42 +40,43 @@ const FUNCTIONS: &[&str] = &[
     include_str!("sql/queues.sql"),
 ];
 
-/// Their number: raised with each change of their text, so that a program knows whether its own are later than those it finds.
+/// The number of this build's functions. Raised with each change of their text, so that a program can tell
+/// whether its own are later than those it finds.
 const FUNCTIONS_NUMBER: u32 = 8;
-/// What they are called among what is pending.
+/// The name of the functions among pending steps.
 const FUNCTIONS_STEP: &str = "functions";
 
-/// The oldest PostgreSQL, as it numbers itself.
+/// The oldest supported PostgreSQL, by its version number.
 const SERVER_OLDEST: i32 = 140_000;
-/// The encoding of a database that can keep every text, as PostgreSQL calls it.
+/// The required encoding, which can store every text.
 const ENCODING: &str = "UTF8";
-/// The second half of the advisory lock that one migration at a time holds.
+/// The second half of the advisory lock that lets one migration run at a time.
 const LOCK: i32 = -2;
 
-/// The version of the schema that this program makes and needs.
+/// The schema version that this program makes and needs.
 pub const VERSION: i32 = STEPS.len() as i32;
-/// A program goes on with a schema that is so many versions newer.
+/// How many versions newer than its own a schema may be for this program to go on.
 const NEWER_MAX: i32 = 1;
 
-/// A migration, and the wait for another one, may take longer than a user's statements may.
+/// A migration, and its wait for another one, may take longer than the user's settings allow statements.
 const AT_LEISURE: &str = "SET LOCAL lock_timeout = 0; SET LOCAL statement_timeout = 0; \
      SET LOCAL idle_in_transaction_session_timeout = 0";
-/// How long a migration waits for a table that others use, how long it lets them go on then, and how often it tries. A cleaning by the
-/// database itself makes way for who has waited as long as it takes to look for deadlocks, and not before; one that takes longer than
-/// anybody sets it is met by trying again.
+/// How long a migration waits for a table in use, how long it then lets others go on, and how often it tries.
+/// An autovacuum makes way only for a lock request that has waited for `deadlock_timeout`; if that is set
+/// unusually high, the retries cover it.
 const PATIENCE: &str = "SELECT set_config('lock_timeout', (1000 + least(10000, \
      extract(epoch FROM current_setting('deadlock_timeout')::interval) * 1000))::int8::text || 'ms', true)";
 const PAUSE: Duration = Duration::from_millis(500);
 const TRIES: u32 = 40;
 
-/// What a program knows of the schema: steps after this version's own are made up by tests, which play the next version.
+/// What a program knows of the schema. Tests add made-up steps to play the next version.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Known {
     more: &'static [(&'static str, &'static str)],
 }
 
 impl Known {
-    /// As this program, and these steps.
+    /// This program with these additional steps.
     pub(crate) const fn with(more: &'static [(&'static str, &'static str)]) -> Self {
         Self { more }
     }
@@ -88,7 +89,7 @@ impl Known {
         STEPS.iter().chain(self.more)
     }
 
-    /// Refuses a schema that this program does not know.
+    /// Refuses a schema that is too new for this program.
     pub(crate) fn guard(self, found: i32) -> Result<(), PostgresError> {
         let knows = self.version();
         if found > knows + NEWER_MAX {
@@ -102,10 +103,9 @@ impl Known {
     }
 }
 
-/// What the schema's functions are, as a text that differs when they do: their number, and a hash for builds that were never
-/// released.
+/// The mark of the schema's functions: their number, and a hash that tells unreleased builds apart.
 fn functions_mark(schema: &Schema) -> String {
-    // FNV-1a, of 64 bits: a mark, not a seal.
+    // 64-bit FNV-1a: it identifies the text, and protects nothing.
     let bytes = FUNCTIONS.iter().flat_map(|text| schema.render(text).into_bytes());
     let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -113,7 +113,7 @@ fn functions_mark(schema: &Schema) -> String {
     format!("{FUNCTIONS_STEP} {FUNCTIONS_NUMBER} {hash:016x}")
 }
 
-/// Whether functions that are marked so are to be replaced by this program's: not by earlier ones.
+/// Whether functions with this mark are to be replaced by this program's. Later ones are not.
 fn are_outdated(mark: Option<&str>, schema: &Schema) -> bool {
     let number = mark.and_then(|mark| mark.split(' ').nth(1)).and_then(|number| number.parse().ok());
     match number.unwrap_or(0_u32).cmp(&FUNCTIONS_NUMBER) {
@@ -123,37 +123,37 @@ fn are_outdated(mark: Option<&str>, schema: &Schema) -> bool {
     }
 }
 
-/// Every text, for tests.
+/// All texts, for tests.
 #[cfg(test)]
 pub(crate) fn texts() -> impl Iterator<Item = &'static str> {
     STEPS.iter().map(|(_, text)| *text).chain(functions())
 }
 
-/// Those of the functions.
+/// The texts of the functions.
 #[cfg(test)]
 pub(crate) fn functions() -> impl Iterator<Item = &'static str> {
     FUNCTIONS.iter().copied()
 }
 
-/// How a database stands to this program.
+/// How a database compares with what this program needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
     /// The schema's version; 0 when there is none.
     pub found: i32,
     /// The version this program needs.
     pub needed: i32,
-    /// What would be done, by name.
+    /// The names of the steps that would be applied.
     pub pending: Vec<&'static str>,
 }
 
 impl Status {
-    /// Whether the schema is of a program that is too much newer for this one to start.
+    /// Whether the schema is too new for this program to start.
     pub const fn is_too_new(&self) -> bool {
         self.found > self.needed + NEWER_MAX
     }
 }
 
-/// Looks, and changes nothing.
+/// Reads the status without changing anything.
 pub(crate) async fn status(
     client: &impl GenericClient,
     schema: &Schema,
@@ -168,7 +168,7 @@ pub(crate) async fn status(
     Ok(Status { found, needed: known.version(), pending })
 }
 
-/// What brings a schema up to this program's version.
+/// The statements that bring a schema up to this program's version.
 fn statements(schema: &Schema, status: &Status, known: Known) -> Vec<String> {
     let found = status.found;
     if status.pending.is_empty() {
@@ -177,7 +177,7 @@ fn statements(schema: &Schema, status: &Status, known: Known) -> Vec<String> {
     let name = schema.as_str();
     let mut statements = Vec::new();
     if found == 0 {
-        // Whoever may not make schemas may be given one.
+        // A user who may not create schemas may have been given one.
         statements.push(format!(
             "DO $$ BEGIN IF NOT EXISTS (SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = '{name}') THEN \
              CREATE SCHEMA \"{name}\"; END IF; END $$;"
@@ -193,7 +193,7 @@ fn statements(schema: &Schema, status: &Status, known: Known) -> Vec<String> {
         statements
             .push(format!("INSERT INTO \"{name}\".migration (version, name) VALUES ({number}, '{step}');"));
     }
-    // Drawn by the database, so that a plan that is printed has no secret in it.
+    // Generated by the database, so that a printed plan contains no secret.
     statements.push(format!(
         "INSERT INTO \"{name}\".fact (secret) VALUES (uuid_send(gen_random_uuid())) ON CONFLICT DO NOTHING;"
     ));
@@ -202,7 +202,7 @@ fn statements(schema: &Schema, status: &Status, known: Known) -> Vec<String> {
     statements
 }
 
-/// The statements that [`run`] would execute. Changes nothing.
+/// Returns the statements that [`run`] would execute. Changes nothing.
 pub(crate) async fn plan(
     client: &impl GenericClient,
     schema: &Schema,
@@ -214,8 +214,9 @@ pub(crate) async fn plan(
     Ok(statements(schema, &status, known))
 }
 
-/// Brings the schema up to this program's version. Nothing happens when it is there already, or is newer. Servers of the version
-/// before may be at work meanwhile: who waits for a table makes all others wait behind him, so it is not waited for long.
+/// Brings the schema up to this program's version. Does nothing if it is there already, or newer. Servers of
+/// the previous version may be working meanwhile: a request for a table lock makes all later ones queue
+/// behind it, so it does not wait for long.
 pub(crate) async fn run(client: &mut Client, schema: &Schema, known: Known) -> Result<Status, PostgresError> {
     let mut tries = 0;
     loop {
@@ -230,8 +231,8 @@ pub(crate) async fn run(client: &mut Client, schema: &Schema, known: Known) -> R
     }
 }
 
-/// What a server that starts does: the same. Where nothing but functions is an earlier build's, and its user may not change them,
-/// it goes on with those that are there.
+/// Migrates when a server starts. If only functions are outdated, and its user may not change them, the
+/// server goes on with those that are there.
 pub(crate) async fn start(client: &mut Client, schema: &Schema, known: Known) -> Result<(), PostgresError> {
     let Err(error) = run(client, schema, known).await else { return Ok(()) };
     if matches!(error, PostgresError::Forbidden(_))
@@ -244,7 +245,8 @@ pub(crate) async fn start(client: &mut Client, schema: &Schema, known: Known) ->
     Err(error)
 }
 
-/// Whether all functions are there that this program calls, whichever build's: one that takes something else has another name.
+/// Whether all functions that this program calls exist, from whichever build: incompatible ones have other
+/// names.
 async fn has_functions(client: &impl GenericClient, schema: &Schema) -> Result<bool, PostgresError> {
     let made = FUNCTIONS.iter().flat_map(|text| text.split("FUNCTION @.").skip(1));
     let names: Vec<&str> = made.filter_map(|text| text.split('(').next()).collect();
@@ -260,7 +262,7 @@ async fn run_once(client: &mut Client, schema: &Schema, known: Known) -> Result<
     let transaction = client.transaction().await?;
     transaction.batch_execute(AT_LEISURE).await?;
     fit(&transaction).await?;
-    // One at a time, across servers; whoever comes second finds it done.
+    // One at a time, across servers; the next one finds it done.
     let lock = format!("SELECT pg_advisory_xact_lock({}, {LOCK})", schema.class());
     transaction.query_typed(&lock, &[]).await?;
     transaction.batch_execute(PATIENCE).await?;
@@ -275,7 +277,7 @@ async fn run_once(client: &mut Client, schema: &Schema, known: Known) -> Result<
     Ok(status)
 }
 
-/// What a database says to a user who may not change its schema, and what to do then.
+/// Turns the database's refusal to change the schema into an error that says what to do.
 fn refused(error: tokio_postgres::Error, status: &Status) -> PostgresError {
     match error.code() {
         Some(code) if *code == SqlState::READ_ONLY_SQL_TRANSACTION => return PostgresError::ReadOnly,
@@ -292,20 +294,21 @@ fn refused(error: tokio_postgres::Error, status: &Status) -> PostgresError {
     ))
 }
 
-/// The store's secret.
+/// Reads the store's secret.
 pub(crate) async fn secret(client: &impl GenericClient, schema: &Schema) -> Result<[u8; 16], PostgresError> {
     let row = one(client, &format!("SELECT secret FROM \"{}\".fact", schema.as_str()), &[]).await?;
     let secret: &[u8] = row.try_get(0)?;
     secret.try_into().map_err(|_| PostgresError::Answer("the store's secret"))
 }
 
-/// The schema's version, 0 if there is none, and what its functions are marked as.
+/// Reads the schema's version, 0 if there is none, and the mark of its functions.
 async fn version(
     client: &impl GenericClient,
     schema: &Schema,
 ) -> Result<(i32, Option<String>), PostgresError> {
     let name = schema.as_str();
-    // Not `to_regclass`: within a transaction that may answer from what the connection knew before it waited.
+    // Not `to_regclass`: within a transaction it may answer from a cache that is older than the wait for the
+    // lock.
     let sql = "SELECT (SELECT pg_catalog.obj_description(c.oid, 'pg_class') FROM pg_catalog.pg_class c \
                JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = 'migration'), \
                EXISTS (SELECT 1 FROM pg_catalog.pg_tables WHERE schemaname = $1 AND tablename = 'migration')";
@@ -317,8 +320,8 @@ async fn version(
     Ok((one(client, &sql, &[]).await?.try_get(0)?, row.try_get(0)?))
 }
 
-/// Refuses a server that is too old, and a database that cannot keep every text: what one caller writes must not fail the commit
-/// that it shares with others.
+/// Refuses a server that is too old, and a database that cannot store every text: one caller's text must not
+/// fail a commit that it shares with others.
 pub(crate) async fn fit(client: &impl GenericClient) -> Result<(), PostgresError> {
     let sql = "SELECT current_setting('server_version_num')::int4, current_setting('server_encoding')";
     let row = one(client, sql, &[]).await?;
@@ -339,7 +342,7 @@ pub(crate) async fn fit(client: &impl GenericClient) -> Result<(), PostgresError
     Ok(())
 }
 
-/// One row, of a statement that is not prepared by name: a pooler may give it another connection than its execution.
+/// Runs a statement for one row, without preparing it by name: a pooler may execute it on another connection.
 async fn one(
     client: &impl GenericClient,
     sql: &str,
@@ -354,7 +357,8 @@ mod tests {
     use super::{FUNCTIONS_NUMBER, are_outdated, functions_mark};
     use crate::sql::Schema;
 
-    /// What functions of each number are marked as in the schema `semel`. Whoever changes one raises the number, and adds a line.
+    /// The mark of each number's functions in the schema `semel`. A change of a function raises the number
+    /// and adds a line.
     const MARKS: &[&str] = &[
         "functions 1 ed14614b1e400e0f",
         "functions 2 7bbffd0ff99087b8",

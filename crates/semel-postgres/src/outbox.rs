@@ -1,4 +1,4 @@
-//! The outbox: a table that programs of any language insert into.
+//! The outbox: a table into which programs in any language insert jobs.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -19,32 +19,33 @@ use crate::inside::Transaction;
 use crate::store::{Postgres, Shared};
 use crate::values::{Params, Uuid};
 
-/// How long the relay waits for a key that somebody's transaction holds, before it goes on with other entries: for each such
-/// entry those behind it wait as long.
+/// How long the relay waits for a key held by another transaction before it goes on with other entries. The
+/// entries behind wait as long for each such entry.
 const PATIENCE: &str = "SET LOCAL lock_timeout = '25ms'";
 
-/// Bytes of an entry at most, as the table's own check says too: as many as any job's request may have, however it is written.
+/// The size limit of an entry in bytes, as in the table's own check: that of any request for a job, in any
+/// notation.
 const ENVELOPE_BYTES_MAX: i64 = 8 * 1024 * 1024;
-/// Entries are taken together until they have so many bytes, for all of them are in memory at once.
+/// Entries are taken together up to this many bytes, because all of them are in memory at once.
 const PIECE_BYTES_MAX: i64 = 2 * ENVELOPE_BYTES_MAX;
 
-/// Where an entry lies.
+/// An entry as stored in the table.
 #[derive(Clone, Copy)]
 struct Lying {
-    /// As it was written: what is no job's id has no other name.
+    /// The id as it was written: a value that is not a valid job id can be named in no other way.
     id: Uuid,
-    /// Whether it is too long to be read. It is without a text then, which is no request.
+    /// Whether it is too long to be read. Its text is then left empty, which is not a valid request.
     is_too_long: bool,
 }
 
-/// Entries that were taken, on a connection that does not go back to the others unless its transaction has ended.
+/// Locked entries. Their connection returns to the pool only once its transaction has ended.
 struct Piece {
     shared: Arc<Shared>,
     rows: Arc<AtomicU64>,
     entries: Vec<(JobId, String)>,
-    /// The row of each.
+    /// The stored entry of each.
     lying: Vec<Lying>,
-    /// The place of the last of them.
+    /// The place of the last entry.
     last: i64,
     connection: Option<Object>,
 }
@@ -52,17 +53,18 @@ struct Piece {
 impl Drop for Piece {
     fn drop(&mut self) {
         if let Some(connection) = self.connection.take() {
-            // Closed; the database rolls back.
+            // Closing the connection makes the database roll back.
             drop(Object::take(connection));
         }
     }
 }
 
 impl Postgres {
-    /// How long the first entry that waits in the outbox at `address` has waited, if there is one. Changes nothing.
+    /// Returns how long the first unrelayed entry in the outbox at `address` has waited, if there is one.
+    /// Changes nothing.
     ///
     /// # Errors
-    /// When it cannot be reached, or has no outbox.
+    /// When the database cannot be reached, or has no outbox.
     pub async fn outbox_waits(address: &Address) -> Result<Option<Duration>, PostgresError> {
         let connection = connect::suited(address).await?.1.get().await?;
         let sql = format!(
@@ -87,12 +89,12 @@ impl Postgres {
         let mut params = Params::default();
         params.number(after);
         params.number(i64::from(limit));
-        // Mostly there is none, and then there is no transaction either.
+        // Usually there is none, and then no transaction is needed.
         let any = format!("SELECT 1 FROM {table} WHERE outcome IS NULL AND place > $1 LIMIT least($2, 1)");
         if ask(&connection, &any, &params).await?.is_empty() {
             return Ok(None);
         }
-        // From here on the connection is closed unless all goes well.
+        // From here on any failure closes the connection.
         let (shared, rows) = (Arc::clone(&self.shared), Arc::clone(&self.rows));
         let mut piece = Piece {
             shared,
@@ -107,7 +109,7 @@ impl Postgres {
         client.batch_execute(PATIENCE).await?;
         params.number(ENVELOPE_BYTES_MAX);
         params.number(PIECE_BYTES_MAX);
-        // What is locked and not answered waits for the next piece.
+        // Entries that are locked here but not returned wait for the next piece.
         let sql = format!(
             "SELECT id, CASE WHEN bytes <= $3 THEN envelope::text END, place FROM ( \
              SELECT *, sum(least(bytes, $3)) OVER (ORDER BY place) AS total FROM ( \
@@ -177,7 +179,7 @@ impl Piece {
         self.connection().map(|connection| &***connection)
     }
 
-    /// Ends the transaction; only then others may have its connection.
+    /// Ends the transaction, and only then returns its connection to the pool.
     async fn end(&mut self, how: &str) -> Result<(), PostgresError> {
         let connection = self.connection()?;
         let ended = async { Ok::<(), PostgresError>(connection.batch_execute(how).await?) };
@@ -197,7 +199,7 @@ impl Piece {
                 if lying.is_too_long {
                     return Some(format!("the envelope is longer than {ENVELOPE_BYTES_MAX} bytes"));
                 }
-                // A reason quotes what was refused, and no text of the database has a zero byte in it.
+                // A reason quotes what was refused, and PostgreSQL's texts cannot contain a zero byte.
                 relayed.reason.as_ref().map(|reason| reason.replace('\0', "\u{fffd}"))
             })
             .collect();

@@ -1,5 +1,5 @@
-//! Which queues have jobs that claims pass over because somebody else has them locked. Who found nothing there asks, and one question
-//! goes for all who ask meanwhile.
+//! Finds queues with ready jobs that claims skipped because another transaction has them locked. Claims that
+//! found nothing ask; one query answers all that ask at the same time.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -12,11 +12,11 @@ use crate::error::PostgresError;
 use crate::store::Shared;
 use crate::values::Params;
 
-/// Those who ask.
+/// Claims that wait for an answer.
 #[derive(Default)]
 pub struct Overlooked {
     waiting: Mutex<Vec<Asked>>,
-    /// Held by who asks the database.
+    /// Held by the task that queries the database.
     turn: tokio::sync::Mutex<()>,
 }
 
@@ -26,19 +26,21 @@ struct Asked {
 }
 
 impl Shared {
-    /// Whether there is a ready job in one of the queues that a claim could have been granted but for somebody's lock.
+    /// Whether one of the queues has a ready job that a claim could have been granted, but for another
+    /// transaction's lock.
     pub(crate) async fn overlooked(&self, queues: Vec<QueueName>) -> Result<bool, PostgresError> {
         let (answer, mut told) = oneshot::channel();
         let Overlooked { waiting, turn } = &self.overlooked;
         let waiting = || waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting().push(Asked { queues, answer });
-        // Whoever asked for all and failed tells nobody: they look again, and hear it from the claim.
+        // If the query of the task that asked for all fails, the others look again, and their claim reports
+        // the error.
         let turn = tokio::select! {
             biased;
             told = &mut told => return Ok(told.unwrap_or(true)),
             turn = turn.lock() => turn,
         };
-        // Answered in the very moment in which his turn came: he asks for nobody else, who would have to wait for that.
+        // If its answer came at the moment of its turn, it runs no query that would only delay it.
         match told.try_recv() {
             Ok(told) => return Ok(told),
             Err(TryRecvError::Closed) => return Ok(true),
@@ -47,14 +49,15 @@ impl Shared {
         let asked = std::mem::take(&mut *waiting());
         let found = self.queues_with_ready(asked.iter().flat_map(|asked| &asked.queues)).await?;
         for Asked { queues, answer } in asked {
-            // Who does not wait any more is told nothing.
+            // The receiver may have stopped waiting.
             answer.send(queues.iter().any(|queue| found.contains(queue.as_str()))).ok();
         }
         drop(turn);
         Ok(told.await.unwrap_or(true))
     }
 
-    /// Those of the queues that are not paused and have ready jobs under no limit. Claims wait for nobody's lock on those alone.
+    /// Returns which queues are not paused and have ready jobs under no limit: only for those do claims skip
+    /// locked jobs.
     async fn queues_with_ready(
         &self,
         queues: impl Iterator<Item = &QueueName>,

@@ -1,5 +1,6 @@
-//! Whether each function is given what it takes: the names and types of what is sent, in order, beside those in the function's text.
-//! The database compares the types alone, and two lists of one type that changed places would be stored as each other.
+//! Tests that each function gets the parameters it takes: the names and types of what is sent, in order, are
+//! compared with the function's text. The database compares only types, so two swapped lists of one type
+//! would be stored as each other.
 
 use semel_core::draft::Reads;
 use semel_core::ident::{JobId, QueueName};
@@ -13,7 +14,7 @@ use crate::load::push_reads;
 use crate::migrate::functions;
 use crate::values::{Id, Params};
 
-/// What a function takes, by its text: names, and types as the database has them in its catalogue.
+/// The parameters a function takes, from its text: names, and types as PostgreSQL's catalogue names them.
 fn taken_by(function: &str) -> Vec<(String, String)> {
     let begin = format!("FUNCTION @.{function}(");
     let text = functions().find_map(|text| text.split_once(&begin)).unwrap().1;
@@ -31,14 +32,14 @@ fn taken_by(function: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// What every function is given.
+/// The parameters that every function gets.
 fn begun<'a>() -> Params<'a> {
     let mut params = Params::sparse();
     params.time(None, 0, 0);
     params
 }
 
-/// What a function is given in all.
+/// All parameters sent to a function.
 fn given(params: &Params<'_>) -> Vec<(String, String)> {
     params.named_types().into_iter().map(|(name, kind)| (name.to_owned(), kind)).collect()
 }

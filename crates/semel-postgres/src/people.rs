@@ -1,4 +1,4 @@
-//! What people and duties look at: what is due, pages of jobs, queues, the log.
+//! Reads for people and for duties: what is due, pages of jobs, queues, the log.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,20 +22,20 @@ use crate::rows;
 use crate::store::Shared;
 use crate::values::{Id, Params};
 
-/// How often the log is looked at again while records wait for a transaction that is older than theirs and not over.
+/// How often the log is read again while records wait for an older transaction that is still open.
 const LOG_LOOKS: u32 = 20;
-/// How long between two looks.
+/// The pause between two reads.
 const LOG_PAUSE: Duration = Duration::from_millis(10);
-/// The last place in a transaction that a cursor has bits for.
+/// The highest place within a transaction that a cursor has bits for.
 const PLACE_MAX: u64 = (1 << PLACE_BITS) - 1;
-/// Where heads are filed that are kept for their keys alone.
+/// The slot of heads that are kept only for their keys.
 pub(crate) const KEPT: i16 = -1;
-/// Counters of a queue that are not of a state.
+/// Counters of a queue that are not about a state.
 pub(crate) const CREATED: i16 = 100;
 pub(crate) const PURGED: i16 = 101;
 
 impl Shared {
-    /// What is due.
+    /// Returns the ids that are due.
     pub(crate) async fn due(&self, due: Due, limit: u32) -> Result<DueIds, PostgresError> {
         let (column, filed) = match due {
             Due::Timer => ("slot_at", format!("slot = {}", Slot::Timer as i16)),
@@ -49,7 +49,7 @@ impl Shared {
         let mut params = Params::default();
         self.push_time(&mut params);
         params.number(i64::from(limit) + 1);
-        // Parts of one statement, so that they are of one time.
+        // Parts of one statement, so that they see the same time.
         let sql = format!(
             "SELECT NULL::uuid, {}($1, $2, $3), (extract(epoch FROM clock_timestamp()) * 1000000)::int8 UNION ALL \
              (SELECT id, {column}, NULL::int8 FROM {} WHERE {filed} ORDER BY {column}, id LIMIT $4)",
@@ -73,7 +73,7 @@ impl Shared {
         Ok(found)
     }
 
-    /// A page of jobs. Looks at a bounded number of rows.
+    /// Returns a page of jobs. Looks at a bounded number of rows.
     pub(crate) async fn list(&self, filter: Filter) -> Result<Listing, PostgresError> {
         let limit = filter.limit as usize;
         let mut listing = Listing::default();
@@ -81,7 +81,8 @@ impl Shared {
             return Ok(listing);
         }
         let columns: Vec<&str> = rows::COLUMNS.iter().map(|(name, _)| *name).collect();
-        // Nothing else is left out there: for what has no index of its own the database would go through any number of rows.
+        // Other filters are applied here: without an index for them the database would read any number of
+        // rows.
         let sql = format!(
             "SELECT {}, slot FROM {} WHERE id < $1 {} ORDER BY id DESC LIMIT $2",
             columns.join(", "),
@@ -102,7 +103,7 @@ impl Shared {
                 }
                 below = rows::id(row, 0)?;
                 listing.next = Some(below);
-                // A head kept only for its key is no job any more.
+                // A head that is kept only for its key is no job any more.
                 if row.try_get::<_, i16>(columns.len())? == KEPT && !filter.with_key {
                     continue;
                 }
@@ -120,7 +121,7 @@ impl Shared {
         Ok(listing)
     }
 
-    /// All queues.
+    /// Returns all queues.
     pub(crate) async fn queues(&self) -> Result<Vec<QueueStats>, PostgresError> {
         let sql = format!("SELECT * FROM {}()", self.name("queues"));
         let mut queues: BTreeMap<QueueName, QueueStats> = BTreeMap::new();
@@ -153,10 +154,11 @@ impl Shared {
         Ok(queues.into_values().collect())
     }
 
-    /// The rows of queues that have settings. Enqueues wait for these, so it takes no turn among those who only look.
+    /// Returns the rows of queues that have settings. Not limited to the share of connections for such reads,
+    /// because enqueues wait for it.
     pub(crate) async fn settings(&self) -> Result<Vec<QueueRow>, PostgresError> {
         let table = self.name("queue");
-        // Workers and limits have rows there as well, many more than there are queues.
+        // Workers and limits have rows in this table too, many more than there are queues.
         let sql = format!(
             "SELECT name, paused, version, settings FROM {table} WHERE settings IS NOT NULL AND left(name, 1) <> '~'"
         );
@@ -173,8 +175,9 @@ impl Shared {
         Ok(rows)
     }
 
-    /// The log after `cursor`. Transactions commit in another order than they began; a record is shown only when every
-    /// transaction with a lower number is over, so that a cursor never passes one that is still to come.
+    /// Returns the log after `cursor`. Transactions do not commit in the order in which they began: a record
+    /// is shown only when all transactions with lower numbers are over, so that no cursor passes one that is
+    /// still to come.
     pub(crate) async fn events(&self, cursor: u64, limit: u32) -> Result<LogPage, PostgresError> {
         let mut looks = 0;
         loop {
@@ -187,16 +190,17 @@ impl Shared {
         }
     }
 
-    /// A piece of the log.
+    /// Reads one page of the log.
     async fn page(&self, cursor: u64, limit: u32) -> Result<LogPage, PostgresError> {
         let mut params = Params::default();
         params.push((cursor >> PLACE_BITS).to_string(), Type::TEXT);
         params.number((cursor & PLACE_MAX).cast_signed());
         params.number(i64::from(limit));
-        // One statement, so that the records and the limits of what is over are of one snapshot. A transaction may have many
-        // records, and those that have been read must not stand for any that have not: whoever gets fewer events than he asked
-        // for takes that for the end. A record may have many events, so those behind what fills the page are not sent; of the
-        // first some may be before the cursor.
+        // One statement, so that the records and the bound on finished transactions are from one snapshot.
+        // The page must not be short because records that were already read, of the same transaction, fill
+        // the limit: fewer events than asked for mean the end of the log. A record may have many events, so
+        // records beyond a full page are not sent; some of the first record's events may be before the
+        // cursor.
         let sql = format!(
             "SELECT NULL::int8, 0, pg_snapshot_xmin(pg_current_snapshot())::text::int8, NULL::int2[], \
              NULL::uuid[], NULL::text[], NULL::text[], NULL::int8[], NULL::int8[], dropped FROM {} UNION ALL \
@@ -230,12 +234,12 @@ impl Shared {
     }
 }
 
-/// The last place that an event of that transaction can have.
+/// The highest cursor that an event of this transaction can have.
 fn end_of(transaction: i64) -> u64 {
     (transaction.unsigned_abs() << PLACE_BITS) | PLACE_MAX
 }
 
-/// Takes the events of a record that are after `cursor`, as far as there is room.
+/// Takes the events of a record that are after `cursor`, as long as there is room.
 fn take(row: &Row, cursor: u64, limit: usize, found: &mut Vec<Recorded>) -> Result<(), PostgresError> {
     let transaction = u64::try_from(row.try_get::<_, i64>(0)?).unwrap_or(0);
     let first = u64::try_from(row.try_get::<_, i32>(1)?).unwrap_or(0);

@@ -1,4 +1,5 @@
-//! Whether the database has room for what is written to it: without, it answers reads, and all would seem well.
+//! Checks whether the database has room for writes. Without room it still answers reads, so all would seem
+//! well.
 
 use std::sync::atomic::Ordering;
 
@@ -11,7 +12,7 @@ use crate::store::Shared;
 use crate::values::Params;
 
 impl Shared {
-    /// Takes note of what became of a commit.
+    /// Records whether a commit failed for lack of room, or has written.
     pub(crate) fn has_committed(&self, done: &Result<Applied, PostgresError>) {
         match done {
             Err(error) if error.may_want_room() => self.wants_room.store(true, Ordering::Release),
@@ -20,8 +21,9 @@ impl Shared {
         }
     }
 
-    /// Tries whether there is room, after a commit found none: writes what becomes no smaller, and takes it back in the same statement, so
-    /// that nobody sees any of it and the connection is in no transaction, whatever becomes of this.
+    /// Checks by writing whether there is room again, after a commit found none. Writes incompressible data,
+    /// and undoes it in the same statement: nobody sees it, and the connection is left outside of a
+    /// transaction in any case.
     pub(crate) async fn find_room(&self) -> Result<(), PostgresError> {
         let sql = format!(
             "DO $semel$ BEGIN \

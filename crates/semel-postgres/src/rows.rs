@@ -1,4 +1,4 @@
-//! A head and its columns.
+//! Conversion between a head and its columns.
 
 use std::sync::Arc;
 
@@ -51,25 +51,26 @@ pub const COLUMNS: &[(&str, &str)] = &[
     ("dead", "boolean"),
 ];
 
-/// Those of them that are no numbers, in the order in which a short head has them; its last column is the list of the numbers.
-/// Each column of an answer costs the database as much as a row of it, before the first row.
+/// The columns that are not numbers, in the order of a short head, whose last column is the list of all
+/// numbers. Each column of an answer costs the database as much as a row does, even before the first row.
 pub const WORDS: &[&str] = &["id", "key", "hold", "type", "queue", "worker", "follow_up"];
 
-/// How many of them are numbers.
+/// How many of the columns are numbers.
 const NUMBERS: usize = 25;
 
-/// Versions and fences are microseconds since 1970 and counters from there: they fit until the year 294246.
+/// Converts a version or fence to the database's signed integer. They start at microseconds since 1970 and
+/// count up from there, so they fit until the year 294246.
 pub fn version(version: u64) -> i64 {
     i64::try_from(version).unwrap_or(i64::MAX)
 }
 
-/// A lane is any eight bytes: a number of the database is the same ones with a sign.
+/// Converts a lane, which may be any eight bytes, to the signed integer with the same bytes.
 pub const fn lane_number(lane: Lane) -> i64 {
     lane.code().cast_signed()
 }
 
-/// Heads as columns: those that are no numbers, then all numbers of each head in the order of [`COLUMNS`]. Every list costs
-/// the database as much as ten values.
+/// Adds heads as columns: those that are not numbers, then one list of all numbers of each head, in the order
+/// of [`COLUMNS`]. Every list costs the database as much as ten values.
 pub fn push_heads<'a>(params: &mut Params<'a>, heads: &[&'a Head]) {
     params.named("h_id").ids(heads.iter().map(|head| head.id).collect());
     params
@@ -86,7 +87,7 @@ pub fn push_heads<'a>(params: &mut Params<'a>, heads: &[&'a Head]) {
     params.named("h_numbers").maybe_numbers(heads.iter().flat_map(|head| numbers(head)).collect());
 }
 
-/// What is a number of a head, in the order of [`COLUMNS`]; yes is 1.
+/// The numbers of a head in the order of [`COLUMNS`]. Booleans are 0 or 1.
 fn numbers(head: &Head) -> [Option<i64>; NUMBERS] {
     let filing = Filing::of(head);
     let time = |at: Option<Timestamp>| at.map(Timestamp::as_micros);
@@ -142,7 +143,7 @@ pub fn short_head(row: &impl Fields, from: usize) -> Result<Head, PostgresError>
     read(row, |word| from + word, &numbers)
 }
 
-/// The head with these words, in the order of [`WORDS`], and numbers.
+/// Builds a head from its words, in the order of [`WORDS`], and its numbers.
 fn read(
     row: &impl Fields,
     word: impl Fn(usize) -> usize,
@@ -209,7 +210,7 @@ fn read(
     })
 }
 
-/// The id in a column.
+/// Reads the id in a column.
 pub fn id(row: &impl Fields, column: usize) -> Result<JobId, PostgresError> {
     Ok(row.field::<Id>(column)?.0)
 }

@@ -1,4 +1,4 @@
-//! Which of the database's servers is spoken to: how it is known, and when it is left for the one that took its place.
+//! Tracks which of the database's servers is in use, and leaves it for the one that takes its place.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -15,62 +15,66 @@ use crate::error::PostgresError;
 use crate::store::{Postgres, Shared};
 use crate::values::Params;
 
-/// At least so long between two departures from a server: there may be no other, and each has all connections made anew.
+/// The least time between leaving two servers: there may be no other, and each time all connections are
+/// remade.
 const LEAVE_AGAIN: Duration = Duration::from_secs(1);
-/// After so long somebody looks where the address leads by now. A commit waits for its standby, and where that took the server's place
-/// it waits for ever.
+/// How long an answer may take before it is checked where the address leads by now. A commit waits for its
+/// standby, and would wait for ever once that was promoted.
 const OVERDUE: Duration = Duration::from_secs(3);
-/// For so long what was asked of a server may still be answered after it was left.
+/// How long after a server was left its answers to earlier requests are still accepted.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Since when the server runs that answers: no two began at once. A text, so that nothing of it is lost. The function `look` says the same,
-/// letter for letter, or each answer would be another server's.
+/// Identifies the answering server by its start time: no two started at the same moment. As text, so that no
+/// digit is lost. Must be written exactly as in the function `look`, or each answer would seem to be another
+/// server's.
 pub const SINCE: &str = "(extract(epoch FROM pg_catalog.pg_postmaster_start_time()) * 1000000)::int8::text";
-/// Whether the server that answers takes no writes: it is a standby, or somebody has closed it for them. As the function `look` finds it.
+/// Whether the answering server takes no writes: it is a standby, or was made read-only. Determined as in the
+/// function `look`.
 const TAKES_NO_WRITES: &str = "pg_catalog.current_setting('transaction_read_only')::boolean";
 
-/// What is known of the servers.
+/// What is known of the database's servers.
 #[derive(Default)]
 pub struct Server {
     origin: Mutex<Origin>,
-    /// When one was left last. Who has a connection of his own goes too.
+    /// When a server was last left. Whoever has a connection outside the pool watches it too.
     left: watch::Sender<Option<Instant>>,
-    /// Held by who looks where the address leads.
+    /// Held by the task that checks where the address leads.
     looking: tokio::sync::Mutex<()>,
-    /// Whether another has answered and none was left for it, for one was just before.
+    /// Whether another server has answered, but the old one was not left, because one had been left just
+    /// before.
     is_to_leave: AtomicBool,
 }
 
-/// Which of them answered last.
+/// The server that answered last.
 #[derive(Default)]
 struct Origin {
     since: Option<String>,
-    /// When it was last found to be another than before.
+    /// When another server than before was last found to answer.
     moved: Option<tokio::time::Instant>,
 }
 
-/// Which of them is to answer.
+/// Which server a query is meant for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Of {
-    /// Whichever is there, or who asks sees for himself.
+    /// Any server that is reached, or the caller checks by itself.
     Any,
     /// The one that takes writes.
     Current,
 }
 
 impl Server {
-    /// When another one answered than before, last.
+    /// Returns when the answering server last changed.
     pub fn moved(&self) -> Option<tokio::time::Instant> {
         self.origin.lock().unwrap_or_else(PoisonError::into_inner).moved
     }
 
-    /// Says when one was left.
+    /// Subscribes to departures from servers.
     pub fn left(&self) -> watch::Receiver<Option<Instant>> {
         self.left.subscribe()
     }
 
-    /// Takes note of which one has answered. Says whether one is to be left: it is another than before, or was, and none could be left
-    /// then.
+    /// Records which server has answered. Returns whether a server is to be left: because this is another one
+    /// than before, or because that was so earlier and none could be left then.
     fn answered(&self, since: &str) -> bool {
         let mut origin = self.origin.lock().unwrap_or_else(PoisonError::into_inner);
         if origin.since.as_deref() != Some(since) && origin.since.replace(since.to_owned()).is_some() {
@@ -80,7 +84,7 @@ impl Server {
         self.is_to_leave.load(Ordering::Acquire)
     }
 
-    /// Leaves whichever is spoken to, unless one was left just now.
+    /// Leaves the current server, unless one was left just now.
     fn leave(&self) {
         self.left.send_if_modified(|left| {
             let goes = left.is_none_or(|at| at.elapsed() >= LEAVE_AGAIN);
@@ -92,19 +96,20 @@ impl Server {
         });
     }
 
-    /// Whether a connection that was made then leads to one that was left.
+    /// Whether a connection made at that time leads to a server that was left.
     fn is_left(&self, made: Instant) -> bool {
         self.left.borrow().is_some_and(|left| made <= left)
     }
 }
 
 impl Shared {
-    /// A connection, which leads to no server that was left before.
+    /// Gets a connection that does not lead to a server that was left before.
     pub(crate) async fn connection(&self) -> Result<Object, PostgresError> {
         loop {
             let fresh = Fresh(Some(self.pool.get().await?));
             let metrics = *Object::metrics(fresh.connection()?);
-            // Whose commits may be told of before anybody has loaded anything from there.
+            // On a new connection the server is identified first: others may be told of its commits before
+            // anything was loaded from it.
             if metrics.recycled.is_none() && !self.server.is_left(metrics.created) {
                 let sql = format!("SELECT {SINCE}");
                 let none = Params::default();
@@ -117,24 +122,25 @@ impl Shared {
         }
     }
 
-    /// Closes the connections that nobody has just now. The server at their other end takes no writes any more, or another has taken
-    /// its place, and it keeps them open; whoever connects anew comes to the one that does, by the address. Those that were made since
-    /// the last time stay for a while: where they lead to no other server, the next ones would not either.
+    /// Leaves the current server, and closes idle connections made before. That server takes no writes any
+    /// more, or another has taken its place, yet it keeps connections open; new ones are led by the address
+    /// to the one that takes writes. Connections made since the last departure stay for a while: if they lead
+    /// to no other server, neither would the next ones.
     pub(crate) fn leave(&self) {
         self.server.leave();
         drop(self.pool.retain(|_, made| !self.server.is_left(made.created)));
     }
 
-    /// Takes note of which server has answered. Where it is another, the one before is left: if not now, when that may be done again, or
-    /// who waits there would wait for ever.
+    /// Records which server has answered. If it is another one, the one before is left: now, or as soon as
+    /// that is allowed again, so that nobody waits there for ever.
     pub(crate) fn was_answered_by(&self, since: &str) {
         if self.server.answered(since) {
             self.leave();
         }
     }
 
-    /// Waits for what was asked on `connection`. Where the server at its other end was left and says nothing, nothing will come of it
-    /// that counts: the connection is to be closed then, as one that was lost.
+    /// Waits for an answer on `connection`. If its server was left and stays silent, no answer of value will
+    /// come: [`PostgresError::Left`] counts as a lost connection, which is closed.
     pub(crate) async fn heard<T, E: From<PostgresError>>(
         &self,
         connection: &Object,
@@ -148,7 +154,8 @@ impl Shared {
         }
     }
 
-    /// Ends some time after the server was left to which a connection leads that was made then.
+    /// Returns some time after the server of a connection made at `made` was left. Also checks now and then
+    /// where the address leads.
     async fn gone(&self, made: Instant) {
         let mut left = self.server.left();
         loop {
@@ -164,10 +171,11 @@ impl Shared {
         tokio::time::sleep(GRACE).await;
     }
 
-    /// Looks where the address leads by now, by a connection of its own: those of the pool lead where they always did.
+    /// Checks where the address leads by now, on a connection of its own: those of the pool lead where they
+    /// always did.
     async fn look_where_it_leads(&self) {
         let Ok(_turn) = self.server.looking.try_lock() else { return };
-        // A pooler may let somebody in and have no server for him.
+        // A pooler may accept a connection without having a server for it.
         let told = timeout(PATIENCE, leads_to(&self.address)).await;
         match told.unwrap_or_else(|_| Err(connect::no_answer())) {
             Ok((since, takes_writes)) => {
@@ -176,19 +184,20 @@ impl Shared {
                     self.leave();
                 }
             }
-            // Whoever waits is told more by what he waits for.
+            // What the caller waits for will tell it more.
             Err(error) => tracing::debug!(%error, "a server says nothing, and the address leads to no other"),
         }
     }
 
-    /// Rows for people, by the turn of those who only look. Where there is a server that takes writes they are of that one, and not of
-    /// one whose place it took; where there is none, of the one there is.
+    /// Reads rows for people, within the share of connections for such reads. From the server that takes
+    /// writes, if there is one, and not from one whose place it took; otherwise from the server there is.
     pub(crate) async fn show(&self, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, PostgresError> {
         let _turn = self.turn_aside().await?;
         match self.current(sql, params).await {
             Err(PostgresError::ReadOnly) => {
                 self.leave();
-                // However long it takes: the only one there is may be left again meanwhile, for others ask it too.
+                // Not given up when a server is left: other callers may make the only server there is be left
+                // again.
                 let connection = self.connection().await?;
                 let asked = ask(&connection, sql, params).await;
                 given_back(connection, asked)
@@ -197,16 +206,17 @@ impl Shared {
         }
     }
 
-    /// What changes nothing, and so may be asked again: a database that was restarted leaves connections behind that end
-    /// when they are used.
+    /// Runs a query that changes nothing. It is repeated once if the connection was lost: a database that was
+    /// restarted leaves connections behind that fail when they are used.
     pub(crate) async fn look(&self, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, PostgresError> {
         self.look_at(Of::Any, sql, params).await
     }
 
-    /// As [`look`](Self::look), of a server that takes writes: what another shows may be older than what somebody has seen before.
+    /// Like [`look`](Self::look), but only on a server that takes writes: another one may show older data
+    /// than somebody has seen before.
     ///
     /// # Errors
-    /// [`PostgresError::ReadOnly`] where it takes none.
+    /// [`PostgresError::ReadOnly`] when the server takes no writes.
     pub(crate) async fn current(&self, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, PostgresError> {
         self.look_at(Of::Current, sql, params).await
     }
@@ -228,7 +238,8 @@ impl Shared {
             let takes_none: bool = rows.first().ok_or(PostgresError::Answer("a setting"))?.try_get(0)?;
             if takes_none { Err(PostgresError::ReadOnly) } else { Ok(()) }
         };
-        // Both are waited for: the connection is used again, or each who asks here would have a new one made.
+        // Waits for both answers, so that the connection can be reused instead of each caller opening a new
+        // one.
         let both = async {
             let (stands, rows) = tokio::join!(biased; stands, ask(&connection, sql, params));
             stands.and(rows)
@@ -238,7 +249,7 @@ impl Shared {
     }
 }
 
-/// Gives a connection back, unless what was asked on it has no answer: it is closed then.
+/// Returns the connection to the pool, or closes it if the question on it was left without an answer.
 pub fn given_back<T>(connection: Object, asked: Result<T, PostgresError>) -> Result<T, PostgresError> {
     if asked.as_ref().is_err_and(PostgresError::is_lost_connection) {
         drop(Object::take(connection));
@@ -246,7 +257,8 @@ pub fn given_back<T>(connection: Object, asked: Result<T, PostgresError>) -> Res
     asked
 }
 
-/// A connection that is closed unless it is [known](Self::known) which server it has reached: it may have that question in flight.
+/// A connection that is closed unless its server gets [known](Self::known): the question about that may still
+/// be in flight.
 struct Fresh(Option<Object>);
 
 impl Fresh {
@@ -267,7 +279,7 @@ impl Drop for Fresh {
     }
 }
 
-/// Since when the server runs to which an address leads, and whether it takes writes.
+/// Reads when the server that an address leads to was started, and whether it takes writes.
 async fn leads_to(address: &Address) -> Result<(String, bool), PostgresError> {
     let client = Postgres::connect(address).await?;
     let rows = client.query_typed(&format!("SELECT {SINCE}, NOT {TAKES_NO_WRITES}"), &[]).await?;
@@ -279,7 +291,8 @@ async fn leads_to(address: &Address) -> Result<(String, bool), PostgresError> {
 mod tests {
     use super::{Instant, LEAVE_AGAIN, Server};
 
-    /// Connections that were made since the last time may lead to either of two servers that answered within a moment.
+    /// Connections made since the last departure may lead to either of two servers that answered in quick
+    /// succession.
     #[test]
     fn a_server_that_could_not_be_left_at_once_is_left_later() {
         let server = Server::default();

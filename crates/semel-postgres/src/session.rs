@@ -1,5 +1,6 @@
-//! The connection of a caller's transaction, whichever driver holds it: two verbs. What is asked, and what the answers mean, is this
-//! crate's; a driver only carries bytes, in the database's binary form.
+//! The connection of a caller's transaction, whichever driver holds it, behind two methods. The statements
+//! and the meaning of their answers are this crate's; a driver only carries bytes, in PostgreSQL's binary
+//! format.
 
 use std::fmt;
 use std::ops::Range;
@@ -12,30 +13,32 @@ use tokio_postgres::{GenericClient, Row};
 use crate::error::PostgresError;
 use crate::values::Params;
 
-/// The connection on which a caller's transaction is open. A driver that implements it can have jobs join its transactions.
+/// The connection of a caller's open transaction. A driver that implements it lets jobs join its
+/// transactions.
 ///
-/// Each call is done in the caller's transaction, in order, and nothing else is done on the connection meanwhile. Neither
-/// begins nor ends a transaction by itself.
+/// Each call runs in the caller's transaction, in order, and nothing else uses the connection meanwhile. An
+/// implementation must not begin or end a transaction by itself.
 pub trait Session: Send {
-    /// Has statements executed that have no parameters and whose answers are not looked at, several with `;` between them: by
-    /// the simple query protocol.
+    /// Executes statements without parameters and ignores their results, by the simple query protocol. There
+    /// may be several, separated by `;`.
     fn run<'a>(&'a mut self, sql: &'a str) -> BoxFuture<'a, Result<(), Failure>>;
 
-    /// Has one statement executed, by the extended query protocol: with `values` for `$1`, `$2` … of exactly the types they
-    /// name, and all columns asked for in binary. Nothing is to stay prepared by name: a pooler would forget it.
+    /// Executes one statement, by the extended query protocol: with `values` for `$1`, `$2` … of exactly the
+    /// types they name, and all columns requested in binary. The statement must not stay prepared by name: a
+    /// pooler would lose it.
     fn ask<'a>(&'a mut self, sql: &'a str, values: &'a [Value]) -> BoxFuture<'a, Result<Vec<Line>, Failure>>;
 }
 
-/// A parameter. It may hold a job's args, so its `Debug` shows its type alone.
+/// A parameter. It may contain a job's args, so its `Debug` shows only the type.
 #[derive(Clone)]
 pub struct Value {
-    /// The number of its type, one that is built into PostgreSQL (`pg_type.oid`).
+    /// The OID of its type, one that is built into PostgreSQL (`pg_type.oid`).
     pub oid: u32,
-    /// Its binary form; `None` is NULL.
+    /// The value in binary format; `None` is NULL.
     pub bytes: Option<Vec<u8>>,
 }
 
-/// A row of an answer. It may hold a job's args: it has no `Debug` on purpose.
+/// A row of an answer. It may contain a job's args, so it deliberately has no `Debug`.
 #[derive(Clone, Default)]
 pub struct Line {
     bytes: Vec<u8>,
@@ -43,7 +46,8 @@ pub struct Line {
 }
 
 impl Line {
-    /// Adds the next column: the number of its type, which does not matter for NULL, and its binary form.
+    /// Adds the next column: the OID of its type, which does not matter for NULL, and its value in binary
+    /// format.
     pub fn push(&mut self, oid: u32, value: Option<&[u8]>) {
         let range = value.map(|value| {
             let from = self.bytes.len();
@@ -57,9 +61,9 @@ impl Line {
 /// Why a driver has no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// The database's code (SQLSTATE), when it is the database that refused: by it a deadlock is told from anything else.
+    /// The database's error code (SQLSTATE), if the database refused: it tells a deadlock from other errors.
     pub code: Option<String>,
-    /// What is said about it, without its code, and without values of rows.
+    /// The message, without the code and without values of rows.
     pub message: String,
 }
 
@@ -73,7 +77,8 @@ impl fmt::Display for Failure {
 }
 
 impl Failure {
-    /// What the database refused, with its hint. Its `detail` has values of rows, and is not taken.
+    /// Creates a failure from what the database reported. Its `detail` is left out, because it contains
+    /// values of rows.
     pub fn of(code: Option<&str>, message: &str, hint: Option<&str>) -> Self {
         let hint = hint.map(|hint| format!(" ({hint})")).unwrap_or_default();
         Self { code: code.map(str::to_owned), message: format!("{message}{hint}") }
@@ -99,7 +104,7 @@ impl From<tokio_postgres::Error> for Failure {
     }
 }
 
-/// The driver of the store itself: its transactions, and its clients after `BEGIN`.
+/// The driver of the store itself, for its own transactions and for its clients after `BEGIN`.
 impl<C: GenericClient + Sync> Session for &C {
     fn run<'a>(&'a mut self, sql: &'a str) -> BoxFuture<'a, Result<(), Failure>> {
         Box::pin(async move { Ok(self.client().batch_execute(sql).await?) })
@@ -133,7 +138,7 @@ impl Value {
 
 impl fmt::Debug for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The driver wants one; it tells nothing.
+        // The trait requires a name, which tells nothing.
         f.debug_struct("Value").field("oid", &self.oid).finish_non_exhaustive()
     }
 }
@@ -156,7 +161,7 @@ impl ToSql for Value {
     to_sql_checked!();
 }
 
-/// A column's bytes as they came.
+/// A column's raw bytes.
 struct Raw<'a>(&'a [u8]);
 
 impl<'a> FromSql<'a> for Raw<'a> {
@@ -177,9 +182,9 @@ fn line(row: &Row) -> Result<Line, tokio_postgres::Error> {
     Ok(line)
 }
 
-/// A row whose columns are read by their places, whoever brought it.
+/// A row whose columns are read by their places, whichever driver returned it.
 pub(crate) trait Fields {
-    /// The value of a column.
+    /// Returns the value of a column.
     fn field<'a, T: FromSql<'a>>(&'a self, column: usize) -> Result<T, PostgresError>;
 }
 
@@ -205,7 +210,7 @@ impl Fields for Line {
 }
 
 impl Params<'_> {
-    /// As a session takes them.
+    /// Converts the parameters to those of a session.
     pub(crate) fn values(&self) -> Result<Vec<Value>, PostgresError> {
         let mut out = BytesMut::new();
         let mut values = Vec::new();

@@ -1,7 +1,7 @@
-//! The text of the schema. The files of `sql/` have marks in them: `@.` is the schema, `@head_…` are lists of the columns of a
-//! head, `@….short` those of a head whose numbers are one list, so that they are written down once; `@slot_…`, `@why_…` and `@what_…`
-//! are numbers that the functions know; `@h.granted_to(…)` is what a grant to that worker writes to a head `h`, and `@h.is_special`
-//! whether it may have to be refused.
+//! The text of the schema. The files of `sql/` contain placeholders, so that lists are written once: `@.` is
+//! the schema; `@head_…` are lists of a head's columns; `@….short` are those of a head whose numbers are one
+//! list; `@slot_…`, `@why_…` and `@what_…` are numbers that the functions know; `@h.granted_to(…)` is what a
+//! grant to that worker writes to a head `h`; `@h.is_special` is whether that head may have to be refused.
 
 use semel_core::lease::Unclaimable;
 use semel_core::limits::{BATCH_JOBS_MAX, HOLDERS_PER_KEY_MAX};
@@ -11,29 +11,30 @@ use semel_store::bounds::CROWD_MIN;
 use crate::people::{CREATED, KEPT, PURGED};
 use crate::rows::{COLUMNS, WORDS};
 
-/// What every function of the schema is planned under. Plans are cached for as long as a connection lives, and the first may
-/// be made while the tables are empty: it must not be one that reads a whole table. Names mean what they mean in PostgreSQL itself: an
-/// `unnest(uuid[])` that somebody has put into a schema of the caller's path would be taken before its own, which is for any array.
-/// (`unnest` of several arrays is no name but syntax, wherever it stands.)
+/// The settings that every function is planned under. Plans are cached for as long as a connection lives, and
+/// the first may be made while tables are empty: it must not scan whole tables. Names are looked up in
+/// PostgreSQL's own catalogue first: otherwise an `unnest(uuid[])` in some schema of the caller's path would
+/// be preferred to the built-in one, which takes any array. (`unnest` of several arrays is syntax, not a
+/// name.)
 const PLANNING: &str = "LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off \
      SET enable_hashjoin = off SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan SET jit = off";
 
-/// The store's time: the database's clock, or the caller's in a test; plus what the caller knows the clock to have jumped back;
-/// never before what the caller has seen, nor before the last commit, and after the versions of all jobs that are gone: a new
-/// one with the id of such must not have its version. An expression and not a function, which would be planned anew by each
-/// transaction.
+/// The store's time: the database's clock, or the caller's in a test, plus what the caller knows the clock to
+/// have jumped back. Never before what the caller has seen, nor before the last commit, and after the
+/// versions of all jobs that are gone: a new job with such an id must not have its version. It is an
+/// expression, because each transaction would plan a function anew.
 const NOW: &str = "greatest(coalesce(p_clock, (extract(epoch FROM clock_timestamp()) * 1000000)::int8) + p_ahead, p_floor, \
      (SELECT at FROM @.event ORDER BY tx DESC, first DESC LIMIT 1), (SELECT gone + 1 FROM @.fact))";
-/// How many events this transaction has told already; at least one for each record, so that no two have one place. The last record
-/// says it: a caller's transaction may have thousands, and each call asks.
+/// The number of events this transaction has recorded so far, at least one for each record, so that no two
+/// have one place. Read from the last record: a caller's transaction may have thousands, and each call asks.
 const EVENTS_BEFORE: &str = "coalesce((SELECT before.first + greatest(cardinality(before.kinds), 1) FROM @.event AS before \
      WHERE before.tx = pg_current_xact_id() ORDER BY before.first DESC LIMIT 1), 0)";
 
-/// Ready jobs that one claim passes over, at most, because others have their keys locked: as many as one call may have.
+/// Ready jobs whose keys are locked by others that one claim skips, at most: as many as one batch may have.
 const CLAIM_PASSES_MAX: usize = BATCH_JOBS_MAX;
 
-/// What the functions know by number: where heads are filed, why a ready one is not granted, what is counted beside states. The steps
-/// of the schema have the numbers themselves: they are never rewritten.
+/// Numbers that the functions use: where heads are filed, why a ready job is not granted, what is counted
+/// besides states. The steps of the schema contain the numbers themselves, because they are never rewritten.
 const NUMBERS: &[(&str, i64)] = &[
     ("@slot_ready", Slot::Ready as i64),
     ("@slot_done", Slot::Done as i64),
@@ -45,26 +46,27 @@ const NUMBERS: &[(&str, i64)] = &[
     ("@what_created", CREATED as i64),
     ("@what_purged", PURGED as i64),
 ];
-/// What may have been written to a key and says by `n` how many ended holders that has then: `@….is_crowded` asks whether these are to
-/// be looked over.
+/// Names of relations that hold written keys, with `n` the number of ended holders: `@….is_crowded` says
+/// whether these are to be thinned out.
 const CROWDS: &[&str] = &["written", "w"];
 
-/// What a grant writes to a head `h`: lines that stand where one asks for them by [`GRANTED_TO`], a worker, and `)`.
+/// What a grant writes to a head `h`. It is inserted where a line has [`GRANTED_TO`], a worker, and `)`.
 const GRANTED: &str = include_str!("sql/granted.sql");
 const GRANTED_TO: &str = "@h.granted_to(";
-/// Whether there is anything about a head `h` under no limit for which it may have to be refused. Where there is nothing `take` and `lease`
-/// grant it unasked, so each reason that `lease` knows of has its column here.
+/// Whether a head `h` without a limit has anything for which it may have to be refused. If not, `take` and
+/// `lease` grant it without further checks, so each reason that `lease` knows needs its column here.
 const IS_SPECIAL: &str = "h.expires_at IS NOT NULL OR h.exhausted OR h.role <> 0";
 
-/// A schema's name, checked: it becomes part of statements.
+/// A schema's name, validated because it becomes part of statements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schema(String);
 
 impl Schema {
-    /// The longest name, in bytes: PostgreSQL's own limit.
+    /// The longest name, in bytes: PostgreSQL's limit.
     const BYTES_MAX: usize = 63;
 
-    /// A schema of that name: lower-case letters, digits and underscores, beginning with a letter, at most 63 bytes.
+    /// Validates a name: lower-case letters, digits and underscores, beginning with a letter, at most 63
+    /// bytes.
     pub fn parse(name: &str) -> Option<Self> {
         let begins_well = name.bytes().next().is_some_and(|b| b.is_ascii_lowercase());
         let is_plain = name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
@@ -77,7 +79,7 @@ impl Schema {
         &self.0
     }
 
-    /// The class of this schema's advisory locks: a number that follows from its name.
+    /// The class of this schema's advisory locks, derived from its name.
     pub fn class(&self) -> i32 {
         // FNV-1a, frozen: servers of different versions must agree.
         let hash = self
@@ -87,7 +89,7 @@ impl Schema {
         i32::from_ne_bytes(hash.to_ne_bytes())
     }
 
-    /// A text of `sql/` for this schema.
+    /// Renders a text of `sql/` for this schema.
     pub fn render(&self, text: &str) -> String {
         let list = |item: &dyn Fn(&str, &str) -> String| {
             let items: Vec<String> = COLUMNS.iter().map(|(name, kind)| item(name, kind)).collect();
@@ -120,7 +122,7 @@ impl Schema {
             .iter()
             .fold(granting(text), |text, (mark, number)| text.replace(mark, &number.to_string()));
         let text = CROWDS.iter().fold(text, |text, from| {
-            // Whenever they have doubled.
+            // True whenever the number has doubled.
             let is_crowded = format!("{from}.n >= {CROWD_MIN} AND {from}.n & ({from}.n - 1) = 0");
             text.replace(&format!("@{from}.is_crowded"), &is_crowded)
         });
@@ -135,7 +137,7 @@ impl Schema {
             .replace("@h.is_special", IS_SPECIAL);
         let mut text =
             text.replace("@head_assigned_at", &assigned.join(", ")).replace("@head_at", &list(&written));
-        // The longer first: some names begin with another one.
+        // Longest first, because some names begin with another one.
         let mut columns = COLUMNS.to_vec();
         columns.sort_by_key(|(name, _)| std::cmp::Reverse(name.len()));
         for (name, kind) in columns {
@@ -157,7 +159,7 @@ impl Schema {
     }
 }
 
-/// A text with what a grant writes in it, as far in as the line that asked for it.
+/// Inserts what a grant writes, with the indentation of the line that asks for it.
 fn granting(text: &str) -> String {
     let line_of = |line: &str| {
         let asked = line.split_once(GRANTED_TO);
@@ -174,7 +176,7 @@ fn granting(text: &str) -> String {
     lines.join("\n")
 }
 
-/// A column of the head at place `w.i` among those that are to be written.
+/// The expression for a column of the head at place `w.i` among those to be written.
 fn written(name: &str, kind: &str) -> String {
     let mut numbers = COLUMNS.iter().filter(|(_, kind)| is_number(kind));
     match numbers.clone().position(|(number, _)| *number == name) {
@@ -186,7 +188,7 @@ fn written(name: &str, kind: &str) -> String {
     }
 }
 
-/// Whether columns of this type go among the numbers of a head.
+/// Whether columns of this type go into a head's list of numbers.
 pub fn is_number(kind: &str) -> bool {
     matches!(kind, "int2" | "int8" | "boolean")
 }
@@ -216,7 +218,7 @@ mod tests {
         }
     }
 
-    /// What stands behind each comparison with this column.
+    /// Returns what follows each comparison with this column.
     fn compared<'a>(text: &'a str, column: &'a str) -> impl Iterator<Item = &'a str> {
         text.match_indices(column).filter_map(move |(at, _)| {
             let rest = &text[at + column.len()..];
@@ -245,7 +247,7 @@ mod tests {
         }
     }
 
-    /// Tests that look whether anybody waits for what somebody else holds go by how long that would take.
+    /// Tests that check whether anybody waits for another's lock rely on how long that would take.
     #[test]
     fn a_commit_waits_for_a_lock_for_250_ms_wherever_it_does() {
         let texts = functions().chain([crate::commit::BEGIN_PART]);
@@ -274,7 +276,8 @@ mod tests {
         assert_eq!(grants, 2);
     }
 
-    /// In the core's order (`semel_core::lease`): a job has one reason, and callers are told it.
+    /// In the order of the core (`semel_core::lease`): a job is refused for one reason, which callers are
+    /// told.
     #[test]
     fn each_reason_to_refuse_a_job_makes_it_special() {
         let lease = functions().find(|text| text.contains("FUNCTION @.lease(")).unwrap();
@@ -283,7 +286,7 @@ mod tests {
         let word = |rest: &'static str| rest.split([' ', '\n']).next();
         let asked: Vec<&str> = reasons.split("WHEN h.").skip(1).filter_map(word).collect();
         let special = IS_SPECIAL.split(" OR ").filter_map(|part| word(part.strip_prefix("h.")?));
-        // None under a limit is among those that `take` and `lease` grant unasked.
+        // `take` and `lease` never grant a job under a limit without checks.
         assert_eq!(asked, ["lane"].into_iter().chain(special).collect::<Vec<_>>());
         let told: Vec<&str> = reasons.split("THEN @why_").skip(1).filter_map(word).collect();
         assert_eq!(told, ["limited", "expired", "exhausted", "overlaps"]);

@@ -1,4 +1,4 @@
-//! The store: what the boundary asks, each as one unit of work in a task of its own.
+//! The store: implements the backend's calls, each as one unit of work in a task of its own.
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -36,41 +36,41 @@ use crate::teller::{self, Teller};
 use crate::upkeep::{Round, Shown};
 use crate::values::Params;
 
-/// The store in a database.
+/// A store in a PostgreSQL database.
 pub struct Postgres {
     pub(crate) shared: Arc<Shared>,
     pub(crate) rows: Arc<AtomicU64>,
     secret: [u8; 16],
-    /// Where units of work run: they must not end with whoever waits for them.
+    /// The runtime for units of work, which must not end when their caller stops waiting.
     runtime: Handle,
 }
 
-/// What units of work need.
+/// What units of work share.
 pub(crate) struct Shared {
     pub(crate) pool: Pool,
     pub(crate) schema: Schema,
-    /// Another clock than the database's, for tests.
+    /// A clock to use instead of the database's, for tests.
     clock: Option<Box<dyn Clock>>,
     /// How far the clock is known to have jumped back, in microseconds.
     ahead: AtomicI64,
     /// The latest time seen.
     floor: AtomicI64,
     pub(crate) upkeep: AtomicU32,
-    /// Where house-keeping is in the table of keys.
+    /// Where housekeeping is in the table of keys.
     pub(crate) round: Mutex<Round>,
-    /// How far the log could be shown.
+    /// Up to where the log could be shown.
     pub(crate) shown: Mutex<Shown>,
-    /// The share of the connections that those have who only look.
+    /// Permits for connections used by reads that take no part in decisions.
     pub(crate) aside: Semaphore,
     pub(crate) overlooked: Overlooked,
-    /// Whether commits wait for a standby, by the last look. Then what others committed may be seen before it is there: after
-    /// a restart, or where somebody cancelled the wait.
+    /// Whether commits wait for a standby, as of the last load. Then a commit may be visible before the
+    /// standby has it: after a restart, or where somebody cancelled the wait.
     pub(crate) awaits_standby: AtomicBool,
-    /// Whether the store's own commits are answered before they are on the disk, by the last look.
+    /// Whether the store's own commits are answered before they are on the disk, as of the last load.
     pub(crate) commits_lazily: AtomicBool,
-    /// Whether a commit was refused for want of room, and none has written since.
+    /// Whether a commit failed for lack of room, and none has written since.
     pub(crate) wants_room: AtomicBool,
-    /// What commits survive, by the last look.
+    /// What commits survive, as of the last load.
     durability: Mutex<Durability>,
     pub(crate) server: Server,
     pub(crate) address: Address,
@@ -78,19 +78,19 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// As [`look`](Self::look), for what takes no part in a decision: there may be many of those at once, and what is decided
-    /// must not wait until they all have been served.
+    /// Like [`look`](Self::look), for reads that take no part in a decision: there may be many at once, and
+    /// decisions must not wait until all of them are served.
     pub(crate) async fn look_aside(&self, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, PostgresError> {
         let _turn = self.turn_aside().await?;
         self.look(sql, params).await
     }
 
-    /// A turn among those who only look.
+    /// Waits for one of the connections for such reads.
     pub(crate) async fn turn_aside(&self) -> Result<SemaphorePermit<'_>, PostgresError> {
         self.aside.acquire().await.map_err(|closed| PostgresError::GivenUp(closed.to_string()))
     }
 
-    /// The name of something in the schema.
+    /// The qualified name of a table or function in the schema.
     pub(crate) fn name(&self, name: &str) -> String {
         format!("\"{}\".{name}", self.schema.as_str())
     }
@@ -101,7 +101,7 @@ impl Shared {
         params.time(clock, self.ahead.load(Ordering::Acquire), self.floor());
     }
 
-    /// Takes note of what commits survive.
+    /// Records what commits survive.
     pub(crate) fn is_as_durable_as(&self, durability: Durability) {
         *self.durability.lock().unwrap_or_else(PoisonError::into_inner) = durability;
     }
@@ -111,13 +111,14 @@ impl Shared {
         self.floor.load(Ordering::Acquire)
     }
 
-    /// Takes note of the store's time.
+    /// Records the store's time.
     pub(crate) fn saw(&self, now: i64) -> Timestamp {
         self.floor.fetch_max(now, Ordering::AcqRel);
         Timestamp::from_micros(now)
     }
 
-    /// Takes note of the store's time and of what the clock said: when that jumped back, time goes on at its pace.
+    /// Records the store's time together with the clock's: if the clock jumped back, the time goes on at its
+    /// pace.
     pub(crate) fn saw_clock(&self, now: i64, clock: i64) -> Timestamp {
         self.ahead.fetch_max(now.saturating_sub(clock), Ordering::AcqRel);
         self.saw(now)
@@ -125,15 +126,17 @@ impl Shared {
 }
 
 impl Postgres {
-    /// Opens a store, and makes or updates its schema; functions of a later build are left as they are. Call it from a multi-threaded runtime that lives as long as the store.
+    /// Opens a store, creating or updating its schema. Functions of a later build are left as they are. Call
+    /// it on a multi-threaded runtime that lives as long as the store.
     ///
     /// # Errors
-    /// When the database cannot be reached, is too old, is not encoded as UTF8, or has a schema of a newer program.
+    /// When the database cannot be reached, is too old or not encoded as UTF8, or has a schema that is too
+    /// new.
     pub async fn open(address: &Address) -> Result<Self, PostgresError> {
         Box::pin(Self::open_with(address, None, Known::default())).await
     }
 
-    /// As [`open`](Self::open), with another clock than the database's: for tests.
+    /// Like [`open`](Self::open), with another clock than the database's, for tests.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -141,8 +144,8 @@ impl Postgres {
         Box::pin(Self::open_with(address, Some(Box::new(clock)), Known::default())).await
     }
 
-    /// As [`open`](Self::open), as a later version of this program would that knows these steps of the schema too, each by
-    /// its name: for tests of servers that are replaced one after the other.
+    /// Like [`open`](Self::open), but as a later version of this program that knows these additional steps of
+    /// the schema, given by name and text: for tests of replacing servers one after the other.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -153,27 +156,27 @@ impl Postgres {
         Box::pin(Self::open_with(address, None, Known::with(steps))).await
     }
 
-    /// A connection of one's own to the database at `address`.
+    /// Opens a connection of its own to the database at `address`.
     ///
     /// # Errors
-    /// When it cannot be reached.
+    /// When the database cannot be reached.
     pub async fn connect(address: &Address) -> Result<tokio_postgres::Client, PostgresError> {
         let (client, connection) = connect::single(address).await?;
-        // It ends with the client.
+        // The task ends when the client is dropped.
         tokio::spawn(async move { drop(connection.await) });
         Ok(client)
     }
 
-    /// How the database at `address` stands to this program. Changes nothing.
+    /// Compares the schema at `address` with what this program needs. Changes nothing.
     ///
     /// # Errors
-    /// When it cannot be reached.
+    /// When the database cannot be reached.
     pub async fn status(address: &Address) -> Result<Status, PostgresError> {
         let client = connect::suited(address).await?.1.get().await?;
         migrate::status(&**client, &address.schema, Known::default()).await
     }
 
-    /// Makes or updates the schema at `address`.
+    /// Creates or updates the schema at `address`.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -182,16 +185,17 @@ impl Postgres {
         migrate::run(&mut client, &address.schema, Known::default()).await
     }
 
-    /// The statements by which [`migrate`](Self::migrate) would bring the schema at `address` up to date. Changes nothing.
+    /// Returns the statements by which [`migrate`](Self::migrate) would update the schema at `address`.
+    /// Changes nothing.
     ///
     /// # Errors
-    /// When it cannot be reached, or its schema is of a newer program.
+    /// When the database cannot be reached, or its schema is of a newer program.
     pub async fn plan(address: &Address) -> Result<Vec<String>, PostgresError> {
         let client = connect::suited(address).await?.1.get().await?;
         migrate::plan(&**client, &address.schema, Known::default()).await
     }
 
-    /// In a box wherever it is awaited: it is deep, and callers' own futures are not to be too deep for the compiler.
+    /// Callers box this future: it is deeply nested, and theirs must not become too deep for the compiler.
     async fn open_with(
         address: &Address,
         clock: Option<Box<dyn Clock>>,
@@ -229,13 +233,13 @@ impl Postgres {
         let store =
             Self { shared: Arc::new(shared), secret, rows: Arc::clone(&ROWS), runtime: Handle::current() };
         store.runtime.spawn(teller::run(Arc::downgrade(&store.shared)));
-        // The first look at the time: a clock that is behind the last commit is noticed now.
+        // Learns the time, so that a clock behind the last commit is noticed now.
         store.shared.load(&Reads::default()).await?;
         store.shared.settle().await?;
         Ok(store)
     }
 
-    /// Does a unit of work to its end, whoever waits for it.
+    /// Runs a unit of work to its end, even if the caller stops waiting.
     async fn unit<T, F>(&self, work: impl FnOnce(Arc<Shared>) -> F) -> Result<T, StoreError>
     where
         T: Send + 'static,
@@ -260,11 +264,12 @@ impl Drop for Shared {
     }
 }
 
-/// The counter of minted ids. One for the process, so that ids of one microsecond ascend, whichever store mints them.
+/// The counter for minted ids. Shared by the whole process, so that ids of one microsecond ascend, whichever
+/// store mints them.
 static ROWS: LazyLock<Arc<AtomicU64>> = LazyLock::new(|| Arc::new(AtomicU64::new(first_row())));
 
-/// Ids minted by different processes at the same microsecond must differ: each counts from a number of its own, in the
-/// lower half, so that it does not begin anew soon.
+/// Returns a random start for the counter, because ids minted by different processes in the same microsecond
+/// must differ. It is in the lower half of the range, so that the counter does not wrap around soon.
 fn first_row() -> u64 {
     semel_store::random::number() & (JobId::ROW_MAX >> 1)
 }

@@ -1,5 +1,6 @@
-//! Tells other servers on the same database what was committed here: by NOTIFY, in a transaction of its own, so that no commit
-//! waits for the lock that the database takes for it; seldom, and only while one of the others waits for something.
+//! Notifies other servers on the same database of what was committed here. By NOTIFY in a transaction of its
+//! own, so that no commit waits for the lock that NOTIFY takes; at a bounded rate, and only while another
+//! server has waiting callers.
 
 use std::sync::Weak;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -18,52 +19,53 @@ use crate::sql::Schema;
 use crate::store::Shared;
 use crate::values::Params;
 
-/// The second half of the advisory lock that is held, shared, by every server that wants to be told.
+/// The second half of the advisory lock that every server that wants notifications holds in shared mode.
 pub const LISTENERS: i32 = -3;
-/// At least so long between two messages of one server.
+/// The least time between two messages of one server.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Jobs that one message names: it may have 8,000 bytes.
+/// Jobs that one message names, at most: PostgreSQL allows 8,000 bytes.
 const JOBS_MAX: usize = 200;
-/// How a message is marked that everybody takes for another's, because its sender is no server.
+/// The sender's name in messages that do not come from a server, which every server takes for another's.
 const NOBODY: &str = "-";
 
-/// What is to be told.
+/// News to be sent.
 pub struct Teller {
     name: String,
     unsent: UnsentNews,
-    /// The database's number of the connection by which this server listens; it is not told its own news.
+    /// The backend process id of the connection on which this server listens. It does not count as a listener
+    /// to its own news.
     listens_by: AtomicI32,
 }
 
 impl Teller {
-    /// One with nothing to tell.
+    /// Creates a teller without news.
     pub fn new() -> Self {
         let name = hex::text(&random::secret()[..8]);
         Self { name, unsent: UnsentNews::new(JOBS_MAX), listens_by: AtomicI32::new(0) }
     }
 
-    /// What this server calls itself.
+    /// This server's name in messages.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Says by which of the database's connections this server listens.
+    /// Sets the backend process id of the connection on which this server listens.
     pub fn listens_by(&self, pid: i32) {
         self.listens_by.store(pid, Ordering::Release);
     }
 
-    /// Has news told, soon.
+    /// Adds news, to be sent soon.
     pub fn note(&self, news: News) {
         self.unsent.note(news);
     }
 
-    /// Has the task look whether the store is still there.
+    /// Wakes the task, so that it notices that the store is gone.
     pub fn end(&self) {
         self.unsent.wake();
     }
 }
 
-/// Tells what is noted, until the store is gone.
+/// Sends news as it comes, until the store is gone.
 pub async fn run(store: Weak<Shared>) {
     loop {
         let Some(shared) = store.upgrade() else { return };
@@ -73,7 +75,7 @@ pub async fn run(store: Weak<Shared>) {
         let Some(shared) = store.upgrade() else { return };
         let news = teller.unsent.take();
         if let Err(error) = tell(&shared, &teller, &news).await {
-            // They look for themselves, a little later.
+            // The other servers will poll a little later anyway.
             tracing::debug!(%error, "other servers could not be told what was committed");
         }
         drop(shared);
@@ -94,7 +96,7 @@ async fn tell(shared: &Shared, teller: &Teller, news: &News) -> Result<(), Postg
     Ok(())
 }
 
-/// The statement that has servers told when the transaction in which it is asked is committed.
+/// Returns the statement that notifies servers when the transaction that runs it commits.
 pub fn inside(shared: &Shared, news: News) -> (String, Params<'static>) {
     let mut named = News::default();
     named.add(news, JOBS_MAX);
@@ -105,12 +107,12 @@ pub fn inside(shared: &Shared, news: News) -> (String, Params<'static>) {
     (format!("SELECT pg_notify($1, $2) WHERE {}", others_listen(&shared.schema)), params)
 }
 
-/// A condition: another connection than `$3` holds the listeners' lock.
+/// An SQL condition: a connection other than `$3` holds the listeners' lock.
 fn others_listen(schema: &Schema) -> String {
     format!("EXISTS (SELECT 1 {} AND pid <> $3)", locks(schema))
 }
 
-/// Where the listeners' locks are found.
+/// The FROM and WHERE clauses that select the listeners' locks.
 fn locks(schema: &Schema) -> String {
     format!(
         "FROM pg_catalog.pg_locks WHERE locktype = 'advisory' AND objsubid = 2 AND granted \
@@ -121,12 +123,12 @@ fn locks(schema: &Schema) -> String {
     )
 }
 
-/// How many servers want to be told.
+/// Returns how many servers want notifications.
 pub async fn listeners(shared: &Shared) -> Result<u64, PostgresError> {
     counted(&shared.look_aside(&count(&shared.schema), &Params::default()).await?)
 }
 
-/// The same, asked on a connection that one has.
+/// Like [`listeners`], on a given connection.
 pub async fn listeners_by(connection: &Object, schema: &Schema) -> Result<u64, PostgresError> {
     counted(&ask(connection, &count(schema), &Params::default()).await?)
 }
@@ -140,7 +142,7 @@ fn counted(rows: &[Row]) -> Result<u64, PostgresError> {
     Ok(u64::try_from(count).unwrap_or(0))
 }
 
-/// News as a message: who tells, one letter for each kind, and the jobs.
+/// Encodes news as a message: the sender's name, one letter for each kind, and the jobs.
 pub fn write(name: &str, news: &News) -> String {
     let mut text = format!("{name} ");
     let kinds = [(news.ready, 'r'), (news.lanes, 'n'), (news.log, 'l'), (news.more_jobs, 'm')];
@@ -152,7 +154,7 @@ pub fn write(name: &str, news: &News) -> String {
     text
 }
 
-/// What a message says, and who; everything there may be, when it is another version's.
+/// Decodes a message and its sender's name. A message of another version may mean any news there is.
 pub fn read(text: &str) -> (&str, News) {
     let mut words = text.split(' ');
     let (name, kinds) = (words.next().unwrap_or(""), words.next().unwrap_or(""));

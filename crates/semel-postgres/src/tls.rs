@@ -1,5 +1,5 @@
-//! TLS to the database: with `sslmode=require` the server is believed by the certificate of somebody who vouches for it, the
-//! system's or the caller's own, and by its name; there is no encryption without that.
+//! TLS to the database. With `sslmode=require` the server must prove itself by a certificate, for its name,
+//! from a trusted authority (the system's or the caller's own); there is no encryption without that.
 
 use std::future::Future;
 use std::io;
@@ -20,12 +20,12 @@ use tokio_rustls::client::TlsStream as Inner;
 use crate::address::Address;
 use crate::error::PostgresError;
 
-/// Makes connections secret.
+/// The TLS configuration for connections.
 #[derive(Clone)]
 pub struct Tls(TlsConnector);
 
 impl Tls {
-    /// Believes those for whom the certificates in this PEM file vouch; the system's, if none is given.
+    /// Trusts the authorities in the address's PEM file, or the system's if it names none.
     ///
     /// # Errors
     /// When the file cannot be read, or has no certificate.
@@ -44,7 +44,7 @@ impl Tls {
                     return Err(refuse(format!("there are none in {}", path.display())));
                 }
             }
-            // Nobody is spoken to in secret.
+            // No connection will be encrypted.
             None if address.config.get_ssl_mode() == SslMode::Disable => {}
             None => {
                 store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
@@ -65,7 +65,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> MakeTlsConnect<S> for T
     type Error = io::Error;
 
     fn make_tls_connect(&mut self, domain: &str) -> Result<Handshake, io::Error> {
-        // Also asked where there will be no handshake; the name is looked at in it. A socket in a folder has none.
+        // Also called where there will be no handshake, so the name is checked only there; a Unix socket has
+        // none.
         Ok(Handshake { connector: self.0.clone(), name: domain.to_owned() })
     }
 }
@@ -89,12 +90,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> TlsConnect<S> for Hands
     }
 }
 
-/// A connection nobody else can read.
+/// An encrypted connection.
 pub struct Secret<S>(Box<Inner<S>>);
 
 impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream for Secret<S> {
     fn channel_binding(&self) -> ChannelBinding {
-        // The server is believed by its certificate and name; passwords are proved by SCRAM without a binding.
+        // The server is verified by its certificate and name, and passwords by SCRAM without channel binding.
         ChannelBinding::none()
     }
 }

@@ -15,60 +15,61 @@ use crate::store::Shared;
 use crate::teller;
 use crate::values::Params;
 
-/// Heads forgotten in one go.
+/// Expired heads deleted at a time.
 const FORGET_MAX: i32 = 500;
-/// Counted rows folded in one go.
+/// Counter rows folded at a time.
 const FOLD_MAX: i32 = 10_000;
-/// Records of the log that are kept of those that tell something, and as many of the others; older ones are dropped. More than those
-/// among which a commit is looked for whose answer was lost.
+/// How many log records with events are kept, and as many without events; older ones are dropped. More than
+/// those among which a commit is looked for whose answer was lost.
 const RECORDS_KEPT: i64 = 200_000;
-/// Records that tell something which are kept at most, where they cannot be shown yet: somebody's transaction that began before them
-/// is not over.
+/// How many records with events are kept, at most, while they cannot be shown because an older transaction is
+/// still open.
 const UNSHOWN_KEPT: i64 = 10 * RECORDS_KEPT;
-/// Records are dropped so long after they could be shown, at least, in microseconds: whoever had to wait for them has that time to
-/// read them.
+/// How long after it could be shown a record is kept at least, in microseconds: readers that had to wait for
+/// it have that time to read it.
 const SHOWN_FOR: i64 = 60_000_000;
-/// Records of either sort dropped in one go.
+/// Records with events, and records without, dropped at a time.
 const RECORDS_MAX: i64 = 50_000;
-/// One look in so many also trims the log and drops relayed entries of the outbox; one round of the table of keys in so many takes
-/// those that were made only to be locked.
+/// One run in this many also trims the log and drops relayed outbox entries. One round through the table of
+/// keys in this many also drops keys that were made only to be locked.
 const SELDOM: u32 = 64;
-/// Keys that nobody holds are kept for so long, so that no decision that is still on its way has seen an older one of
-/// the same name and takes the new one for it; in microseconds.
+/// How long keys that nobody holds are kept, in microseconds: so long that no decision still under way has
+/// seen an older key of the same name, and takes the new one for it.
 const KEY_KEPT: i64 = 3_600_000_000;
-/// How often it is tried to delete everything.
+/// How often deleting everything is tried.
 const CLEAR_TRIES: u32 = 32;
-/// Entries of the outbox are kept for so long after they were relayed, in seconds: as long as a finished job.
+/// How long outbox entries are kept after they were relayed, in seconds: as long as a finished job.
 const OUTBOX_KEPT: i64 = RETENTION_DEFAULT_S.cast_signed();
-/// Entries of the outbox dropped in one go.
+/// Outbox entries dropped at a time.
 const ENTRIES_MAX: u64 = 10_000;
-/// Pages of the table of keys that one look goes through, from where the last one ended. An index of keys that nobody holds would
-/// have each commit that writes a key write all indexes of that table.
+/// Pages of the table of keys that one run goes through, from where the last one ended. An index of unheld
+/// keys is no alternative: each commit that writes a key would have to write all indexes of the table.
 const KEY_PAGES: i64 = 1_024;
-/// A look that found so many keys to drop is followed by the next at once.
+/// A run that found this many keys to drop is followed by the next at once.
 const KEYS_MANY: u64 = 1_000;
 
-/// After a round through that table in which little was found, so many times as many looks leave it alone: it may be far larger than what
-/// is held of it, and each look takes a piece of the database's cache.
+/// How many runs per run of the last round leave the table of keys alone, if little was found in it: the
+/// table may be far larger than the part in use, and each run takes up a piece of the database's cache.
 const KEY_REST: u64 = 7;
-/// But no more than these: two a second are a quarter of an hour.
+/// The most runs that leave it alone: at two a second, a quarter of an hour.
 const KEY_REST_MAX: u64 = 1_800;
 
-/// Where house-keeping is in the table of keys.
+/// Where housekeeping is in the table of keys.
 #[derive(Debug, Default)]
 pub(crate) struct Round {
-    /// The page at which it goes on.
+    /// The page at which it continues.
     page: i64,
-    /// How often it has gone through all of it.
+    /// How many rounds it has completed.
     number: u32,
     /// Keys dropped in this round.
     dropped: u64,
-    /// Looks that leave it alone.
+    /// The number of runs that still leave the table alone.
     rest: u64,
 }
 
 impl Round {
-    /// Where to look, and whether at those as well that were made only to be locked; nothing while it rests.
+    /// Returns the first page to look at, and whether keys made only to be locked are included; `None` while
+    /// it rests.
     fn next(&mut self) -> Option<(i64, bool)> {
         if self.rest > 0 {
             self.rest -= 1;
@@ -77,38 +78,39 @@ impl Round {
         Some((self.page, self.number % SELDOM == SELDOM - 1))
     }
 
-    /// Takes note of a look from `from` on, after which there was more to look at or not. Says for how many looks one server alone
-    /// would leave the table alone now.
+    /// Records a run from page `from` on. `is_end` says that there are no more pages. Returns for how many
+    /// runs a single server would now leave the table alone.
     fn note(&mut self, from: i64, dropped: u64, is_end: bool) -> u64 {
         self.dropped += dropped;
         self.page = from + KEY_PAGES;
         if !is_end {
             return 0;
         }
-        // A table of one stretch costs next to nothing.
+        // A table that one run goes through costs next to nothing.
         let is_worth_a_rest = from > 0 && self.dropped < KEYS_MANY;
         let looks = self.page.unsigned_abs() / KEY_PAGES.unsigned_abs();
         *self = Self { number: self.number.wrapping_add(1), ..Self::default() };
         if is_worth_a_rest { looks * KEY_REST } else { 0 }
     }
 
-    /// Rests for so many looks, as one of so many servers: all of them look, and together they are to look no more than one would.
+    /// Rests for so many runs times the number of servers, so that together they look no more often than one
+    /// alone.
     fn rest(&mut self, looks: u64, servers: u64) {
         self.rest = (looks * servers.max(1)).min(KEY_REST_MAX);
     }
 }
 
-/// How far the log could be shown: the lowest transaction that was under way, at looks that are some time apart.
+/// How far the log could be shown, at two moments some time apart: the lowest transaction number then open.
 #[derive(Debug, Default)]
 pub(crate) struct Shown {
-    /// When the later look was.
+    /// The time of the later moment.
     at: i64,
     earlier: i64,
     later: i64,
 }
 
 impl Shown {
-    /// Takes note of a look; says how far the log could be shown a while ago.
+    /// Records how far it can be shown now. Returns how far it could be some time ago.
     fn look(&mut self, now: i64, running: i64) -> i64 {
         if now.saturating_sub(self.at) >= SHOWN_FOR {
             *self = Self { at: now, earlier: self.later, later: running };
@@ -118,7 +120,7 @@ impl Shown {
 }
 
 impl Shared {
-    /// A piece of housekeeping. Says whether more is waiting.
+    /// Runs a piece of housekeeping. Returns whether more is waiting.
     pub(crate) async fn maintain(&self) -> Result<bool, PostgresError> {
         let now = self.load(&Reads::default()).await?.now.as_micros();
         let connection = self.connection().await?;
@@ -126,7 +128,7 @@ impl Shared {
         given_back(connection, kept)
     }
 
-    /// The piece, by a connection.
+    /// The same, on a given connection.
     async fn keep_house(&self, connection: &Object, now: i64) -> Result<bool, PostgresError> {
         let mut params = Params::default();
         params.number(now);
@@ -143,11 +145,11 @@ impl Shared {
         more |= self.drop_keys(connection, now - KEY_KEPT).await?;
         if self.upkeep.fetch_add(1, Ordering::Relaxed) % SELDOM == SELDOM - 1 {
             if self.drop_records(connection, now).await? {
-                // The next look is as thorough; others have their turn before.
+                // The next run does this again; other work has its turn before.
                 self.upkeep.store(SELDOM - 1, Ordering::Relaxed);
             }
             if self.drop_relayed(connection).await? {
-                // The next look is as thorough.
+                // The next run does this again.
                 self.upkeep.store(SELDOM - 1, Ordering::Relaxed);
                 more = true;
             }
@@ -155,7 +157,8 @@ impl Shared {
         Ok(more)
     }
 
-    /// Drops keys of a stretch of their table that nobody has held since `before`. Says whether there were many.
+    /// Drops keys in one stretch of their table that nobody has held since `before`. Returns whether there
+    /// were many.
     async fn drop_keys(&self, connection: &Object, before: i64) -> Result<bool, PostgresError> {
         let next = self.round.lock().unwrap_or_else(PoisonError::into_inner).next();
         let Some((from, with_unheld)) = next else { return Ok(false) };
@@ -164,7 +167,8 @@ impl Shared {
         params.push(format!("({from},0)"), Type::TEXT);
         params.push(format!("({},0)", from + KEY_PAGES), Type::TEXT);
         params.number(from + KEY_PAGES);
-        // Those that were made only to be locked have no time in them, and a transaction that begins again is to find its own.
+        // Keys made only to be locked have no time in them, and a transaction that begins again must find its
+        // own.
         params.push(with_unheld, Type::BOOL);
         let key = self.name("key");
         let sql = format!(
@@ -180,14 +184,14 @@ impl Shared {
         let gone = u64::try_from(row.try_get::<_, i64>(0)?).unwrap_or(0);
         let rest = self.round.lock().unwrap_or_else(PoisonError::into_inner).note(from, gone, is_end);
         if rest > 0 {
-            // What was dropped is dropped, whoever else may be there.
+            // The keys are dropped, even if the servers cannot be counted.
             let servers = teller::listeners_by(connection, &self.schema).await.unwrap_or(1);
             self.round.lock().unwrap_or_else(PoisonError::into_inner).rest(rest, servers);
         }
         Ok(!is_end && gone >= KEYS_MANY)
     }
 
-    /// Drops the oldest records of the log, where there are too many. Says whether more are left.
+    /// Drops the oldest log records if there are too many. Returns whether more are left.
     async fn drop_records(&self, connection: &Object, now: i64) -> Result<bool, PostgresError> {
         let event = self.name("event");
         let mut params = Params::default();
@@ -206,7 +210,7 @@ impl Shared {
         params.push(shown.to_string(), Type::TEXT);
         params.number(UNSHOWN_KEPT);
         params.number(RECORDS_MAX);
-        // A reader is told of nothing that is dropped of records that tell nothing.
+        // Dropping records without events does not move `dropped`, so readers are not told.
         let sql = format!(
             "WITH bound AS (SELECT greatest(\
                  (SELECT tx FROM {event} WHERE pg_catalog.cardinality(kinds) > 0 AND tx < $2::text::xid8 \
@@ -229,7 +233,7 @@ impl Shared {
         Ok(dropped >= RECORDS_MAX)
     }
 
-    /// Drops entries of the outbox that were relayed long ago. Says whether more are left.
+    /// Drops outbox entries that were relayed long ago. Returns whether more are left.
     async fn drop_relayed(&self, connection: &Object) -> Result<bool, PostgresError> {
         let mut params = Params::default();
         params.number(OUTBOX_KEPT);
@@ -254,9 +258,9 @@ impl Shared {
             tables.join(", "),
             self.name("fact")
         );
-        // Tables are locked one after the other, and commits of other servers may be under way.
+        // TRUNCATE locks one table after the other, which may deadlock with other servers' commits.
         for _ in 0..CLEAR_TRIES {
-            // Several statements sent as one are one transaction.
+            // Statements sent together form one transaction.
             match self.connection().await?.batch_execute(&sql).await.map_err(PostgresError::from) {
                 Err(error) if error.was_in_the_way() => tracing::debug!(%error, "it is cleared again"),
                 done => return done,
@@ -286,7 +290,8 @@ mod tests {
         assert_eq!((RECORDS_KEPT, SHOWN_FOR, UNSHOWN_KEPT), (200_000, 60_000_000, 2_000_000));
     }
 
-    /// Looks at a table of so many stretches; says how many looks a round takes, with the rest after it.
+    /// Goes through a table of this many stretches. Returns how many runs a round takes, including the rest
+    /// after it.
     fn round(round: &mut Round, stretches: i64, dropped: u64, servers: u64) -> u64 {
         let mut looks = 0;
         for stretch in 1..=stretches {

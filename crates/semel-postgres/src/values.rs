@@ -1,5 +1,5 @@
-//! Values on their way to the database, each with its type: so that a statement needs no preparation, which a pooler that
-//! hands connections from transaction to transaction would forget.
+//! Parameters of statements, each with its type, so that no statement needs to be prepared: a pooler that
+//! hands out connections per transaction would lose it.
 
 use std::error::Error;
 
@@ -7,7 +7,7 @@ use bytes::{BufMut, BytesMut};
 use semel_core::ident::JobId;
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 
-/// The database's `uuid`, whatever somebody wrote into it.
+/// A PostgreSQL `uuid` of any content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Uuid(pub [u8; 16]);
 
@@ -34,7 +34,7 @@ impl<'a> FromSql<'a> for Uuid {
     }
 }
 
-/// A job's id as the database's `uuid`.
+/// A job's id, as a PostgreSQL `uuid`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Id(pub JobId);
 
@@ -65,14 +65,14 @@ impl<'a> FromSql<'a> for Id {
 pub struct Params<'a> {
     values: Vec<(Box<dyn ToSql + Sync + Send + 'a>, Type)>,
     is_sparse: bool,
-    /// The place of each that was named, and its name.
+    /// The place and name of each named parameter.
     #[cfg(test)]
     names: Vec<(usize, &'static str)>,
 }
 
 impl<'a> Params<'a> {
-    /// Says what the next one is called by the function that takes it. The database goes by the place alone; a test compares the
-    /// names with the function's text, and nothing else reads them.
+    /// Names the next parameter as the function that takes it does. The database goes by places alone; only a
+    /// test reads the names, and compares them with the function's text.
     pub fn named(&mut self, name: &'static str) -> &mut Self {
         #[cfg(test)]
         self.names.push((self.values.len(), name));
@@ -81,14 +81,14 @@ impl<'a> Params<'a> {
         self
     }
 
-    /// Adds those of the time, with which most functions begin.
+    /// Adds the parameters of the time, with which most functions begin.
     pub fn time(&mut self, clock: Option<i64>, ahead: i64, floor: i64) {
         self.named("p_clock").push(clock, Type::INT8);
         self.named("p_ahead").number(ahead);
         self.named("p_floor").number(floor);
     }
 
-    /// Adds one.
+    /// Adds a parameter.
     pub fn push(&mut self, value: impl ToSql + Sync + Send + 'a, kind: Type) {
         self.values.push((Box::new(value), kind));
     }
@@ -98,8 +98,8 @@ impl<'a> Params<'a> {
         self.push(value, Type::INT8);
     }
 
-    /// Those of a function for which a list without anything in it is as good as NULL. It costs the database nothing, and most
-    /// lists of a commit are that.
+    /// Creates parameters for a function that accepts NULL for an empty list. NULL costs the database
+    /// nothing, and most lists of a commit are empty.
     pub fn sparse() -> Self {
         Self { is_sparse: true, ..Self::default() }
     }
@@ -117,12 +117,12 @@ impl<'a> Params<'a> {
         self.list(values, Type::INT8_ARRAY);
     }
 
-    /// Adds a list of numbers or nothing.
+    /// Adds a list of numbers, some of which may be NULL.
     pub fn maybe_numbers(&mut self, values: Vec<Option<i64>>) {
         self.maybe(values, Type::INT8_ARRAY);
     }
 
-    /// Adds a list of something or nothing.
+    /// Adds a list of values, some of which may be NULL.
     fn maybe<T: ToSql + Sync + Send + 'a>(&mut self, values: Vec<Option<T>>, kind: Type) {
         if self.is_sparse && values.iter().all(Option::is_none) {
             return self.push(None::<Vec<Option<T>>>, kind);
@@ -130,7 +130,7 @@ impl<'a> Params<'a> {
         self.push(values, kind);
     }
 
-    /// Adds a list of numbers below 2^31: groups, guards.
+    /// Adds a list of numbers below 2^31, such as groups and guards.
     pub fn places(&mut self, values: Vec<i32>) {
         self.list(values, Type::INT4_ARRAY);
     }
@@ -140,7 +140,7 @@ impl<'a> Params<'a> {
         self.list(values, Type::INT2_ARRAY);
     }
 
-    /// Adds a list of yes and no.
+    /// Adds a list of booleans.
     pub fn flags(&mut self, values: Vec<bool>) {
         self.list(values, Type::BOOL_ARRAY);
     }
@@ -150,12 +150,12 @@ impl<'a> Params<'a> {
         self.list(values.into_iter().map(Id).collect::<Vec<_>>(), Type::UUID_ARRAY);
     }
 
-    /// Adds a list of whatever else is a `uuid`.
+    /// Adds a list of other `uuid`s.
     pub fn uuids(&mut self, values: Vec<Uuid>) {
         self.list(values, Type::UUID_ARRAY);
     }
 
-    /// Adds a list of ids or nothing.
+    /// Adds a list of ids, some of which may be NULL.
     pub fn maybe_ids(&mut self, values: Vec<Option<JobId>>) {
         self.maybe(values.into_iter().map(|id| id.map(Id)).collect::<Vec<_>>(), Type::UUID_ARRAY);
     }
@@ -165,7 +165,7 @@ impl<'a> Params<'a> {
         self.list(values, Type::TEXT_ARRAY);
     }
 
-    /// Adds a list of texts or nothing.
+    /// Adds a list of texts, some of which may be NULL.
     pub fn maybe_texts(&mut self, values: Vec<Option<&'a str>>) {
         self.maybe(values, Type::TEXT_ARRAY);
     }
@@ -175,22 +175,22 @@ impl<'a> Params<'a> {
         self.list(values, Type::BYTEA_ARRAY);
     }
 
-    /// Adds a list of bytes or nothing.
+    /// Adds a list of byte strings, some of which may be NULL.
     pub fn maybe_blobs(&mut self, values: Vec<Option<&'a [u8]>>) {
         self.maybe(values, Type::BYTEA_ARRAY);
     }
 
-    /// Adds a list of owned bytes or nothing.
+    /// Adds a list of owned byte strings, some of which may be NULL.
     pub fn maybe_bytes(&mut self, values: Vec<Option<Vec<u8>>>) {
         self.maybe(values, Type::BYTEA_ARRAY);
     }
 
-    /// As the client takes them.
+    /// Returns the values with their types, as the client takes them.
     pub fn typed(&self) -> Vec<(&(dyn ToSql + Sync), Type)> {
         self.values.iter().map(|(value, kind)| (&**value as &(dyn ToSql + Sync), kind.clone())).collect()
     }
 
-    /// The name of each, and its type as the database has it in its catalogue.
+    /// Returns the name of each, and its type as PostgreSQL's catalogue names it.
     #[cfg(test)]
     pub fn named_types(&self) -> Vec<(&'static str, String)> {
         let places = self.names.iter().map(|(place, _)| *place);
@@ -199,7 +199,7 @@ impl<'a> Params<'a> {
         self.names.iter().map(|(_, name)| *name).zip(types).collect()
     }
 
-    /// `$1, $2, …` for all of them.
+    /// Returns `$1, $2, …` for all of them.
     pub fn marks(&self) -> String {
         let marks: Vec<String> = (1..=self.values.len()).map(|place| format!("${place}")).collect();
         marks.join(", ")

@@ -1,4 +1,5 @@
-//! Where a store is: `redis://user:password@host:port/number?prefix=name`, or who says where.
+//! The address of a store: `redis://user:password@host:port/number?prefix=name`, or the cluster nodes or
+//! sentinels that know where its Redis is.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -10,39 +11,42 @@ use semel_core::partition::PARTITIONS_MAX;
 use crate::error::RedisError;
 use crate::seats::{Asking, Guide, Seats};
 
-/// The prefix of a store that names none.
+/// The key prefix of a store whose address names none.
 const PREFIX_DEFAULT: &str = "semel";
-/// A prefix is in every key.
+/// Longest prefix, in bytes: it is repeated in every key.
 const PREFIX_BYTES_MAX: usize = 64;
-/// More replicas than anybody has.
+/// Most replicas a commit may wait for: more than any deployment has.
 const REPLICAS_MAX: u32 = 64;
-/// How long a request is sent again whose answer was lost, or that found no primary.
+/// How long a request is sent again when its answer was lost or no primary was found.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long after the first answer a partition is taken for away that has not answered.
+/// How long after the first partition's answer a partition that has not answered is taken to be away.
 const AWAY_AFTER: Duration = Duration::from_secs(1);
 
-/// The address of a store. Shown without its password.
+/// The address of a store. Its `Debug` and `Display` leave the password out.
 #[derive(Clone)]
 pub struct Address {
     seats: Seats,
     prefix: String,
-    /// The certificates of those who vouch for Redis; the system's, if none are named.
+    /// The CA certificates that Redis's certificate is checked against; the system's, if none are named.
     roots: Option<PathBuf>,
-    /// Replicas that must have what is acknowledged.
+    /// How many replicas must have a write before it is acknowledged.
     replicas: u32,
-    /// Into how many partitions the store is divided, if that is said.
+    /// How many partitions the store is divided into, if the address says so.
     partitions: Option<u16>,
     patience: Duration,
     away_after: Duration,
 }
 
 impl Address {
-    /// Parses an address: `redis://`, encrypted `rediss://`, or `redis+unix://` with a socket's path; `redis+cluster://` with
-    /// some of its nodes, or `redis+sentinel://` with the sentinels and the primary's name, both with `rediss` where they are
-    /// encrypted. `?prefix=NAME` says how all keys of the store begin: `semel` if nothing does. A database may have several
-    /// stores under different prefixes. `?replicas=NUMBER` says how many replicas must have a write before it is acknowledged:
-    /// none, unless it is said. `?partitions=NUMBER` says into how many partitions the store is divided when it is made.
-    /// `?sentinel_user=` and `?sentinel_pass=` are for sentinels that want to know who asks.
+    /// Parses an address: `redis://`, encrypted `rediss://`, or `redis+unix://` with a socket's path;
+    /// `redis+cluster://` with some of the cluster's nodes, or `redis+sentinel://` with the sentinels and the
+    /// primary's name (`rediss+…` where they are encrypted).
+    ///
+    /// - `?prefix=NAME`: how all keys of the store begin; `semel` by default. One database may have several
+    ///   stores under different prefixes.
+    /// - `?replicas=NUMBER`: how many replicas must have a write before it is acknowledged; none by default.
+    /// - `?partitions=NUMBER`: how many partitions the store is divided into when it is made.
+    /// - `?sentinel_user=` and `?sentinel_pass=`: credentials for sentinels that require them.
     ///
     /// # Errors
     /// [`RedisError::Address`], without repeating the address, which may have a password in it.
@@ -73,7 +77,7 @@ impl Address {
                     let number = number.parse().map_err(|_| refuse("?partitions= takes a number"))?;
                     partitions = Some(number);
                 }
-                // A socket's path has no room for them.
+                // A socket's path has no room for these, so they stay in the query.
                 Some(("db" | "user" | "pass", _)) if is_socket => others.push(part),
                 Some(("sentinel_user", user)) if are_sentinels => asking.user = Some(user),
                 Some(("sentinel_pass", password)) if are_sentinels => asking.password = Some(password),
@@ -117,10 +121,10 @@ impl Address {
         partitions.map_or(Ok(named.clone()), |partitions| named.with_partitions(partitions))
     }
 
-    /// The same, under another prefix.
+    /// A copy of this address with another prefix.
     ///
     /// # Errors
-    /// [`RedisError::Address`] for what is none.
+    /// [`RedisError::Address`] when the prefix is not a valid one.
     pub fn with_prefix(&self, prefix: &str) -> Result<Self, RedisError> {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.:".contains(&byte);
         if prefix.is_empty() || prefix.len() > PREFIX_BYTES_MAX || !prefix.bytes().all(is_plain) {
@@ -131,7 +135,7 @@ impl Address {
         Ok(Self { prefix: prefix.to_owned(), ..self.clone() })
     }
 
-    /// The same, where so many replicas must have a write before it is acknowledged.
+    /// A copy of this address under which this many replicas must have a write before it is acknowledged.
     ///
     /// # Errors
     /// [`RedisError::Address`] for more than 64.
@@ -142,10 +146,10 @@ impl Address {
         Ok(Self { replicas, ..self.clone() })
     }
 
-    /// The same, of a store that is divided into so many partitions.
+    /// A copy of this address for a store divided into this many partitions.
     ///
     /// # Errors
-    /// [`RedisError::Address`] for none, and for more than [`PARTITIONS_MAX`].
+    /// [`RedisError::Address`] for zero, and for more than [`PARTITIONS_MAX`].
     pub fn with_partitions(&self, partitions: u16) -> Result<Self, RedisError> {
         if !(1..=PARTITIONS_MAX).contains(&partitions) {
             return Err(RedisError::Address(format!("a store has 1 to {PARTITIONS_MAX} partitions")));
@@ -153,7 +157,7 @@ impl Address {
         Ok(Self { partitions: Some(partitions), ..self.clone() })
     }
 
-    /// Into how many partitions the store is divided, if that was said.
+    /// How many partitions the store is divided into, if the address says so.
     pub const fn partitions(&self) -> Option<u16> {
         self.partitions
     }
@@ -163,62 +167,64 @@ impl Address {
         self.replicas
     }
 
-    /// The same, where a request whose answer was lost is sent again for so long only. For tests: a failover takes longer than
-    /// they like to wait.
+    /// A copy of this address under which a request whose answer was lost is sent again only for this long.
+    /// For tests: a failover takes longer than they can wait.
     #[must_use]
     pub fn with_patience(&self, patience: Duration) -> Self {
         Self { patience, ..self.clone() }
     }
 
-    /// How long a request is sent again whose answer was lost, or that found no primary.
+    /// How long a request is sent again when its answer was lost or no primary was found.
     pub(crate) const fn patience(&self) -> Duration {
         self.patience
     }
 
-    /// The same, where a partition that has not answered is waited for so long after the first one that has, and taken for away only
-    /// then. For tests: on a machine that does other things as well, what a partition has that is all there is to be found at once.
+    /// A copy of this address under which a partition that has not answered is taken to be away only this
+    /// long after the first answer. For tests: on a busy machine they need every partition's records found at
+    /// once.
     #[must_use]
     pub fn with_away_after(&self, away_after: Duration) -> Self {
         Self { away_after, ..self.clone() }
     }
 
-    /// How long after the first answer a partition is taken for away that has not answered.
+    /// How long after the first partition's answer a partition that has not answered is taken to be away.
     pub(crate) const fn away_after(&self) -> Duration {
         self.away_after
     }
 
-    /// How it is connected to, if it is one Redis that stays where it is.
+    /// How to connect to Redis, if the address names one server that does not move.
     pub fn info(&self) -> Option<&ConnectionInfo> {
         self.seats.named.first().filter(|_| !self.seats.are_many())
     }
 
-    /// What it names.
+    /// The server, cluster nodes or sentinels that the address names.
     pub(crate) const fn seats(&self) -> &Seats {
         &self.seats
     }
 
-    /// The certificates of those who vouch for Redis, if they are not the system's.
+    /// The CA certificates that Redis's certificate is checked against, if they are not the system's.
     pub(crate) fn roots(&self) -> Option<&Path> {
         self.roots.as_deref()
     }
 
-    /// How all keys of the store's first partition begin: of the store's, unless it is divided.
+    /// How all keys of the store's first partition begin; all keys of the store, unless it is divided.
     pub fn base(&self) -> String {
         self.base_of(0)
     }
 
-    /// How all keys of a partition begin. The braces are the hash tag: they are on one node of a cluster.
+    /// How all keys of a partition begin. The braces are the hash tag, which keeps them on one node of a
+    /// cluster.
     pub fn base_of(&self, partition: u16) -> String {
         format!("{}{}", self.prefix, tag(partition))
     }
 }
 
-/// What a cluster goes by.
+/// The hash tag of a partition, by which a cluster assigns its slot.
 fn tag(partition: u16) -> String {
     format!("{{p{partition}}}")
 }
 
-/// The slot that a cluster has for a partition: CRC16 (XMODEM) of what stands between the braces.
+/// The cluster slot of a partition: CRC16 (XMODEM) of what stands between the braces.
 pub(crate) fn slot_of(partition: u16) -> u16 {
     let mut sum = 0_u16;
     for byte in tag(partition).trim_matches(['{', '}']).bytes() {
@@ -319,7 +325,7 @@ mod tests {
         assert_eq!(without.seats().named[0].redis_settings().password(), None, "sentinels are not told");
     }
 
-    /// As `CLUSTER KEYSLOT` says.
+    /// The slots are those that `CLUSTER KEYSLOT` answers.
     #[test]
     fn a_partition_has_its_slot() {
         assert_eq!([0, 1].map(super::slot_of), [15_882, SLOT_1]);

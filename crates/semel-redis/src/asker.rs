@@ -1,4 +1,4 @@
-//! Asks those who know where the Redis is that takes writes now: the nodes of a cluster, or sentinels.
+//! Asks the cluster's nodes, or the sentinels, which Redis takes writes now.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -17,26 +17,26 @@ use crate::error::RedisError;
 use crate::opinion::{Cluster, Opinion, of_sentinel};
 use crate::seats::{Guide, Seats};
 
-/// How long one of those who are asked may take: the others are there too.
+/// How long one node or sentinel may take to answer; the others are asked at the same time.
 const ASK: Duration = Duration::from_secs(2);
-/// How long a connection is silent before the system asks whether the other end is there.
+/// How long a connection is idle before the operating system probes whether the other end is still there.
 const KEEPALIVE: Duration = Duration::from_secs(30);
-/// How long the other end's machine may take no note of what was sent, before it is taken for gone, where the system can tell. A heartbeat
-/// that hangs on it is to be sent again before leases have ended.
+/// How long sent data may stay unacknowledged by the other machine before the connection is given up, where
+/// the system can tell. A heartbeat stuck on it must be sent again before leases end.
 #[cfg(target_os = "linux")]
 const SILENCE_MAX: Duration = Duration::from_secs(10);
-/// So many nodes of a cluster are asked at most.
+/// How many nodes of a cluster are asked at most.
 const ASKED_MAX: usize = 16;
 
-/// What one of them has said.
+/// What one node or sentinel has said.
 pub enum Said {
-    /// A node, in the words of `CLUSTER NODES`, and by which host it was asked.
+    /// A cluster node: its `CLUSTER NODES` text, and the host it was asked at.
     Nodes(String, String),
-    /// A sentinel.
+    /// A sentinel: its opinion, if it has one.
     Sentinel(Option<Opinion>),
 }
 
-/// Asks them. The partitions of a store share one: what is said is of all slots.
+/// Asks nodes or sentinels. The partitions of a store share one asker: each answer covers all slots.
 pub struct Asker {
     seats: Seats,
     roots: Option<Vec<u8>>,
@@ -45,18 +45,18 @@ pub struct Asker {
 
 #[derive(Default)]
 struct Memory {
-    /// Nodes of the cluster, as these named each other.
+    /// Nodes of the cluster, as other nodes named them.
     nodes: Vec<(String, u16)>,
-    /// Connections to those who are asked.
+    /// Connections to the nodes or sentinels that are asked, by address.
     asked: HashMap<String, MultiplexedConnection>,
 }
 
 impl Asker {
-    /// For the store at `address`; nobody is asked yet.
+    /// An asker for the store at `address`; sends nothing yet.
     pub fn new(address: &Address) -> Result<Self, RedisError> {
         let seats = address.seats().clone();
         if seats.is_encrypted {
-            // The process may have chosen another one already.
+            // The process may have chosen another crypto provider already.
             drop(rustls::crypto::ring::default_provider().install_default());
         }
         let read = |path: &std::path::Path| {
@@ -66,7 +66,7 @@ impl Asker {
         };
         let roots = address.roots().map(read).transpose()?;
         let asker = Self { seats, roots, memory: Mutex::default() };
-        // What is wrong with an address is said before anybody is asked.
+        // A faulty address is reported before anything is asked.
         asker.seats.named.iter().try_for_each(|info| asker.client(info).map(drop))?;
         Ok(asker)
     }
@@ -75,14 +75,15 @@ impl Asker {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Who is named by the address.
+    /// The servers that the address names.
     pub const fn seats(&self) -> &Seats {
         &self.seats
     }
 
-    /// A client of a Redis.
+    /// A client for a Redis server.
     pub fn client(&self, info: &ConnectionInfo) -> Result<Client, RedisError> {
-        // No small request waits for the answer to another one, and whoever is gone without a word is found out.
+        // No small request waits for the answer to another one (`TCP_NODELAY`), and a peer that vanished
+        // silently is noticed.
         let tcp =
             TcpSettings::default().set_nodelay(true).set_keepalive(TcpKeepalive::new().with_time(KEEPALIVE));
         #[cfg(target_os = "linux")]
@@ -97,7 +98,8 @@ impl Asker {
         })
     }
 
-    /// What more than half of them say, or those that are left, where the others are gone.
+    /// What more than half of the nodes or sentinels say; what the remaining ones say, where the others are
+    /// gone.
     pub async fn ask(&self) -> Result<Vec<Said>, RedisError> {
         let asked = self.asked()?;
         let enough = asked.len() / 2 + 1;
@@ -117,7 +119,7 @@ impl Asker {
         }
     }
 
-    /// What somebody has said of one slot.
+    /// What an answer says about one slot.
     pub fn read(&self, said: &Said, slot: u16) -> Cluster {
         match said {
             Said::Nodes(said, host) => Cluster::read(said, host, self.seats.is_encrypted, slot),
@@ -125,7 +127,7 @@ impl Asker {
         }
     }
 
-    /// Takes note of the nodes that somebody has named who was believed.
+    /// Remembers the nodes named by an answer that was believed, to ask them next time.
     pub fn note(&self, mut nodes: Vec<(String, u16)>) {
         if !nodes.is_empty() {
             nodes.truncate(ASKED_MAX);
@@ -133,7 +135,7 @@ impl Asker {
         }
     }
 
-    /// Who is asked: whoever the address names, and the nodes that these have named.
+    /// Whom to ask: the servers that the address names, and the nodes that those have named.
     fn asked(&self) -> Result<Vec<ConnectionInfo>, RedisError> {
         let mut asked = self.seats.named.clone();
         let nodes = self.memory().nodes.clone();
@@ -171,8 +173,9 @@ impl Asker {
         };
         match &self.seats.guide {
             Guide::Sentinels(primary) => {
-                // While a failover is under way the first says the new epoch and still the old address, and the second says the new
-                // one. In this order, so that an old address never comes with a new epoch.
+                // While a failover is under way `MASTER` names the new epoch but still the old address; the
+                // second command names the new address. In this order, an old address never comes with a new
+                // epoch.
                 let mut asked = redis::pipe();
                 asked.cmd("SENTINEL").arg("MASTER").arg(primary);
                 asked.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(primary);

@@ -1,6 +1,7 @@
-//! Claims: one script that grants by a template, to all that differ in nothing but who takes how many. Its answer is what is stored
-//! then, and the caller is told that: the core grants nothing anew. That it is what the core would have granted the tests see, which
-//! compare it with the model's.
+//! Claims: one script serves all claims that differ only in worker and limit, granting by a template.
+//!
+//! Its answer is what Redis now stores, and the caller gets that answer: the core does not compute the grant
+//! again. That it equals what the core would have granted is checked by tests that compare it with the model.
 
 use bytes::Bytes;
 use redis::{Cmd, Value};
@@ -15,7 +16,7 @@ use crate::store::Shared;
 use crate::values::{Values, bytes, id, list, number};
 
 impl Shared {
-    /// Adds claims that [go together](Claim::differs_in_taker_alone) to a call of their script.
+    /// Appends claims that [go together](Claim::differs_in_taker_alone) to a call of their script.
     pub(crate) fn push_claims(&self, command: &mut Cmd, claims: &[Claim]) {
         let Some(first) = claims.first() else { return };
         command
@@ -38,7 +39,7 @@ impl Shared {
         }
     }
 
-    /// What so many claims took, from the answer of their script.
+    /// The jobs that each of `claims` claims took, from the answer of their script.
     pub(crate) fn all_claimed(&self, value: Value, claims: usize) -> Result<Vec<Claimed>, RedisError> {
         let mut answer = Values::of(value)?;
         self.saw(answer.time()?);
@@ -46,7 +47,7 @@ impl Shared {
     }
 }
 
-/// What a claim took.
+/// The jobs that one claim took.
 fn claimed(value: Value) -> Result<Claimed, RedisError> {
     let mut answer = Values::of(value)?;
     let mut claimed = Claimed::default();
@@ -55,7 +56,8 @@ fn claimed(value: Value) -> Result<Claimed, RedisError> {
         let id = id(parts.take()?)?;
         let stored = match stored(id, parts.take()?) {
             Ok(Some(stored)) => stored,
-            // It is taken, as the others are: its lease ends for want of a worker, and theirs need not.
+            // The job is taken, like the others. Its own lease ends for want of a worker; theirs need not, so
+            // go on.
             Ok(None) | Err(RedisError::Head { .. }) => {
                 tracing::error!(job = %id, "a job was taken whose head is not understood; nobody is given it");
                 continue;

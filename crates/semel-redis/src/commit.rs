@@ -19,14 +19,15 @@ use crate::turn::Turn;
 use crate::values::{Values, bytes};
 use crate::writers::{Writers, nudge};
 
-/// How long between two tries.
+/// Pause between two attempts to send a request.
 pub const RESOLVE_PAUSE: Duration = Duration::from_millis(100);
-/// Claims that are served by one script at most: it blocks all others while it runs.
+/// Claims that one script serves at most: a script blocks all other requests while it runs.
 const TAKERS_MAX: usize = 64;
-/// Jobs that these may take together, unless one alone wants more.
+/// Jobs that the claims of one script may take together, unless a single claim wants more.
 const TAKEN_MAX: u64 = 1_000;
 
-/// Whether a claim may be served by the script that serves the one before it; asked of one pair after the other.
+/// Tells whether the script that serves a claim may serve the next one too; call it for one adjacent pair
+/// after the other.
 pub fn together() -> impl FnMut(&Claim, &Claim) -> bool {
     let (mut takers, mut wanted) = (1, None);
     move |before, next| {
@@ -38,8 +39,9 @@ pub fn together() -> impl FnMut(&Claim, &Claim) -> bool {
 }
 
 impl Shared {
-    /// Applies a batch. Says as well of which keys the ended holders are to be looked over, for which no answer waits. Who is told that it is
-    /// locked, and tries again, does it by the same turn: what was sent before may still arrive.
+    /// Applies a batch. Also answers the keys whose ended holders should be looked over, which no caller's
+    /// answer waits for. A caller that retries after a lock refusal must use the same turn: its earlier
+    /// request may still arrive.
     pub(crate) async fn commit(
         &self,
         turn: Turn,
@@ -49,14 +51,14 @@ impl Shared {
             return Ok((Applied::default(), Vec::new()));
         }
         if self.writers.as_ref().is_some_and(Writers::is_behind) {
-            // What is said of others' writes there is not so of what was not sent yet.
+            // `Lagging` and `Unknown` speak of earlier writes here; of this batch nothing has been sent yet.
             self.confirm().await.map_err(|error| match error {
                 RedisError::Lagging | RedisError::Unknown => RedisError::Behind,
                 error => error,
             })?;
         }
         let link = self.commits();
-        // The first request on a link that has none yet must know the scripts. Where there is no connection nothing was sent.
+        // A link's first request needs the scripts loaded. Without a connection nothing was sent.
         self.reach(link).await.map_err(RedisError::before_it_began)?;
         let mut commands = Vec::with_capacity(1 + batch.claims.len());
         if !batch.groups.is_empty() {
@@ -82,7 +84,7 @@ impl Shared {
         {
             return Err(locked.clone());
         }
-        // Answered: nothing is to come of whatever is still on its way.
+        // Answered: no copy of this request that is still on its way can take effect any more.
         self.turns.give_back(turn);
         let (applied, crowded) = self.applied(batch, &claims, said)?;
         let done = batch.groups.iter().zip(&applied.groups);
@@ -92,7 +94,7 @@ impl Shared {
         Ok((applied, crowded))
     }
 
-    /// What was applied, and the keys that are to be looked over.
+    /// What was applied, and the keys whose ended holders should be looked over.
     fn applied(
         &self,
         batch: &Batch,
@@ -128,7 +130,7 @@ impl Shared {
         for (claims, claimed) in shares {
             applied.claims.extend(match claimed {
                 Ok(claimed) => claimed,
-                // The groups are applied and others have their jobs, whatever became of these.
+                // The groups are applied and other claims have their jobs, whatever became of this claim.
                 Err(error) if is_any_done => {
                     tracing::debug!(%error, "a claim of a commit found nothing");
                     vec![Claimed::default(); claims.len()]
@@ -139,8 +141,9 @@ impl Shared {
         Ok((applied, crowded))
     }
 
-    /// Has one step of a commit over several partitions done, and as durable as what is acknowledged. Whoever is not answered asks
-    /// again: doing a step twice does what doing it once does.
+    /// Performs one step of a crossing (a commit over several partitions), as durably as anything that is
+    /// acknowledged. A step that gets no answer is sent again: doing it twice has the effect of doing it
+    /// once.
     pub(crate) async fn step(
         &self,
         script: Script,
@@ -150,18 +153,18 @@ impl Shared {
         self.reach(link).await?;
         let mut command = link.call(script);
         push(&mut command);
-        // An earlier step may have been done, and this one be done later by who ends it.
+        // An earlier step may be done already, and whoever recovers this crossing may still do this one.
         let said = self.send_until_answered(link, vec![command]).await.map_err(RedisError::after_it_began)?;
         said.into_iter().next().ok_or(RedisError::Answer("a step"))?
     }
 
-    /// The connection of the next commit.
+    /// The connection for the next commit.
     fn commits(&self) -> &Link {
         self.writers.as_ref().and_then(Writers::next).unwrap_or(&self.link)
     }
 
-    /// Waits until replicas have all that was seen so far. They confirm nothing that was read where the primary was before: whoever
-    /// asks looks whether it has moved since he read.
+    /// Waits until the replicas have everything read so far. This confirms nothing that was read from an
+    /// earlier primary: the caller checks whether the primary has moved since its read.
     pub(crate) async fn confirm(&self) -> Result<(), RedisError> {
         let Some(writers) = &self.writers else { return Ok(()) };
         let Some(link) = writers.next() else { return Ok(()) };
@@ -170,7 +173,7 @@ impl Shared {
             let said = link.send(&writers.again(Vec::new())).await;
             match said.and_then(|said| writers.unwrap(said, true)) {
                 Ok(_) => return Ok(()),
-                // Redis itself takes nothing: whoever asks next tries again anyway.
+                // Redis itself refuses writes: the next caller tries again anyway.
                 Err(RedisError::Behind) => return Err(RedisError::Behind),
                 Err(error) if !self.may_pass(link, &error) => return Err(error),
                 Err(error) => self.check(Some(begun), &error)?,
@@ -179,8 +182,8 @@ impl Shared {
         }
     }
 
-    /// Whether a commit would be taken now, as far as is known: by Redis itself, and by the replicas that are waited for if the last one was
-    /// not.
+    /// Whether a commit would be accepted now, as far as is known: by Redis itself, and by the replicas that
+    /// commits wait for if the last write did not reach enough of them.
     pub(crate) async fn takes_writes(&self) -> Result<(), RedisError> {
         self.look(nudge(&self.link)).await?;
         if self.writers.as_ref().is_some_and(Writers::is_behind) {
@@ -189,7 +192,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Makes sure that there is a connection, and waits for one where somebody takes over from a Redis that is gone.
+    /// Makes sure that there is a connection; where a failover is possible, waits for the new primary.
     async fn reach(&self, link: &Link) -> Result<(), RedisError> {
         let begun = Instant::now();
         while let Err(error) = link.connection().await {
@@ -201,13 +204,14 @@ impl Shared {
         Ok(())
     }
 
-    /// Whether it is worth while to send something again after `error`.
+    /// Whether a request that failed with `error` may succeed when it is sent again.
     fn may_pass(&self, link: &Link, error: &RedisError) -> bool {
         let lacks_replicas = matches!(error, RedisError::Behind);
         error.is_lost_connection() || lacks_replicas || (link.finder().follows() && error.passes())
     }
 
-    /// Whether it may be tried on, after `error`.
+    /// Whether the patience of a request first lost at `lost_at` is not used up yet; if it is, the error to
+    /// report after `error`.
     fn check(&self, lost_at: Option<Instant>, error: &RedisError) -> Result<(), RedisError> {
         match lost_at {
             Some(at) if at.elapsed() >= self.patience => Err(match error {
@@ -219,15 +223,16 @@ impl Shared {
         }
     }
 
-    /// Sends requests that have turns, and again as they are when the answer was lost or too few replicas have it: Redis tells
-    /// them from new ones.
+    /// Sends requests that carry turns, and sends them again unchanged when the answer was lost or too few
+    /// replicas have the write: the scripts recognize a repeated turn.
     async fn send_until_answered(&self, link: &Link, commands: Vec<Cmd>) -> Result<Said, RedisError> {
         let (first, again) = match &self.writers {
             None => (Request::of(commands), None),
             Some(writers) => (writers.first(commands.clone()), Some(writers.again(commands))),
         };
         let mut lost_at: Option<Instant> = None;
-        // Whether a try may have been taken of which no answer, or not enough replicas, told.
+        // Whether an earlier attempt may have been applied without an answer, or without enough replicas
+        // confirming it.
         let mut may_be_done = false;
         loop {
             let request = if lost_at.is_some() { again.as_ref().unwrap_or(&first) } else { &first };
@@ -260,7 +265,8 @@ impl Shared {
                             Err(error) => error,
                         }
                     } else if said.iter().any(|said| said.as_ref().is_err_and(RedisError::is_emptied)) {
-                        // It is made anew before it is sent again. What else was sent with it is gone as well.
+                        // The store is made anew before this is sent again. Whatever else was sent with it is
+                        // gone too.
                         lost_at = lost_at.or(Some(Instant::now()));
                         self.check(lost_at, &RedisError::Silent)?;
                         continue;
@@ -272,7 +278,7 @@ impl Shared {
                 }
                 // Nothing was done.
                 Err(error) if lost_at.is_none() && !self.may_pass(link, &error) => return Err(error),
-                // Nor here: it came to a store that says nothing of itself, and that is not made anew.
+                // Nothing here either: the store's own record (`!`) is gone, and the store is not made anew.
                 Err(RedisError::Beheaded) if !may_be_done => return Err(RedisError::Beheaded),
                 Err(RedisError::Behind) if may_be_done => RedisError::Unknown,
                 Err(error) => error,
@@ -287,7 +293,7 @@ impl Shared {
         }
     }
 
-    /// Looks over the ended holders of keys. It is only house-keeping: nobody's answer waits for it.
+    /// Looks over the ended holders of keys: mere housekeeping, which no answer waits for.
     pub(crate) async fn look_over_all(&self, keys: Vec<Vec<u8>>) {
         for key in keys {
             if let Err(error) = self.look_over(&key).await {
@@ -296,7 +302,8 @@ impl Shared {
         }
     }
 
-    /// Takes from a key's ended holders those that another outlives. Nobody sees them as it is; this keeps the list short.
+    /// Removes from a key's ended holders those that another one outlives. No decision ever looks at them;
+    /// this keeps the list short.
     async fn look_over(&self, key: &[u8]) -> Result<(), RedisError> {
         let bytes: [u8; 32] = key.try_into().map_err(|_| RedisError::Answer("a key has 32 bytes"))?;
         let key = UniqueKey::from_bytes(bytes);
@@ -313,7 +320,8 @@ impl Shared {
         self.look(command).await.map(drop)
     }
 
-    /// Each with the version in which it was seen: it may live again, and end anew.
+    /// The ended holders that another outlives, each with the version it was seen in: it may live again, and
+    /// end anew.
     async fn outlived(&self, key: UniqueKey) -> Result<Vec<(JobId, u64)>, RedisError> {
         let all = self.ended_holders(key).await?;
         let mut kept = all.clone();

@@ -1,7 +1,10 @@
-//! A commit over several partitions. One at a time, whoever makes it: it takes its place in the first partition (`enter`), locks those
-//! that take part and hears of them what it relies on (`lock`), says in the first one what each is to be told (`decide`), and tells them,
-//! by which each is unlocked. Who dies before it is decided has done nothing; what he had decided is told by whoever meets his lock
-//! ([`recovery`](crate::recovery)). Every step may be done twice.
+//! Crossings: commits over several partitions, one at a time in the whole store.
+//!
+//! A crossing takes the single place in the first partition (`enter`), locks the partitions that take part
+//! and reads there what it relies on (`lock`), records in the first partition what each one is to be told
+//! (`decide`), and tells them, which unlocks each. If its server dies before `decide`, nothing was done; what
+//! was decided is told by whichever server meets the lock ([`recovery`](crate::recovery)). Every step may be
+//! done twice.
 
 use std::time::Duration;
 
@@ -25,17 +28,17 @@ use crate::scripts::Script;
 use crate::values::{Values, bytes, list, maybe_bytes, number, text};
 use crate::weighing::{Known, Scales, Share};
 
-/// How long it is waited for the place in one go.
+/// Pause between two attempts to take the place.
 const REST: Duration = Duration::from_millis(1);
 
-/// A commit's number, and by what it is known whose it is.
+/// A crossing's number, and the random token that identifies its maker.
 pub type Turn = (u64, [u8; 16]);
 
-/// What became of a commit that had the place.
+/// The outcome of a crossing that had the place.
 enum Became {
-    /// It was decided.
+    /// It was decided, with these verdicts.
     Decided(Vec<Verdict>),
-    /// Nothing: it is to have a higher number than this one.
+    /// It did nothing, and must be tried again with a number higher than this one.
     Nothing(u64),
 }
 
@@ -46,7 +49,7 @@ struct Said {
     forwards: Vec<Value>,
 }
 
-/// Which records are looked at in one partition.
+/// The records to look at in one partition.
 #[derive(Default)]
 struct Looks {
     jobs: Vec<JobId>,
@@ -100,12 +103,12 @@ impl Looks {
     }
 }
 
-/// Numbers of partitions, as the scripts have them.
+/// Partition numbers in the scripts' encoding.
 fn packed(with: &[u16]) -> Vec<u8> {
     with.iter().flat_map(|number| number.to_be_bytes()).collect()
 }
 
-/// In which of the partitions that take part in a commit it is told of. Who listens hears of all.
+/// The one partition taking part that publishes news of the commit. Every server listens to all partitions.
 pub fn told_in(with: &[u16]) -> u16 {
     with.first().copied().unwrap_or(0)
 }
@@ -114,7 +117,7 @@ pub fn unpacked(bytes: &[u8]) -> Vec<u16> {
     bytes.as_chunks::<2>().0.iter().map(|pair| u16::from_be_bytes(*pair)).collect()
 }
 
-/// Arguments one behind the other, each behind its length.
+/// The call's arguments one behind the other, each preceded by its length.
 fn written(base: &str, share: &Share) -> Vec<u8> {
     let mut command = Cmd::new();
     request::push(&mut command, base, &share.groups, Some(&share.forwards));
@@ -139,7 +142,7 @@ fn read(mut bytes: &[u8], command: &mut Cmd) -> Option<()> {
 }
 
 impl Partitions {
-    /// Has a step done in a partition.
+    /// Performs a step in one partition.
     pub(crate) async fn cross_step(
         &self,
         at: u16,
@@ -154,8 +157,8 @@ impl Partitions {
             push(command);
         };
         if matches!(what, "look" | "alive" | "withdraw" | "unlock" | "leave") {
-            // Nothing is acknowledged by these, nothing is made of what they say, and whoever forgets them is asked again: they wait
-            // for no replica.
+            // These steps acknowledge nothing, their answers decide nothing, and a forgotten one is asked
+            // again: they wait for no replica.
             let mut command = shared.link.call(Script::Cross);
             fill(&mut command);
             return shared.look(command).await;
@@ -163,7 +166,8 @@ impl Partitions {
         shared.step(Script::Cross, fill).await
     }
 
-    /// Weighs groups together, and applies those that hold: their places in the batch, and what became of them.
+    /// Weighs groups together and applies those that hold; answers their places in the batch with their
+    /// verdicts.
     pub async fn cross(
         &self,
         groups: &[Group],
@@ -175,12 +179,12 @@ impl Partitions {
         let looks = Looks::of(&routes);
         let mut with: Vec<u16> = looks.keys().copied().collect();
         with.sort_unstable();
-        // Those of one process do not wait for each other in Redis.
+        // Crossings of one process queue here instead of competing in Redis.
         let _one_at_a_time = self.crossing.lock().await;
         let begun = Instant::now();
         let mut least = 0;
         while begun.elapsed() < self.first().patience {
-            // Until it is decided nothing is done, whatever becomes of what it takes to decide it.
+            // Nothing is done until it is decided, however the steps before that fail.
             let turn = self.enter(&with, least, begun).await.map_err(RedisError::before_it_began)?;
             let became = self.cross_in(turn, &with, &looks, &groups, &routes).await;
             match became.inspect_err(|error| self.at(told_in(&with)).teller.note_failure(error))? {
@@ -191,7 +195,7 @@ impl Partitions {
         Err(RedisError::Locked)
     }
 
-    /// The same, once it has its place.
+    /// Runs the crossing once it has its place.
     async fn cross_in(
         &self,
         turn: Turn,
@@ -203,7 +207,7 @@ impl Partitions {
         let scales = match self.alive(&turn.1, self.lock_all(turn, with, looks)).await {
             Ok(Some(scales)) => scales,
             Ok(None) => {
-                // It was taken for gone, or partitions have seen later ones.
+                // It was taken for dead, or partitions have seen later crossings.
                 self.withdraw(turn.0, with).await;
                 return Ok(Became::Nothing(turn.0.max(self.seen(with).await)));
             }
@@ -239,7 +243,7 @@ impl Partitions {
         Ok(Became::Decided(verdicts))
     }
 
-    /// Takes the place, when it is free: the number, and by what it is known whose it is.
+    /// Takes the place as soon as it is free; answers the crossing's number and its token.
     async fn enter(&self, with: &[u16], least: u64, begun: Instant) -> Result<Turn, RedisError> {
         let token = random::secret();
         loop {
@@ -263,7 +267,8 @@ impl Partitions {
         }
     }
 
-    /// Locks all who take part. Nothing, where one has seen a later commit, or this one given up.
+    /// Locks all partitions that take part. `None` when one of them has seen a later crossing, or has given
+    /// this one up.
     async fn lock_all(
         &self,
         turn: Turn,
@@ -322,7 +327,7 @@ impl Partitions {
         Ok(Some(scales))
     }
 
-    /// What several partitions say of one id, put together.
+    /// Combines what several partitions say of one id.
     fn known_of(&self, id: JobId, said: Vec<(u16, Value, Value, Value)>) -> Result<Known, RedisError> {
         let home = partition::of_id(id, self.count());
         let (mut leads, mut asked) = (None, Vec::with_capacity(said.len()));
@@ -345,7 +350,7 @@ impl Partitions {
                 known = Some(Known { version: Some(1), ..Known::default() });
             }
         }
-        // Where it leads to one who was not asked nobody can say; nor where its own partition was not.
+        // Unknown if its home partition, or the partition that its id leads to, was not asked.
         let is_all = asked.contains(&home) && leads.is_none_or(|place| asked.contains(&place));
         if let Some(place) = leads {
             self.note(id, place);
@@ -353,7 +358,7 @@ impl Partitions {
         Ok(known.unwrap_or(Known { version: is_all.then_some(0), ..Known::default() }))
     }
 
-    /// The latest commit that these have seen.
+    /// The number of the latest crossing that these partitions have seen.
     async fn seen(&self, with: &[u16]) -> u64 {
         let asking = with.iter().map(|place| async move {
             let mut command = redis::cmd("HGET");
@@ -364,7 +369,7 @@ impl Partitions {
         join_all(asking).await.into_iter().flatten().max().unwrap_or(0)
     }
 
-    /// Says what each is to be told. Whether it is decided.
+    /// Records what each partition is to be told. Answers whether the crossing is decided.
     async fn decide(&self, turn: Turn, with: &[u16], shares: &Map<u16, Share>) -> Result<bool, RedisError> {
         let said = self
             .cross_step(0, "decide", turn.0, |command| {
@@ -380,13 +385,13 @@ impl Partitions {
             Ok(said) => Ok(text(said)? == "yes"),
             Err(error) if error.may_be_done() => Err(RedisError::Unknown),
             Err(error) => {
-                // It may have been heard all the same, if it was sent twice.
+                // An earlier copy of the request may have been applied all the same.
                 if self.give_up(turn.0, with).await { Err(error) } else { Err(RedisError::Unknown) }
             }
         }
     }
 
-    /// Tells all who take part in what is decided, and leaves the place.
+    /// Tells every partition that takes part what was decided, and leaves the place.
     pub(crate) async fn tell(
         &self,
         turn: u64,
@@ -405,7 +410,7 @@ impl Partitions {
                 )?,
             };
             if told.is_empty() {
-                // Somebody else has told all of them meanwhile.
+                // Another server has told all of them meanwhile.
                 return Ok(true);
             }
             let mut is_whole = true;
@@ -417,7 +422,8 @@ impl Partitions {
                 })
                 .await;
             let mut said = match said {
-                // What it was told before, or its lock, is forgotten: telling it again would not change that.
+                // This partition has forgotten what it was told, or its lock; telling it again would not
+                // change that.
                 Err(error) if error.is_given_up() => return Ok(false),
                 said => Values::of(said?)?,
             };
@@ -437,7 +443,7 @@ impl Partitions {
         if let Some(error) = failure {
             return Err(error);
         }
-        // Left in any case, or nobody could have the place any more.
+        // The place must be left in any case, or nobody could ever take it again.
         self.cross_step(0, "leave", turn, |_| {}).await?;
         if is_whole {
             return Ok(());

@@ -1,7 +1,9 @@
-//! Claims over several partitions, in the order of the whole store: each partition says which jobs it would grant, the first of all
-//! are taken from where they are. All are asked each time: what another server was told a moment ago may be in any of them. Each is
-//! asked for its share, and for more where that turns out to be too little. One that is away shows nothing, and who then waits for a job
-//! is told when it is back.
+//! Claims over several partitions, in the order of the whole store.
+//!
+//! Each partition says which jobs it would grant; the first of all of them are then taken where they are. All
+//! partitions are asked every time, because a job that another server just added may be in any of them. Each
+//! is asked for its share, and for more if that turns out too little. A partition that is away shows nothing;
+//! waiting workers are woken when it is back.
 
 use futures_util::future::join_all;
 use semel_core::draft::Map;
@@ -18,35 +20,36 @@ use crate::partitions::Partitions;
 use crate::scripts::Script;
 use crate::values::{Values, bytes};
 
-/// So many jobs each partition is asked for, if so many are wanted. What it says beyond its share is read in vain.
+/// Each partition is asked for at least this many jobs, if this many are wanted. What it shows beyond its
+/// share is read in vain.
 const FEW: u32 = 16;
-/// How much more than its share a partition is asked for, and how much more when that was too little.
+/// Multiple of its share that a partition is asked for first.
 const MORE: u32 = 2;
 const MUCH_MORE: u32 = 8;
-/// What a candidate has in the place of a reason when it would be granted.
+/// The value of a candidate's reason byte when it would be granted.
 pub(crate) const GRANTED: u8 = 255;
 
-/// A job that a partition would look at.
+/// A job that a partition would look at for a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Candidate {
-    /// The number of its queue among the claim's.
+    /// The index of its queue among the claim's queues.
     queue: u16,
-    /// Priority, time and id, in the order of their bytes.
+    /// Priority, time and id, encoded so that byte order is claim order.
     place: [u8; 25],
     partition: u16,
-    /// The [number](Unclaimable::code) of why it is not granted, or [`GRANTED`].
+    /// The [code](Unclaimable::code) of the reason why it is not granted, or [`GRANTED`].
     why: u8,
-    /// The limit that it is under, if it is under one.
+    /// The limit that the job is under, if any.
     lane: [u8; 8],
 }
 
 impl Candidate {
-    /// Whether it is one of those that are wanted: granted, or not for its limit alone.
+    /// Whether it counts towards the jobs asked for: it is granted, or only its limit prevents that.
     const fn is_counted(&self) -> bool {
         self.why == GRANTED || self.is_limited()
     }
 
-    /// Whether its limit alone keeps it from being granted.
+    /// Whether only its limit prevents the grant.
     const fn is_limited(&self) -> bool {
         self.why == Unclaimable::Limited.code()
     }
@@ -62,16 +65,17 @@ fn candidates(partition: u16, said: &[u8]) -> Result<Vec<Candidate>, RedisError>
     all.iter().map(|bytes| candidate(bytes).ok_or(RedisError::Answer("candidates"))).collect()
 }
 
-/// What one partition has said.
+/// What one partition has shown.
 struct Shown {
     partition: u16,
     candidates: Vec<Candidate>,
-    /// For how many jobs it was asked.
+    /// How many jobs it was asked for.
     asked: u32,
 }
 
 impl Shown {
-    /// Whether it may have more than it has said: it had as many as it was asked for, or looked at as many as it may.
+    /// Whether it may have more candidates than it has shown: it filled what it was asked for, or reached its
+    /// bound of looks.
     fn is_cut(&self) -> bool {
         let counted = self.candidates.iter().filter(|candidate| candidate.is_counted()).count();
         let looks = self.asked as usize + usize::from(CLAIM_LOOKS_EXTRA);
@@ -79,7 +83,8 @@ impl Shown {
     }
 }
 
-/// Of which partitions it has to be known what comes behind what they have said, before so many jobs are dealt.
+/// The partitions (by index) that must show more before `wanted` jobs can be dealt: a candidate they have not
+/// shown may come before the last of those.
 fn short(shown: &[Shown], wanted: u32) -> Vec<usize> {
     let mut counted: Vec<Candidate> =
         shown.iter().flat_map(|shown| shown.candidates.iter().copied()).collect();
@@ -93,15 +98,16 @@ fn short(shown: &[Shown], wanted: u32) -> Vec<usize> {
     shown.iter().enumerate().filter(|(_, shown)| is_short(shown)).map(|(at, _)| at).collect()
 }
 
-/// What each taker gets: how many of each partition, and what he is told of that is not granted.
+/// What each claim gets: how many jobs from each partition, and what it is told about jobs not granted.
 #[derive(Default)]
 struct Hand {
     from: Map<u16, u32>,
     unclaimable: Vec<(JobId, Unclaimable)>,
 }
 
-/// Deals the candidates, the first ones first, as the model does it, which decides (`Model::claim` of `semel-store`): up to the limit, and
-/// looking a bounded way beyond in each queue. Where nothing is granted the last hand is told of those under limits that come next, too.
+/// Deals the candidates in order, exactly as the reference model does (`Model::claim` of `semel-store`): up
+/// to the limits, looking a bounded number of jobs further in each queue. If nothing is granted, the last
+/// hand is also told of the limited jobs that come next.
 fn deal(mut all: Vec<Candidate>, limits: &[u32]) -> Result<Vec<Hand>, RedisError> {
     all.sort_unstable();
     let mut hands: Vec<Hand> = limits.iter().map(|_| Hand::default()).collect();
@@ -113,7 +119,7 @@ fn deal(mut all: Vec<Candidate>, limits: &[u32]) -> Result<Vec<Hand>, RedisError
             break;
         }
         let looks = left + usize::from(CLAIM_LOOKS_EXTRA);
-        // Each partition has shown as many of a limit as are looked at in all.
+        // Each partition has shown as many jobs of a limit as are looked at in total.
         let per_lane = left.min(usize::from(LANE_LOOKS));
         let mut of_lanes: Map<[u8; 8], usize> = Map::default();
         let mut is_looked_at = |candidate: &&Candidate| {
@@ -155,7 +161,7 @@ impl Partitions {
         for alike in alike.flat_map(|alike| alike.chunk_by(together())) {
             match self.claim_alike(alike).await {
                 Ok(claimed) => all.extend(claimed),
-                // What others were given is theirs.
+                // Jobs that earlier claims took stay taken.
                 Err(error) if all.iter().any(|claimed: &Claimed| !claimed.jobs.is_empty()) => {
                     tracing::debug!(%error, "a claim found nothing");
                     all.extend(alike.iter().map(|_| Claimed::default()));
@@ -178,7 +184,7 @@ impl Partitions {
         if found.is_empty() {
             return Ok(vec![Claimed::default(); claims.len()]);
         }
-        // By the order of the whole store, in which they are handed on as well.
+        // The order of the whole store, in which the jobs are also handed on.
         found.sort_unstable();
         let order: Map<JobId, usize> = found
             .iter()
@@ -225,7 +231,7 @@ impl Partitions {
             claimed.jobs.sort_by_key(|(head, _)| order.get(&head.id).copied().unwrap_or(usize::MAX));
         }
         match failure {
-            // What others gave is somebody's.
+            // Jobs taken from other partitions are granted already, so only an empty result is an error.
             Some(error) if taken.iter().all(|claimed| claimed.jobs.is_empty()) => Err(error),
             Some(error) => {
                 tracing::debug!(%error, "one partition gave nothing to a claim");
@@ -235,7 +241,7 @@ impl Partitions {
         }
     }
 
-    /// What all partitions would grant, as far as it takes to know which jobs are the first `wanted` of all.
+    /// What all partitions would grant, as far as needed to know the first `wanted` jobs of the store.
     async fn first_of_all(&self, claim: &Claim, wanted: u32) -> Result<Vec<Shown>, RedisError> {
         let share =
             wanted.div_ceil(u32::from(self.count())).saturating_mul(MORE).clamp(FEW.min(wanted), wanted);
@@ -263,7 +269,7 @@ impl Partitions {
             for (at, said) in short.into_iter().zip(said) {
                 match said {
                     Ok(said) => shown[at] = said,
-                    // It has gone away since: what it has said is what it has.
+                    // It has gone away since: make do with what it has shown.
                     Err(error) if error.passes() => shown[at].asked = wanted,
                     Err(error) => return Err(error),
                 }
@@ -271,7 +277,7 @@ impl Partitions {
         }
     }
 
-    /// What a partition would grant.
+    /// What one partition would grant.
     async fn ask(&self, number: u16, claim: &Claim) -> Result<Vec<Candidate>, RedisError> {
         let shared = self.at(number);
         let mut command = shared.link.call(Script::Claim);
@@ -288,7 +294,7 @@ impl Partitions {
 mod tests {
     use super::{Candidate, GRANTED, Shown, Unclaimable, short};
 
-    /// Those of one partition, at these places; a negative one is not counted.
+    /// One partition's candidates at these places; a negative place is one that is not counted.
     fn shown(partition: u16, asked: u32, at: &[i16]) -> Shown {
         let candidates = at.iter().map(|at| {
             let mut place = [0; 25];
@@ -308,7 +314,7 @@ mod tests {
         assert_eq!(short(&all, 2), [0_usize; 0], "they are the first two, whatever comes");
         let all = [shown(0, 3, &[1, 2, 9]), shown(1, 3, &[4, 5, 6])];
         assert_eq!(short(&all, 3), [0_usize; 0], "4 is before 9");
-        // Who was asked for all that are wanted has said what he can.
+        // A partition that was asked for all wanted jobs has nothing to add.
         assert_eq!(short(&[shown(0, 2, &[1, 2])], 2), [0_usize; 0]);
     }
 

@@ -1,4 +1,4 @@
-//! Documents: pages of a kind, and what is due.
+//! Documents: pages of one kind, and those that are due.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::store::Shared;
 use crate::values::{Values, bytes, list};
 
 impl Shared {
-    /// Documents that are due, or of a kind.
+    /// Documents that are due, or a page of one kind.
     pub(crate) async fn documents(&self, seek: Seek) -> Result<Found, RedisError> {
         let (what, limit, is_due) = match &seek {
             Seek::Due { limit } => ("documents due", *limit, true),
@@ -19,7 +19,7 @@ impl Shared {
         };
         let mut command = self.question(what);
         match &seek {
-            // One more, to say when it falls due.
+            // The script answers one more, to say when the next falls due.
             Seek::Due { limit } => drop(command.arg(*limit)),
             Seek::Kind { kind, from, descending, limit } => {
                 command.arg(&[kind.code()][..]).arg(if *descending { "down" } else { "up" });
@@ -43,7 +43,7 @@ impl Shared {
     }
 }
 
-/// The document of that record.
+/// The document key that a record's name encodes.
 fn key(name: &[u8]) -> Result<DocumentKey, RedisError> {
     let wrong = RedisError::Answer("a document is of no kind that this program knows");
     let Some((kind, name)) = name.split_first() else { return Err(wrong) };

@@ -1,27 +1,28 @@
-//! What an answer survives: that is Redis's to keep, by how it is set.
+//! What an acknowledged write survives, which depends on how Redis is configured.
 
-/// What an acknowledged write survives, by what Redis says of its settings.
+/// What an acknowledged write survives, according to Redis's settings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
     /// `appendonly yes`, `appendfsync always`: every answer comes after its write is on the disk.
     Always,
-    /// The same, but for the time in which the file is rewritten: `no-appendfsync-on-rewrite yes`.
+    /// As `Always`, except while the file is rewritten: `no-appendfsync-on-rewrite yes`.
     Rewrites,
-    /// `appendonly yes`, `appendfsync everysec`: a crash of Redis loses nothing, one of the machine the last second or two.
+    /// `appendonly yes`, `appendfsync everysec`: a crash of Redis loses nothing, one of the machine loses the
+    /// last second or two.
     EverySecond,
-    /// `appendonly yes`, `appendfsync no`: the system writes when it likes.
+    /// `appendonly yes`, `appendfsync no`: the operating system writes when it likes.
     Lazily,
-    /// No append-only file: what came after the last snapshot goes with the process.
+    /// No append-only file: what came after the last snapshot is lost with the process.
     Never,
-    /// Keys may be evicted: `maxmemory-policy` is another than `noeviction`.
+    /// Keys may be evicted: `maxmemory-policy` is not `noeviction`.
     Evicts,
-    /// It does not say: the account may not ask (`CONFIG GET`).
+    /// Unknown: the account may not use `CONFIG GET`.
     #[default]
     Unknown,
 }
 
 impl Durability {
-    /// By what is set; none is what Redis does not say.
+    /// The durability by these settings; `None` is a setting that Redis does not disclose.
     pub(crate) fn by(
         append: Option<&str>,
         sync: Option<&str>,
@@ -39,7 +40,7 @@ impl Durability {
         }
     }
 
-    /// What is left where a store is on several nodes: what the least of them is worth.
+    /// The durability of a store on several nodes: that of the weakest.
     pub(crate) fn least(all: impl Iterator<Item = Self>) -> Self {
         all.min_by_key(|one| one.worth()).unwrap_or_default()
     }
@@ -48,7 +49,7 @@ impl Durability {
         match self {
             Self::Evicts => 0,
             Self::Never => 1,
-            // It may be as bad as those.
+            // It may be as bad as the two before.
             Self::Unknown => 2,
             Self::Lazily => 3,
             Self::EverySecond => 4,
@@ -57,12 +58,12 @@ impl Durability {
         }
     }
 
-    /// Whether no acknowledged write is lost with the machine.
+    /// Whether an acknowledged write survives the loss of power or a crash of the machine.
     pub const fn is_strong(self) -> bool {
         matches!(self, Self::Always)
     }
 
-    /// In words, where commits wait for replicas.
+    /// A description for messages, for commits that wait for replicas.
     pub const fn words_with_replicas(self) -> &'static str {
         match self {
             Self::Always => {
@@ -77,7 +78,7 @@ impl Durability {
         }
     }
 
-    /// In words, where a replica takes over by itself, and commits wait for `replicas`.
+    /// A description for messages, where a replica takes over by itself and commits wait for `replicas`.
     pub const fn words_with_failover(self, replicas: u32) -> &'static str {
         match (self, replicas) {
             (Self::Never | Self::Evicts, 0) => self.words(),
@@ -93,7 +94,7 @@ impl Durability {
         }
     }
 
-    /// In words.
+    /// A description for messages.
     pub const fn words(self) -> &'static str {
         match self {
             Self::Always => "every answer after Redis has its write on the disk (appendfsync always)",
@@ -124,23 +125,23 @@ impl Durability {
     }
 }
 
-/// Which Redis it is.
+/// What a Redis server says of itself.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Server {
-    /// The first part of its version.
+    /// Its major version.
     pub(crate) version: u32,
-    /// Another one after each start, and after each time that it took over.
+    /// Identifies the run: another after each start, and after each time that it took over as primary.
     pub(crate) run: String,
-    /// Whether it says that it takes writes.
+    /// Whether it says that it is a primary.
     pub(crate) is_primary: bool,
-    /// Whether it says that it takes none.
+    /// Whether it says that it is a replica.
     pub(crate) is_replica: bool,
     /// Whether it is a node of a cluster.
     pub(crate) is_cluster: bool,
 }
 
 impl Server {
-    /// From what `INFO server` and `INFO replication` say.
+    /// Reads the answers of `INFO server` and `INFO replication`.
     pub(crate) fn of(said: &str) -> Self {
         let mut server = Self::default();
         for line in said.lines() {
@@ -152,7 +153,7 @@ impl Server {
                 Some(("run_id" | "master_replid", part)) => server.run.push_str(part.trim()),
                 Some(("role", role)) => {
                     server.is_primary = role.trim() == "master";
-                    // `replica` is what others call it.
+                    // `replica` is the name in other servers' answers.
                     server.is_replica = ["slave", "replica"].contains(&role.trim());
                 }
                 // The second is Valkey's name for it.
@@ -194,7 +195,7 @@ mod tests {
         assert!(Server::of("redis_mode:cluster\r\n").is_cluster);
     }
 
-    /// Valkey says what Redis says, but for the name of its mode.
+    /// Valkey answers as Redis does, except for the name of its mode.
     #[test]
     fn what_valkey_says_of_itself_is_read() {
         let said = "# Server\r\nredis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:8.1.1\r\nserver_mode:cluster\r\n\

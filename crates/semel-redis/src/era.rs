@@ -1,11 +1,14 @@
-//! Which Redis an address led to last. A name or an address may be moved to another one by hand, and connections made before stay where they
-//! were: all links go by what one of them has found, so that nobody reads where nobody writes any more.
+//! The era: which run of Redis an address led to last.
+//!
+//! A name or address may be pointed at another Redis by hand, while existing connections stay where they
+//! were. All links go by what one of them has found, so that none reads from a Redis that nobody writes to
+//! any more.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::time::Instant;
 
-/// The time in which one run of Redis is found.
+/// The period in which an address leads to one run of Redis.
 #[derive(Debug, Default)]
 pub struct Era {
     now: Mutex<Now>,
@@ -13,11 +16,11 @@ pub struct Era {
 
 #[derive(Debug, Default)]
 struct Now {
-    /// Connections of an earlier one are given up.
+    /// The era's number. Connections made in an earlier era are given up.
     number: u64,
-    /// What was found in this one: [`Server::run`](crate::durability::Server).
+    /// The run that was found in this era: [`Server::run`](crate::durability::Server).
     run: Option<String>,
-    /// When it began, if it is not the first.
+    /// When this era began; none for the first.
     begun: Option<Instant>,
 }
 
@@ -34,13 +37,14 @@ impl Era {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The number of the present one. Whoever connects asks for it first.
+    /// The number of the present era. A link reads it before it connects.
     pub fn number(&self) -> u64 {
         self.now().number
     }
 
-    /// Somebody has found this run who began to connect in the era `since`. Answers the number of its era, which is the present one; none
-    /// where others have found something else meanwhile, and it is not known which of both is newer: he is to look again.
+    /// Reports that a link which began to connect in the era `since` has found `run`. Answers the number of
+    /// the run's era, which is then the present one; `None` where another link has found a different run
+    /// meanwhile, since which of the two is newer is unknown: the caller must look again.
     pub fn find(&self, run: String, since: u64) -> Option<u64> {
         let mut now = self.now();
         let is_known = now.run.as_ref() == Some(&run);
@@ -56,7 +60,8 @@ impl Era {
         Some(now.number)
     }
 
-    /// Somebody was told on a connection of this era that the primary is elsewhere.
+    /// Ends this era, if it is still the present one: Redis said on one of its connections that the primary
+    /// is elsewhere.
     pub fn end(&self, number: u64) {
         let mut now = self.now();
         if now.number == number {
@@ -64,7 +69,7 @@ impl Era {
         }
     }
 
-    /// When the present one began, if it is not the first.
+    /// When the present era began; none for the first.
     pub fn begun(&self) -> Option<Instant> {
         self.now().begun
     }
@@ -82,7 +87,7 @@ mod tests {
         assert_eq!((era.find("one".to_owned(), first), era.begun()), (Some(first), None));
         let second = era.find("two".to_owned(), first).unwrap();
         assert!(second != first && era.number() == second && era.begun().is_some());
-        // Who was slower has found what was there before, and looks again.
+        // A slower link has found the earlier run, and must look again.
         assert_eq!(era.find("one".to_owned(), first), None);
         assert_eq!(era.find("two".to_owned(), first), Some(second), "or the same");
     }
@@ -95,7 +100,7 @@ mod tests {
         let second = era.number();
         assert!(second != first && era.begun().is_some());
         assert_eq!(era.find("one".to_owned(), first), None, "it may have been found before that");
-        // It may be the same one, which is the primary again.
+        // It may be the same Redis, which is the primary again.
         assert_eq!(era.find("one".to_owned(), second), Some(second));
         era.end(first);
         assert_eq!(era.number(), second, "others were told so before");

@@ -1,10 +1,10 @@
-//! What may go wrong with Redis, and what that means for callers.
+//! What may go wrong with Redis, and what a caller may assume after it.
 
 use redis::{ErrorKind, ServerErrorKind};
 use semel_core::ident::JobId;
 use semel_store::StoreError;
 
-/// A failure of the store, with its details. No address and nothing that is stored is in its text.
+/// A failure of the store, with its details. Its text contains no address and nothing that is stored.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RedisError {
@@ -14,19 +14,19 @@ pub enum RedisError {
     /// No answer came in time.
     #[error("redis: no answer came in time")]
     Silent,
-    /// A head is not what this program wrote.
+    /// A stored head is not in this program's format.
     #[error("job {id}: its head is not understood")]
     Head {
-        /// Which job.
+        /// The job whose head it is.
         id: JobId,
     },
-    /// An answer is not of the form that was asked for.
+    /// An answer does not have the expected form.
     #[error("an answer is not understood: {0}")]
     Answer(&'static str),
-    /// What is stored, or who stores it, is of a version that this program does not handle.
+    /// The stored layout, or the Redis server, is of a version that this program does not handle.
     #[error("{0}")]
     Unsupported(String),
-    /// The address is none.
+    /// The address is not valid.
     #[error("{0}")]
     Address(String),
     /// The connection was lost during a commit, and Redis could not be asked what became of it.
@@ -35,34 +35,35 @@ pub enum RedisError {
          request with the same id again"
     )]
     Unknown,
-    /// What could be done of it is done, and too few replicas have that.
+    /// The commit was done as far as it could be, and too few replicas have it.
     #[error(
         "too few replicas have confirmed it in time: it may be stored, and a primary that takes over may not have it. Send the same \
          request with the same id again"
     )]
     Lagging,
-    /// Replicas are waited for that are not there, and nothing was begun.
+    /// Too few replicas are there to confirm a commit, and nothing was begun.
     #[error("too few replicas are there to confirm it: nothing was stored. Ask again when they are back")]
     Behind,
-    /// Commits over several partitions hold what was asked for, one after the other.
+    /// Crossings kept the partition locked, one after the other, until the patience was used up.
     #[error("what was asked for is in too much demand right now: nothing was done. Ask again")]
     Locked,
-    /// Nobody is the primary now, or nobody knows who is.
+    /// There is no primary now, or nobody knows which it is.
     #[error("redis: {0}")]
     Astray(String),
-    /// What the address leads to takes no writes, and what it would answer may be of long ago.
+    /// The address leads to a replica: it takes no writes, and its answers may be out of date.
     #[error(
         "this Redis is a replica, and takes no writes: name the primary, or a Sentinel or cluster that knows it"
     )]
     Replica,
-    /// It was started, and has not read its data yet.
+    /// Redis was just started, and is still loading its data.
     #[error(
         "redis: it is still reading its data from the disk, and takes no requests before it has: wait until INFO says loading:0, and \
          try again"
     )]
     Loading,
-    /// What the store says of itself is gone, and other records of it are there. It is not begun anew beside them: what is gone of the
-    /// others is unknown, and the numbers of its log would be taken.
+    /// The store's own record (`!`) is gone, while other records of the store are there. No new store is
+    /// begun beside them: how many others are gone is unknown, and the log's numbers would be used a second
+    /// time.
     #[error(
         "what the store says of itself (the key that ends in `!`) is gone from Redis, and others of its keys are still there: somebody deleted \
          it, or Redis evicted it (maxmemory-policy must be noeviction). Which others are gone too is unknown, so nothing is read or written. \
@@ -83,22 +84,24 @@ impl RedisError {
         }
     }
 
-    /// Whether Redis does not know the script: it was started anew, or its scripts were flushed. Nothing was done.
+    /// Whether Redis does not know the script: it was restarted, or its scripts were flushed. Nothing was
+    /// done.
     pub(crate) fn is_unknown_script(&self) -> bool {
         matches!(self, Self::Redis(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript))
     }
 
-    /// Whether Redis answered that it cannot do it right now: it reads its files, or another script is at work. Nothing was done.
+    /// Whether Redis cannot serve the request right now: it is loading its data, or another script is
+    /// running. Nothing was done.
     pub(crate) fn is_not_yet(&self) -> bool {
         matches!(self.code(), Some("LOADING" | "BUSY" | "TRYAGAIN" | "MASTERDOWN"))
     }
 
-    /// Whether Redis takes no writes for as long as too few replicas are there. Nothing was done.
+    /// Whether Redis refuses writes because too few replicas are connected. Nothing was done.
     pub(crate) fn lacks_replicas(&self) -> bool {
         self.code() == Some("NOREPLICAS")
     }
 
-    /// Whether Redis reads its data. Nothing was done.
+    /// Whether Redis is loading its data. Nothing was done.
     pub(crate) fn is_loading(&self) -> bool {
         self.code() == Some("LOADING")
     }
@@ -113,48 +116,48 @@ impl RedisError {
         }
     }
 
-    /// Whether a commit over several partitions has locked what was asked. Nothing was done.
+    /// Whether a crossing has locked the partition. Nothing was done.
     pub(crate) fn is_locked(&self) -> bool {
         self.code() == Some("SEMELLOCK")
     }
 
-    /// Whether nothing is left of the store: it is to be made anew by who connects. Nothing was done.
+    /// Whether nothing is left of the store: the next connection makes it anew. Nothing was done.
     pub(crate) fn is_emptied(&self) -> bool {
         self.code() == Some("SEMELEMPTY")
     }
 
-    /// The same, as it is told of an introduction.
+    /// Converts an error of a connection's introduction into what callers are told.
     pub(crate) fn introduced(self) -> Self {
         if self.code() == Some("SEMELHEAD") { Self::Beheaded } else { self }
     }
 
-    /// Whether the account may not do it.
+    /// Whether the account may not use the command.
     pub(crate) fn is_forbidden(&self) -> bool {
         self.code() == Some("NOPERM")
     }
 
-    /// Whether a partition knows nothing of the commit over several that it is told of.
+    /// Whether a partition no longer knows the crossing that a step belongs to.
     pub(crate) fn is_given_up(&self) -> bool {
         self.code() == Some("SEMELOLD")
     }
 
-    /// The number of the commit that has locked it.
+    /// The number of the crossing that holds the lock.
     pub(crate) fn lock(&self) -> u64 {
         let text = self.to_string();
         text.rsplit(' ').next().and_then(|number| number.parse().ok()).unwrap_or(0)
     }
 
-    /// Whether something may have been done that was answered with this.
+    /// Whether a request that failed with this error may have been applied.
     pub(crate) fn may_be_done(&self) -> bool {
         matches!(self, Self::Unknown | Self::Lagging | Self::GivenUp(_)) || self.is_lost_connection()
     }
 
-    /// Whether nobody has answered for as long as somebody is waited for.
+    /// Whether no primary answered for as long as requests are retried.
     pub(crate) const fn is_nobody_there(&self) -> bool {
         matches!(self, Self::Unknown | Self::Astray(_) | Self::Replica)
     }
 
-    /// The same, as it is told of what had to come first: that of which it is asked was not begun.
+    /// Converts the error of a preliminary step: the actual request was not begun.
     pub(crate) fn before_it_began(self) -> Self {
         match self {
             Self::Lagging => Self::Behind,
@@ -163,13 +166,13 @@ impl RedisError {
         }
     }
 
-    /// The same, as it is told where something of it may have been done before.
+    /// Converts an error after which part of the request may already have been applied.
     pub(crate) fn after_it_began(self) -> Self {
         if matches!(self, Self::Behind) { Self::Unknown } else { self }
     }
 
-    /// The same, as it is told of a batch of which something may have been done: who heard that nothing was would send it again, and
-    /// what has no key and no id would be there twice.
+    /// Converts an error of a batch of which something may have been applied: told that nothing was, the
+    /// caller would send it again, and a job without key and id would be there twice.
     pub(crate) fn in_doubt(self) -> Self {
         match self {
             Self::Redis(_) | Self::Silent => Self::Unknown,
@@ -177,15 +180,16 @@ impl RedisError {
         }
     }
 
-    /// Whether another node has what was asked about, or takes the writes. Nothing was done.
+    /// Whether another node holds the slot or takes the writes. Nothing was done.
     pub(crate) fn is_another_node(&self) -> bool {
         matches!(self.server(), Some(ServerErrorKind::Moved | ServerErrorKind::ReadOnly))
     }
 
-    /// Whether it is a matter of a failover, or of a slot on its way, and passes with these. Nothing was done.
+    /// Whether a failover, or a slot on its way to another node, is the cause; the error passes with these.
+    /// Nothing was done.
     ///
-    /// Who hears `ASK` is not to go where it points: as long as a slot is on its way, some keys are here and some there, and a
-    /// script that finds none would take it for a job that was never offered.
+    /// `ASK` must not be followed: while a slot is on its way, some keys are on one node and some on the
+    /// other, and a script that finds none would conclude that the job was never offered.
     pub(crate) fn is_on_its_way(&self) -> bool {
         let kinds = [ServerErrorKind::Ask, ServerErrorKind::ClusterDown];
         matches!(self, Self::Astray(_) | Self::Replica)
@@ -193,10 +197,10 @@ impl RedisError {
             || self.server().is_some_and(|kind| kinds.contains(&kind))
     }
 
-    /// Whether it may be otherwise in a moment: nobody answers now, somebody else is about to take over from a Redis that is gone, or
-    /// it has not read its data yet.
+    /// Whether the request may succeed in a moment: no server answers now, another is about to take over from
+    /// a Redis that is gone, or Redis has not loaded its data yet.
     pub fn passes(&self) -> bool {
-        // Who waits for replicas of a primary that is made a replica itself is told that he waits no more.
+        // A `WAIT` on a primary that becomes a replica ends with `UNBLOCKED`.
         let has_waited_in_vain = self.code() == Some("UNBLOCKED");
         self.is_lost_connection()
             || self.is_on_its_way()
@@ -205,7 +209,8 @@ impl RedisError {
             || has_waited_in_vain
     }
 
-    /// Whether the connection was lost, no answer came, or replicas did not confirm it: what was asked may have been done or not.
+    /// Whether the connection was lost, no answer came, or the replicas did not confirm: the request may have
+    /// been applied or not.
     pub fn is_lost_connection(&self) -> bool {
         match self {
             Self::Silent | Self::Lagging => true,
@@ -250,14 +255,14 @@ mod tests {
             let told = StoreError::from(error.in_doubt());
             assert!(told.is_in_doubt(), "{told:?}");
         }
-        // What had to come first was not answered: that was not begun.
+        // A preliminary step was not answered: the actual request was not begun.
         for error in [RedisError::Silent, lost(), RedisError::Lagging] {
             let told = error.before_it_began();
             assert!(!told.may_be_done() && !StoreError::from(told).is_in_doubt());
         }
     }
 
-    /// A server answers by which of them it is.
+    /// The server's HTTP answer depends on which of the two it is.
     #[test]
     fn of_what_too_few_replicas_have_it_is_told_apart_whether_it_is_stored() {
         let behind = StoreError::from(RedisError::Lagging.before_it_began());

@@ -1,6 +1,8 @@
-//! Finds the Redis that takes writes now. Where a store has one place that is where it is; else those are asked who know
-//! ([`asker`](crate::asker)). Nobody is believed alone unless the others are gone: more than half of those who are asked have to
-//! answer, or all others to fail, and the latest epoch among the answers counts, as it does among themselves.
+//! Finds the Redis that takes writes now.
+//!
+//! A plain address names it; otherwise cluster nodes or sentinels are asked ([`asker`](crate::asker)). No
+//! single answer is believed unless the others are gone: more than half of those asked must answer, or all
+//! others fail, and the answer with the latest epoch counts, as it does among the nodes themselves.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -15,38 +17,40 @@ use crate::error::RedisError;
 use crate::opinion::Opinion;
 use crate::seats::Guide;
 
-/// A place where the primary is or was.
+/// The address (`HOST:PORT`) where the primary is or was.
 pub type Place = Arc<str>;
 
-/// Finds the one of a partition. All connections to it share one, so that none stays behind when another has found it elsewhere.
+/// Finds the primary of one partition. All connections to the partition share one finder, so that none stays
+/// behind when another has found that the primary moved.
 pub struct Finder {
     asker: Arc<Asker>,
-    /// The slot that a cluster has for the partition.
+    /// The cluster slot of the partition.
     slot: u16,
-    /// Where it is known to be now.
+    /// Where the primary is known to be now.
     at: watch::Sender<Option<Place>>,
     memory: Mutex<Memory>,
-    /// Of all partitions where one address leads to them.
+    /// Shared by all partitions where one plain address leads to them.
     era: Arc<Era>,
 }
 
 #[derive(Default)]
 struct Memory {
-    /// Of the opinion that was believed last.
+    /// The epoch of the opinion that was believed last.
     epoch: u64,
-    /// When it was last found to have moved.
+    /// When the primary was last found to have moved.
     moved: Option<Instant>,
 }
 
 impl Finder {
-    /// For the first partition of the store at `address`; nobody is asked yet.
+    /// A finder for the first partition of the store at `address`; asks nothing yet.
     pub fn new(address: &Address) -> Result<Self, RedisError> {
         Ok(Self::of(Arc::new(Asker::new(address)?), 0, Arc::default()))
     }
 
-    /// For another partition of the same store.
+    /// A finder for another partition of the same store.
     pub fn to_partition(&self, partition: u16) -> Self {
-        // Others that may be elsewhere are found for each, and not all at one moment.
+        // In a cluster or under Sentinel each partition's primary is found by itself, and they move at
+        // different times.
         let era = if self.follows() { Arc::default() } else { Arc::clone(&self.era) };
         Self::of(Arc::clone(&self.asker), partition, era)
     }
@@ -59,22 +63,22 @@ impl Finder {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Who asks, for all partitions.
+    /// The asker, which all partitions share.
     pub const fn asker(&self) -> &Arc<Asker> {
         &self.asker
     }
 
-    /// Whether it may be elsewhere next, so that it is worth while to wait for it.
+    /// Whether the primary may move (cluster or Sentinel), so that waiting for it is worthwhile.
     pub fn follows(&self) -> bool {
         self.asker.seats().are_many()
     }
 
-    /// Whether it is a node of a cluster.
+    /// Whether the store is in a cluster.
     pub fn is_in_cluster(&self) -> bool {
         self.asker.seats().guide == Guide::Nodes
     }
 
-    /// Where it is now, and how it is connected to.
+    /// Where the primary is now, and a client to connect to it.
     pub async fn find(&self) -> Result<(Client, Place), RedisError> {
         let nowhere = || RedisError::Astray("the address names no place".to_owned());
         let seats = self.asker.seats();
@@ -88,40 +92,40 @@ impl Finder {
         Ok((self.asker.client(&info)?, place))
     }
 
-    /// Hears what those have said who were asked, so that connections to where it was are given up.
+    /// Takes note of what nodes or sentinels have said, so that connections to a former primary are given up.
     pub fn hear(&self, heard: &[Said]) {
         if let Err(error) = self.judge(heard) {
             tracing::debug!(%error, "it is not known where the primary is now");
         }
     }
 
-    /// Where it was found last, if anybody was asked.
+    /// Where the primary was found last, if anything was asked.
     pub fn place(&self) -> Option<Place> {
         self.at.borrow().clone()
     }
 
-    /// When it was last found to be elsewhere than before, or another run.
+    /// When the primary was last found to have moved, or to be another run.
     pub fn moved(&self) -> Option<Instant> {
         self.memory().moved.max(self.era.begun())
     }
 
-    /// Which run connections lead to.
+    /// The era: which run of Redis connections lead to.
     pub fn era(&self) -> &Era {
         &self.era
     }
 
-    /// Whether it is known to be elsewhere than at `place`.
+    /// Whether the primary is known to be elsewhere than at `place`.
     pub fn has_left(&self, place: &Place) -> bool {
         self.follows() && self.at.borrow().as_ref() != Some(place)
     }
 
-    /// Waits until it is known to be elsewhere than at `place`.
+    /// Waits until the primary is known to be elsewhere than at `place`.
     pub async fn leaves(&self, place: &Place) {
-        // Its sender is here.
+        // The sender lives in `self`, so this cannot fail.
         drop(self.at.subscribe().wait_for(|at| at.as_ref() != Some(place)).await);
     }
 
-    /// The same, and never where it stays where it is.
+    /// As [`leaves`](Self::leaves), but waits for ever where the primary cannot move.
     pub async fn leaves_or_never(&self, place: &Place) {
         if self.follows() {
             self.leaves(place).await;
@@ -130,7 +134,7 @@ impl Finder {
         }
     }
 
-    /// Which of these is right.
+    /// Decides which of the answers to believe.
     fn judge(&self, heard: &[Said]) -> Result<Opinion, RedisError> {
         let (mut best, mut nodes) = (None::<Opinion>, Vec::new());
         for said in heard {
@@ -147,20 +151,21 @@ impl Finder {
     fn believe(&self, opinion: Opinion, nodes: Vec<(String, u16)>) -> Result<Opinion, RedisError> {
         let info = self.asker.seats().info_of(&opinion.host, opinion.port)?;
         let place = Place::from(info.addr().to_string());
-        // Held to the end: several may come with different opinions at once.
+        // Held to the end: several tasks may come with different opinions at once.
         let mut memory = self.memory();
         let (is_known, is_first) = {
             let at = self.at.borrow();
             (at.as_ref() == Some(&place), at.is_none())
         };
-        // Those who still name an older one have not heard of the failover yet, and neither has that one, perhaps.
+        // Nodes that name an older primary have not heard of the failover yet, and perhaps that primary has
+        // not either.
         if opinion.epoch < memory.epoch && !is_known {
             return Err(RedisError::Astray(
                 "those who were asked name a primary that is older than the last one. If that is right, start this program again"
                     .to_owned(),
             ));
         }
-        // Before anybody can be connected to it. It may also have been elsewhere, and have come back.
+        // Set before anything can connect to it. The primary may also have moved away and come back.
         if !is_first && (!is_known || opinion.epoch != memory.epoch) {
             memory.moved = Some(Instant::now());
         }

@@ -1,5 +1,7 @@
-//! New jobs that nothing else of a commit is about. What the script puts down of them is made ready here (`lua/fresh.lua`): most commits
-//! add jobs and little else, and Redis does one thing after the other.
+//! New jobs that nothing else in their commit is about.
+//!
+//! Their records are prepared here, complete, for the script to write (`lua/fresh.lua`): most commits add
+//! jobs and little else, and Redis runs one script at a time.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +15,10 @@ use semel_core::unique::UniqueKey;
 
 use crate::head::{self, place};
 
-/// Groups of so many parts are looked through for each of their jobs.
+/// Groups of at most this many parts are searched once for each of their jobs.
 const SMALL: usize = 8;
 
-/// How often jobs and keys are named in a batch.
+/// How often each job and key is named in a batch.
 #[derive(Default)]
 pub struct Mentions {
     jobs: Map<JobId, u32>,
@@ -24,7 +26,8 @@ pub struct Mentions {
 }
 
 impl Mentions {
-    /// By groups: each names a job or key once, however often it does.
+    /// Counts the names in groups. A new job that is alone in its group counts once there, however often the
+    /// group names it.
     pub fn of(groups: &[Group]) -> Self {
         let mut mentions = Self::default();
         for group in groups {
@@ -64,21 +67,22 @@ impl Mentions {
         }
     }
 
-    /// Notes that a job is named, and says how often it has been by now.
+    /// Counts one more mention of a job, and answers the count so far.
     pub fn job(&mut self, id: JobId) -> u32 {
         let count = self.jobs.entry(id).or_default();
         *count = count.saturating_add(1);
         *count
     }
 
-    /// The same of a key.
+    /// Counts one more mention of a key, and answers the count so far.
     pub fn key(&mut self, key: UniqueKey) -> u32 {
         let count = self.keys.entry(key).or_default();
         *count = count.saturating_add(1);
         *count
     }
 
-    /// Whether of a batch one write of a head in this group is about the job, and nothing in others.
+    /// Whether exactly one head write of this group is about the job, and no other group of the batch names
+    /// it. Always false for large groups, and for those that spend or free ids.
     pub fn is_alone(&self, job: JobId, group: &Group) -> bool {
         if group.expect.len() + group.writes.len() > SMALL {
             return false;
@@ -90,7 +94,7 @@ impl Mentions {
                 Write::Insert { head, .. } | Write::Update { head } => heads += u32::from(head.id == job),
                 Write::Forget { job: gone, .. } => heads += u32::from(*gone == job),
                 Write::Note { job: about, .. } => others += u32::from(*about == job),
-                // What ids are spent for is looked up by more than their jobs.
+                // What an id is spent for is looked up through more than its own job.
                 Write::Spend { .. } | Write::Free { .. } => return false,
                 Write::Queue { .. } | Write::Document { .. } => {}
             }
@@ -99,7 +103,8 @@ impl Mentions {
         heads == 1 && self.jobs.get(&job) == Some(&own)
     }
 
-    /// The new jobs that nothing else is about, and the other groups with their places.
+    /// Separates the new jobs that nothing else is about from the other groups, which come with their places
+    /// in the batch.
     pub fn sort<'a>(&self, groups: &'a [Group]) -> (Fresh<'a>, Vec<(usize, &'a Group)>) {
         let (mut fresh, mut others) = (Fresh::default(), Vec::new());
         for (place, group) in groups.iter().enumerate() {
@@ -116,7 +121,7 @@ impl Mentions {
     }
 }
 
-/// The new job of a group that is about nothing else, and relies on nothing but that nobody has its key.
+/// The new job of a group that does nothing else, and relies on nothing except that its key is free.
 fn new_job(group: &Group) -> Option<(&Head, &Bytes)> {
     let [Write::Insert { head, body, minted: true }] = &group.writes[..] else { return None };
     let relies_on_no_more = match (&head.key, &group.expect[..]) {
@@ -124,22 +129,22 @@ fn new_job(group: &Group) -> Option<(&Head, &Bytes)> {
         (Some(held), [Expect { record: Record::Key(key), version: 0 }]) => held == key,
         _ => false,
     };
-    // Under a limit more than its own place may move.
+    // Under a limit, more places than the job's own may move.
     let is_filed_alone = head.lane.is_none() && matches!(Filing::of(head).slot, Slot::Ready | Slot::Timer);
     (relies_on_no_more && is_filed_alone && group.began.is_empty()).then_some((head, body))
 }
 
-/// One of the new jobs: which group of the batch it is, its head, its body.
+/// A new job: its group's place in the batch, its head, its body.
 type Job<'a> = (usize, &'a Head, &'a Bytes);
 
-/// New jobs that nothing else is about.
+/// The new jobs of a batch that nothing else is about.
 #[derive(Default)]
 pub struct Fresh<'a> {
     keyed: Vec<Job<'a>>,
     keyless: Vec<Job<'a>>,
-    /// What is added to each set, by its name within the store.
+    /// The members to add to each sorted set, by the set's name within the store.
     sets: BTreeMap<Vec<u8>, Vec<Vec<u8>>>,
-    /// How many each queue gets in each state.
+    /// How many jobs each queue gains in each state.
     queues: BTreeMap<(&'a str, u8), usize>,
 }
 
@@ -151,7 +156,7 @@ impl<'a> Fresh<'a> {
         self.file(head);
     }
 
-    /// As `file` of the scripts does.
+    /// Files a head as `file` in the scripts does.
     fn file(&mut self, head: &Head) {
         let (filing, id) = (Filing::of(head), head.id.to_bytes());
         let at = place(filing.at);
@@ -172,32 +177,32 @@ impl<'a> Fresh<'a> {
         self.sets.entry(set).or_default().push(member);
     }
 
-    /// How many have a key.
+    /// How many of the jobs have a key.
     pub fn keyed(&self) -> usize {
         self.keyed.len()
     }
 
-    /// How many have none.
+    /// How many of the jobs have no key.
     pub fn keyless(&self) -> usize {
         self.keyless.len()
     }
 
-    /// In how many sets they are filed.
+    /// How many sorted sets the jobs are filed in.
     pub fn sets(&self) -> usize {
         self.sets.len()
     }
 
-    /// How many queues get some, each state counted for itself.
+    /// How many counters of queues change: one for each queue and state.
     pub fn queues(&self) -> usize {
         self.queues.len()
     }
 
-    /// Which group of the batch each is, in the order in which they are sent.
+    /// The place in the batch of each job's group, in the order in which the jobs are sent.
     pub fn places(&self) -> impl Iterator<Item = usize> {
         self.keyed.iter().chain(&self.keyless).map(|(place, ..)| *place)
     }
 
-    /// Adds them to a call of the script.
+    /// Appends the jobs to a call of the commit script.
     pub fn push(self, command: &mut Cmd, base: &str) {
         let name = |letter: u8, rest: &[u8]| [base.as_bytes(), &[letter], rest].concat();
         for (_, head, body) in self.keyed.iter().chain(&self.keyless) {

@@ -1,4 +1,5 @@
-//! A load from several partitions: all of them are asked at once, and what they say is of one moment as far as crossings go.
+//! Loads from several partitions: all are asked at once, and their answers are made consistent with respect
+//! to crossings.
 
 use std::collections::BTreeSet;
 
@@ -23,7 +24,7 @@ use crate::partitions::Partitions;
 use crate::routes::Route;
 use crate::values::{Values, list, maybe_bytes};
 
-/// Between two rounds of a load that found a commit in between.
+/// Pause between two rounds of a load that a crossing came between.
 const AGAIN_AFTER: std::time::Duration = std::time::Duration::from_millis(1);
 
 /// What one partition is asked for.
@@ -38,7 +39,7 @@ struct Asked {
 /// A whole job, and what else is known of its id.
 type Whole = (Option<(Head, Full)>, Option<Spent>);
 
-/// What they said.
+/// What the partitions said, put together.
 #[derive(Default)]
 struct Found {
     now: Timestamp,
@@ -46,22 +47,24 @@ struct Found {
     fulls: Map<JobId, Whole>,
     keys: Vec<(UniqueKey, Option<Held>)>,
     rows: Map<QueueName, (QueueRow, u64)>,
-    /// Queues of which not all say the same.
+    /// Queues whose rows differ between partitions.
     uneven: BTreeSet<QueueName>,
     documents: Vec<(semel_core::draft::DocumentKey, Option<semel_core::draft::Document>)>,
-    /// Where each id leads that leads elsewhere.
+    /// Where ids lead whose job is in another partition.
     forwards: Map<JobId, u16>,
-    /// With which others each has taken part in a commit.
+    /// Each partition's record of the last crossing it had with each other partition.
     pairs: Vec<(u16, Vec<u8>)>,
 }
 
 impl Partitions {
-    /// Everything `reads` names. The time alone is had of whoever answers.
+    /// Loads everything that `reads` names. If it names nothing, only the time is wanted, from any partition
+    /// that answers.
     pub async fn load(&self, reads: &Reads) -> Result<Snapshot, RedisError> {
         Ok(self.load_within(reads, reads.is_empty()).await?.0)
     }
 
-    /// The same without what partitions have that are away, and which part of `reads` that is.
+    /// Loads what `reads` names without waiting for partitions that are away, and answers which part of
+    /// `reads` is missing for that reason.
     pub async fn load_soon(&self, reads: &Reads) -> Result<(Snapshot, Reads), RedisError> {
         self.load_within(reads, true).await
     }
@@ -72,8 +75,8 @@ impl Partitions {
         }
         let begun = Instant::now();
         let (mut before, mut is_evened) = (None, false);
-        // Those that are away are not asked again in one load. Where it is to be soon, they are not asked until somebody has seen that they
-        // are back: whoever needs them then asks for himself, and nobody else waits each time until they are found away once more.
+        // Partitions found away are not asked again in this load. A load in a hurry skips those known to be
+        // away until they are back: only callers that need them wait, and no load finds them away once more.
         let mut late: Vec<u16> = Vec::new();
         if is_soon {
             late.extend((0..self.count()).filter(|number| self.at(*number).is_missed()));
@@ -89,13 +92,13 @@ impl Partitions {
                     .filter(|number| !late.contains(number))
                     .min_by_key(|number| self.at(*number).is_missed())
             {
-                // The time is wanted.
+                // The time is wanted even if no record is.
                 asked[usize::from(place)].is_asked = true;
             }
             let mut found = Found::default();
             let (mut answered, mut locked, mut failure) = (Vec::new(), None, None);
             let mut heard = self.hear(&asked, is_soon).await;
-            // In their own order, not in that of their answers: what they say is compared with what they said before.
+            // In partition order, not of arrival: the answers are compared with the previous round's.
             heard.sort_unstable_by_key(|(number, _)| *number);
             for (number, said) in heard {
                 match said {
@@ -126,17 +129,17 @@ impl Partitions {
                 continue;
             }
             let is_known = !self.learn(&found, &asked, &late);
-            // Where a node has forgotten its last moment they never say the same again; but nothing came between two rounds that
-            // are answered alike.
+            // A node that forgot its last moments never agrees with the others again; but two rounds with
+            // equal answers had no crossing between them.
             if is_known && (found.is_of_one_moment() || before.as_ref() == Some(&found.pairs)) {
-                // Those that are away cannot be told.
+                // While a partition is away, its row cannot be evened out.
                 if is_evened || found.uneven.is_empty() || !late.is_empty() {
                     let (there, away) = found.apart(reads, &late, self.count());
                     let mut snapshot = found.snapshot(&there, self.count());
                     snapshot.away = (0..self.count()).filter(|number| self.at(*number).is_missed()).collect();
                     return Ok((snapshot, away));
                 }
-                // Once: where it cannot be done now, whoever finds them so next does it.
+                // Try once: if it fails now, the next load that finds them different does it.
                 is_evened = true;
                 Box::pin(self.even(&found)).await;
                 continue;
@@ -149,8 +152,9 @@ impl Partitions {
         }
     }
 
-    /// What those say that are asked; where it is to be soon, without those that are away. When one has answered the others have a
-    /// moment. Where none of them does for so long, whoever else is there says the time, and that it is they who are away.
+    /// Hears the partitions that are asked; a load in a hurry leaves out those that are away. After the first
+    /// answer the others have a moment. If none answers within that time, any other partition supplies the
+    /// time, and those that were asked are reported as away.
     async fn hear(&self, asked: &[Asked], is_soon: bool) -> Vec<(u16, Result<Loaded, RedisError>)> {
         let ask = |number: u16| {
             let (asked, shared) = (&asked[usize::from(number)], self.at(number));
@@ -189,8 +193,9 @@ impl Partitions {
         }
     }
 
-    /// Has all partitions say of a queue what the newest of them says, where one of them has lost its last moment: or what was set of the
-    /// queue would hold in some and not in others, and whoever wants it set already would find nothing to do.
+    /// Evens out a queue's row that one partition has lost in its last moments: gives all partitions the
+    /// newest. Otherwise the setting would hold in some partitions and not in others, and a caller that sets
+    /// it again would find nothing to change.
     async fn even(&self, found: &Found) {
         for (row, _) in found.uneven.iter().filter_map(|name| found.rows.get(name)) {
             tracing::warn!(
@@ -227,11 +232,11 @@ impl Partitions {
         for (key, ended) in reads.keys_once() {
             asked[usize::from(partition::of_key(key, count))].keys.push((*key, ended));
         }
-        // Once each, however many ask for it: the shares are added up.
+        // Ask once for each name, however often it is read: the partitions' shares are summed.
         let names: BTreeSet<&QueueName> = reads.queues.iter().collect();
         for name in names {
             if name.is_queue() {
-                // Each has its share of the jobs that wait.
+                // Each partition has a share of the waiting jobs.
                 asked.iter_mut().for_each(|asked| asked.reads.queues.push(name.clone()));
             } else {
                 asked[usize::from(partition::of_row(name, count))].reads.queues.push(name.clone());
@@ -246,7 +251,7 @@ impl Partitions {
         asked
     }
 
-    /// The partitions that a load of `reads` looks into; the only one, whatever it names.
+    /// The partitions that a load of `reads` asks; in an undivided store the only one, whatever it names.
     pub(crate) fn places(&self, reads: &Reads) -> Vec<u16> {
         if let Some(only) = self.only() {
             return vec![only.partition];
@@ -255,7 +260,8 @@ impl Partitions {
         asked.filter(|(_, asked)| asked.is_asked).map(|(place, _)| place).collect()
     }
 
-    /// Takes note of what is elsewhere than its id says. Says whether something has to be looked for there yet, unless it is away.
+    /// Notes the ids whose job is in another partition. Answers whether something must still be looked up
+    /// there, in a partition that is not away.
     fn learn(&self, found: &Found, asked: &[Asked], late: &[u16]) -> bool {
         let mut is_new = false;
         for (id, place) in &found.forwards {
@@ -328,8 +334,8 @@ impl Found {
         Ok(())
     }
 
-    /// Whether no crossing came between what one has said and what another has: those that took part in one together say the same
-    /// of it.
+    /// Whether no crossing came between the partitions' answers: any two that took part in one together
+    /// report the same last one.
     fn is_of_one_moment(&self) -> bool {
         let last = |pairs: &[u8], other: u16| -> [u8; 8] {
             let at = 8 * usize::from(other);
@@ -341,8 +347,9 @@ impl Found {
         self.pairs.iter().enumerate().all(both)
     }
 
-    /// What of `reads` is there, and what is where these partitions are. Where an id leads is what this load was told of it: what else is
-    /// known of it may be older, and who takes a job for missing that is away says that there is none.
+    /// Splits `reads` into what was available and what is in the partitions that are away. Where an id leads
+    /// is taken from this load alone: other knowledge may be older, and a job taken for missing while its
+    /// partition is away would be reported as nonexistent.
     fn apart(&self, reads: &Reads, late: &[u16], count: u16) -> (Reads, Reads) {
         if late.is_empty() {
             return (reads.clone(), Reads::default());
@@ -350,7 +357,7 @@ impl Found {
         let is_late = |place: u16| late.contains(&place);
         let leads_away = |id: &JobId| self.forwards.get(id).is_some_and(|place| is_late(*place));
         let is_away = |id: &JobId| is_late(partition::of_id(*id, count)) || leads_away(id);
-        // Each has a part of a queue.
+        // Every partition has a share of a queue.
         let is_row_away = |name: &QueueName| name.is_queue() || is_late(partition::of_row(name, count));
         let (heads_away, heads) = reads.heads.iter().copied().partition(is_away);
         let (fulls_away, fulls) = reads.fulls.iter().copied().partition(is_away);
@@ -398,7 +405,7 @@ impl Found {
     }
 }
 
-/// A whole job, or what else there is of its id; nothing where there is nothing.
+/// A whole job, or what else is known of its id; `None` if nothing is stored.
 fn whole(id: JobId, parts: &mut Values) -> Result<Option<Whole>, RedisError> {
     let stored = stored(id, parts.take()?)?;
     let (body, notes) = (maybe_bytes(parts.take()?)?, notes(parts.take()?)?);
@@ -423,7 +430,7 @@ mod tests {
 
     #[test]
     fn what_leads_to_one_that_is_away_is_away_as_well() {
-        // In the first of two by their ids.
+        // By their ids, both are in the first of two partitions.
         let [here, leads] =
             [1, 2].map(|first| JobId::from_bytes([first, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]));
         let mut found = Found::default();
@@ -432,7 +439,7 @@ mod tests {
         let (there, away) = found.apart(&reads, &[1], 2);
         assert_eq!((there.heads, there.fulls), (vec![here], vec![]));
         assert_eq!((away.heads, away.fulls), (vec![leads], vec![leads]));
-        // Nobody is.
+        // No partition is away.
         assert_eq!(found.apart(&reads, &[], 2), (reads, Reads::default()));
     }
 }

@@ -1,5 +1,5 @@
-//! A head as bytes. The first part is laid out for the scripts (`lua/common.lua` says how), the rest is read only here. Numbers have
-//! their highest byte first; frozen with the layout's number.
+//! The binary form of a head. The first part has a fixed layout for the scripts (see `lua/common.lua`); the
+//! rest is read only here. Numbers are big-endian. The format is frozen with the layout's number.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use semel_core::state::State;
 use semel_core::time::Timestamp;
 use semel_core::unique::{Hold, UniqueKey};
 
-/// The slot of a head that is kept for its key alone.
+/// The slot number of a head that is kept for its key alone.
 pub(crate) const KEPT: u8 = 255;
-/// A place that is none. No time has these bytes but the first there is.
+/// The place that means none. Only the earliest time that exists has these bytes.
 pub const NO_PLACE: [u8; 8] = [0; 8];
 
-/// Flags for the scripts.
+/// The flags that the scripts read.
 pub(crate) mod flag {
     pub const EXHAUSTED: u8 = 1;
     pub const ALONE: u8 = 2;
@@ -25,7 +25,7 @@ pub(crate) mod flag {
     pub const KEY: u8 = 16;
 }
 
-/// Parts that the scripts cut out: the first byte and the last, as they count them, from 1.
+/// The parts that the scripts cut out: the first and the last byte, counted from 1 as in Lua.
 pub(crate) mod part {
     pub const VERSION: (usize, usize) = (5, 12);
     pub const FENCE: (usize, usize) = (13, 20);
@@ -35,7 +35,7 @@ pub(crate) mod part {
     pub const LIMIT: (usize, usize) = (73, 80);
 }
 
-/// Bits of what the rest has.
+/// Flags for the optional members in the rest of a head.
 mod has {
     pub const EXPIRES: u8 = 1;
     pub const FINISHED: u8 = 1 << 1;
@@ -47,12 +47,12 @@ mod has {
     pub const HOLD: u8 = 1 << 7;
 }
 
-/// A time as bytes that are in its order.
+/// A time as bytes whose order is the order of time.
 pub const fn place(at: Timestamp) -> [u8; 8] {
     (at.as_micros().cast_unsigned() ^ (1 << 63)).to_be_bytes()
 }
 
-/// The time of a place.
+/// The time that a place encodes.
 pub const fn time(place: [u8; 8]) -> Timestamp {
     Timestamp::from_micros((u64::from_be_bytes(place) ^ (1 << 63)).cast_signed())
 }
@@ -61,22 +61,23 @@ fn maybe_place(at: Option<Timestamp>) -> [u8; 8] {
     at.map_or(NO_PLACE, place)
 }
 
-/// The time of a place, unless it is none.
+/// The time that a place encodes, unless it is [`NO_PLACE`].
 pub fn maybe_time(bytes: [u8; 8]) -> Option<Timestamp> {
     (bytes != NO_PLACE).then(|| time(bytes))
 }
 
-/// Until when a head that is kept for its key alone is kept, by what it says now, as a place.
+/// Until when a head that is kept for its key alone is to be kept, as a place.
 pub fn remembered_until(head: &Head) -> [u8; 8] {
     maybe_place(head.remembered_until())
 }
 
-/// A priority as a byte: the highest has the lowest.
+/// A priority as a byte: the highest priority has the lowest byte.
 pub const fn rank(priority: i8) -> u8 {
     127_i8.abs_diff(priority)
 }
 
-/// The record of a key that nobody has had and a new job takes, as the scripts write it: its version, how many live holders, they.
+/// The record that the scripts write for a free key that a new job takes: version, number of live holders,
+/// holders.
 pub fn key_of_one(head: &Head) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(28);
     bytes.extend_from_slice(&head.version.max(1).to_be_bytes());
@@ -85,15 +86,15 @@ pub fn key_of_one(head: &Head) -> Vec<u8> {
     bytes
 }
 
-/// Adds a text behind its length.
+/// Appends a text, preceded by its length.
 pub fn push_text(bytes: &mut Vec<u8>, text: &str) {
-    // Types, queues and workers are bounded far below this.
+    // The names of types, queues and workers are bounded far below this.
     let length = u16::try_from(text.len()).unwrap_or(u16::MAX);
     bytes.extend_from_slice(&length.to_be_bytes());
     bytes.extend_from_slice(&text.as_bytes()[..usize::from(length)]);
 }
 
-/// A head's bytes.
+/// Encodes a head.
 pub fn write(head: &Head) -> Vec<u8> {
     let filing = Filing::of(head);
     let mut bytes = Vec::with_capacity(256);
@@ -156,15 +157,15 @@ pub fn write(head: &Head) -> Vec<u8> {
     bytes
 }
 
-/// A head as it is stored.
+/// A stored head.
 pub struct Stored {
     /// The head.
     pub head: Head,
-    /// Until when it is kept, if it is for its key alone.
+    /// Until when it is kept, if it is kept for its key alone.
     pub kept: Option<Timestamp>,
 }
 
-/// Reads the head of a job; nothing when it is not what [`write`](fn@write) and the scripts write.
+/// Decodes the head of a job; `None` when the bytes are not what [`write`](fn@write) and the scripts write.
 pub fn read(id: JobId, bytes: &[u8]) -> Option<Stored> {
     let mut bytes = Reader(bytes);
     let [slot, state, flags, priority] = bytes.take()?;
@@ -230,23 +231,23 @@ pub fn read(id: JobId, bytes: &[u8]) -> Option<Stored> {
     Some(Stored { head, kept: (slot == KEPT).then_some(filed) })
 }
 
-/// Takes parts from bytes; each is none where they end.
+/// Takes parts off the front of bytes; each method answers `None` when too few are left.
 pub struct Reader<'a>(pub &'a [u8]);
 
 impl<'a> Reader<'a> {
-    /// So many bytes.
+    /// Takes `N` bytes.
     pub fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (first, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
         Some(*first)
     }
 
-    /// A number of four bytes.
+    /// Takes a number of four bytes.
     pub fn small(&mut self) -> Option<u32> {
         self.take().map(u32::from_be_bytes)
     }
 
-    /// A text behind its length.
+    /// Takes a text, which is preceded by its length.
     pub fn text(&mut self) -> Option<&'a str> {
         let length = usize::from(u16::from_be_bytes(self.take()?));
         let (text, rest) = self.0.split_at_checked(length)?;
@@ -255,7 +256,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-// Heads are stored with these.
+// Stored heads contain these numbers.
 const _: () = assert!(Slot::Ready as u8 == 0 && Slot::Timer as u8 == 1 && Slot::Held as u8 == 2);
 const _: () = assert!(Slot::Lease as u8 == 3 && Slot::Done as u8 == 4);
 
@@ -364,7 +365,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_waiting_job_takes_little_room() {
-        // Names of 9 and 7 bytes.
+        // With a type and a queue name of 9 and 7 bytes.
         assert!(write(&least()).len() <= 128, "{}", write(&least()).len());
     }
 }

@@ -1,4 +1,4 @@
-//! What is asked of a store by who carries it over into another, or another into it.
+//! What a store answers and does while it is copied into another store, or another into it.
 
 use std::sync::Arc;
 
@@ -18,14 +18,14 @@ use crate::values::{Values, bytes, id_of, list, maybe_bytes, number};
 use crate::whole::newest;
 use crate::writers::Writers;
 
-/// Keys of the server that are looked at in one go, to find rows among them.
+/// Keys of the server that one call scans when it looks for rows.
 const LOOKS: u32 = 10_000;
 
-/// A head that is kept for its key alone: its place among them, and until when.
+/// A head that is kept for its key alone: its place in their sorted set, the head, and until when.
 type Kept = (Vec<u8>, Head, Timestamp);
 
 impl Shared {
-    /// Heads that are kept for their keys alone, by until when, behind that place.
+    /// Heads that are kept for their keys alone and come after `after`, ordered by until when.
     async fn kept(&self, after: &[u8], limit: u32) -> Result<Vec<Kept>, RedisError> {
         let mut asked = self.question("kept");
         asked.arg(after).arg(limit);
@@ -43,7 +43,7 @@ impl Shared {
 }
 
 impl Partitions {
-    /// Heads that are kept for their keys alone, by until when.
+    /// A page of the heads that are kept for their keys alone, ordered by until when.
     pub async fn remembered(&self, after: Option<Bytes>, limit: u32) -> Result<Piece, RedisError> {
         let after = after.unwrap_or_default();
         let (mut all, mut is_more) = (Vec::new(), false);
@@ -63,8 +63,8 @@ impl Partitions {
         })
     }
 
-    /// Rows that were written. No list is kept of those that are no queue's, so all keys are looked over, once for each
-    /// partition.
+    /// A page of the rows that were written. Rows that are not queues are in no list, so all keys are
+    /// scanned, once for each partition.
     pub async fn rows(&self, after: Option<Bytes>) -> Result<Piece, RedisError> {
         let (place, cursor) = match after.as_deref().and_then(|after| after.split_first_chunk()) {
             Some((place, cursor)) => (u16::from_be_bytes(*place), cursor),
@@ -87,7 +87,8 @@ impl Partitions {
                 piece.rows.push(row);
             }
         }
-        // A queue's is in all partitions. The newest counts, and is told where the first of them has one.
+        // A queue's row is in all partitions. The newest counts, and is reported by the first partition that
+        // has one.
         let asked = self.parts().iter().map(|shared| shared.rows_of(&queues));
         let found = join_all(asked).await.into_iter().collect::<Result<Vec<_>, _>>()?;
         let first_here = newest(found).into_iter().filter(|(first, _)| *first == usize::from(place));
@@ -101,8 +102,8 @@ impl Partitions {
         Ok(piece)
     }
 
-    /// Takes the place of another store. The first partition is told last, once the others have it for good: it says what the whole
-    /// store is, and they go on as part of the old one until then.
+    /// Takes the place of another store. The first partition is told last, once the others have stored it
+    /// durably: it says what the whole store is, and until then the others remain parts of the old one.
     pub async fn inherit(&self, heritage: &Heritage) -> Result<(), RedisError> {
         for shared in self.parts() {
             let commits = shared.writers.iter().flat_map(Writers::links);
@@ -115,7 +116,7 @@ impl Partitions {
 
     async fn inherit_in(&self, parts: &[Arc<Shared>], heritage: &Heritage) -> Result<(), RedisError> {
         for shared in parts {
-            // The log of all of them is in the first.
+            // The log of the whole store is in the first partition.
             let last = if shared.partition == 0 { heritage.log.div_ceil(1 << PLACE_BITS) } else { 0 };
             let inherit = || {
                 let mut inherit = shared.upkeep_call("inherit");
@@ -128,8 +129,8 @@ impl Partitions {
         self.confirm_in(&all).await
     }
 
-    /// How many servers want to be told of commits. An account that may not ask is told of none, and in a cluster a node knows
-    /// those alone that listen to itself.
+    /// How many servers subscribe to news of commits. An account that may not ask gets 0, and a
+    /// cluster node knows only its own subscribers.
     pub async fn company(&self) -> Result<u64, RedisError> {
         let first = self.first();
         first.link.connection().await?;
@@ -150,7 +151,7 @@ impl Partitions {
 mod tests {
     use super::*;
 
-    /// A place of the old log is before all of the new one.
+    /// Every place in the old log comes before all places in the new one.
     #[test]
     fn a_log_begins_behind_the_record_that_the_other_ends_with() {
         for (log, last) in [(0, 0), (1, 1), ((7 << PLACE_BITS) - 1, 7), (7 << PLACE_BITS, 7)] {

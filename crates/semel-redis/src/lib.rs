@@ -1,36 +1,41 @@
 //! Semel's store in Redis (7 and later): many servers on one Redis, and no leader among them.
 //!
-//! A load is one script, and so are the groups of a commit and each claim. Redis does one thing after the other, so a script is one
-//! atomic step. The scripts (`lua/`) compare versions and move data; they know no rule. States are numbers to them, and where a head
-//! is filed is computed by [`semel_core::slot::Filing`].
+//! A load is one script, and so are the groups of a commit and each claim. Redis runs one script at a time,
+//! so each is one atomic step. The scripts (`lua/`) compare versions and move data; they contain no rules. To
+//! them states are numbers, and where a head is filed is computed by [`semel_core::slot::Filing`].
 //!
 //! # What it needs
-//! Redis is not set to keep what it answers; [`Durability`] says what is lost, and only `appendonly yes`, `appendfsync always` and
-//! `maxmemory-policy noeviction` lose nothing. An account of Redis's ACL needs `~PREFIX{p0}*`, `&PREFIX{p0}news` (else servers
-//! look for one another's commits) and `+@read +@write +@scripting +@transaction +@connection +@pubsub -@dangerous +info +time`, in this order;
-//! with `+config|get` behind them the store can say what is kept. Memory follows all jobs that are kept, ended ones too.
+//! By default Redis may lose acknowledged writes. [`Durability`] says what may be lost; only
+//! `appendonly yes`, `appendfsync always` and `maxmemory-policy noeviction` lose nothing. An ACL account needs
+//! `~PREFIX{p0}*`, `&PREFIX{p0}news` (without it servers poll for one another's commits) and
+//! `+@read +@write +@scripting +@transaction +@connection +@pubsub -@dangerous +info +time`, in this order;
+//! with `+config|get` after them the store can report its durability. Memory grows with all jobs that are
+//! kept, ended ones included.
 //!
 //! # Clusters and sentinels
-//! All keys of a store have one hash tag, so one node of a cluster has them at a time. Who that is, or which of several is the primary
-//! under Sentinel, is asked of more than half of those who know unless the others are gone, and again every second. A failover loses what the replica does
-//! not have that takes over, unless commits wait for it (`?replicas=1`).
+//! All keys of a store have one hash tag, so one node of a cluster has them at a time. That node, or the
+//! primary under Sentinel, is found by asking: more than half of the nodes or sentinels must answer unless
+//! the others are gone, and they are asked again every second. A failover loses what the promoted replica
+//! does not have, unless commits wait for it (`?replicas=1`).
 //!
 //! # Layout
-//! - [`store`]: the store; [`address`]: where it is; `seats`: who is named there; `finder`: who of them takes writes now, by
-//!   `opinion`s that `asker` hears; `link`: connections; `era`: which run of Redis they are to lead to; `said`: what goes over them;
-//!   `scripts`: their texts.
-//! - `load`, `commit`, `claim`: the three that decisions need; `shortcut`: loads that need no script, by what `recall` remembers; `request`:
-//!   groups as arguments; `turn`: what tells a request that is sent again from a new one.
-//! - [`head`]: a head as bytes; `values`: what Redis answers, taken apart.
+//! - [`store`]: the store; [`address`]: where it is; `seats`: the servers that the address names; `finder`:
+//!   which of them takes writes now, according to the `opinion`s that `asker` collects; `link`: connections;
+//!   `era`: which run of Redis they must lead to; `said`: requests and answers; `scripts`: the scripts'
+//!   texts.
+//! - `load`, `commit`, `claim`: the three operations that decisions need; `shortcut`: loads that need no
+//!   script, guessed from what `recall` remembers; `request`: groups as script arguments; `turn`: tells a
+//!   repeated request from a new one.
+//! - [`head`]: the binary form of a head; `values`: parses Redis's answers.
 //! - `people`, `documents`, `upkeep`: pages, queues, the log; documents by kind and by time; housekeeping.
-//! - `partitions`: the parts of a store that is divided; `routes`: which of them a group is about; `crossing`, `weighing`, `recovery`: a
-//!   commit over several, and what becomes of one that is left in the middle; `gathering`, `dealing`, `whole`, `records`: loads, claims,
-//!   pages and the log of all of them.
+//! - `partitions`: the parts of a divided store; `routes`: which of them a group is about; `crossing`,
+//!   `weighing`, `recovery`: a commit over several, and what becomes of one that is left unfinished;
+//!   `gathering`, `dealing`, `whole`, `records`: loads, claims, pages and the log over all of them.
 //! - `times`: what is known of the time.
-//! - `heritage`: what copies of the store, and into it, ask of it.
-//! - `teller`, `listener`: what servers tell one another, and how they hear it.
-//! - [`survey`]: how Redis is set, and what of it loses something; [`durability`]: what an answer survives by that; `writers`:
-//!   commits that wait for replicas.
+//! - `heritage`: copying the store, and copying another into it.
+//! - `teller`, `listener`: publish and receive news between servers.
+//! - [`survey`]: Redis's settings, and which of them may lose something; [`durability`]: what an acknowledged
+//!   write survives under them; `writers`: commits that wait for replicas.
 
 pub mod address;
 mod asker;

@@ -1,5 +1,5 @@
-//! The connection to Redis: one for all requests, which are pipelined on it; made anew when it is lost, or when the primary is
-//! elsewhere. Nothing is sent again here: who asked knows whether that is right.
+//! The connection to Redis: one for all requests, which are pipelined on it. It is made anew when it is lost
+//! or the primary has moved. Nothing is sent again here: only the caller knows whether that is safe.
 
 mod introduction;
 
@@ -22,55 +22,55 @@ use crate::scripts::Script;
 use crate::survey::Survey;
 use crate::times::Times;
 
-/// How long a connection may take, on a machine that does other things as well.
+/// How long connecting may take, on a machine that is busy with other things.
 pub const CONNECT: Duration = Duration::from_secs(20);
-/// How long an answer may take: whoever is silent for so long is taken for lost.
+/// How long an answer may take. After that the connection counts as lost.
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// How often it is looked where an address leads that others find elsewhere each time.
+/// How often to connect again when other links keep finding another run of Redis meanwhile.
 const TRIES: usize = 3;
 
-/// What is known of the store once it has been spoken to.
+/// What is known of the store once a connection was introduced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Known {
     /// The store's secret.
     pub secret: [u8; 16],
-    /// Into how many partitions the store is divided.
+    /// How many partitions the store is divided into.
     pub partitions: u16,
-    /// What Redis says of its durability.
+    /// The durability that Redis's settings give.
     pub durability: Durability,
     /// Whether the account may use `MULTI` and `EXEC`.
     pub transacts: bool,
 }
 
-/// The connection.
+/// The connection to one partition of the store.
 pub struct Link {
     finder: Arc<Finder>,
     base: String,
-    /// How the names of the records of [the next partitions](NEXT) begin.
+    /// The key prefixes of [the next partitions](NEXT).
     next_bases: Vec<String>,
     partition: u16,
-    /// Into how many partitions the store is to be divided, if that is said.
+    /// How many partitions a new store is to have, if the address says so.
     wanted: Option<u16>,
     replicas: u32,
     times: Arc<Times>,
     sums: OnceLock<Vec<String>>,
-    /// Whether this partition of the store has been spoken to, by any of its links.
+    /// Whether this partition of the store has been reached before, by any of its links.
     was_there: Arc<AtomicBool>,
     now: Mutex<Now>,
-    /// Held while a connection is made, so that one is made at a time.
+    /// Held while a connection is made, so that only one is made at a time.
     connecting: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
 struct Now {
     connection: Option<Open>,
-    /// The secret of the store whose place this one is about to take.
+    /// The secret of the other store whose place this store is about to take.
     heir: Option<[u8; 16]>,
-    /// The number of the connection, so that one is given up once.
+    /// The connection's number, so that a lost connection is dropped only once.
     number: u64,
     known: Option<Known>,
-    /// How often none could be made, and why not the last time.
+    /// How often no connection could be made, and the reason the last time.
     failures: u64,
     failure: Option<RedisError>,
 }
@@ -85,7 +85,7 @@ struct Open {
 }
 
 impl Link {
-    /// A link to what is at `address`, not connected yet: to its first partition.
+    /// A link to the first partition of the store at `address`, not connected yet.
     pub fn new(address: &Address, times: Times) -> Result<Self, RedisError> {
         Ok(Self {
             finder: Arc::new(Finder::new(address)?),
@@ -102,7 +102,8 @@ impl Link {
         })
     }
 
-    /// A link to another partition of the store, not connected yet. All have one secret, and see one time.
+    /// A link to another partition of the store, not connected yet. All partitions have one secret, and share
+    /// the latest time seen.
     pub fn to_partition(&self, address: &Address, partition: u16) -> Self {
         self.beside_at(address.base_of(partition), partition)
     }
@@ -118,7 +119,7 @@ impl Link {
         }
     }
 
-    /// Another link to the same store: should it have to make it anew, then with the same secret.
+    /// Another link to the same partition. Should it have to make the store anew, it uses the same secret.
     pub fn beside(&self) -> Self {
         let (known, heir) = {
             let now = self.now();
@@ -143,27 +144,28 @@ impl Link {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is known of the store, once it was spoken to.
+    /// What is known of the store, once it has been reached.
     pub fn known(&self) -> Option<Known> {
         self.now().known
     }
 
-    /// How the names of all its records begin.
+    /// The prefix of all keys of this partition.
     pub fn base(&self) -> &str {
         &self.base
     }
 
-    /// Who finds the primary.
+    /// The finder of this partition's primary.
     pub const fn finder(&self) -> &Arc<Finder> {
         &self.finder
     }
 
-    /// What is known of the time in its partition.
+    /// What is known of the time in this partition.
     pub fn times(&self) -> &Times {
         &self.times
     }
 
-    /// A client of the Redis that it is connected to, for connections of another kind, where that is, and its era.
+    /// A client for the Redis that this link is connected to, to open other connections with; its address;
+    /// and the era.
     pub async fn client(&self) -> Result<(Client, Place, u64), RedisError> {
         self.connection().await?;
         let now = self.now();
@@ -171,7 +173,7 @@ impl Link {
         Ok((open.client.clone(), Place::clone(&open.place), open.era))
     }
 
-    /// A call of a script, without its arguments.
+    /// A call of a script, without the script's arguments.
     pub fn call(&self, script: Script) -> Cmd {
         let mut command = redis::cmd("EVALSHA");
         let sum = self.sums.get().and_then(|sums| sums.get(script as usize));
@@ -179,7 +181,7 @@ impl Link {
         command
     }
 
-    /// The connection, and its number.
+    /// The connection, its number, and where it leads; connects first if necessary.
     pub async fn connection(&self) -> Result<(MultiplexedConnection, u64, Place), RedisError> {
         if let Some(found) = self.present() {
             return Ok(found);
@@ -189,7 +191,8 @@ impl Link {
         if let Some(found) = self.present() {
             return Ok(found);
         }
-        // Who waited for somebody's try does not wait for one of his own: each may take long, and many wait.
+        // A caller that waited for another's attempt takes over its failure: each attempt may take long, and
+        // many callers wait.
         let failed =
             Some(self.now()).filter(|now| now.failures != failures).and_then(|now| now.failure.clone());
         if let Some(failure) = failed {
@@ -203,7 +206,7 @@ impl Link {
         made
     }
 
-    /// Makes the connection anew, and again where others have found meanwhile that it leads to a Redis of before.
+    /// Connects anew, and again where other links have found another run of Redis meanwhile.
     async fn make(&self) -> Result<(MultiplexedConnection, u64, Place), RedisError> {
         for _ in 0..TRIES {
             if let Some(made) = self.try_to_make().await? {
@@ -216,10 +219,10 @@ impl Link {
     async fn try_to_make(&self) -> Result<Option<(MultiplexedConnection, u64, Place)>, RedisError> {
         let since = self.finder.era().number();
         let (mut connection, client, place) = self.fresh().await?;
-        // Others wait for this one meanwhile.
+        // Other callers wait for this attempt.
         let (known, run) = self.unless_it_leaves(&place, self.introduce(&mut connection, &place)).await?;
         let mut now = self.now();
-        // Keys of tenants are made with it: with another one they would be others.
+        // Tenants' keys are derived from the secret: with another one they would be different keys.
         let is_heir = now.heir == Some(known.secret);
         if now.known.is_some_and(|before| before.secret != known.secret) && !is_heir {
             return Err(RedisError::Unsupported(
@@ -248,23 +251,24 @@ impl Link {
         is_of_now.then(|| (open.connection.clone(), now.number, Place::clone(&open.place)))
     }
 
-    /// The store takes the place of the one with this secret from now on: whoever connects anew finds the one or the other.
+    /// Announces that this store is about to take the place of the one with this secret: a new connection may
+    /// find either secret.
     pub fn expect_heir(&self, secret: [u8; 16]) {
         self.now().heir = Some(secret);
     }
 
-    /// The connection of that number is lost. Says of which era it was, unless somebody else has lost it before.
+    /// Drops the connection of that number. Answers the era it was made in, unless it was dropped before.
     fn lose(&self, number: u64) -> Option<u64> {
         let mut now = self.now();
         let lost = if now.number == number { now.connection.take() } else { None };
         lost.map(|open| open.era)
     }
 
-    /// Sends a request, and answers what each of its commands did. An error is that of the connection.
+    /// Sends a request and answers the outcome of each of its commands. An error is the connection's.
     pub async fn send(&self, request: &Request) -> Result<Said, RedisError> {
         let (connection, number, place) = self.connection().await?;
         let sent = if self.finder.follows() {
-            // What a Redis says that is the primary no more is not heard: it may be of what was never there for others.
+            // Answers of a former primary are ignored: they may rest on writes that no other server ever saw.
             match select(pin!(self.finder.leaves(&place)), pin!(sent(connection, request))).await {
                 Either::Left(_) => Err(RedisError::Silent),
                 Either::Right((sent, _)) => sent,
@@ -276,18 +280,18 @@ impl Link {
             sent.as_ref().is_ok_and(|said| said.iter().any(|said| said.as_ref().is_err_and(is_so)))
         };
         if any(RedisError::is_another_node) {
-            // The others' connections lead there as well.
+            // The other links' connections lead to the same wrong server.
             if let Some(era) = self.lose(number) {
                 self.finder.era().end(era);
             }
         } else if sent.as_ref().is_err_and(RedisError::is_lost_connection) || any(RedisError::is_emptied) {
-            // Whoever connects makes a store anew that was emptied.
+            // An emptied store is made anew by the next connection's introduction.
             self.lose(number);
         }
         sent
     }
 
-    /// Does `work` with the Redis at `place`, and gives it up when the primary is elsewhere.
+    /// Does `work` with the Redis at `place`, and gives it up when the primary is found elsewhere.
     async fn unless_it_leaves<T>(
         &self,
         place: &Place,
@@ -299,19 +303,19 @@ impl Link {
         }
     }
 
-    /// A connection of its own, on which nothing was said yet, its client, and where it leads.
+    /// A new connection without an introduction, its client, and where it leads.
     async fn fresh(&self) -> Result<(MultiplexedConnection, Client, Place), RedisError> {
         let (client, place) = self.finder.find().await?;
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECT))
             .set_response_timeout(Some(ANSWER));
         let connecting = async { Ok(client.get_multiplexed_async_connection_with_config(&config).await?) };
-        // Whoever does not answer may be the primary no more while it is waited for.
+        // A server that does not answer may lose its primary role while it is waited for.
         let connection = self.unless_it_leaves(&place, connecting).await?;
         Ok((connection, client, place))
     }
 
-    /// How Redis is set.
+    /// Reads how Redis is configured.
     pub async fn survey(&self) -> Result<Survey, RedisError> {
         let (mut connection, _, place) = self.fresh().await?;
         let () = redis::cmd("PING").exec_async(&mut connection).await?;
@@ -322,7 +326,7 @@ impl Link {
         Survey::of(connection, place, self.replicas, self.finder.follows()).await
     }
 
-    /// Into how many partitions the store is divided, if one is there. Makes none.
+    /// How many partitions the store has, if one is there. Does not make a store.
     pub async fn partitions_there(&self) -> Result<u16, RedisError> {
         let (mut connection, ..) = self.fresh().await?;
         let mut asked = redis::cmd("HGET");
@@ -330,7 +334,7 @@ impl Link {
         Ok(asked.query_async::<Option<u16>>(&mut connection).await?.unwrap_or(1))
     }
 
-    /// Whether a store is there. Makes none.
+    /// Whether a store is there. Does not make one.
     pub async fn is_there(&self) -> Result<bool, RedisError> {
         let (mut connection, ..) = self.fresh().await?;
         self.is_there_by(&mut connection).await
@@ -340,7 +344,7 @@ impl Link {
         Ok(redis::cmd("EXISTS").arg(format!("{}!", self.base)).query_async(connection).await?)
     }
 
-    /// Has Redis know the scripts again.
+    /// Loads the scripts into Redis again.
     pub async fn teach(&self) -> Result<(), RedisError> {
         let (mut connection, _, place) = self.connection().await?;
         self.unless_it_leaves(&place, self.load_scripts(&mut connection)).await
@@ -352,7 +356,7 @@ impl Link {
             pipeline.cmd("SCRIPT").arg("LOAD").arg(script.text());
         }
         let sums = each(connection, &pipeline, Script::ALL.len()).await?;
-        // The same text has the same sum.
+        // The same text has the same digest, so the first ones stay valid.
         self.sums.get_or_init(|| sums);
         Ok(())
     }
@@ -371,7 +375,7 @@ mod tests {
         Link::new(&Address::parse(&format!("redis://127.0.0.1:{port}")).unwrap(), Times::default()).unwrap()
     }
 
-    /// Where the network swallows everything, each try takes as long as it may.
+    /// Where the network drops every packet, each attempt takes its full time.
     #[tokio::test(start_paused = true)]
     async fn whoever_waits_while_no_connection_can_be_made_is_told_so_with_the_first() {
         let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -380,19 +384,19 @@ mod tests {
         let told = futures_util::future::join_all((0..5).map(|_| link.connection())).await;
         assert!(told.iter().all(Result::is_err));
         assert!(begun.elapsed() < 2 * CONNECT, "{:?}", begun.elapsed());
-        // Who comes later tries it himself.
+        // A later caller makes its own attempt.
         let begun = Instant::now();
         assert!(link.connection().await.is_err());
         assert!(begun.elapsed() >= CONNECT, "{:?}", begun.elapsed());
     }
 
-    /// A Redis of 2020, as far as it is asked: `INFO` takes one section.
+    /// As much of a Redis of 2020 as is asked here: its `INFO` takes one section.
     async fn old_redis(listener: tokio::net::TcpListener) {
         let (mut client, _) = listener.accept().await.unwrap();
         let mut buffer = vec![0; 64 * 1024];
         while let Ok(read @ 1..) = client.read(&mut buffer).await {
             let asked = String::from_utf8_lossy(&buffer[..read]).into_owned();
-            // Each command begins with how many words it has.
+            // Each command begins with the number of its words.
             for command in asked.split('*').skip(1) {
                 let words: Vec<&str> = command.split("\r\n").skip(2).step_by(2).collect();
                 let said = match words.as_slice() {

@@ -1,5 +1,5 @@
-//! Hears what other servers on the same store commit. Where they cannot be listened to, the end of the log is looked at instead,
-//! several times a second, while somebody waits for something.
+//! Hears what other servers on the same store commit. Where subscribing fails, the end of the log is polled
+//! instead, several times a second, while somebody waits for something.
 
 use std::pin::pin;
 use std::sync::{Arc, Weak};
@@ -18,23 +18,23 @@ use crate::finder::{Finder, Place};
 use crate::store::Shared;
 use crate::teller::read;
 
-/// How often the log's end is looked at where messages do not arrive.
+/// How often the log's end is polled where messages do not arrive.
 const LOOK: Duration = Duration::from_millis(100);
-/// So many looks after a failure it is tried again to listen.
+/// Polls after a failure before subscribing is tried again.
 const LOOKS: u32 = 50;
-/// How long a connection to listen on may take.
+/// How long a connection to subscribe on may take.
 const LISTEN: Duration = Duration::from_secs(20);
-/// How often it is looked whether anybody is still there.
+/// How often to check whether the store and its waiters are still there.
 const STILL_THERE: Duration = Duration::from_secs(1);
 
-/// Passes on what others commit, until the store or those who wait for it are gone.
+/// Passes on what others commit, until the store or those who wait for news of it are gone.
 pub async fn run(store: Weak<Shared>, hints: Weak<Hints>) {
     loop {
         let Some(shared) = store.upgrade() else { return };
         let (channel, name) = (shared.channel(), shared.teller.name());
         let found = shared.link.client().await;
         let finder = Arc::clone(shared.link.finder());
-        // Whoever is silent keeps nobody's store.
+        // A Redis that does not answer must not keep the store alive.
         drop(shared);
         let listening = match found {
             Ok((client, place, era)) => {
@@ -44,7 +44,7 @@ pub async fn run(store: Weak<Shared>, hints: Weak<Hints>) {
         };
         match listening {
             Ok((mut ear, place, era)) => {
-                // What they did until now was not told.
+                // Whatever the others did until now was missed.
                 let Some(waiting) = hints.upgrade() else { return };
                 waiting.hear(&News::everything());
                 drop(waiting);
@@ -62,7 +62,8 @@ pub async fn run(store: Weak<Shared>, hints: Weak<Hints>) {
                         Ok(None) => break,
                         Err(_) => {}
                     }
-                    // A Redis that is the primary no more may be silent, or hear nothing itself, or others who have not heard of it.
+                    // A former primary may be silent, or cut off itself, or serve only servers that have not
+                    // heard of the failover.
                     if finder.has_left(&place) || finder.era().number() != era {
                         break;
                     }
@@ -79,7 +80,7 @@ pub async fn run(store: Weak<Shared>, hints: Weak<Hints>) {
     }
 }
 
-/// An ear on the channel. Given up when the primary leaves, or is silent.
+/// Subscribes to the channel. Fails when the primary moves, or Redis does not answer.
 async fn listen(
     client: &Client,
     channel: &str,
@@ -97,7 +98,7 @@ async fn listen(
     }
 }
 
-/// Looks at the log's end for a while. Says whether anybody is still there.
+/// Polls the log's end for a while. Answers whether the store and its waiters are still there.
 async fn look(store: &Weak<Shared>, hints: &Weak<Hints>) -> bool {
     let mut tip = None;
     for _ in 0..LOOKS {

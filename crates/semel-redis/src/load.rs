@@ -1,4 +1,4 @@
-//! A load: one script.
+//! Loads: everything that a decision reads, by one script.
 
 use std::sync::Arc;
 
@@ -19,10 +19,10 @@ use crate::scripts::Script;
 use crate::store::Shared;
 use crate::values::{Values, bytes, id_of, list, maybe_bytes, number, pairs};
 
-/// So many ended holders come along even where nobody asks for them.
+/// Up to this many ended holders of a key are loaded even where none are asked for.
 const ENDED_FEW: usize = 8;
 
-/// What `HGETALL` says of a queue's counters.
+/// A queue's counters, as `HGETALL` answers them.
 #[derive(Debug, Default)]
 pub struct Counters {
     /// Jobs by state number.
@@ -34,7 +34,7 @@ pub struct Counters {
 }
 
 impl Shared {
-    /// Everything `reads` names.
+    /// Loads everything that `reads` names.
     pub(crate) async fn load(&self, reads: &Reads) -> Result<Snapshot, RedisError> {
         let keys: Vec<(UniqueKey, bool)> =
             reads.keys_once().into_iter().map(|(key, ended)| (*key, ended)).collect();
@@ -60,7 +60,7 @@ impl Shared {
             };
             let remembered = stored.filter(|_| row.is_none());
             let remembered = remembered.map(|stored| Spent::remembered(*id, stored.head.version));
-            // A whole job takes the place of its head.
+            // The full job replaces its head.
             snapshot.add_full(*id, row);
             if let Some(spent) = absorbed.or(remembered) {
                 snapshot.add_spent(*id, spent);
@@ -80,13 +80,13 @@ impl Shared {
         Ok(snapshot)
     }
 
-    /// The whole name of a record of that kind.
+    /// The full name of a record of the kind `letter`.
     pub(crate) fn record(&self, letter: u8, rest: &[u8]) -> Vec<u8> {
         [self.link.base().as_bytes(), &[letter], rest].concat()
     }
 
-    /// What is stored of what `reads` names, and of keys: those whose ended holders are wanted, however many there are, and others. In
-    /// a store of several partitions, at the end, where the ids of `forwards` lead.
+    /// Asks for what `reads` names, and for keys: `true` asks for all ended holders, however many there are.
+    /// In a divided store the answer ends with where the ids of `forwards` lead.
     pub(crate) async fn ask_for(
         &self,
         reads: &Reads,
@@ -140,29 +140,29 @@ impl Shared {
     }
 }
 
-/// What is stored of what a load asked for.
+/// What is stored of the records that a load asked for.
 pub struct Loaded {
     /// The store's time.
     pub(crate) now: Timestamp,
     pub(crate) heads: Vec<Value>,
-    /// Of each key.
+    /// The records of the keys, in order.
     pub(crate) found: Vec<Option<Held>>,
-    /// The rest, in the order in which it was asked for.
+    /// The rest of the answer, in the order in which it was asked for.
     pub(crate) answer: Values,
 }
 
-/// A key's record.
+/// A key's record, decoded.
 pub struct KeyRecord<'a> {
     /// Its version.
     pub(crate) version: u64,
-    /// How many of its holders are live: the first.
+    /// How many holders are live; they come first.
     live: usize,
-    /// Its holders.
+    /// The ids of the holders.
     pub(crate) ids: &'a [[u8; 16]],
 }
 
 impl<'a> KeyRecord<'a> {
-    /// From its bytes.
+    /// Decodes a key's record.
     pub fn of(record: &'a [u8]) -> Result<Self, RedisError> {
         let mut reader = Reader(record);
         let version = reader.take().map(u64::from_be_bytes);
@@ -177,17 +177,17 @@ impl<'a> KeyRecord<'a> {
 /// A key's record, with the heads of its holders.
 pub struct Held {
     pub(crate) version: u64,
-    /// Whether all ended holders are here.
+    /// Whether all ended holders are included.
     pub(crate) with_ended: bool,
     /// The holders.
     pub(crate) holders: Vec<Stored>,
 }
 
 impl Held {
-    /// From a key's record, and the heads of all holders one behind the other.
+    /// From a key's record, taking the heads of its holders off `heads`.
     fn of(record: &[u8], ended_are_wanted: bool, heads: &mut Values) -> Result<Self, RedisError> {
         let KeyRecord { version, live, ids } = KeyRecord::of(record)?;
-        // The script gives as many: where ended ones are many, only those who ask for them get any.
+        // As the script decides: where there are many ended holders, only a load that asks for them gets any.
         let with_ended = ended_are_wanted || ids.len() - live <= ENDED_FEW;
         let ids = if with_ended { ids } else { &ids[..live] };
         let mut holders = Vec::with_capacity(ids.len());
@@ -198,7 +198,7 @@ impl Held {
     }
 }
 
-/// A head, if there is one.
+/// The head of a job, if there is one.
 pub fn stored(id: JobId, value: Value) -> Result<Option<Stored>, RedisError> {
     maybe_bytes(value)?.map(|bytes| head::read(id, &bytes).ok_or(RedisError::Head { id })).transpose()
 }
@@ -214,7 +214,7 @@ pub fn notes(value: Value) -> Result<Vec<(NoteKind, Bytes)>, RedisError> {
     Ok(notes)
 }
 
-/// A queue's settings.
+/// Decodes a queue's row; without a record, a fresh one.
 pub fn queue_row(name: QueueName, bytes: Option<Vec<u8>>) -> Result<QueueRow, RedisError> {
     let Some(bytes) = bytes else { return Ok(QueueRow::fresh(name)) };
     let wrong = RedisError::Answer("a queue's settings are not understood");
@@ -227,11 +227,11 @@ pub fn queue_row(name: QueueName, bytes: Option<Vec<u8>>) -> Result<QueueRow, Re
     Ok(QueueRow { name, paused: paused != 0, settings, version: u64::from_be_bytes(version) })
 }
 
-/// A queue's counters.
+/// Decodes a queue's counters.
 pub fn counters(value: Value) -> Result<Counters, RedisError> {
     let mut counters = Counters::default();
     for (what, n) in pairs(value)? {
-        // A job that was counted twice would be a defect, and a count below zero one as well; neither is shown.
+        // A negative count would be a defect; it is shown as zero.
         let n = u64::try_from(number::<i64>(n)?).unwrap_or(0);
         match &bytes(what)?[..] {
             b"c" => counters.created = n,
@@ -246,7 +246,7 @@ pub fn counters(value: Value) -> Result<Counters, RedisError> {
     Ok(counters)
 }
 
-/// A document.
+/// Decodes a document.
 pub fn document(bytes: &[u8]) -> Result<Document, RedisError> {
     let mut reader = Reader(bytes);
     let (Some(version), Some(due)) = (reader.take(), reader.take()) else {
@@ -256,7 +256,7 @@ pub fn document(bytes: &[u8]) -> Result<Document, RedisError> {
     Ok(Document { version: u64::from_be_bytes(version), due: maybe_time(due), text })
 }
 
-/// Whom a request's id was absorbed by.
+/// Decodes which job absorbed a request's id.
 pub fn spent(bytes: &[u8]) -> Result<Spent, RedisError> {
     let (job, digest) =
         bytes.split_at_checked(16).ok_or(RedisError::Answer("an absorbed id is not understood"))?;

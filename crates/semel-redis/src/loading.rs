@@ -1,4 +1,5 @@
-//! A Redis that was just started and still reads its data: it is there, and does nothing for anybody yet.
+//! Waits for a Redis that was just started and is still loading its data: it accepts connections, but serves
+//! nothing yet.
 
 use std::time::Duration;
 
@@ -7,10 +8,10 @@ use tokio::time::Instant;
 use crate::error::RedisError;
 use crate::link::{CONNECT, Link};
 
-/// How long between two questions whether it has read them.
+/// Pause between two attempts while Redis loads its data.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Asks again while Redis reads its data, for as long as a connection may take.
+/// Asks again while Redis loads its data, for as long as connecting may take.
 pub async fn when_loaded<T, F: Future<Output = Result<T, RedisError>>>(
     mut ask: impl FnMut() -> F,
 ) -> Result<T, RedisError> {
@@ -25,8 +26,11 @@ pub async fn when_loaded<T, F: Future<Output = Result<T, RedisError>>>(
     }
 }
 
-/// The same, and for `patience` where whoever was found to be the primary is away, or none yet: another is about to take over, or it is
-/// started as this program is. Who finds nobody at all is told so at once: the address may be wrong.
+/// As [`when_loaded`], and also asks again for `patience` where the primary that was found is away, or there
+/// is none yet.
+///
+/// Another is about to take over, or the servers are starting together with this program. If nothing answers
+/// at all, the error comes at once: the address may be wrong.
 pub async fn when_there<T, F: Future<Output = Result<T, RedisError>>>(
     link: &Link,
     patience: Duration,
@@ -72,7 +76,7 @@ mod tests {
         assert!(matches!(told, RedisError::Loading) && told.passes(), "{told}");
         assert_eq!(told.to_string().matches("reading its data").count(), 1);
         assert!((CONNECT..2 * CONNECT).contains(&begun.elapsed()));
-        // All else is not waited for.
+        // Other errors are not waited for.
         let begun = Instant::now();
         assert!(when_loaded(|| std::future::ready(Err::<(), _>(RedisError::Silent))).await.is_err());
         assert_eq!(begun.elapsed(), Duration::ZERO);

@@ -1,13 +1,13 @@
-//! What a node of a cluster or a sentinel says about who the primary is, taken apart.
+//! Parses what a cluster node or a sentinel says about who the primary is.
 
 use std::collections::HashMap;
 
-/// Where somebody says that the primary is.
+/// One answer to where the primary is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Opinion {
-    /// How new that is: every failover, and every move of a slot, has a greater one.
+    /// How new the opinion is: every failover and every move of a slot has a greater epoch.
     pub epoch: u64,
-    /// The host, by name or number.
+    /// The host, by name or by IP address.
     pub host: String,
     /// The port.
     pub port: u16,
@@ -16,19 +16,20 @@ pub struct Opinion {
 /// What a node says of its cluster.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Cluster {
-    /// Who has the store's slot, if somebody does.
+    /// The primary that has the partition's slot, if any does.
     pub primary: Option<Opinion>,
-    /// All who can be asked.
+    /// All nodes that can be asked.
     pub nodes: Vec<(String, u16)>,
 }
 
 impl Cluster {
-    /// From what `CLUSTER NODES` says, of who has `slot`. A node may not know its own address yet: it is where it was `asked`. Of names and
-    /// numbers the names are taken where they `have_names`: certificates are for names.
+    /// Parses `CLUSTER NODES` for the primary of `slot`. A node that does not know its own address yet is at
+    /// `asked`, where it was asked. With `have_names` the host name is preferred to the number: certificates
+    /// are for names.
     pub fn read(said: &str, asked: &str, have_names: bool, slot: u16) -> Self {
         let mut cluster = Self::default();
         for line in said.lines() {
-            // Its id, address, flags, primary, two times, epoch, whether it is linked to, slots.
+            // Fields: id, address, flags, primary, two times, epoch, link state, slots.
             let words: Vec<&str> = line.split(' ').collect();
             let [_, address, flags, _, _, _, epoch, _, slots @ ..] = &words[..] else { continue };
             let (place, names) = address.split_once(',').unwrap_or((address, ""));
@@ -57,7 +58,7 @@ impl Cluster {
     }
 }
 
-/// Whether the store's slot is one of these. Those on their way are in brackets, and are still where they were.
+/// Whether `slot` is in this field. Slots on their way are in brackets, and still belong to their old node.
 fn has_slot(slots: &str, slot: u16) -> bool {
     let (first, last) = slots.split_once('-').unwrap_or((slots, slots));
     match (first.parse::<u16>(), last.parse::<u16>()) {
@@ -66,8 +67,10 @@ fn has_slot(slots: &str, slot: u16) -> bool {
     }
 }
 
-/// What a sentinel says: since when, from the names and values of `SENTINEL MASTER`, and where, as
-/// `SENTINEL GET-MASTER-ADDR-BY-NAME` says. The former says that too, but the old one until all replicas know the new one.
+/// A sentinel's opinion: the epoch from `SENTINEL MASTER`, the address from
+/// `SENTINEL GET-MASTER-ADDR-BY-NAME`.
+///
+/// The former names an address too, but the old one until all replicas follow the new primary.
 pub fn of_sentinel(said: &HashMap<String, String>, host: String, port: u16) -> Option<Opinion> {
     let epoch = said.get("config-epoch")?.parse().ok()?;
     (!host.is_empty()).then_some(Opinion { epoch, host, port })

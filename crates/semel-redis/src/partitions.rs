@@ -1,5 +1,7 @@
-//! A store of several partitions, each of which is what an undivided store is: one hash tag, one script after the other. Which one a
-//! record is in is a function of its name ([`partition`]); what concerns several at once is a [`crossing`](crate::crossing).
+//! The partitions of a store. Each is what an undivided store is: one hash tag, one script at a time.
+//!
+//! Which partition a record is in is a function of its name ([`partition`]); what concerns several at once is
+//! a [`crossing`](crate::crossing).
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -17,27 +19,28 @@ use crate::error::RedisError;
 use crate::routes::{Route, sort};
 use crate::store::Shared;
 
-/// Ids that are remembered to be elsewhere than they say. Who is forgotten is looked up again.
+/// How many ids are remembered whose job is in another partition than the id says. A forgotten one is looked
+/// up again.
 const ELSEWHERE_MAX: usize = 100_000;
-/// How long a locked partition is left alone before it is tried again, at first and at most.
+/// How long to wait before a locked partition is tried again: at first, and at most.
 const REST_MIN: Duration = Duration::from_micros(500);
 const REST_MAX: Duration = Duration::from_millis(10);
-/// After so long whoever waits looks after those that locked it.
+/// After waiting this long, a caller checks whether whoever locked the partition is still alive.
 const LOOK_AFTER: Duration = Duration::from_millis(50);
 
 /// All partitions of a store.
 pub struct Partitions {
     all: Vec<Arc<Shared>>,
-    /// In which partition a job or an absorbed request is whose id names another one.
+    /// The partition of each known job or absorbed request whose id names another one.
     elsewhere: Mutex<Map<JobId, u16>>,
-    /// Held by the one crossing of this process.
+    /// Held by the only crossing that this process may have under way.
     pub(crate) crossing: tokio::sync::Mutex<()>,
-    /// Where the next piece of housekeeping begins.
+    /// Where the next sweep of forwarded ids begins: the partition's index, and the last id seen there.
     pub(crate) forwards_after: Mutex<(usize, Option<JobId>)>,
 }
 
 impl Partitions {
-    /// Those of a store, by their numbers: one at least.
+    /// The partitions of a store, by their numbers; at least one.
     pub fn new(all: Vec<Arc<Shared>>) -> Self {
         Self {
             all,
@@ -47,32 +50,32 @@ impl Partitions {
         }
     }
 
-    /// How many there are.
+    /// How many partitions there are.
     pub fn count(&self) -> u16 {
         u16::try_from(self.all.len()).unwrap_or(u16::MAX)
     }
 
-    /// All of them.
+    /// All partitions.
     pub fn parts(&self) -> &[Arc<Shared>] {
         &self.all
     }
 
-    /// The first one: what the whole store needs once is there.
+    /// The first partition, which has what the whole store needs once.
     pub fn first(&self) -> &Arc<Shared> {
         &self.all[0]
     }
 
-    /// One of them.
+    /// The partition with this number.
     pub fn at(&self, number: u16) -> &Arc<Shared> {
         &self.all[usize::from(number) % self.all.len()]
     }
 
-    /// How long after the first answer one is taken for away that has not answered.
+    /// How long after the first answer a partition that has not answered is taken to be away.
     pub fn away_after(&self) -> Duration {
         self.first().address.away_after()
     }
 
-    /// The only one, where the store is not divided.
+    /// The only partition, if the store is not divided.
     pub fn only(&self) -> Option<&Arc<Shared>> {
         if let [only] = &self.all[..] { Some(only) } else { None }
     }
@@ -81,12 +84,12 @@ impl Partitions {
         self.elsewhere.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where a job is known to be whose id names another partition.
+    /// The partition of a job whose id names another one, if it is remembered.
     pub fn known(&self, id: JobId) -> Option<u16> {
         self.elsewhere().get(&id).copied()
     }
 
-    /// Takes note of where a job is, or that its id leads to.
+    /// Notes which partition a job is in, or its id leads to.
     pub fn note(&self, id: JobId, place: u16) {
         let mut elsewhere = self.elsewhere();
         if partition::of_id(id, self.count()) == place {
@@ -99,13 +102,14 @@ impl Partitions {
         elsewhere.insert(id, place);
     }
 
-    /// An id leads nowhere else.
+    /// Notes that an id leads to no other partition any more.
     pub fn forget(&self, id: JobId) {
         self.elsewhere().remove(&id);
     }
 
-    /// What partitions say that are asked all at once. When one has answered the others have a moment: what is in one that is away does not
-    /// keep back what is in the others. An error where none answers, or one is told that does not pass by itself.
+    /// Asks all partitions at once. After the first answer the others have a moment, so that one that is away
+    /// does not hold back what the others have. An error if no partition answers, or if one answers with an
+    /// error that does not pass by itself.
     pub async fn ask_all<T, F: Future<Output = Result<T, RedisError>>>(
         &self,
         ask: impl Fn(u16) -> F,
@@ -133,7 +137,7 @@ impl Partitions {
         }
     }
 
-    /// Does something in a partition, again as long as that one is locked.
+    /// Does something in a partition, and again while a crossing has it locked.
     pub async fn patiently<T, F: Future<Output = Result<T, RedisError>>>(
         &self,
         number: u16,
@@ -148,7 +152,8 @@ impl Partitions {
         }
     }
 
-    /// Waits a moment for a partition that somebody has locked, since `begun`. After a while it is seen whether he is still there.
+    /// Pauses before a partition that a crossing has locked is tried again; the wait began at `begun`. After
+    /// a while, checks whether the crossing's maker is still alive.
     pub async fn rest(&self, number: u16, error: &RedisError, begun: Instant) -> Result<(), RedisError> {
         let waited = begun.elapsed();
         if waited >= self.first().patience {
@@ -161,7 +166,8 @@ impl Partitions {
         Ok(())
     }
 
-    /// Applies a batch: what is about one partition each at once, then what is about several, then the claims.
+    /// Applies a batch: first the groups within single partitions, all at once; then those over several; then
+    /// the claims.
     pub async fn commit(self: Arc<Self>, batch: Batch) -> Result<Applied, RedisError> {
         if let Some(shared) = self.only() {
             let (applied, crowded) = shared.commit(shared.turns.take(), &batch).await?;
@@ -214,7 +220,8 @@ impl Partitions {
                     Err(error) => failures.push(error),
                 }
             }
-            // Of what nobody knows nothing is said; what was not done, where something else was, is tried again by who asked.
+            // If the outcome of a part is unknown, so is the batch's. A part that was surely not done while
+            // others were is `Busy`: its caller tries it again.
             if let Some(unknown) = failures.iter().find(|error| error.may_be_done()) {
                 return Err(unknown.clone().in_doubt());
             }
@@ -237,7 +244,7 @@ impl Partitions {
         Ok(Applied { groups: verdicts, claims })
     }
 
-    /// Applies groups that are about one partition, or serves claims there.
+    /// Applies groups within one partition, or serves claims there.
     pub async fn commit_in(&self, number: u16, batch: &Batch) -> Result<Applied, RedisError> {
         let shared = self.at(number);
         let turn = shared.turns.take();
@@ -246,13 +253,13 @@ impl Partitions {
         Ok(applied)
     }
 
-    /// Waits until replicas have all that was seen so far where these records are. Nobody waits for what others have seen elsewhere: a
-    /// node may lack its replicas for long.
+    /// Waits until the replicas have everything seen so far in the partitions of these records. Other
+    /// partitions are not waited for: a node may lack its replicas for long.
     pub async fn confirm(&self, seen: &Reads) -> Result<(), RedisError> {
         self.confirm_in(&self.places(seen)).await
     }
 
-    /// The same of whole partitions.
+    /// As [`confirm`](Self::confirm), for whole partitions.
     pub async fn confirm_in(&self, places: &[u16]) -> Result<(), RedisError> {
         for done in join_all(places.iter().map(|place| self.at(*place).confirm())).await {
             done?;
@@ -260,7 +267,7 @@ impl Partitions {
         Ok(())
     }
 
-    /// Whether one of the partitions would take a write now: where some take none the others are not to be given up for it.
+    /// Whether any partition would take a write now: where some take none, the others must stay usable.
     pub async fn take_writes(&self) -> Result<(), RedisError> {
         let mut asking: FuturesUnordered<_> = self.all.iter().map(|shared| shared.takes_writes()).collect();
         let mut told = Ok(());
@@ -283,7 +290,7 @@ impl Partitions {
     }
 }
 
-/// Has keys looked over, beside all else.
+/// Has the ended holders of keys looked over, in the background.
 fn look_over(shared: &Arc<Shared>, crowded: Vec<Vec<u8>>) {
     if !crowded.is_empty() {
         let shared = Arc::clone(shared);

@@ -1,4 +1,4 @@
-//! What people and duties look at: what is due, pages of jobs, queues, the log.
+//! What people and background duties look at: due jobs, pages of jobs, queues, the log.
 
 use std::collections::BTreeMap;
 
@@ -18,17 +18,17 @@ use crate::load::{counters, queue_row, stored};
 use crate::store::Shared;
 use crate::values::{Values, bytes, id, id_of, list, maybe_bytes, number, pairs, text};
 
-/// About so many queues are looked at by one script, which nobody else is served beside.
+/// About how many queues one script looks at: Redis serves nobody else meanwhile.
 const QUEUES: u32 = 200;
 
 impl Shared {
-    /// What is due.
+    /// The ids that are due.
     pub(crate) async fn due(&self, due: Due, limit: u32) -> Result<DueIds, RedisError> {
         let (now, next, found) = self.due_with_times(due, limit).await?;
         Ok(DueIds { now, next, ids: found.into_iter().map(|(_, id)| id).collect() })
     }
 
-    /// The store's time, when the next one falls due, and what is due with its times.
+    /// The store's time, when the next one falls due, and the due ids with their times.
     pub(crate) async fn due_with_times(
         &self,
         due: Due,
@@ -41,7 +41,7 @@ impl Shared {
             Due::Purge => "d",
         };
         let mut command = self.question("due");
-        // One more, to say when it falls due.
+        // The script answers one more, to say when the next falls due.
         command.arg(set).arg(limit);
         let (now, answer) = self.answer(command).await?;
         let (mut found, mut next) = (Vec::new(), None);
@@ -59,7 +59,7 @@ impl Shared {
         Ok((now, next, found))
     }
 
-    /// Jobs for people, newest id first.
+    /// A page of jobs for people, newest id first.
     pub(crate) async fn list(&self, filter: Filter) -> Result<Listing, RedisError> {
         let limit = filter.limit as usize;
         let mut listing = Listing::default();
@@ -85,7 +85,7 @@ impl Shared {
                 below = Some(id);
                 listing.next = Some(id);
                 let Some(stored) = stored(id, parts.take()?)? else { continue };
-                // A head kept only for its key is no job any more.
+                // A head kept only for its key is not a job any more.
                 if (stored.kept.is_none() || filter.with_key) && filter.admits(&stored.head) {
                     listing.heads.push(stored.head);
                 }
@@ -99,7 +99,7 @@ impl Shared {
         Ok(listing)
     }
 
-    /// All queues, by name. Where there are many they are asked for piece by piece, and each is seen as it is then.
+    /// All queues, by name. Where there are many they are read in pieces, each as of its own moment.
     pub(crate) async fn queues(&self) -> Result<Vec<QueueStats>, RedisError> {
         let mut queues = BTreeMap::new();
         let mut cursor = b"0".to_vec();
@@ -110,7 +110,7 @@ impl Shared {
             let (_, answer) = self.answer(asked).await?;
             let present = self.link.finder().era().number();
             if era != present {
-                // Another run of Redis goes through them in another order.
+                // Another run of Redis scans them in another order.
                 (era, cursor) = (present, b"0".to_vec());
                 queues.clear();
                 continue;
@@ -119,7 +119,7 @@ impl Shared {
             cursor = bytes(answer.take()?)?;
             for part in list(answer.take()?)? {
                 let stats = queue_stats(Values::of(part)?)?;
-                // A name may come twice, and what comes later is newer.
+                // `SSCAN` may return a name twice; the later row is newer.
                 queues.insert(stats.row.name.clone(), stats);
             }
             if cursor == b"0" {
@@ -140,7 +140,7 @@ impl Shared {
         Ok(rows)
     }
 
-    /// The rows of these queues, whether they have settings or not, in the order of their names.
+    /// The rows of these queues in the order of `names`, whether they have settings or not.
     pub(crate) async fn rows_of(&self, names: &[QueueName]) -> Result<Vec<QueueRow>, RedisError> {
         let mut asked = redis::cmd("MGET");
         for name in names {
@@ -151,18 +151,19 @@ impl Shared {
         rows.map(|(name, row)| queue_row(name.clone(), maybe_bytes(row)?)).collect()
     }
 
-    /// The log after `cursor`. Redis does one thing after the other, so no record appears before one that is there.
+    /// The log after `cursor`. Redis runs one script at a time, so no record ever appears before one that is
+    /// there.
     pub(crate) async fn events(&self, cursor: u64, limit: u32) -> Result<LogPage, RedisError> {
         self.page(self.question("events"), cursor, limit).await
     }
 
-    /// The same of the log of all partitions.
+    /// The log of all partitions after `cursor`.
     pub(crate) async fn all_events(&self, cursor: u64, limit: u32) -> Result<LogPage, RedisError> {
         self.page(self.question("all events"), cursor, limit).await
     }
 
     async fn page(&self, mut command: Cmd, cursor: u64, limit: u32) -> Result<LogPage, RedisError> {
-        // The first record may have been read already.
+        // The caller may have read a part of the first record already.
         command.arg(format!("{}-1", cursor >> PLACE_BITS)).arg(u64::from(limit) + 1);
         let (_, answer) = self.answer(command).await?;
         let mut parts = Values::of(answer)?;
@@ -191,7 +192,7 @@ impl Shared {
     }
 }
 
-/// A queue, as `look` says it.
+/// Parses a queue's statistics from the answer of `look`.
 fn queue_stats(mut parts: Values) -> Result<QueueStats, RedisError> {
     let name = QueueName::from_stored(&text(parts.take()?)?);
     let row = queue_row(name, maybe_bytes(parts.take()?)?)?;
@@ -206,7 +207,7 @@ fn queue_stats(mut parts: Values) -> Result<QueueStats, RedisError> {
     })
 }
 
-/// The last place that an event of that record can have.
+/// The last cursor that an event of this record can have.
 fn end_of(record: i64) -> u64 {
     match record.unsigned_abs() {
         0 => 0,
@@ -214,7 +215,7 @@ fn end_of(record: i64) -> u64 {
     }
 }
 
-/// Takes the events of a record that are after `cursor`, as far as there is room.
+/// Appends the record's events that come after `cursor`, up to the limit.
 fn take(
     record: u64,
     at: Timestamp,

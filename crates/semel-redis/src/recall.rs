@@ -1,5 +1,5 @@
-//! What was seen of keys when the store was last asked about them, so that it can be asked for less. It is never an answer: the store is
-//! asked each time.
+//! Remembers what was seen of keys when the store was last asked about them, so that it can be asked for
+//! less. A memory is never an answer: the store is asked each time.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -7,35 +7,35 @@ use semel_core::draft::Map;
 use semel_core::ident::JobId;
 use semel_core::unique::UniqueKey;
 
-/// Who held a key, of so many keys at most. Those that nobody has asked about for longest are forgotten first, about half of them at a
-/// time.
+/// The holder that each key was last seen with, for a bounded number of keys. Those not asked about for
+/// longest are forgotten first, about half of all at a time.
 #[derive(Debug)]
 pub struct Recall {
     seen: Mutex<Seen>,
-    /// So many are young at most.
+    /// How many keys `young` holds at most.
     young_max: usize,
 }
 
 #[derive(Debug, Default)]
 struct Seen {
     young: Map<UniqueKey, JobId>,
-    /// Whatever is not asked about until as many are young as may be is forgotten then.
+    /// The previous generation: a key that is not asked about until `young` is full again is then forgotten.
     old: Map<UniqueKey, JobId>,
 }
 
 impl Recall {
-    /// Of so many keys.
+    /// A memory of at most `keys_max` keys.
     pub fn of(keys_max: usize) -> Self {
         Self { seen: Mutex::default(), young_max: keys_max / 2 }
     }
 
-    /// What is remembered of each of these.
+    /// The remembered holder of each key.
     pub fn recall(&self, keys: impl Iterator<Item = UniqueKey>) -> Vec<Option<JobId>> {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         keys.map(|key| seen.get(&key, self.young_max)).collect()
     }
 
-    /// Remembers these, instead of what was known of them.
+    /// Remembers these holders, replacing earlier ones.
     pub fn keep(&self, keys: impl Iterator<Item = (UniqueKey, JobId)>) {
         let mut keys = keys.peekable();
         if keys.peek().is_none() {
@@ -98,7 +98,7 @@ mod tests {
         );
     }
 
-    /// However it is asked: looking is what makes old ones young again.
+    /// However it is used: a look-up also moves old entries back to the young ones.
     #[test]
     fn it_never_grows_beyond_its_bound() {
         let recall = Recall::of(8);

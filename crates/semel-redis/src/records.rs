@@ -1,5 +1,7 @@
-//! The log of all partitions, and the housekeeping that no partition can do alone. Whoever reads the log adds to it first what the
-//! partitions have told since: to a log of its own in the first one, which has one order and one count of its records.
+//! The log of all partitions, and the housekeeping that no partition can do alone.
+//!
+//! A read first appends the partitions' new records to a common log in the first partition, which has one
+//! order and one numbering.
 
 use std::sync::PoisonError;
 
@@ -13,14 +15,14 @@ use crate::head::Reader;
 use crate::partitions::Partitions;
 use crate::values::{Values, bytes, id, list, maybe_bytes, number, pairs, text};
 
-/// Records of one partition that are added in one go.
+/// Records of one partition that are appended at a time.
 const PIECE: usize = 500;
-/// Ids that lead elsewhere which are looked over in one go.
+/// Forwarded ids that are looked over at a time.
 const FORWARDS: usize = 200;
 
 /// A record of a partition's log.
 struct Told {
-    /// By the clock of its Redis, in microseconds.
+    /// When it was written by the clock of the partition's Redis, in microseconds.
     told: u64,
     partition: u16,
     number: u64,
@@ -38,7 +40,7 @@ impl Partitions {
         self.first().all_events(cursor, limit).await
     }
 
-    /// Adds to the log what partitions have told. Says whether there may be more.
+    /// Appends to the common log what the partitions have told. Answers whether there may be more.
     async fn gather(&self) -> Result<bool, RedisError> {
         let first = self.first();
         let mut asked = first.question("gathered");
@@ -59,14 +61,14 @@ impl Partitions {
         let mut reached = known.clone();
         for ((said, known), reached) in join_all(asking).await.into_iter().zip(&known).zip(&mut reached) {
             let (records, dropped, mut told) = said?;
-            // A clock that was set back takes nobody before what he has told already.
+            // Times are made to ascend: a clock that was set back must not reorder a partition's records.
             let mut latest = 0;
             for record in &mut told {
                 latest = latest.max(record.told);
                 record.told = latest;
             }
             if records < *known {
-                // It came back with less than it had told, and counts on from there.
+                // The partition lost its last records, and counts on from there.
                 (is_lost, *reached) = (true, records);
             } else if dropped > *known {
                 (is_lost, *reached) = (true, dropped);
@@ -74,7 +76,7 @@ impl Partitions {
             if told.len() >= PIECE
                 && let Some(last) = told.last()
             {
-                // What comes behind it may come before what others have told.
+                // This partition's next records may come before what others have told.
                 until = until.min(last.told);
                 is_more = true;
             }
@@ -107,11 +109,12 @@ impl Partitions {
             add
         };
         let said = self.patiently(0, || first.look(add())).await?;
-        // Somebody else may have added them meanwhile, and not all. What is told from now on is for the next reader.
+        // Another reader may have appended them meanwhile, or only some. What is told from now on is for the
+        // next read.
         Ok(is_more || number::<u64>(said)? == 0)
     }
 
-    /// A piece of housekeeping. Says whether more is waiting.
+    /// Does a bounded piece of housekeeping. Answers whether more is waiting.
     pub async fn maintain(&self) -> Result<bool, RedisError> {
         if let Some(shared) = self.only() {
             return shared.maintain().await;
@@ -128,8 +131,9 @@ impl Partitions {
         Ok(is_more)
     }
 
-    /// Looks over some of the ids that lead elsewhere: those that lead nowhere any more are forgotten. Says whether there were any: then
-    /// there may be more behind them, and they may come faster than one look in a while takes them away.
+    /// Looks over some of the forwarded ids, and forgets those that lead nowhere any more. Answers whether it
+    /// forgot any: then there may be more behind them, and they may come faster than an occasional look
+    /// removes them.
     async fn sweep_forwards(&self) -> Result<bool, RedisError> {
         let (place, after) = *self.forwards_after.lock().unwrap_or_else(PoisonError::into_inner);
         let place = place % self.parts().len();
@@ -157,7 +161,7 @@ impl Partitions {
                 }
                 there.answer(asked)
             };
-            // Not while a commit is on its way that leads ids there.
+            // A commit under way may be leading ids there; wait until it is over.
             let (_, said) = self.patiently(to, ask).await?;
             let mut said = list(said)?.into_iter();
             let gone: i64 = said.next().map_or(Ok(0), number)?;

@@ -1,8 +1,10 @@
-//! Commits over several partitions that are left in the middle: what shows that they are not, and what others make of those that are. One
-//! that is not decided is given up, which is what its `decide` would find; one that is decided is told to all.
+//! Recovery of crossings: the signs of life of a running one, and how others finish one whose maker has died.
 //!
-//! A Redis that was replaced may answer all the same, of what was never so for others. So nothing is made of what it says of a
-//! commit's end before its replicas have confirmed that it is still the primary.
+//! A crossing that is not decided is given up, which its own `decide` would then find; one that is decided is
+//! told to all partitions.
+//!
+//! A Redis that was replaced as primary may still answer, with what the others never saw. So nothing is done
+//! upon what it says of a crossing's end before its replicas have confirmed that it is still the primary.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -19,15 +21,16 @@ use crate::partitions::Partitions;
 use crate::store::Shared;
 use crate::values::{Values, bytes, number, text};
 
-/// Whoever has given no sign for so long has his place taken, and what he decided and did not tell is told.
+/// A crossing's maker that gave no sign of life for this long loses the place, and what it had decided but
+/// not told is told.
 const TAKEN_FOR_GONE: Duration = Duration::from_secs(1);
-/// How often a sign is given.
+/// How often a sign of life is given.
 const SIGN: Duration = Duration::from_millis(250);
-/// How many signs are given for one step. Who waits for longer, as for a slot on its way or a primary that is not there, leaves to
-/// others what he has locked, and begins anew.
+/// How many signs are given during one step. A crossing that waits longer, as for a slot on its way or a
+/// missing primary, leaves what it has locked to the others, and begins anew.
 const SIGNS_MAX: u32 = 16;
 
-/// Whether whoever gave his last sign so long ago, in microseconds, is gone.
+/// Whether a maker whose last sign of life is `age` microseconds old counts as dead.
 pub fn is_gone(age: i64) -> bool {
     age >= bound()
 }
@@ -37,8 +40,8 @@ fn bound() -> i64 {
 }
 
 impl Partitions {
-    /// Does a step of the commit with this token, and gives signs of it meanwhile: replicas that are waited for may take longer than
-    /// others wait for whoever is dead.
+    /// Does a step of the crossing with this token, giving signs of life meanwhile: waiting for replicas may
+    /// take longer than others wait for a dead maker.
     pub async fn alive<T>(&self, token: &[u8; 16], work: impl Future<Output = T>) -> T {
         let signs = pin!(async {
             for _ in 0..SIGNS_MAX {
@@ -57,7 +60,8 @@ impl Partitions {
         }
     }
 
-    /// Takes back a commit that nobody but its maker could decide, and he does not: if that is forgotten, others give it up.
+    /// Takes back a crossing that only its maker could decide, and will not: should Redis forget that, others
+    /// give it up.
     pub async fn withdraw(&self, turn: u64, with: &[u16]) {
         match self.end(turn, "withdraw", 0).await {
             Ok(true) => self.unlock_all(turn, with).await,
@@ -68,7 +72,7 @@ impl Partitions {
         }
     }
 
-    /// Takes back a commit, if it is not decided. Says whether it is taken back for good.
+    /// Takes back a crossing, if it is not decided. Answers whether it is taken back for good.
     pub async fn give_up(&self, turn: u64, with: &[u16]) -> bool {
         match self.end(turn, "give up", 0).await {
             Ok(true) => {
@@ -83,7 +87,8 @@ impl Partitions {
         }
     }
 
-    /// Takes the place of a commit that is not decided and whose last sign is so old. Says whether it has no place.
+    /// Takes the place from an undecided crossing whose last sign of life is at least `age` microseconds old.
+    /// Answers whether it no longer has the place.
     async fn end(&self, turn: u64, how: &str, age: i64) -> Result<bool, RedisError> {
         let said = self.cross_step(0, how, turn, |command| {
             command.arg(age);
@@ -100,16 +105,16 @@ impl Partitions {
         }
     }
 
-    /// Sees to a commit that holds a partition, if whoever makes it is gone.
+    /// Deals with a crossing that holds a partition, if its maker is dead.
     pub async fn look_after(&self, at: u16, turn: u64) -> Result<(), RedisError> {
-        // One that has left its place was told to all before that, or was given up.
+        // A crossing that has left the place was told to all before that, or was given up.
         if !self.end_of(turn).await? && self.end(turn, "give up", bound()).await? {
             self.cross_step(at, "unlock", turn, |_| {}).await?;
         }
         Ok(())
     }
 
-    /// Ends a commit that has its place, if it has had it for too long. Says whether it had it.
+    /// Ends the crossing if it has the place and its maker is dead. Answers whether it had the place.
     pub async fn end_of(&self, turn: u64) -> Result<bool, RedisError> {
         let mut said = Values::of(self.cross_step(0, "look", 0, |_| {}).await?)?;
         let Ok(holder) = said.take() else { return Ok(false) };
@@ -127,7 +132,7 @@ impl Partitions {
                 "a commit over several partitions was left in the middle, and is told to those that do not know it yet"
             );
             self.tell(turn, &with, None).await?;
-            // Whoever decided it is gone, and with him who would have said what it was.
+            // Whoever decided it is dead and cannot publish what it did, so every server must look.
             self.at(told_in(&with)).teller.have_all_look();
         } else if self.end(turn, "give up", bound()).await? {
             tracing::info!(turn, "a commit over several partitions was left undecided, and is given up");
@@ -138,13 +143,13 @@ impl Partitions {
 }
 
 impl Shared {
-    /// Whether it was away when somebody asked last, and is waited for.
+    /// Whether the partition was away when it was last asked, and its return is being awaited.
     pub fn is_missed(&self) -> bool {
         self.missed.load(Ordering::Acquire)
     }
 
-    /// This partition was away when somebody looked into it: who waits for jobs is to look again when it is back, and until then nothing is
-    /// put there that may be in any.
+    /// Notes that this partition was found away. When it is back, everybody who waits for jobs is made to
+    /// look again; until then no job is put there that may be in any partition.
     pub fn tell_when_back(self: &Arc<Self>) {
         if self.missed.swap(true, Ordering::AcqRel) {
             return;
@@ -153,7 +158,7 @@ impl Shared {
         tokio::spawn(async move {
             while let Some(shared) = store.upgrade() {
                 if shared.load(&Reads::default()).await.is_ok() {
-                    // First: whoever misses it from now on is told anew.
+                    // Before the news goes out: whoever misses the partition from now on starts another wait.
                     shared.missed.store(false, Ordering::Release);
                     return shared.teller.have_all_look();
                 }

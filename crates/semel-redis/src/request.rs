@@ -1,4 +1,4 @@
-//! Groups as the arguments of the script that applies them.
+//! Encodes groups as arguments of the script that applies them.
 
 use redis::Cmd;
 use semel_core::draft::{Document, DocumentKey, Expect, Group, QueueRow, Record, Write};
@@ -9,11 +9,14 @@ use semel_core::unique::UniqueKey;
 use crate::fresh::Mentions;
 use crate::head::{self, NO_PLACE, place, push_text};
 
-/// Where an id leads that has its job in another partition; none where it leads nowhere any more.
+/// The partition that an id's job is in, if the id names another one; `None` where it leads nowhere any more.
 pub type Forward = (JobId, Option<u16>);
 
-/// Adds groups to a call of the script. Those of a commit over several partitions have behind them where ids of this partition lead. What is
-/// said of these is stored, and a server with an older program may tell it to its own script: no letter is new there.
+/// Appends groups to a call of the commit script. In a crossing, they are followed by where ids of this
+/// partition lead.
+///
+/// A crossing's arguments are stored, and a server with an older program may pass them to its own script:
+/// they must contain no letters that are new.
 pub fn push(command: &mut Cmd, base: &str, groups: &[Group], crossing: Option<&[Forward]>) {
     let forwards = crossing.unwrap_or_default();
     let more = usize::from(!forwards.is_empty());
@@ -67,7 +70,7 @@ pub fn push(command: &mut Cmd, base: &str, groups: &[Group], crossing: Option<&[
     }
 }
 
-/// The jobs and keys that groups are about, each once, one behind the other: the script reads them all at once.
+/// The jobs and keys that groups are about, each once and concatenated: the script reads them all at once.
 #[derive(Default)]
 struct About {
     jobs: Vec<u8>,
@@ -114,12 +117,13 @@ impl About {
     }
 }
 
-/// A number of the script's arguments.
+/// Encodes a number as a script argument.
 pub fn count(length: usize) -> [u8; 4] {
     u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes()
 }
 
-/// A letter for the kind, the version, whether a head that is kept for its key alone is none, the name.
+/// Encodes an expectation: a letter for the kind, the version, whether a head kept only for its key counts as
+/// none, the name.
 fn expectation(group: &Group, expect: &Expect) -> Vec<u8> {
     let mut is_none = false;
     let (letter, name) = match &expect.record {
@@ -139,7 +143,7 @@ fn expectation(group: &Group, expect: &Expect) -> Vec<u8> {
     bytes
 }
 
-/// `is_alone`: whether nothing but the write is about the job.
+/// Appends a write. `is_alone` answers whether no other head write of the batch is about a job.
 fn push_write(command: &mut Cmd, write: &Write, is_alone: impl Fn(JobId) -> bool) {
     let op = |letter: u8, parts: &[&[u8]]| {
         let mut bytes = vec![letter];
@@ -174,7 +178,8 @@ fn push_write(command: &mut Cmd, write: &Write, is_alone: impl Fn(JobId) -> bool
             command.arg(op(b'F', &[&job.to_bytes(), &until]));
         }
         Write::Queue { row } => {
-            // What is no queue is not listed among them: such rows are as many as there were workers and limits.
+            // Rows of workers and limits are not listed as queues: there are as many as there were workers
+            // and limits.
             let letter = if row.name.is_queue() { b'Q' } else { b'q' };
             command.arg(op(letter, &[row.name.as_str().as_bytes()])).arg(queue(row));
         }
@@ -185,14 +190,14 @@ fn push_write(command: &mut Cmd, write: &Write, is_alone: impl Fn(JobId) -> bool
     }
 }
 
-/// A document's kind and name, as its record is called.
+/// The name of a document's record: its kind and its name.
 pub fn document_name(key: &DocumentKey) -> Vec<u8> {
     let mut bytes = vec![key.kind.code()];
     bytes.extend_from_slice(key.name.as_bytes());
     bytes
 }
 
-/// A document's record: its version, when it is due, what it says.
+/// Encodes a document: its version, when it is due, its text.
 fn document(document: &Document) -> Vec<u8> {
     let mut bytes = document.version.to_be_bytes().to_vec();
     bytes.extend_from_slice(&document.due.map_or(NO_PLACE, place));
@@ -200,7 +205,7 @@ fn document(document: &Document) -> Vec<u8> {
     bytes
 }
 
-/// A queue's record: its version, whether it is paused, whether it has settings, they.
+/// Encodes a queue's row: its version, whether it is paused, whether it has settings, the settings.
 fn queue(row: &QueueRow) -> Vec<u8> {
     let mut bytes = row.version.to_be_bytes().to_vec();
     bytes.extend_from_slice(&[u8::from(row.paused), u8::from(row.settings.is_some())]);
@@ -208,7 +213,7 @@ fn queue(row: &QueueRow) -> Vec<u8> {
     bytes
 }
 
-/// An event of a record of the log. The script that claims writes the same.
+/// Encodes an event for a record of the log. The claim script writes the same form.
 fn push_event(bytes: &mut Vec<u8>, event: &Event) {
     bytes.push(event.kind.code());
     bytes.extend_from_slice(&event.job.to_bytes());

@@ -1,4 +1,4 @@
-//! Which partitions a group is about.
+//! Finds which partitions a group is about.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -9,30 +9,30 @@ use semel_core::unique::UniqueKey;
 
 use crate::request::Forward;
 
-/// Where the records of a group are.
+/// The partitions that a group's records are in.
 #[derive(Debug, Default)]
 pub struct Route {
-    /// All partitions that it is about.
+    /// All partitions that the group is about.
     pub partitions: BTreeSet<u16>,
-    /// Of each write, where it is done.
+    /// For each write, the partitions it is done in.
     pub writes: Vec<Vec<u16>>,
-    /// Where ids lead from then on, and in which partition that is said.
+    /// Where ids lead once the group is applied, each with the partition that keeps this.
     pub forwards: Vec<(u16, Forward)>,
-    /// Where jobs and absorbed ids are looked for.
+    /// The partitions in which jobs and absorbed ids are looked for.
     pub jobs: Vec<(JobId, u16)>,
-    /// Where keys are.
+    /// The partitions of keys.
     pub keys: Vec<(UniqueKey, u16)>,
-    /// Where rows are looked at.
+    /// The partitions in which rows are looked at.
     pub rows: Vec<(QueueName, u16)>,
-    /// Where documents are.
+    /// The partitions of documents.
     pub documents: Vec<(DocumentKey, u16)>,
     read: HashSet<Record>,
     written: HashSet<Record>,
 }
 
 impl Route {
-    /// The route of a group in a store of so many partitions. `places` are those of ids of groups before it in its batch, to which it
-    /// adds its own; `known` gives those that were seen.
+    /// The route of a group in a store of `count` partitions. `places` has the ids that earlier groups of the
+    /// batch put somewhere, and gains this group's; `known` answers those that were seen before.
     pub fn of(
         group: &Group,
         count: u16,
@@ -41,7 +41,7 @@ impl Route {
     ) -> Self {
         let mut route = Self::default();
         let home = |id| partition::of_id(id, count);
-        // Whoever carries a key is where the key is.
+        // A job that carries a key is in the key's partition.
         for write in &group.writes {
             if let Write::Update { head } = write
                 && let Some(key) = &head.key
@@ -56,7 +56,7 @@ impl Route {
                 Record::Job(id) => {
                     let place = places.get(id).copied().or_else(|| known(*id));
                     if expect.version == 0 {
-                        // Nobody may have it there, nor where it leads.
+                        // The id must be free in its home partition, and where it leads.
                         route.job(*id, home(*id));
                         place.into_iter().for_each(|place| route.job(*id, place));
                     } else {
@@ -80,7 +80,7 @@ impl Route {
             let at = route.write(write, count, places, &known, &mut absorber);
             route.writes.push(at);
         }
-        // The row of a queue is the same in all.
+        // A queue's row is the same in all partitions, so any will do.
         let anywhere = route.first();
         for name in queues {
             if !route.written.contains(&Record::Queue(name.clone())) {
@@ -91,7 +91,8 @@ impl Route {
         route
     }
 
-    /// Notes what a write touches, and gives the partitions that it goes to. `absorber` is where the ids went that became part of a job.
+    /// Notes what a write touches, and answers the partitions it goes to. `absorber` is the partition of the
+    /// ids that this group's earlier writes made part of a job.
     fn write(
         &mut self,
         write: &Write,
@@ -134,7 +135,7 @@ impl Route {
                 vec![place]
             }
             Write::Spend { id, job, .. } => {
-                // It goes with the job.
+                // The absorbed id goes with the job.
                 let place = locate(places, *job);
                 self.written.extend([Record::Job(*id), Record::Job(*job)]);
                 let led = places.get(id).copied().or_else(|| known(*id));
@@ -152,8 +153,8 @@ impl Route {
             Write::Queue { row } => {
                 self.written.insert(Record::Queue(row.name.clone()));
                 if row.name.is_queue() {
-                    // Claims look at it, in whichever partition they are. It is looked at in all of them: one may have lost its
-                    // last moment, and the newest counts.
+                    // Claims look at it in every partition. All of them are checked too: one may have lost
+                    // its last moments, and the newest row counts.
                     (0..count).for_each(|place| self.row(row.name.clone(), place));
                     (0..count).collect()
                 } else {
@@ -197,7 +198,7 @@ impl Route {
         place
     }
 
-    /// What has this id comes to `place`, which may not be where the id says.
+    /// Routes an id to `place`, which may not be its home partition, and adjusts where the id leads.
     fn lead(&mut self, id: JobId, home: u16, place: u16, is_led: bool) {
         self.job(id, place);
         if home != place {
@@ -209,8 +210,10 @@ impl Route {
     }
 }
 
-/// Which groups are about one partition each, and which are not, or have a record in common with one of those that are not, of which
-/// somebody writes: these are weighed together, in their order.
+/// Splits groups into those of single partitions, and those to be weighed together, in their order.
+///
+/// The latter are the groups over several partitions, and every group that shares with one of these a record
+/// that either of them writes.
 pub fn sort(routes: &[Route]) -> (Vec<usize>, Vec<usize>) {
     let mut crosses: Vec<bool> = routes.iter().map(|route| route.partitions.len() > 1).collect();
     let (mut read, mut written): (HashSet<&Record>, HashSet<&Record>) = Default::default();

@@ -1,4 +1,4 @@
-//! What is sent to Redis, and what it says.
+//! Requests to Redis and its answers.
 
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, Value};
@@ -6,16 +6,16 @@ use redis::{Cmd, Pipeline, Value};
 use crate::error::RedisError;
 use crate::values;
 
-/// What is sent together: it arrives whole or, when the connection is lost, in part.
+/// Commands that are sent together. They arrive complete or, when the connection is lost, in part.
 pub enum Request {
     /// One command.
     One(Cmd),
-    /// So many.
+    /// A pipeline, and how many commands it has.
     Many(Pipeline, usize),
 }
 
 impl Request {
-    /// Of these commands, in their order.
+    /// A request of these commands, in their order.
     pub fn of(mut commands: Vec<Cmd>) -> Self {
         if commands.len() == 1
             && let Some(command) = commands.pop()
@@ -31,10 +31,10 @@ impl Request {
     }
 }
 
-/// What each command of a request did.
+/// The outcome of each command of a request.
 pub type Said = Vec<Result<Value, RedisError>>;
 
-/// Sends a request, and waits for what Redis says.
+/// Sends a request, and waits for Redis's answer.
 pub async fn sent(mut connection: MultiplexedConnection, request: &Request) -> Result<Said, RedisError> {
     match request {
         Request::One(command) => plain(connection.send_packed_command(command).await).map(|said| vec![said]),
@@ -45,7 +45,8 @@ pub async fn sent(mut connection: MultiplexedConnection, request: &Request) -> R
     }
 }
 
-/// The texts that so many commands are answered with. Where all fail for one reason, that is said once.
+/// The texts that a pipeline of `count` commands is answered with. Where all fail for one reason, the error
+/// says it once.
 pub async fn each(
     connection: &mut MultiplexedConnection,
     asked: &Pipeline,
@@ -55,7 +56,7 @@ pub async fn each(
     said.into_iter().map(|said| values::text(said.extract_error().map_err(lost)?)).collect()
 }
 
-/// What Redis says, or that the connection failed.
+/// Separates an error that Redis answered (inner) from a lost connection (outer).
 pub fn plain(said: redis::RedisResult<Value>) -> Result<Result<Value, RedisError>, RedisError> {
     match said.and_then(Value::extract_error).map_err(lost) {
         Err(error) if error.is_lost_connection() => Err(error),

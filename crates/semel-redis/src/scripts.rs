@@ -1,5 +1,7 @@
-//! The scripts' texts. Each is sent once to a connection's Redis and then called by its sum. The files of `lua/` have marks in them for
-//! what is written down elsewhere; numbers stand in their places when a script is sent, so that none is looked up when it runs.
+//! The scripts' texts. Each is sent to Redis once per connection, and then called by its digest.
+//!
+//! The files of `lua/` contain marks for values that are defined elsewhere; they are replaced by numbers
+//! before a script is sent, so that it looks none up when it runs.
 
 use std::sync::LazyLock;
 
@@ -10,7 +12,7 @@ use semel_store::bounds::CROWD_MIN;
 use crate::dealing::GRANTED;
 use crate::head::{KEPT, flag, part};
 
-/// The texts, by the scripts' numbers.
+/// The texts, in the order of the scripts' numbers.
 static TEXTS: LazyLock<[String; Script::ALL.len()]> = LazyLock::new(|| {
     let marks = marks();
     Script::ALL.map(|script| {
@@ -18,7 +20,7 @@ static TEXTS: LazyLock<[String; Script::ALL.len()]> = LazyLock::new(|| {
     })
 });
 
-/// What stands for each mark. None begins with another one.
+/// The value of each mark. No mark is the beginning of another.
 fn marks() -> Vec<(&'static str, String)> {
     let numbers = [
         ("@SLOT_READY", Slot::Ready as u8),
@@ -38,7 +40,7 @@ fn marks() -> Vec<(&'static str, String)> {
         ("@WHY_LIMITED", Unclaimable::Limited.code()),
         ("@WHY_GRANTED", GRANTED),
     ];
-    // As `sub` takes them.
+    // First and last byte, as Lua's `sub` takes them.
     let parts = [
         ("@AT_VERSION", part::VERSION),
         ("@AT_FENCE", part::FENCE),
@@ -52,37 +54,37 @@ fn marks() -> Vec<(&'static str, String)> {
     numbers.chain(parts).chain([("@CROWD_MIN", CROWD_MIN.to_string())]).collect()
 }
 
-/// A script.
+/// One of the store's scripts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Script {
-    /// What a decision reads.
+    /// Loads what a decision reads.
     Load,
-    /// Groups of writes.
+    /// Applies groups of writes.
     Commit,
-    /// A claim.
+    /// Serves claims.
     Claim,
-    /// What people and duties look at.
+    /// Answers questions of people and background duties.
     Look,
-    /// Housekeeping.
+    /// Does housekeeping.
     Upkeep,
-    /// What is said first on a connection.
+    /// Opens the store on a new connection.
     Open,
-    /// The steps of a commit over several partitions.
+    /// Performs the steps of a crossing.
     Cross,
 }
 
 impl Script {
-    /// Every one, in the order of their numbers.
+    /// All scripts, in the order of their numbers.
     pub const ALL: [Self; 7] =
         [Self::Load, Self::Commit, Self::Claim, Self::Look, Self::Upkeep, Self::Open, Self::Cross];
 
-    /// Its text.
+    /// The script's text, ready to be sent.
     pub fn text(self) -> &'static str {
         &TEXTS[self as usize]
     }
 
-    /// Its text with marks in it.
+    /// The script's text with its marks.
     const fn source(self) -> &'static str {
         match self {
             Self::Load => concat!(include_str!("lua/common.lua"), include_str!("lua/load.lua")),
@@ -116,7 +118,7 @@ mod tests {
     #[test]
     fn each_mark_is_replaced() {
         for script in Script::ALL {
-            // An `@` by itself is part of a name.
+            // An `@` alone is part of a key's name.
             let is_mark = |(at, _): &(usize, &str)| script.text()[at + 1..].starts_with(char::is_alphabetic);
             let left = script.text().match_indices('@').find(is_mark);
             assert_eq!(left.map(|(at, _)| script.text()[at..].lines().next()), None, "{script:?}");
@@ -128,7 +130,7 @@ mod tests {
         }
     }
 
-    /// What stands behind each place where this does.
+    /// The text that follows each occurrence of `what`.
     fn behind<'a>(text: &'a str, what: &'a str) -> impl Iterator<Item = &'a str> {
         text.match_indices(what).map(move |(at, _)| &text[at + what.len()..])
     }
@@ -154,7 +156,7 @@ mod tests {
         assert!(looked_at > 20, "{looked_at}");
     }
 
-    /// They are stored, and told to servers of other versions.
+    /// These numbers are stored, and read by servers of other versions.
     #[test]
     fn the_numbers_stand_where_the_marks_are() {
         assert!(Script::Claim.text().contains("if why ~= 3 then"));

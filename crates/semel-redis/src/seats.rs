@@ -1,39 +1,40 @@
-//! Where a store's Redis may be: in one place, or where the nodes of a cluster or sentinels say.
+//! Where a store's Redis may be: in one fixed place, or where cluster nodes or sentinels say.
 
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
 
 use crate::error::RedisError;
 
-/// More than anybody names.
+/// Most hosts that an address may name.
 const SEATS_MAX: usize = 64;
-/// Where sentinels listen unless it is said.
+/// The default port of sentinels.
 const SENTINEL_PORT: u16 = 26_379;
 
-/// Who says where the primary is.
+/// What tells where the primary is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Guide {
-    /// Nobody: there is one Redis.
+    /// Nothing: there is one Redis.
     Nobody,
     /// The nodes of a cluster.
     Nodes,
-    /// Sentinels, who know it by this name.
+    /// Sentinels, which know the primary by this name.
     Sentinels(String),
 }
 
-/// What an address names: one Redis, or those who know where it is. It has passwords in it and is not shown.
+/// What an address names: one Redis, or the servers that know where it is. It contains passwords and must not
+/// be shown.
 #[derive(Clone)]
 pub struct Seats {
-    /// Who says where the primary is.
+    /// What tells where the primary is.
     pub guide: Guide,
-    /// The Redis itself, or those who are asked, with what these are told.
+    /// The Redis itself, or the nodes or sentinels to ask, each with its credentials.
     pub named: Vec<ConnectionInfo>,
-    /// What the Redis is told that has the data.
+    /// Credentials and database number for the Redis that has the data.
     pub settings: RedisConnectionInfo,
-    /// Whether it is spoken to in secret, and so are those who are asked.
+    /// Whether connections use TLS, those to the servers that are asked included.
     pub is_encrypted: bool,
 }
 
-/// What is said to sentinels about who asks, if it is something else than what the Redis is told. As it stands in a URL.
+/// Credentials for sentinels, if they differ from those for Redis. Percent-encoded, as in the URL.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Asking<'a> {
     pub user: Option<&'a str>,
@@ -41,7 +42,7 @@ pub struct Asking<'a> {
 }
 
 impl Seats {
-    /// One Redis.
+    /// A single Redis.
     pub fn one(info: ConnectionInfo) -> Self {
         let is_encrypted = matches!(info.addr(), ConnectionAddr::TcpTls { .. });
         let settings = info.redis_settings().clone();
@@ -74,7 +75,7 @@ impl Seats {
             return Err(wrong());
         }
         let (user, hosts) = places.rsplit_once('@').map_or(("", places), |(user, hosts)| (user, hosts));
-        // Whoever the host is: what the Redis is told is read from it.
+        // The host does not matter here: only the credentials are read from it.
         let data = one(user, "localhost", is_encrypted, FORM)?;
         let database = database.parse().ok().filter(|database: &i64| *database >= 0).ok_or_else(wrong)?;
         let settings = data.redis_settings().clone().set_db(database);
@@ -88,12 +89,12 @@ impl Seats {
         Ok(Self { guide: Guide::Sentinels(name.to_owned()), named, settings, is_encrypted })
     }
 
-    /// Whether somebody else says where the primary is, so that it may be elsewhere next.
+    /// Whether nodes or sentinels tell where the primary is, so that it may move.
     pub fn are_many(&self) -> bool {
         self.guide != Guide::Nobody
     }
 
-    /// How a Redis of this store is connected to that is there.
+    /// How to connect to a Redis of this store at that host and port.
     pub fn info_of(&self, host: &str, port: u16) -> Result<ConnectionInfo, RedisError> {
         let host = host.to_owned();
         let address = if self.is_encrypted {

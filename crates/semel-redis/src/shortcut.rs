@@ -1,7 +1,9 @@
-//! A load of keys alone, in plain commands. Most decisions ask for nothing but who holds a key, and mostly that is nobody or one job
-//! that was met before. The heads of such jobs are asked for together with their keys, on the guess that they still hold them; the
-//! keys' records say whether that is so. Where it is, all is known in one step, and Redis spends a fraction of what the script takes that
-//! looks for holders; where it is not, the script is asked.
+//! The shortcut: a load of keys alone in plain commands, without a script (ADR 28). Most decisions ask only
+//! who holds a key, and the answer is usually nobody, or one job that was met before.
+//!
+//! The heads of such jobs are requested together with the keys' records, on the guess that they still hold
+//! the keys; the records tell whether they do. If so, everything is known in one step, at a fraction of what
+//! the script that looks for holders costs Redis; if not, the script is asked.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -21,23 +23,23 @@ use crate::values::{Values, list, maybe_bytes, number};
 
 /// Keys whose holder is remembered, in all partitions together: some four megabytes.
 const KEYS_MAX: usize = 65_536;
-/// A load that was guessed wrong is asked for twice: it adds so much doubt, and one that was right takes 1 away.
+/// Doubt that a wrong guess adds, because its load was asked twice; a right one takes 1 away.
 const WRONG: u32 = 3;
-/// With so much doubt it is not tried; what the script answers says whether it would have been right.
+/// From this much doubt on, no guess is tried; the script's answers tell whether it would have been right.
 const DOUBT: u32 = 4;
-/// No doubt is greater: it must pass soon when guesses are right again.
+/// Most doubt there can be: it must fade soon once guesses are right again.
 const DOUBT_MAX: u32 = 12;
 
-/// What loads that need no script are made by.
+/// Guesses holders, and keeps account of how often the guesses are right.
 pub struct Shortcut {
-    /// The only holder that a key had when it was seen last.
+    /// The only holder that each key had when it was last seen.
     holders: Recall,
-    /// How often it was wrong lately, and not right.
+    /// The doubt: it grows with wrong guesses and shrinks with right ones.
     doubt: AtomicU32,
 }
 
 impl Shortcut {
-    /// Of one of so many partitions.
+    /// The shortcut of one partition of `partitions`.
     pub fn of(partitions: u16) -> Self {
         let keys_max = KEYS_MAX / usize::from(partitions.max(1));
         Self { holders: Recall::of(keys_max), doubt: AtomicU32::new(0) }
@@ -47,7 +49,7 @@ impl Shortcut {
         self.doubt.load(Ordering::Relaxed) < DOUBT
     }
 
-    /// Takes note of whether a load was, or would have been, guessed right.
+    /// Notes whether a guess was right, or would have been.
     fn was_right(&self, is_right: bool) {
         let weigh = |doubt: u32| {
             Some(if is_right { doubt.saturating_sub(1) } else { (doubt + WRONG).min(DOUBT_MAX) })
@@ -55,7 +57,8 @@ impl Shortcut {
         let _ = self.doubt.fetch_update(Ordering::Relaxed, Ordering::Relaxed, weigh);
     }
 
-    /// Remembers who holds the keys of new jobs: whoever was the first to ask for something is soon followed by a second, if at all.
+    /// Remembers new jobs as the holders of their keys: the first request for something is soon followed by a
+    /// second, if at all.
     pub fn note<'a>(&self, groups: impl Iterator<Item = &'a Group>) {
         let new = groups.flat_map(|group| &group.writes).filter_map(|write| match write {
             Write::Insert { head, .. } => head.key.map(|key| (key, head.id)),
@@ -64,12 +67,12 @@ impl Shortcut {
         self.holders.keep(new);
     }
 
-    /// What is guessed of these keys.
+    /// The guessed holder of each key.
     fn guess(&self, keys: &[(UniqueKey, bool)]) -> Vec<Option<JobId>> {
         self.holders.recall(keys.iter().map(|(key, _)| *key))
     }
 
-    /// Learns from what the script has found, and whether the guess would have been right.
+    /// Learns the holders that the script found, and whether the guess would have been right.
     pub fn learn(&self, keys: &[(UniqueKey, bool)], found: &[Option<Held>]) {
         let only = |held: &Held| match &held.holders[..] {
             [stored] if held.with_ended => Some(stored.head.id),
@@ -89,7 +92,7 @@ impl Shortcut {
 }
 
 impl Shared {
-    /// What is stored of these keys, if there is no need for the script.
+    /// What is stored of these keys, if plain commands can tell; `None` if the script must be asked.
     pub(crate) async fn ask_shortly(&self, keys: &[(UniqueKey, bool)]) -> Result<Option<Loaded>, RedisError> {
         if !self.shortcut.is_likely() || !self.link.known().is_some_and(|known| known.transacts) {
             return Ok(None);
@@ -108,15 +111,15 @@ impl Shared {
         let commands: Vec<Cmd> = vec![plain("MULTI"), plain("TIME"), facts, records, plain("EXEC")];
         let asked = self.link.times().asked();
         match self.link.send(&Request::of(commands)).await {
-            // Whatever it is that goes wrong, the script is asked next, and says so.
+            // Whatever goes wrong, the script is asked next and reports it.
             Ok(said) => Ok(self.understood(said, &asked, keys, guessed).unwrap_or(None)),
-            // Who has waited so long for nothing is told so, unless another may take over.
+            // After such a long silence the caller is told, unless another Redis may take over.
             Err(RedisError::Silent) if !self.link.finder().follows() => Err(RedisError::Silent),
             Err(_) => Ok(None),
         }
     }
 
-    /// What was found, if that is all. Of the keys whose holder was guessed the heads are behind the keys' records.
+    /// What was found, if that is everything. The heads of guessed holders come after the keys' records.
     fn understood(
         &self,
         mut said: Said,
@@ -132,11 +135,11 @@ impl Shared {
             Value::Nil => Ok(0),
             fact => number::<i64>(fact),
         };
-        // After the versions of all jobs that are gone.
+        // Later than the versions of all jobs that are gone.
         let last = fact()?.max(fact()?.saturating_add(1));
         let (lock, pairs, layout) = (facts.take()?, facts.take()?, facts.take()?);
         let is_divided = self.link.known().is_some_and(|known| known.partitions > 1);
-        // The script says as well that the store was emptied.
+        // Without a layout the store was emptied; the script then reports it.
         let is_plain = lock == Value::Nil && layout != Value::Nil;
         let Some(now) = asked.plainly(clock, last, is_divided).filter(|_| is_plain) else {
             return Ok(None);
@@ -154,20 +157,21 @@ impl Shared {
             let holders = match (record.ids, guess) {
                 ([], _) => Vec::new(),
                 ([id], Some(guess)) if *id == guess.to_bytes() => stored(guess, head)?.into_iter().collect(),
-                // The script finds more, and that it was guessed wrong (`learn`).
+                // The script finds the rest, and notes that the guess was wrong (`learn`).
                 _ => return Ok(None),
             };
             found.push(Some(Held { version: record.version, with_ended: true, holders }));
         }
         self.shortcut.was_right(true);
         self.saw(now);
-        // As a load answers that names no ids.
+        // The form of a load's answer that names no ids.
         let answer = Values::of(Value::Array(vec![Value::Array(Vec::new()), pairs]))?;
         Ok(Some(Loaded { now, heads: Vec::new(), found, answer }))
     }
 }
 
-/// Whether the account may use `MULTI` and `EXEC`. What it may not, Redis says in one of several ways, and gives up what was begun.
+/// Whether the account may use `MULTI` and `EXEC`. Redis has several ways to refuse them, and drops the
+/// transaction then.
 pub async fn may_transact(connection: &mut MultiplexedConnection) -> bool {
     let mut said = Ok(Value::Nil);
     for command in ["MULTI", "EXEC"] {

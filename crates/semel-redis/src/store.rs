@@ -1,4 +1,4 @@
-//! The store: what the boundary asks, each as one unit of work in a task of its own.
+//! The store: each request of the [`Backend`] boundary is a unit of work in a task of its own.
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -41,34 +41,34 @@ use crate::turn::Turns;
 use crate::values::Values;
 use crate::writers::Writers;
 
-/// How often it is asked where the primary is.
+/// How often nodes or sentinels are asked where the primary is.
 const LOOK_AROUND: Duration = Duration::from_secs(1);
 
-/// The store in a Redis.
+/// A store in Redis.
 pub struct Redis {
     all: Arc<Partitions>,
     rows: Arc<AtomicU64>,
     secret: [u8; 16],
-    /// Where units of work run: they must not end with whoever waits for them.
+    /// The runtime for units of work: they must go on even if their caller stops waiting.
     runtime: Handle,
 }
 
 /// What units of work need in one partition.
 pub(crate) struct Shared {
     pub(crate) link: Link,
-    /// Which partition of the store it is.
+    /// The partition's number.
     pub(crate) partition: u16,
-    /// The connections of commits, where they wait for replicas.
+    /// Separate connections for commits that wait for replicas, if they do.
     pub(crate) writers: Option<Writers>,
     pub(crate) address: Address,
     pub(crate) turns: Turns,
     pub(crate) teller: Arc<Teller>,
-    /// What loads that need no script are made by.
+    /// Guesses the holders of keys, for loads without a script.
     pub(crate) shortcut: Shortcut,
     pub(crate) upkeep: AtomicU32,
-    /// Whether somebody looked into it while it was away, and it is waited for.
+    /// Whether the partition was found away, and its return is being awaited.
     pub(crate) missed: AtomicBool,
-    /// How long a request is sent again whose answer was lost, or that found no primary.
+    /// How long a request is sent again when its answer was lost or no primary was found.
     pub(crate) patience: Duration,
 }
 
@@ -88,13 +88,13 @@ impl Shared {
         }
     }
 
-    /// Where servers on the store tell one another what they did in this partition.
+    /// The Pub/Sub channel on which servers tell one another what they did in this partition.
     pub(crate) fn channel(&self) -> String {
         format!("{}news", self.link.base())
     }
 
-    /// Asks what may be asked again: a Redis that was restarted leaves a connection behind that ends when it is used, and
-    /// knows no scripts. Where another takes over from it, that is waited for.
+    /// Sends a command that is safe to repeat: a restarted Redis leaves behind a connection that ends at its
+    /// first use, and knows no scripts. Where a replica may take over, that is waited for.
     pub(crate) async fn look(&self, command: Cmd) -> Result<Value, RedisError> {
         let request = Request::One(command);
         let begun = Instant::now();
@@ -121,7 +121,7 @@ impl Shared {
         }
     }
 
-    /// A question that people and duties ask, without what it needs.
+    /// The beginning of a `look` call that asks `what`; the caller appends its arguments.
     pub(crate) fn question(&self, what: &str) -> Cmd {
         let mut command = self.link.call(Script::Look);
         self.push_time(&mut command);
@@ -129,14 +129,14 @@ impl Shared {
         command
     }
 
-    /// The store's time, and what answers a question.
+    /// The store's time, and the answer to a question.
     pub(crate) async fn answer(&self, command: Cmd) -> Result<(Timestamp, Value), RedisError> {
         let mut answer = Values::of(self.look(command).await?)?;
         let now = self.saw_clock(answer.time()?, answer.time()?);
         Ok((now, answer.take()?))
     }
 
-    /// Adds the arguments of the time.
+    /// Appends the arguments that tell a script the time.
     pub(crate) fn push_time(&self, command: &mut Cmd) {
         self.link.times().push(command);
     }
@@ -146,14 +146,15 @@ impl Shared {
         self.link.times().saw(now)
     }
 
-    /// Takes note of the store's time and of what the clock said.
+    /// Takes note of the store's time and of Redis's clock.
     pub(crate) fn saw_clock(&self, now: Timestamp, clock: Timestamp) -> Timestamp {
         self.link.times().saw_clock(now, clock)
     }
 }
 
 impl Redis {
-    /// Opens a store, and makes it if there is none. Call it from a multi-threaded runtime that lives as long as the store.
+    /// Opens a store, and makes it if there is none. Call this from a multi-threaded runtime that lives as
+    /// long as the store.
     ///
     /// # Errors
     /// When Redis cannot be reached, is too old, or has a store of a newer program.
@@ -161,7 +162,7 @@ impl Redis {
         Self::open_with(address, None).await
     }
 
-    /// As [`open`](Self::open), with another clock than Redis's: for tests.
+    /// As [`open`](Self::open), by another clock than Redis's; for tests.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -169,7 +170,7 @@ impl Redis {
         Self::open_with(address, Some(Arc::new(clock))).await
     }
 
-    /// Whether there is a store at `address`. Makes none.
+    /// Whether there is a store at `address`. Does not make one.
     ///
     /// # Errors
     /// When Redis cannot be reached.
@@ -178,13 +179,13 @@ impl Redis {
         when_loaded(|| link.is_there()).await
     }
 
-    /// Deletes the store at `address`, its secret too. Nobody may use it any more.
+    /// Deletes the store at `address`, its secret included. No server may still be using it.
     ///
     /// # Errors
     /// When Redis cannot be reached.
     pub async fn remove(address: &Address) -> Result<(), RedisError> {
         let store = Self::open(address).await?;
-        // The first one goes last: by it the others are found.
+        // The first partition goes last, because the others are found through it.
         for shared in store.all.parts().iter().rev() {
             shared.clear().await?;
             let mut forget = redis::cmd("DEL");
@@ -223,28 +224,28 @@ impl Redis {
         if store.all.first().link.finder().follows() {
             store.runtime.spawn(look_around(Arc::downgrade(&store.all)));
         }
-        // The first look at the time: a clock that is behind the last commit is noticed now.
+        // The first look at the time: a clock behind the last commit is noticed here.
         store.all.load(&Reads::default()).await?;
         Ok(store)
     }
 
-    /// Into how many partitions it is divided.
+    /// How many partitions the store is divided into.
     pub fn partitions(&self) -> u16 {
         self.all.count()
     }
 
-    /// What an answer survives, by how Redis was set when it was last connected to.
+    /// What an acknowledged write survives, by Redis's settings when it was last connected to.
     pub fn durability(&self) -> Durability {
         let known = self.all.parts().iter().filter_map(|shared| shared.link.known());
         Durability::least(known.map(|known| known.durability))
     }
 
-    /// Where the primary was found last, `HOST:PORT`: in a cluster, or under Sentinel. It is looked for every second.
+    /// The primary's last known place, `HOST:PORT`, in a cluster or under Sentinel; looked for every second.
     pub fn place(&self) -> Option<String> {
         self.all.first().link.finder().place().map(|place| place.to_string())
     }
 
-    /// How its Redis is set now: in a cluster all nodes that have partitions of it.
+    /// Redis's present settings; in a cluster, those of all nodes that have partitions of the store.
     ///
     /// # Errors
     /// When Redis cannot be reached.
@@ -252,7 +253,7 @@ impl Redis {
         let mut places = Vec::new();
         let mut all = Vec::new();
         for shared in self.all.parts() {
-            // Where nobody is asked for it there is one.
+            // For a plain address the place is always `None`: there is one Redis.
             let place = shared.link.finder().place();
             if !places.contains(&place) {
                 places.push(place);
@@ -262,8 +263,8 @@ impl Redis {
         Ok(Survey::together(all))
     }
 
-    /// Warns in the log of each setting by which something acknowledged may be lost, as it is now: for whoever has opened a store to
-    /// work with it.
+    /// Logs a warning for each present setting that may lose acknowledged writes. For programs that have
+    /// opened a store to work with it.
     pub async fn warn_of_settings(&self) {
         match self.survey().await {
             Ok(survey) => survey
@@ -274,8 +275,8 @@ impl Redis {
         }
     }
 
-    /// How the Redis at `address` is set, whether there is a store or not. Where there is one, in a cluster, all nodes that have
-    /// partitions of it.
+    /// The settings of the Redis at `address`, whether it has a store or not. If it has one and is a cluster,
+    /// those of all nodes that have partitions of it.
     ///
     /// # Errors
     /// When Redis cannot be reached.
@@ -291,7 +292,7 @@ impl Redis {
         Ok(Survey::together(all))
     }
 
-    /// Does a unit of work to its end, whoever waits for it.
+    /// Runs a unit of work to its end, even if the caller stops waiting for it.
     async fn unit<T, F>(&self, work: impl FnOnce(Arc<Partitions>) -> F) -> Result<T, StoreError>
     where
         T: Send + 'static,
@@ -302,8 +303,9 @@ impl Redis {
     }
 }
 
-/// Asks again and again where the primaries are, until the store is gone: one that went silent is given up when another has taken over,
-/// and so is one that was cut off and came back, before anything is asked of it. What is said is of all partitions.
+/// Asks where the primaries are, again and again, until the store is gone: a silent primary is given up once
+/// another has taken over, and one that was cut off and came back is given up before anything is asked of it.
+/// One answer covers all partitions.
 async fn look_around(store: Weak<Partitions>) {
     while let Some(all) = store.upgrade() {
         match all.first().link.finder().asker().ask().await {
@@ -321,10 +323,11 @@ impl Drop for Shared {
     }
 }
 
-/// The counter of minted ids. One for the process, so that ids of one microsecond ascend, whichever store mints them.
+/// The counter of minted ids: one per process, so that ids of the same microsecond ascend, whichever store
+/// mints them.
 static ROWS: LazyLock<Arc<AtomicU64>> = LazyLock::new(|| {
-    // Ids minted by different processes at the same microsecond must differ: each counts from a number of its own, in the lower
-    // half, so that it does not begin anew soon.
+    // Ids minted by different processes in the same microsecond must differ: each counts from a random
+    // number, in the lower half so that it does not wrap soon.
     Arc::new(AtomicU64::new(semel_store::random::number() & (JobId::ROW_MAX >> 1)))
 });
 
@@ -360,7 +363,7 @@ impl Backend for Redis {
     }
 
     fn waits_for_all(&self) -> bool {
-        // Replicas that are waited for behind a write are those of its partition's node.
+        // The replicas that a commit waits for are those of its partition's node.
         self.all.only().is_some()
     }
 
@@ -445,8 +448,8 @@ impl Backend for Redis {
                 (false, 0) => self.durability().words(),
                 (false, _) => self.durability().words_with_replicas(),
             },
-            // A replica that takes over may not be one of those that were waited for. What is about several partitions is as durable,
-            // step by step, as what is about one.
+            // The replica that takes over may not be one that a commit waited for. A crossing is, in each
+            // step, as durable as a commit within one partition.
             is_strong: self.durability().is_strong() && !fails_over,
             commits_in_flight: 2,
             blocks: false,

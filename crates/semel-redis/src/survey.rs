@@ -1,4 +1,4 @@
-//! How Redis is set, and what of it contradicts that nothing acknowledged is lost.
+//! Surveys how Redis is configured, and which settings may lose acknowledged writes.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use redis::aio::MultiplexedConnection;
 
 use crate::durability::Durability;
 
-/// What is asked about.
+/// The settings that are read.
 const SETTINGS: [&str; 6] = [
     "appendonly",
     "appendfsync",
@@ -16,7 +16,7 @@ const SETTINGS: [&str; 6] = [
     "min-replicas-max-lag",
 ];
 
-/// The order in which findings are told: the worst first.
+/// The order in which findings are reported: the worst first.
 const ORDER: [&str; 10] = [
     "role",
     "CONFIG GET",
@@ -30,38 +30,38 @@ const ORDER: [&str; 10] = [
     "min-replicas-max-lag",
 ];
 
-/// How the Redis is set that has the store, or the nodes of a cluster that have its partitions.
+/// The configuration of the Redis that has the store, or of the cluster nodes that have its partitions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Survey {
     nodes: Vec<Node>,
 }
 
-/// What one of them says of its settings and its replicas. What it does not say is none.
+/// One node's settings and replicas, as far as it discloses them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Node {
     place: String,
     settings: Vec<(String, String)>,
     role: Option<String>,
-    /// Replicas that are connected.
+    /// How many replicas are connected.
     replicas: Option<u32>,
-    /// Replicas that the store's commits wait for.
+    /// How many replicas the store's commits wait for.
     waits_for: u32,
-    /// Whether a replica takes over by itself.
+    /// Whether a replica takes over by itself when the primary is gone.
     fails_over: bool,
 }
 
-/// A setting by which what was acknowledged may be lost, or not be acknowledged at all.
+/// A setting by which acknowledged writes may be lost, or writes may not be acknowledged at all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// What is set, by Redis's name for it.
+    /// The setting, by Redis's name for it.
     pub setting: &'static str,
-    /// As what; never a secret.
+    /// The value it has; never a secret.
     pub found: String,
-    /// As what it is to be set.
+    /// The value it should have.
     pub wanted: String,
-    /// What comes of it as it is.
+    /// The consequence of the present value.
     pub why: &'static str,
-    /// Which nodes of a cluster are set so, where others that have the store are not.
+    /// The cluster nodes that have this value, if other nodes of the store do not.
     pub nodes: Vec<String>,
 }
 
@@ -73,7 +73,7 @@ impl fmt::Display for Finding {
 }
 
 impl Survey {
-    /// Asks Redis; an account that may not ask learns nothing.
+    /// Reads the settings from Redis; an account that may not ask learns nothing.
     pub(crate) async fn of(
         connection: &mut MultiplexedConnection,
         place: &str,
@@ -92,7 +92,7 @@ impl Survey {
         Self { nodes: vec![Node { place, settings, role, replicas, waits_for, fails_over }] }
     }
 
-    /// What all of these say, each node once.
+    /// Combines surveys, counting each node once.
     pub(crate) fn together(all: impl IntoIterator<Item = Self>) -> Self {
         let mut nodes: Vec<Node> = Vec::new();
         for node in all.into_iter().flat_map(|survey| survey.nodes) {
@@ -103,12 +103,12 @@ impl Survey {
         Self { nodes }
     }
 
-    /// What an acknowledged write survives: of several nodes the least of them counts.
+    /// What an acknowledged write survives: on several nodes, the durability of the weakest.
     pub fn durability(&self) -> Durability {
         Durability::least(self.nodes.iter().map(Node::durability))
     }
 
-    /// Everything that contradicts it, the worst first.
+    /// All settings that may lose acknowledged writes, the worst first.
     pub fn findings(&self) -> Vec<Finding> {
         let mut all: Vec<Finding> = Vec::new();
         for found in self.nodes.iter().flat_map(Node::findings) {
@@ -120,7 +120,7 @@ impl Survey {
                 None => all.push(found),
             }
         }
-        // What all have in common is nobody's.
+        // A finding that all nodes share names none of them.
         for found in all.iter_mut().filter(|found| found.nodes.len() == self.nodes.len()) {
             found.nodes.clear();
         }
@@ -182,7 +182,7 @@ impl Node {
             let why = "commits wait for more replicas than are there, and are given up";
             note("connected_slaves", &replicas.to_string(), &waits_for, why);
         }
-        // Where a replica takes over by itself, the primary that was cut off is still there.
+        // Where a replica takes over by itself, the former primary may still be running, cut off.
         let least = self.waits_for.max(u32::from(self.fails_over));
         let enough = |said: &&str| said.parse::<u32>().is_ok_and(|number| number >= least);
         if let Some(said) = self.setting("min-replicas-to-write").filter(|said| !enough(said)) {
@@ -262,7 +262,7 @@ mod tests {
         assert_eq!(named_of(alone), ["replicas=", "min-replicas-to-write"]);
         let waits = Node { fails_over: true, ..node(&[("min-replicas-to-write", "1")], 1, 1) };
         assert_eq!(named_of(waits), [] as [&str; 0]);
-        // Which switches the other one off.
+        // A lag of 0 switches `min-replicas-to-write` off.
         let at_once = [("min-replicas-to-write", "1"), ("min-replicas-max-lag", "0")];
         assert_eq!(named(&survey(&at_once, 1, 1)), ["min-replicas-max-lag"]);
         assert_eq!(named(&survey(&at_once[1..], 1, 1)), ["min-replicas-to-write"]);
@@ -276,7 +276,7 @@ mod tests {
         assert_eq!(named(&Survey { nodes: vec![Node::default()] }), ["CONFIG GET"]);
     }
 
-    /// One of them is worse in one way, and another in another.
+    /// One node is worse in one way, another node in another.
     #[test]
     fn what_any_node_is_set_to_is_told_once_and_whose_it_is() {
         let at = |place: &str, setting: (&str, &str)| Survey {

@@ -1,4 +1,5 @@
-//! Tells other servers on the same store what was committed here: by PUBLISH, seldom, and never in the way of a commit.
+//! Publishes what was committed here to the other servers on the store, at bounded intervals and never in the
+//! way of a commit.
 
 use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,62 +14,63 @@ use crate::head::Reader;
 use crate::said::Request;
 use crate::store::Shared;
 
-/// At least so long between two messages of one server.
+/// Shortest pause between two messages of one server.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Jobs that one message names.
+/// Most jobs that one message names.
 const JOBS_MAX: usize = 200;
 
-/// What no server calls itself: everybody hears what is told by this name.
+/// A sender's name that no server has: everybody listens to messages with this name.
 const NOBODY: [u8; 8] = [0; 8];
 
-/// The longest between two tries where none arrives.
+/// Longest pause between two attempts while none succeeds.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// What is to be told.
+/// What is still to be published.
 pub struct Teller {
     name: [u8; 8],
     unsent: UnsentNews,
-    /// Whether everybody is to look for himself, who tells it too.
+    /// Whether everybody must look again, this server included.
     is_for_all: AtomicBool,
 }
 
 impl Teller {
-    /// One with nothing to tell.
+    /// A teller with nothing to publish.
     pub fn new() -> Self {
         let unsent = UnsentNews::new(JOBS_MAX);
         Self { name: random::number().to_be_bytes(), unsent, is_for_all: AtomicBool::new(false) }
     }
 
-    /// What this server calls itself.
+    /// The name of this server in messages.
     pub fn name(&self) -> [u8; 8] {
         self.name
     }
 
-    /// Has news told, soon.
+    /// Has news published soon.
     pub fn note(&self, news: News) {
         self.unsent.note(news);
     }
 
-    /// A commit has failed. Where it was done after all, who waits for it elsewhere is not to wait to the end.
+    /// Notes that a commit has failed. If it was applied after all, those who wait for it on other servers
+    /// must not wait in vain.
     pub fn note_failure(&self, error: &RedisError) {
         if error.may_be_done() {
             self.note(News::everything());
         }
     }
 
-    /// Has everybody who waits for something look for himself, in this process too, soon.
+    /// Soon makes everybody who waits for something look again, in this process too.
     pub fn have_all_look(&self) {
         self.is_for_all.store(true, Ordering::Release);
         self.unsent.wake();
     }
 
-    /// Has the task look whether the store is still there.
+    /// Wakes the task, so that it sees whether the store is gone.
     pub fn end(&self) {
         self.unsent.wake();
     }
 }
 
-/// Tells what is noted, until the store is gone.
+/// Publishes what is noted, until the store is gone.
 pub async fn run(store: Weak<Shared>) {
     let mut pause = PAUSE;
     loop {
@@ -83,7 +85,8 @@ pub async fn run(store: Weak<Shared>) {
         if !news.is_empty() {
             let name = if is_for_all { NOBODY } else { teller.name };
             pause = match shared.publish(name, &news).await {
-                // A connection may be lost here and no other: then nobody else has a reason to look for himself.
+                // Perhaps only this connection was lost: then no other server has a reason to look again by
+                // itself.
                 Err(error) if !error.is_forbidden() => {
                     tracing::debug!(%error, "other servers could not be told yet what was committed");
                     teller.is_for_all.fetch_or(is_for_all, Ordering::AcqRel);
@@ -103,7 +106,7 @@ pub async fn run(store: Weak<Shared>) {
 }
 
 impl Shared {
-    /// Tells it once to all who listen.
+    /// Publishes a message once.
     async fn publish(&self, name: [u8; 8], news: &News) -> Result<(), RedisError> {
         let mut command = redis::cmd("PUBLISH");
         command.arg(self.channel()).arg(write(name, news));
@@ -114,7 +117,7 @@ impl Shared {
     }
 }
 
-/// News as a message: who tells, a bit for each kind, and the jobs.
+/// Encodes news as a message: the sender's name, a bit for each kind, and the jobs.
 fn write(name: [u8; 8], news: &News) -> Vec<u8> {
     let mut bytes = name.to_vec();
     let kinds = [news.ready, news.lanes, news.log, news.more_jobs];
@@ -125,7 +128,8 @@ fn write(name: [u8; 8], news: &News) -> Vec<u8> {
     bytes
 }
 
-/// What a message says, and who; everything there may be, when it is another version's.
+/// Decodes a message: the sender's name and its news. A message of another version counts as news of
+/// everything.
 pub fn read(bytes: &[u8]) -> (Option<[u8; 8]>, News) {
     let mut reader = Reader(bytes);
     let (name, kinds) = (reader.take(), reader.take());

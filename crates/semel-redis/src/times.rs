@@ -1,4 +1,4 @@
-//! What a server knows of the time in one partition: what it tells the scripts, and what these answer.
+//! What a server knows of the time in one partition: what it passes to the scripts, and what they answer.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -10,24 +10,26 @@ use semel_core::time::Timestamp;
 use semel_store::clock::Clock;
 use tokio::time::Instant;
 
-/// For so long what was seen before a run of a server is what its partitions begin behind, one after the other. Who is met later
-/// may have been told more meanwhile by another that had them.
+/// For this long after a run of a server is first met, all its partitions begin behind the time that was seen
+/// before it. Later, others who reached it may have been told later times.
 const ONE_RUN: Duration = Duration::from_secs(10);
-/// By so many microseconds a node's clock may be behind others' before a script looks at it: less than what those take for no jump (`STAND`
-/// there).
+/// Microseconds by which a node's clock may lag before a script must be asked: less than the lag that the
+/// scripts do not take for a jump (`STAND`).
 const LAG_MAX: i64 = 1_000_000;
-/// Runs that are remembered. Who is forgotten is taken for one that was just met.
+/// How many runs are remembered. A forgotten one counts as just met.
 const RUNS_MAX: usize = 1_000;
 
-/// When a run of a server was first met, and the latest time that was seen until then.
+/// When each run of a server was first met, and the latest time seen until then.
 type Runs = HashMap<String, (Instant, i64)>;
 
 /// The time of a partition, as far as this server has seen it.
 #[derive(Default)]
 pub struct Times {
-    /// The latest time that was seen in the store, in microseconds. All partitions have one: the store's time goes back for nobody.
+    /// The latest time seen in the store, in microseconds. All partitions share it: the store's time never
+    /// goes back.
     floor: Arc<AtomicI64>,
-    /// How far the clock is known to have jumped back, in microseconds. Partitions may be on several nodes, each with a clock of its own.
+    /// How far the clock is known to have jumped back, in microseconds. Kept for each partition: they may be
+    /// on several nodes, each with its own clock.
     ahead: AtomicI64,
     /// Another clock than Redis's, for tests.
     clock: Option<Arc<dyn Clock>>,
@@ -40,7 +42,7 @@ impl Times {
         Self { clock, ..Self::default() }
     }
 
-    /// Those of another partition of the store.
+    /// The times of another partition of the same store.
     pub fn beside(&self) -> Self {
         Self {
             floor: Arc::clone(&self.floor),
@@ -62,13 +64,14 @@ impl Times {
         self.floor.load(Ordering::Acquire)
     }
 
-    /// Adds what every script is told of the time.
+    /// Appends what every script is told of the time.
     pub fn push(&self, command: &mut Cmd) {
         self.push_clock(command);
         command.arg(self.floor());
     }
 
-    /// What is to be known before a store is asked that says what its clock says, and is told nothing.
+    /// What must be known before a request in plain commands, which tell Redis's clock and take no arguments
+    /// about the time.
     pub fn asked(&self) -> Asked {
         Asked {
             clock: self.clock.as_ref().map(|clock| clock.now().as_micros()),
@@ -77,8 +80,9 @@ impl Times {
         }
     }
 
-    /// Adds what a connection is told that is new: the latest time seen, what the clock says, and the latest time that was seen before
-    /// this run of the server was met. What the run itself told in another partition is nothing that it may have forgotten in this one.
+    /// Appends what a new connection is told: the latest time seen, the clock, and the latest time seen
+    /// before this run of the server was met. What the run itself told in another partition cannot be
+    /// something that it has forgotten in this one.
     pub fn push_run(&self, command: &mut Cmd, run: &str) {
         let floor = self.floor();
         let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
@@ -99,7 +103,7 @@ impl Times {
         now
     }
 
-    /// Takes note of the store's time and of what the clock said: when that jumped back, time goes on at its pace.
+    /// Takes note of the store's time and of the clock. If the clock jumped back, time goes on at its pace.
     pub fn saw_clock(&self, now: Timestamp, clock: Timestamp) -> Timestamp {
         self.ahead.fetch_max(now.as_micros().saturating_sub(clock.as_micros()), Ordering::AcqRel);
         self.saw(now)
@@ -108,16 +112,16 @@ impl Times {
 
 /// What was known of the time before the store was asked.
 pub struct Asked {
-    /// What another clock says than Redis's, if there is one.
+    /// The other clock's time, if it is used instead of Redis's.
     clock: Option<i64>,
     ahead: i64,
     floor: i64,
 }
 
 impl Asked {
-    /// The store's time when its clock says `clock`, as a script would tell it (`time_of`); nothing where that would have to say as well
-    /// that the clock has jumped back. `last` is what the store says of its last commit. In a store that `is_divided` other nodes' clocks
-    /// may be a little ahead.
+    /// The store's time when Redis's clock says `clock`, as a script would compute it (`time_of`); `None`
+    /// where a script must take note that the clock has jumped back. `last` is the time of the store's last
+    /// commit. In a store that `is_divided` other nodes' clocks may be slightly ahead.
     pub fn plainly(&self, clock: i64, last: i64, is_divided: bool) -> Option<Timestamp> {
         let clocked = self.clock.unwrap_or(clock).saturating_add(self.ahead);
         let now = clocked.max(self.floor).max(last);
@@ -140,7 +144,7 @@ mod tests {
         args.collect()
     }
 
-    /// Where it cannot, a script is asked, which takes note of the jump.
+    /// Where the clock has jumped, a script is asked, which takes note of it.
     #[test]
     fn time_is_told_without_a_script_where_the_clock_has_not_jumped() {
         let asked = |floor, ahead| Asked { clock: None, ahead, floor };

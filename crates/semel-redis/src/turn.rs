@@ -1,17 +1,19 @@
-//! What tells a request that is sent again from a new one. A lost answer leaves open whether its request was served; so it is sent
-//! again as it was, and the scripts, which keep what became of the last request of each sender, answer it as the first time.
+//! Turns tell a repeated request from a new one. A lost answer leaves open whether its request was served, so
+//! the request is sent again unchanged. The scripts keep the outcome of each sender's last request, and
+//! answer a repeated one with it.
 //!
-//! A sender here has one request on its way at a time, so the store keeps one mark for each, however many requests there were.
+//! A sender has one request under way at a time, so the store keeps one mark per sender, however many
+//! requests there were.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use semel_store::random;
 
-/// The next request of one sender.
+/// A sender's next request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Turn {
     sender: [u8; 16],
-    /// Its number among the sender's requests.
+    /// The request's number among those of its sender.
     pub number: u64,
 }
 
@@ -21,7 +23,7 @@ impl Turn {
         self.sender.to_vec()
     }
 
-    /// The name of the mark for one of its claims.
+    /// The name of the mark for one of the commit's claim scripts.
     pub fn claim(&self, place: usize) -> Vec<u8> {
         let mut name = self.sender.to_vec();
         name.extend_from_slice(place.to_string().as_bytes());
@@ -29,7 +31,7 @@ impl Turn {
     }
 }
 
-/// Senders that have nothing on its way.
+/// Senders with no request under way.
 #[derive(Debug, Default)]
 pub struct Turns(Mutex<Vec<Turn>>);
 
@@ -38,13 +40,13 @@ impl Turns {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A turn. It must be given back once its request has been answered; one whose request was given up must not: that request may
-    /// still arrive.
+    /// Takes a turn. Give it back once its request has been answered; never if the request was given up,
+    /// because it may still arrive.
     pub fn take(&self) -> Turn {
         self.free().pop().unwrap_or_else(|| Turn { sender: random::secret(), number: 1 })
     }
 
-    /// Gives a turn back: its sender's next request has the next number.
+    /// Gives a turn back; its sender's next request has the next number.
     pub fn give_back(&self, turn: Turn) {
         self.free().push(Turn { number: turn.number + 1, ..turn });
     }

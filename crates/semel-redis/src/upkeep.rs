@@ -13,17 +13,18 @@ use crate::scripts::Script;
 use crate::store::Shared;
 use crate::values::{bytes, number};
 
-/// Heads forgotten in one go.
+/// Heads forgotten by one script.
 const FORGET_MAX: i64 = 500;
-/// Records of the log that are kept; older ones are dropped.
+/// Most records of the log that are kept; older ones are dropped.
 const RECORDS_KEPT: u64 = 200_000;
-/// About so many bytes of events are kept: a record has those of a whole commit, and Redis has all of them in its memory.
+/// About how many bytes of events are kept: one record has all events of a commit, and Redis keeps them in
+/// memory.
 const BYTES_KEPT: u64 = 256 << 20;
-/// Pages of a thousand keys that are looked at in one go when everything is deleted.
+/// Pages of a thousand keys that one script scans when everything is deleted.
 const CLEAR_PAGES: u32 = 20;
-/// The same once little is left: a second or so where the keys are others'.
+/// The same for the second scan, when little is left: about a second where the keys belong to others.
 const CLEAR_LAST_PAGES: u32 = 2_000;
-/// One look in so many also trims the log.
+/// One of this many rounds of housekeeping also trims the log.
 const SELDOM: u32 = 64;
 
 impl Shared {
@@ -34,7 +35,7 @@ impl Shared {
         command
     }
 
-    /// A piece of housekeeping. Says whether more is waiting.
+    /// Does a bounded piece of housekeeping. Answers whether more is waiting.
     pub(crate) async fn maintain(&self) -> Result<bool, RedisError> {
         self.link.connection().await?;
         let mut forget = self.upkeep_call("forget");
@@ -46,25 +47,26 @@ impl Shared {
         Ok(forgotten >= FORGET_MAX)
     }
 
-    /// Drops all records of a log but the last ones.
+    /// Drops the oldest records of a log beyond its bounds.
     pub(crate) async fn trim(&self, what: &str) -> Result<(), RedisError> {
         let mut trim = self.upkeep_call(what);
         trim.arg(RECORDS_KEPT).arg(BYTES_KEPT);
         self.look(trim).await.map(drop)
     }
 
-    /// Deletes everything, in pieces where there is much: Redis does nothing else meanwhile, and calls itself busy after five seconds.
+    /// Deletes everything, in pieces where there is much: Redis serves nothing else meanwhile, and reports
+    /// itself busy after five seconds.
     pub(crate) async fn clear(&self) -> Result<(), RedisError> {
         self.link.connection().await?;
         if self.clear_by(CLEAR_PAGES).await? > 1 {
-            // What others have made between two pieces is there by half: a job that is filed nowhere any more. In one piece it goes as a
-            // whole.
+            // What other servers write between two pieces may stay by half, as a job that is filed nowhere. A
+            // single script deletes it whole.
             self.clear_by(CLEAR_LAST_PAGES).await?;
         }
         Ok(())
     }
 
-    /// Looks once at all keys, so many pages in one go, and says in how many goes.
+    /// Scans all keys once, `pages` pages per script, and answers how many scripts that took.
     async fn clear_by(&self, pages: u32) -> Result<u32, RedisError> {
         let (mut at, mut pieces) = (b"0".to_vec(), 0);
         loop {
@@ -78,7 +80,7 @@ impl Shared {
         }
     }
 
-    /// The ended holders of a key, those included that others outlive.
+    /// The ended holders of a key, including those that another outlives.
     pub(crate) async fn ended_holders(&self, key: UniqueKey) -> Result<Vec<Head>, RedisError> {
         let loaded = self.ask_for(&Reads::default(), &[(key, true)], &[]).await?;
         let held = loaded.found.into_iter().flatten().flat_map(|held| held.holders);

@@ -1,4 +1,4 @@
-//! What Redis answers, taken apart.
+//! Parses values that Redis answers.
 
 use redis::Value;
 use semel_core::ident::JobId;
@@ -6,7 +6,7 @@ use semel_core::time::Timestamp;
 
 use crate::error::RedisError;
 
-/// A list.
+/// Expects a list.
 pub fn list(value: Value) -> Result<Vec<Value>, RedisError> {
     match value {
         Value::Array(values) | Value::Set(values) => Ok(values),
@@ -14,12 +14,12 @@ pub fn list(value: Value) -> Result<Vec<Value>, RedisError> {
     }
 }
 
-/// Bytes.
+/// Expects bytes.
 pub fn bytes(value: Value) -> Result<Vec<u8>, RedisError> {
     maybe_bytes(value)?.ok_or(RedisError::Answer("bytes were expected"))
 }
 
-/// Bytes, or nothing.
+/// Expects bytes, or nil.
 pub fn maybe_bytes(value: Value) -> Result<Option<Vec<u8>>, RedisError> {
     match value {
         Value::BulkString(bytes) => Ok(Some(bytes)),
@@ -29,7 +29,7 @@ pub fn maybe_bytes(value: Value) -> Result<Option<Vec<u8>>, RedisError> {
     }
 }
 
-/// A whole number, as one or in digits.
+/// Expects an integer, as such or in digits.
 pub fn number<T: TryFrom<i64>>(value: Value) -> Result<T, RedisError> {
     let wrong = || RedisError::Answer("a number was expected");
     let number = match value {
@@ -42,23 +42,23 @@ pub fn number<T: TryFrom<i64>>(value: Value) -> Result<T, RedisError> {
     T::try_from(number).map_err(|_| wrong())
 }
 
-/// A text.
+/// Expects UTF-8 text.
 pub fn text(value: Value) -> Result<String, RedisError> {
     String::from_utf8(bytes(value)?).map_err(|_| RedisError::Answer("a text was expected"))
 }
 
-/// A job's id.
+/// Expects a job's id.
 pub fn id(value: Value) -> Result<JobId, RedisError> {
     id_of(&bytes(value)?)
 }
 
-/// A job's id from its bytes.
+/// Reads a job's id from its 16 bytes.
 pub fn id_of(bytes: &[u8]) -> Result<JobId, RedisError> {
     let bytes = bytes.try_into().map_err(|_| RedisError::Answer("an id has 16 bytes"))?;
     Ok(JobId::from_bytes(bytes))
 }
 
-/// Names and their values, which come one after the other.
+/// Expects names and values: a map, or a list in which they alternate.
 pub fn pairs(value: Value) -> Result<Vec<(Value, Value)>, RedisError> {
     if let Value::Map(pairs) = value {
         return Ok(pairs);
@@ -71,26 +71,26 @@ pub fn pairs(value: Value) -> Result<Vec<(Value, Value)>, RedisError> {
     Ok(pairs)
 }
 
-/// The values of an answer, one after the other.
+/// Takes the values of an answer one after the other.
 pub struct Values(std::vec::IntoIter<Value>);
 
 impl Values {
-    /// Of a list.
+    /// Expects a list of values.
     pub fn of(value: Value) -> Result<Self, RedisError> {
         Ok(Self(list(value)?.into_iter()))
     }
 
-    /// The next one.
+    /// Takes the next value.
     pub fn take(&mut self) -> Result<Value, RedisError> {
         self.0.next().ok_or(RedisError::Answer("it ends too early"))
     }
 
-    /// A time.
+    /// Takes a time, in microseconds.
     pub fn time(&mut self) -> Result<Timestamp, RedisError> {
         number(self.take()?).map(Timestamp::from_micros)
     }
 
-    /// What is left.
+    /// The values not taken yet.
     pub fn rest(self) -> std::vec::IntoIter<Value> {
         self.0
     }

@@ -1,5 +1,5 @@
-//! Which groups hold, by what several partitions have said of their records while they were locked: the same that a commit's script
-//! finds out for one partition, and in the same order.
+//! Decides which groups of a crossing hold, from what the locked partitions said of the groups' records: the
+//! same as a commit's script finds for one partition, in the same order.
 
 use semel_core::draft::{DocumentKey, Group, Map, Record, Write};
 use semel_core::ident::{JobId, QueueName};
@@ -11,29 +11,29 @@ use crate::head::{NO_PLACE, remembered_until};
 use crate::request::Forward;
 use crate::routes::Route;
 
-/// What is known of an id.
+/// What the partitions know of an id.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
-    /// Its version; none where nobody who was asked can say.
+    /// Its version; `None` if no partition that was asked can tell.
     pub version: Option<u64>,
     /// The key that the job carries.
     pub key: Option<UniqueKey>,
-    /// Whether there is a head, be it kept for its key alone.
+    /// Whether there is a head, even one kept only for its key.
     pub is_there: bool,
-    /// Whether it is kept for its key alone.
+    /// Whether the head is kept only for its key.
     pub is_kept: bool,
 }
 
 /// What all partitions that take part have said, and what the groups that hold make of it.
 #[derive(Debug, Default)]
 pub struct Scales {
-    /// Of ids.
+    /// Ids.
     pub jobs: Map<JobId, Known>,
-    /// Of keys: none is not known.
+    /// Versions of keys; `None` is a version that is not known yet.
     pub keys: Map<UniqueKey, Option<u64>>,
-    /// Of rows.
+    /// Versions of rows.
     pub rows: Map<QueueName, u64>,
-    /// Of documents.
+    /// Versions of documents.
     pub documents: Map<DocumentKey, u64>,
     /// The highest version of a job that is gone.
     pub gone: u64,
@@ -42,14 +42,14 @@ pub struct Scales {
 /// What one partition is to be told.
 #[derive(Debug, Default)]
 pub struct Share {
-    /// The groups, as far as they are its.
+    /// The groups, reduced to this partition's part.
     pub groups: Vec<Group>,
-    /// Where its ids lead.
+    /// Where ids of this partition lead from then on.
     pub forwards: Vec<Forward>,
 }
 
 impl Scales {
-    /// What becomes of the groups, and what each partition is told of those that hold.
+    /// The verdicts on the groups, and what each partition is told of those that hold.
     pub fn weigh(mut self, groups: &[&Group], routes: &[&Route]) -> (Vec<Verdict>, Map<u16, Share>) {
         let owned: Vec<Group> =
             groups.iter().map(|group| Group { began: group.began.clone(), ..Group::default() }).collect();
@@ -89,7 +89,7 @@ impl Scales {
                 Write::Insert { head, minted: true, .. } => {
                     self.jobs.get(&head.id).is_some_and(|known| !known.is_there && known.version.is_some())
                 }
-                // Decided on before an earlier job with that id was gone, it would have that one's version.
+                // Decided before an earlier job with that id was gone, it would have that job's version.
                 Write::Insert { head, .. } => head.version > self.gone,
                 _ => true,
             })
@@ -99,7 +99,7 @@ impl Scales {
         if let Some(known) = self.keys.get_mut(&key) {
             *known = match (*known, version) {
                 (Some(before), Some(version)) => Some((before + 1).max(version)),
-                // By the time of the partition when it is told: nobody can have relied on that.
+                // The partition sets it to its own time when it is told; nothing can have relied on that.
                 _ => None,
             };
         }
@@ -167,7 +167,7 @@ impl Scales {
     }
 }
 
-/// Which job a write is about, if it is about one that the log may tell of.
+/// The job that a write is about, if the log may tell of it.
 const fn job_of(write: &Write) -> Option<JobId> {
     match write {
         Write::Insert { head, .. } | Write::Update { head } => Some(head.id),
@@ -176,8 +176,9 @@ const fn job_of(write: &Write) -> Option<JobId> {
     }
 }
 
-/// Has each partition told of its writes, and of what happened to its jobs: so all that the log tells of a job is in one partition, in its
-/// order. What happened to something else is told where the group's document is, and else where its first write is.
+/// Divides a group among the partitions: each gets its writes and the events of its jobs, so that all the log
+/// tells of a job is in one partition, in order. Other events go to the partition of the group's document, or
+/// else of its first write.
 fn share_out(group: &Group, route: &Route, shares: &mut Map<u16, Share>) {
     let mut parts: Vec<(u16, Group)> = Vec::new();
     for (write, places) in group.writes.iter().zip(&route.writes) {

@@ -1,4 +1,4 @@
-//! What people and duties see of several partitions, put together.
+//! What people and background duties see of several partitions, put together.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,12 +13,13 @@ use semel_store::backend::{DueIds, Filter, Found, Listing, QueueStats, Seek};
 use crate::error::RedisError;
 use crate::partitions::Partitions;
 
-/// Where one has not answered that is away, duties are to look again soon.
+/// The earlier of two times: while a partition is away, duties must look again soon.
 fn sooner(known: Option<Timestamp>, at: Timestamp) -> Option<Timestamp> {
     Some(known.map_or(at, |known| known.min(at)))
 }
 
-/// The newest row of each queue, of what several have said; and which of them, by its number, was the first to have one.
+/// The newest row of each queue among several answers, with the index of the first answer that has a row of
+/// it.
 pub fn newest(said: Vec<Vec<QueueRow>>) -> Vec<(usize, QueueRow)> {
     let mut all: BTreeMap<QueueName, (usize, QueueRow)> = BTreeMap::new();
     for (number, rows) in said.into_iter().enumerate() {
@@ -33,7 +34,7 @@ pub fn newest(said: Vec<Vec<QueueRow>>) -> Vec<(usize, QueueRow)> {
 }
 
 impl Partitions {
-    /// What is due, oldest first.
+    /// The ids that are due, oldest first.
     pub async fn due(&self, due: Due, limit: u32) -> Result<DueIds, RedisError> {
         if let Some(shared) = self.only() {
             return shared.due(due, limit).await;
@@ -56,7 +57,7 @@ impl Partitions {
         Ok(all)
     }
 
-    /// Jobs for people, newest id first.
+    /// A page of jobs for people, newest id first.
     pub async fn list(&self, filter: Filter) -> Result<Listing, RedisError> {
         if let Some(shared) = self.only() {
             return shared.list(filter).await;
@@ -64,7 +65,7 @@ impl Partitions {
         let mut all = Listing::default();
         for page in join_all(self.parts().iter().map(|shared| shared.list(filter.clone()))).await {
             let page = page?;
-            // Below that, one of them has not looked yet.
+            // Below this id some partition has not looked yet.
             all.next = all.next.max(page.next);
             all.heads.extend(page.heads);
         }
@@ -78,7 +79,7 @@ impl Partitions {
         Ok(all)
     }
 
-    /// All queues, by name, with what is in all partitions of each.
+    /// All queues, by name, each summed over all partitions.
     pub async fn queues(&self) -> Result<Vec<QueueStats>, RedisError> {
         if let Some(shared) = self.only() {
             return shared.queues().await;
@@ -102,8 +103,8 @@ impl Partitions {
         Ok(all.into_values().collect())
     }
 
-    /// The rows of queues that have settings. They are the same in all partitions, unless one has forgotten its last moments: then the newest
-    /// counts.
+    /// The rows of queues that have settings. All partitions have the same, unless one has forgotten its last
+    /// moments; then the newest row counts.
     pub async fn settings(&self) -> Result<Vec<QueueRow>, RedisError> {
         if let Some(shared) = self.only() {
             return shared.settings().await;
@@ -117,7 +118,7 @@ impl Partitions {
         if others.iter().all(|other| sorted(other) == known) {
             return Ok(said.into_iter().next().unwrap_or_default());
         }
-        // The newest may be that it has none any more.
+        // The newest row may say that the queue has no settings any more.
         let names: BTreeSet<QueueName> = said.into_iter().flatten().map(|row| row.name).collect();
         let names: Vec<QueueName> = names.into_iter().collect();
         let said = self.ask_all(|number| self.at(number).rows_of(&names)).await?;
@@ -125,7 +126,7 @@ impl Partitions {
         Ok(rows.filter(|row| row.settings.is_some()).collect())
     }
 
-    /// Documents that are due, or of a kind.
+    /// Documents that are due, or a page of one kind.
     pub async fn documents(&self, seek: Seek) -> Result<Found, RedisError> {
         if let Some(shared) = self.only() {
             return shared.documents(seek).await;

@@ -1,5 +1,5 @@
-//! Connections for what is not acknowledged before replicas have it. `WAIT` is sent behind the writes, in the same pipeline, and
-//! Redis takes nothing else from a connection that waits: so nobody else asks on these.
+//! Connections for commits that wait for replicas. `WAIT` follows the writes in the same pipeline, and Redis
+//! serves nothing else on a connection that waits, so these carry nothing but commits.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -12,40 +12,41 @@ use crate::link::Link;
 use crate::said::{Request, Said};
 use crate::values::number;
 
-/// As many as the commits that are on their way at once, and one for answers that wrote nothing.
+/// As many as there are commits under way at once, and one for answers that wrote nothing.
 const LINKS: usize = 3;
-/// How long replicas are waited for in one go.
+/// How long one `WAIT` waits for replicas.
 const WAIT: Duration = Duration::from_secs(1);
-/// How long what one has to wait for is kept, in milliseconds.
+/// How long the nudge's key is kept, in milliseconds.
 const NUDGE_KEPT: u32 = 60_000;
 
-/// Writes it, as any other write: refused where Redis takes none.
+/// The nudge: a small write for replicas to confirm. As any other write, it is refused where Redis takes
+/// none.
 pub fn nudge(link: &Link) -> Cmd {
     let mut set = redis::cmd("SET");
     set.arg(format!("{}@", link.base())).arg("").arg("PX").arg(NUDGE_KEPT);
     set
 }
 
-/// Writes it after something that takes no memory. A Redis whose memory is full refuses a script's first write unless it takes none, and no
-/// other: what was done is to be confirmed there too.
+/// The nudge behind a command that takes no memory. A Redis whose memory is full refuses a script's first
+/// write only if that takes memory, and none of the later ones: what was done must be confirmed there too.
 const NUDGE: &str = "redis.call('DEL', KEYS[1]) return redis.call('SET', KEYS[1], '', 'PX', ARGV[1])";
 
-/// The connections of commits, and how many replicas they wait for.
+/// The connections of commits, and how many replicas these wait for.
 pub struct Writers {
     links: Vec<Link>,
     next: AtomicUsize,
-    /// Whether too few replicas had the last write.
+    /// Whether the last write reached too few replicas.
     is_behind: AtomicBool,
     replicas: u32,
-    /// Whether another Redis may be the primary next: then what this one refuses is sent again.
+    /// Whether another Redis may become the primary; then what this one refuses is sent again.
     follows: bool,
-    /// What is written so that there is something to wait for.
+    /// A small write, so that there is something to wait for.
     nudge: Cmd,
     wait: Cmd,
 }
 
 impl Writers {
-    /// Those of a store; none where nobody waits for replicas.
+    /// The connections for a store; `None` where commits wait for no replicas.
     pub fn new(address: &Address, beside: &Link) -> Option<Self> {
         let replicas = address.replicas();
         if replicas == 0 {
@@ -67,37 +68,37 @@ impl Writers {
         })
     }
 
-    /// The next one.
+    /// The next connection, in turn.
     pub fn next(&self) -> Option<&Link> {
         self.links.get(self.next.fetch_add(1, Ordering::Relaxed) % self.links.len())
     }
 
-    /// All of them.
+    /// All connections.
     pub fn links(&self) -> &[Link] {
         &self.links
     }
 
-    /// Whether it is to be seen first that replicas are there again. Otherwise claims would go on to take jobs for whoever is told of
-    /// a failure, until these have no attempt left.
+    /// Whether a commit must first make sure that replicas are back. Otherwise claims would keep taking jobs
+    /// for workers who are then told of a failure, until the jobs have no attempts left.
     pub fn is_behind(&self) -> bool {
         self.is_behind.load(Ordering::Acquire)
     }
 
-    /// Commands, and that replicas are waited for behind them.
+    /// The commands with a `WAIT` behind them.
     pub fn first(&self, mut commands: Vec<Cmd>) -> Request {
         commands.push(self.wait.clone());
         Request::of(commands)
     }
 
-    /// The same once more: perhaps on another connection, and one that has written nothing waits for nothing. What is written
-    /// now comes after all that was done before.
+    /// The same request once more, perhaps on another connection. A connection that has written nothing waits
+    /// for nothing, so a nudge comes first: it follows everything done before.
     pub fn again(&self, mut commands: Vec<Cmd>) -> Request {
         commands.insert(0, self.nudge.clone());
         self.first(commands)
     }
 
-    /// What the commands did, without what was put around them; `Lagging` where too few replicas have it, and `Behind` where Redis itself
-    /// takes nothing for as long as too few are there (`min-replicas-to-write`).
+    /// The outcome of the commands alone. `Lagging` where too few replicas have the write, and `Behind` where
+    /// Redis itself refuses writes because too few are connected (`min-replicas-to-write`).
     pub fn unwrap(&self, mut said: Said, is_again: bool) -> Result<Said, RedisError> {
         let reached = said.pop().ok_or(RedisError::Answer("wait"))?;
         let is_refused =
@@ -110,8 +111,9 @@ impl Writers {
         if is_again && !said.is_empty() {
             said.remove(0)?;
         }
-        // Who is told that the scripts are unknown, or that nothing is left of the store, sends all of it again; so does who is told that this
-        // is not the primary, where that may be another. Else a part of it may have been written, and counts only once replicas have it.
+        // Unknown scripts or an emptied store make the caller send everything again; so does a server that is
+        // not the primary, where another may be. Otherwise a part may have been written, and counts only once
+        // replicas have it.
         let is_sent_again = |error: &RedisError| {
             error.is_unknown_script() || error.is_emptied() || (self.follows && error.is_on_its_way())
         };
@@ -129,14 +131,15 @@ impl Writers {
                 self.is_behind.store(true, Ordering::Release);
                 Err(RedisError::Lagging)
             }
-            // What stands before it was done, and it is not known who has it.
+            // The commands before the `WAIT` were done, and which replicas have that is unknown.
             Err(error) if said.iter().any(Result::is_ok) => {
                 tracing::debug!(%error, "nobody can say how many replicas have a commit");
                 self.is_behind.store(true, Ordering::Release);
                 Err(RedisError::Lagging)
             }
             Err(error) => {
-                // That says why nobody waits here. Any other answer is none before replicas have confirmed it.
+                // `MOVED` or `READONLY` says why the `WAIT` failed. Any other answer counts for nothing until
+                // replicas have confirmed it.
                 let refused = said.into_iter().filter_map(Result::err).find(RedisError::is_another_node);
                 Err(refused.unwrap_or(error))
             }
@@ -169,7 +172,8 @@ mod tests {
         };
         let told = writers("redis://one?replicas=1").unwrap(said(), false);
         assert!(matches!(told, Err(RedisError::Lagging)), "{told:?}");
-        // Nor is what was refused known before anybody has confirmed it: this one may not be the primary any more.
+        // A refusal counts for nothing either until it is confirmed: this server may not be the primary any
+        // more.
         let unblocked = || refused(ServerErrorKind::ResponseError, "nobody waits any more");
         let given_up = Err(RedisError::Redis(redis::RedisError::from((
             ErrorKind::Extension,
@@ -184,7 +188,7 @@ mod tests {
         let none = vec![refused(ServerErrorKind::ResponseError, "a replica waits for nobody")];
         let told = writers("redis://one?replicas=1").unwrap(none, false);
         assert!(matches!(told, Err(RedisError::Redis(_))), "nothing was done: {told:?}");
-        // Where it is sent again because of the claim it is waited for then.
+        // Where the request is sent again because of the claim, the second attempt waits for replicas.
         let said = writers("redis+cluster://one?replicas=1").unwrap(said(), false).unwrap();
         assert!(said[1].as_ref().is_err_and(RedisError::passes));
     }

@@ -1,4 +1,4 @@
-//! Copies of a store: a consistent one while it is in use, and back again.
+//! Copies of a store: consistent backups while it is in use, and restoring them.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,22 +19,23 @@ use crate::open::{brought, carried, identity, last, load, open, set_identity};
 use crate::private;
 use crate::whole::{note_copied, refuse_half, refuse_older};
 
-/// How long one piece of a round may take that the copy has to wait for.
+/// How long a copy waits, at most, for a piece of a round to be written.
 const PIECE_MAX: std::time::Duration = std::time::Duration::from_secs(60);
 
-/// Numbers of records that a restored store leaves out behind those of its backup, at least: more than the store that is lost can have
-/// given since the backup was made. Whoever has read what only that one told stands among them, and is told so. As many more as
-/// chance will have it, so that of two stores that are restored from one backup the later one does not give the numbers of the other.
+/// How many record numbers a restored store skips after those of its backup, at least: more than the lost
+/// store can have used since the backup was made. A log reader whose cursor comes from the lost store is then
+/// among the skipped numbers, and is told so. A random number of up to as many more is added, so that two
+/// stores restored from one backup do not use the same numbers.
 const NUMBERS_LEFT_OUT: u64 = 1 << 32;
 
 /// What a copy is made for.
 #[derive(Clone, Copy, PartialEq)]
 enum Purpose {
-    /// To be kept.
+    /// A backup, to be kept.
     Backup,
-    /// To be worked on, in place of the store that the backup was of.
+    /// A store to be used, in place of the one that the backup was made from.
     Restore,
-    /// The same, of a store's file that has lost its journal: what was committed last is given up.
+    /// Like `Restore`, from a store's file that has lost its journal: the last commits are given up.
     Rescue,
 }
 
@@ -44,21 +45,22 @@ impl Purpose {
     }
 }
 
-/// How far a file is that is being made.
+/// How far the making of a file has got.
 #[derive(Clone, Copy, PartialEq)]
 enum Stage {
-    /// Nothing is there yet that is of this one: another copy may be being made under the same name.
+    /// Nothing of ours is there yet: another copy may be under way to the same name.
     Asked,
-    /// What is called `.part` is of this one, which has its lock.
+    /// The `.part` file is ours, and we hold its lock.
     Made,
-    /// It has its name.
+    /// The file has its final name.
     Named,
-    /// Somebody has told it to end: it gets no name.
+    /// It was told to stop, and gets no name.
     Stopped,
 }
 
-/// A file that is made of a store: a backup, or a store made of one. It has its name once it is whole, and until then its own name and
-/// `.part`, wherever the link lies that it was called by.
+/// A file being made from a store: a backup, or a store restored from one. It gets its name once it is
+/// complete, and until then has `.part` added to it. If the given path is a link, both names are those of its
+/// target.
 #[derive(Clone)]
 pub struct Making {
     to: PathBuf,
@@ -66,21 +68,22 @@ pub struct Making {
 }
 
 impl Making {
-    /// A file of that name, which must not exist. Nothing is made yet.
+    /// Prepares to make a file at `to`, which must not exist. Creates nothing yet.
     ///
     /// # Errors
-    /// When there is no such folder, or it may not be looked into.
+    /// When its folder does not exist, or may not be examined.
     pub fn at(to: &Path) -> Result<Self, SqliteError> {
         Ok(Self { to: real(to)?, stage: Arc::new(Mutex::new(Stage::Asked)) })
     }
 
-    /// Bytes that there are of it.
+    /// The number of bytes written so far.
     pub fn bytes(&self) -> u64 {
         let bytes = |path: &Path| path.metadata().map(|about| about.len());
         bytes(&self.part()).or_else(|_| bytes(&self.to)).unwrap_or(0)
     }
 
-    /// Has it end, from another thread, and removes what there is of it. Says whether it does: not where the file has its name.
+    /// Stops it from another thread, and removes what was written. Returns `false` if the file already has
+    /// its final name and stays.
     pub fn stop(&self) -> bool {
         let mut stage = self.stage();
         match *stage {
@@ -99,7 +102,8 @@ impl Making {
         self.stage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Holds [`stop`](Self::stop) up.
+    /// Returns the stage, locked, if it was not stopped; [`stop`](Self::stop) waits until the guard is
+    /// dropped.
     fn going(&self) -> Result<MutexGuard<'_, Stage>, SqliteError> {
         let stage = self.stage();
         if *stage == Stage::Stopped {
@@ -128,11 +132,11 @@ impl Making {
         self.look_over_and_make(from, Purpose::Restore)
     }
 
-    /// As [`restore`](Self::restore), also of a store's file whose journal is lost: as if it were a backup, and without what was
-    /// committed in the last moments. A journal that is there is read.
+    /// Like [`restore`](Self::restore), but also accepts a store's file whose journal is lost: it is treated
+    /// as a backup, and the last commits are missing. A journal that exists is read.
     ///
     /// # Errors
-    /// As [`restore`](Self::restore), but for that.
+    /// As [`restore`](Self::restore), except for a missing journal.
     pub fn restore_without_journal(&self, from: &Path) -> Result<(), SqliteError> {
         self.look_over_and_make(from, Purpose::Rescue)
     }
@@ -164,13 +168,13 @@ impl Making {
         })?;
         let begun = self.going().map(|mut stage| {
             *stage = Stage::Made;
-            // What is there was left by one that was killed: nobody has the lock.
+            // Nobody held the lock, so what is there was left by a process that was killed.
             clean_up(&part);
         });
         let made = begun.and_then(|()| self.fill(from, &part, purpose)).and_then(|()| {
             let mut stage = self.going()?;
             check_free(to)?;
-            // SQLite would take what is beside this name for what belongs to the new file.
+            // SQLite would take files beside this name for parts of the new database.
             clean_beside(to);
             std::fs::rename(&part, to).map_err(|source| io(to, source))?;
             *stage = Stage::Named;
@@ -219,7 +223,7 @@ impl Making {
         transaction.commit()?;
         drop(copy);
         if !purpose.is_backup() {
-            // What cannot be opened must be known now, not when it is needed.
+            // A store that cannot be opened must be noticed now, not when it is needed.
             let going = self.going()?;
             let db = open(part)?;
             drop(going);
@@ -228,23 +232,24 @@ impl Making {
         if is_planted(Bug::BackupNotSynced) {
             return Ok(());
         }
-        // The copy is a promise too: it is on the disk before it is reported.
+        // Reporting the copy is a promise too: it must be on the disk before that.
         sync_file(part).map_err(|source| io(part, source))
     }
 
-    /// The rows, and what the journal has beyond them: its entries, or the last one that the rows have.
+    /// Copies the rows. Returns the journal's records beyond them, and the number of the last record the rows
+    /// have.
     fn copy_rows(
         &self,
         from: &Path,
         part: &Path,
         purpose: Purpose,
     ) -> Result<(Vec<Entry>, u64), SqliteError> {
-        // While this one is at it nobody else writes rows, and no file of the journal is used again.
+        // While this lock is held nobody else writes rows, and no journal file is reused.
         let of_source = |error| SqliteError::from(error).of_files(from);
         let mut holder =
             Connection::open_with_flags(from, OpenFlags::SQLITE_OPEN_READ_WRITE).map_err(of_source)?;
         holder.busy_timeout(PIECE_MAX)?;
-        // A backup may lie where nobody can write; then nobody has to be kept from it.
+        // A backup may be on read-only media; then there are no writers to keep out.
         let is_fixed = !purpose.is_backup() && holder.is_readonly(MAIN_DB)? && !has_journal(from);
         let (hold, access) = if is_fixed {
             (None, OpenFlags::SQLITE_OPEN_READ_ONLY)
@@ -258,14 +263,14 @@ impl Making {
             refuse_older(&db, from)?;
         }
         let going = self.going()?;
-        // An empty file is written into.
+        // The copy is written into an empty file.
         match purpose {
             Purpose::Restore | Purpose::Rescue => private::make(part),
-            // It stays with who makes it, wherever he puts it. What stands in the way is for SQLite to say.
+            // It stays its maker's, wherever it is put. If it cannot be created, SQLite reports why.
             Purpose::Backup => drop(private::options().create_new(true).open(part)),
         }
         drop(going);
-        // SQLite takes names as they are, such as are no text too.
+        // SQLite takes the name as bytes, even if it is not valid UTF-8.
         let name = part.as_os_str().as_encoded_bytes();
         db.execute("VACUUM INTO ?1", [ToSqlOutput::Borrowed(ValueRef::Text(name))])?;
         let last = last(&db)?;
@@ -275,26 +280,29 @@ impl Making {
     }
 }
 
-/// Copies a store to a new file, consistently, whoever owns it and while it is in use: the rows, and what the journal has
-/// beyond them. Commits go on; they are carried over to the rows once the copy is made. The file has its name once it is whole.
+/// Copies a store to a new file, consistently, whoever owns the store and while it is in use: the rows, and
+/// the journal's records beyond them. Commits go on meanwhile; they are carried over to the rows once the
+/// copy is made. The file gets its name once it is complete.
 ///
 /// # Errors
-/// When the copy exists already or cannot be written, or what another store committed last lies beside its name.
+/// When the copy exists already or cannot be written, or files with another store's last commits lie beside
+/// its name.
 pub fn copy(from: &Path, to: &Path) -> Result<(), SqliteError> {
     Making::at(to)?.copy(from)
 }
 
-/// Makes a store at `to`, which must not exist, from a backup, after looking it over. It has its name once it is whole.
+/// Makes a store at `to`, which must not exist, from a backup, after an integrity check. It gets its name
+/// once it is complete.
 ///
 /// # Errors
-/// When the backup is damaged or of another program, or the store exists or is in use, or what another one committed last lies
-/// beside its name.
+/// When the backup is damaged or not a Semel store, when the store exists or is in use, or when files with
+/// another store's last commits lie beside its name.
 pub fn restore(from: &Path, to: &Path) -> Result<(), SqliteError> {
     Making::at(to)?.restore(from)
 }
 
-/// Refuses a name that is taken, and one beside which the files of another store are: they may be all that is left of what that one
-/// committed last, and would be written over by whoever opens the new one, if not before.
+/// Refuses a name that is taken, or that has files of another store beside it: they may be all that is left
+/// of that store's last commits, and would be overwritten when the new one is opened, if not before.
 fn check_free(path: &Path) -> Result<(), SqliteError> {
     let shown = path.display();
     if path.exists() {
@@ -308,7 +316,7 @@ fn check_free(path: &Path) -> Result<(), SqliteError> {
     )))
 }
 
-/// Refuses to make a store anew where only its file is gone: what it committed last is in what lies beside.
+/// Refuses to create a store where only the database file is gone: the files beside it have its last commits.
 pub(crate) fn refuse_remains(path: &Path) -> Result<(), SqliteError> {
     let shown = path.display();
     if path.exists() {
@@ -322,7 +330,8 @@ pub(crate) fn refuse_remains(path: &Path) -> Result<(), SqliteError> {
     )))
 }
 
-/// A file of the journal of the store that had this name, or what SQLite has in its log.
+/// Returns a journal file, or SQLite's log, left by a store that had this name; `None` if all are empty or
+/// gone.
 fn left_beside(store: &Path) -> std::io::Result<Option<PathBuf>> {
     let Some(name) = store.file_name() else { return Ok(None) };
     let folder = store.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -335,9 +344,9 @@ fn left_beside(store: &Path) -> std::io::Result<Option<PathBuf>> {
             Some(number) => !number.is_empty() && number.iter().all(u8::is_ascii_digit),
             None => suffix == b"-wal",
         };
-        // An empty one has nothing.
+        // An empty file holds nothing.
         let is_left = is_left && entry.metadata()?.len() > 0;
-        // The same one each time.
+        // The first by name, so that the answer is always the same.
         if is_left && first.as_ref().is_none_or(|first| entry.path() < *first) {
             first = Some(entry.path());
         }
@@ -349,13 +358,14 @@ fn io(path: &Path, source: std::io::Error) -> SqliteError {
     SqliteError::Io { path: path.display().to_string(), source }
 }
 
-/// Removes what there is of a copy that is not whole.
+/// Removes what there is of an incomplete copy.
 fn clean_up(part: &Path) {
     drop(std::fs::remove_file(part));
     clean_beside(part);
 }
 
-/// The same of one that was told to end and has lost its lock: what is there may be of another by now.
+/// Like [`clean_up`], for a copy that was stopped and has lost its lock: the files may be another copy's by
+/// now.
 fn clean_up_unless_locked(part: &Path) {
     if (part.exists() || lock_path(part).exists())
         && let Ok(lock) = FileLock::take(part)
@@ -366,7 +376,7 @@ fn clean_up_unless_locked(part: &Path) {
     }
 }
 
-/// Removes what SQLite has beside a database that is not there.
+/// Removes the files that SQLite keeps beside a database, where the database itself is gone.
 fn clean_beside(database: &Path) {
     for suffix in ["-journal", "-wal", "-shm"] {
         drop(std::fs::remove_file(beside(database, suffix)));

@@ -1,5 +1,5 @@
-//! What a commit wrote, as bytes: every change of one commit in one record. The encoding is frozen with the file's
-//! format.
+//! The binary encoding of a commit: all its changes, in one journal record. The encoding is frozen with the
+//! file's format.
 
 use bytes::Bytes;
 use semel_core::draft::{Document, DocumentKey, DocumentKind, QueueRow};
@@ -28,11 +28,11 @@ const FREE: u8 = 10;
 const DOCUMENT: u8 = 11;
 const RELEASE: u8 = 12;
 
-/// Bits of what a queue's record has.
+/// Bit flags in a queue's change.
 const PAUSED: u8 = 1;
 const SETTINGS: u8 = 1 << 1;
 
-/// The record of the present commit: room for the journal's header, then the changes.
+/// The record of the current commit: room for the journal's header, then the changes.
 #[derive(Debug)]
 pub struct Record(Packer);
 
@@ -43,34 +43,34 @@ impl Default for Record {
 }
 
 impl Record {
-    /// All of it.
+    /// The whole record, with the room for its header.
     pub fn bytes(&mut self) -> &mut [u8] {
         &mut self.0.0
     }
 
-    /// Bytes of changes so far.
+    /// Bytes of changes so far, without the header.
     pub fn len(&self) -> usize {
         self.0.0.len() - HEADER
     }
 
-    /// Begins the next record.
+    /// Empties the record, for the next commit.
     pub fn clear(&mut self) {
         self.0.0.truncate(HEADER);
     }
 
-    /// A new type or queue.
+    /// Adds a new name of a type or queue, with its number.
     pub fn name(&mut self, id: i64, text: &str) {
         self.begin(NAME, id);
         self.0.blob(text.as_bytes());
     }
 
-    /// What happened, as the log encodes it.
+    /// Adds the events of the commit, as the event log encodes them.
     pub fn events(&mut self, count: u64, data: &[u8]) {
         self.begin(EVENTS, i64::try_from(count).unwrap_or(i64::MAX));
         self.0.blob(data);
     }
 
-    /// What is remembered of an ended job for its key, or that nothing is.
+    /// Adds what is remembered of an ended job for its key, or that nothing is.
     pub fn memory(
         &mut self,
         key: &UniqueKey,
@@ -90,13 +90,13 @@ impl Record {
         }
     }
 
-    /// A key that an operator takes from all who hold it.
+    /// Adds the release of a key: an operator takes it from all its holders.
     pub fn release(&mut self, key: &UniqueKey) {
         self.0.put(&[RELEASE]);
         self.0.put(key.as_bytes());
     }
 
-    /// A new job, with the numbers of its names.
+    /// Adds a new job. Its type and queue are given as numbers.
     pub fn insert(&mut self, seq: i64, head: &Head, job_type: i64, queue: i64, body: &[u8]) {
         self.0.0.reserve(256 + body.len());
         self.begin(INSERT, seq);
@@ -105,13 +105,14 @@ impl Record {
         self.0.blob(body);
     }
 
-    /// New values of a job's moving part. `released` says whether an operator released its key.
+    /// Adds new values of a job's moving part. `released` says whether an operator released its key.
     pub fn update(&mut self, seq: i64, head: &Head, released: bool) {
         self.begin(UPDATE, seq);
         self.0.moving(head, released);
     }
 
-    /// A note, or its removal. The id is there for a job that is not in memory when the record is read again.
+    /// Adds a note, or its removal. The job's id is included because the job may not be in memory during
+    /// replay.
     pub fn note(&mut self, seq: i64, job: JobId, kind: NoteKind, text: Option<&[u8]>) {
         self.begin(NOTE, seq);
         self.0.put(&job.to_bytes());
@@ -121,14 +122,14 @@ impl Record {
         }
     }
 
-    /// A job that is gone, with its notes. `keeps_id` says whether its id stays taken.
+    /// Adds the removal of a job and its notes. `keeps_id` says whether its id stays taken.
     pub fn forget(&mut self, seq: i64, job: JobId, keeps_id: bool) {
         self.begin(FORGET, seq);
         self.0.put(&job.to_bytes());
         self.0.put(&[u8::from(keeps_id)]);
     }
 
-    /// A request that became part of a job.
+    /// Adds an absorbed request: its `id` is spent, because it became part of `job`.
     pub fn spend(&mut self, seq: i64, id: JobId, job: JobId, digest: Option<&[u8; 32]>) {
         self.begin(SPEND, seq);
         self.0.put(&id.to_bytes());
@@ -136,13 +137,13 @@ impl Record {
         self.0.blob(digest.map_or(&[], <[u8; 32]>::as_slice));
     }
 
-    /// An id that is kept no longer.
+    /// Adds that a spent id is free again.
     pub fn free(&mut self, id: JobId) {
         self.0.put(&[FREE]);
         self.0.put(&id.to_bytes());
     }
 
-    /// A queue's settings and counters as they are after this commit.
+    /// Adds a queue's settings and counters as they are after this commit.
     pub fn queue(&mut self, row: &QueueRow, totals: &QueueTotals) {
         self.0.put(&[QUEUE]);
         self.0.blob(row.name.as_str().as_bytes());
@@ -156,7 +157,7 @@ impl Record {
         }
     }
 
-    /// A document's new values, or its end.
+    /// Adds a document's new contents, or its removal.
     pub fn document(&mut self, key: &DocumentKey, document: Option<&Document>) {
         self.0.put(&[DOCUMENT, key.kind.code()]);
         self.0.blob(key.name.as_bytes());
@@ -175,53 +176,53 @@ impl Record {
     }
 }
 
-/// One change of a record that is read again.
+/// One change, as read back from a record. Each variant is what the method of [`Record`] with its name wrote.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Change {
     /// A new job.
     Insert { seq: i64, head: Head, body: Bytes },
     /// New values of a job's moving part.
     Update { seq: i64, moving: Moving },
-    /// A note, or its removal.
+    /// A note, or its removal (`text` is `None`).
     Note { seq: i64, job: JobId, kind: NoteKind, text: Option<Bytes> },
-    /// A job that is gone.
+    /// A job was removed.
     Forget { seq: i64, job: JobId, keeps_id: bool },
-    /// A queue's settings and counters.
+    /// A queue's settings and counters after the commit.
     Queue { row: QueueRow, totals: QueueTotals },
-    /// A new type or queue.
+    /// A new name of a type or queue.
     Name { id: i64, text: String },
     /// What is remembered of an ended job for its key, or that nothing is.
     Memory { key: UniqueKey, seq: i64, id: JobId, remembered: Option<Remembered> },
-    /// What happened, as the log encodes it.
+    /// The events of the commit, as the event log encodes them.
     Events { count: u64, data: Bytes },
-    /// A request that became part of a job.
+    /// A request was absorbed: it became part of a job.
     Spend { id: JobId, absorbed: Absorbed },
-    /// An id that is kept no longer.
+    /// A spent id is free again.
     Free { id: JobId },
-    /// A key is taken from all who hold it, those that have ended and are not in memory among them.
+    /// A key was taken from all its holders, including ended ones that are not in memory.
     Release { key: UniqueKey },
-    /// A document's new values, or its end.
+    /// A document's new contents, or its removal.
     Document { key: DocumentKey, document: Option<Document> },
 }
 
-/// Reads the changes of a record, in order.
+/// Iterates over the changes of a record, in order.
 pub struct Changes {
     cursor: u64,
     record: Bytes,
-    /// How much of it has been read.
+    /// How many bytes of the record have been read.
     read: usize,
 }
 
 impl Changes {
-    /// The changes in `record`, which is the journal's record `cursor`.
+    /// Starts reading `record`, the journal's record number `cursor`.
     pub fn new(cursor: u64, record: Bytes) -> Self {
         Self { cursor, record, read: 0 }
     }
 
-    /// The next change. `names` must have the names that earlier changes added.
+    /// Returns the next change. `names` must already contain the names that earlier changes added.
     ///
     /// # Errors
-    /// When the record is not what this program writes.
+    /// When the record was not written in this program's format.
     pub fn next(&mut self, names: &Names) -> Result<Option<Change>, SqliteError> {
         let mut from = Unpacker(self.record.get(self.read..).unwrap_or_default());
         if from.0.is_empty() {
@@ -238,7 +239,7 @@ impl Changes {
     }
 }
 
-/// Reads one change. Texts and bodies share the bytes of `record`.
+/// Decodes one change. Texts and bodies share the bytes of `record`.
 fn change(from: &mut Unpacker<'_>, record: &Bytes, names: &Names) -> Result<Option<Change>, SqliteError> {
     let Some([what]) = from.take() else { return Ok(None) };
     Ok(match what {

@@ -1,5 +1,5 @@
-//! Documents: rows, and before them what the journal has that the rows have not. Nothing of them is kept in memory once
-//! it is in the rows; a row is found by its name.
+//! Documents: their rows, and changes that are in the journal but not in the rows yet. Nothing of a document
+//! is kept in memory once it is in the rows; rows are looked up by name.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,58 +13,60 @@ use semel_store::documents::Documents;
 use crate::error::SqliteError;
 use crate::rows;
 
-/// A document's new values, or its end, and which change it was.
+/// A document's key, its new contents or `None` if removed, and the number of that change.
 pub type Changed = (DocumentKey, Option<Document>, u64);
 
-/// Where a document is in the order in which documents are due.
+/// A document's place in the order of due times.
 type Place = (Timestamp, DocumentKey);
 
-/// The rows that are due from a place on. What is before it is not looked at, but for those due in the same moment.
+/// Reads the rows that are due from a place on. Earlier ones are skipped by the index, except those due at
+/// the same moment.
 const DUE: &str = "SELECT kind, name, version, due, text FROM document INDEXED BY document_due \
      WHERE due IS NOT NULL AND due >= ?1 AND (due, kind, name) >= (?1, ?2, ?3) ORDER BY due, kind, name";
 
-/// What is not in the rows yet.
+/// Changes of documents that are not in the rows yet.
 #[derive(Debug, Default)]
 pub struct Unwritten {
-    /// Those that are there, in order.
+    /// Changed documents that exist, in order.
     present: Documents,
-    /// All that changed, with the number of the last change.
+    /// The keys of all changed documents, with the number of the last change of each.
     changed: Map<DocumentKey, u64>,
     stamp: u64,
-    /// Whatever has a row before this place has changed since: those that were forgotten are the oldest of what is due, there
-    /// may be as many as there are requests, and each would be passed at every look.
+    /// Every row before this place has a newer change, so the search for due documents can begin here.
+    /// Without it each search would pass over the rows of forgotten documents: they are the oldest due ones,
+    /// and may be as many as there were requests.
     passed: Mutex<Option<Place>>,
 }
 
 impl Unwritten {
-    /// Notes a document's new values, or its end.
+    /// Records a document's new contents, or its removal.
     pub fn put(&mut self, key: DocumentKey, document: Option<Document>) {
         self.stamp += 1;
         self.changed.insert(key.clone(), self.stamp);
         self.present.put(key, document);
     }
 
-    /// All that changed, in order.
+    /// The keys of all changed documents, in order.
     pub fn keys(&self) -> Vec<DocumentKey> {
         let mut keys: Vec<_> = self.changed.keys().cloned().collect();
         keys.sort_unstable();
         keys
     }
 
-    /// What has become of one that changed.
+    /// Returns the change of a document, if it has changed.
     pub fn changed(&self, key: &DocumentKey) -> Option<Changed> {
         let stamp = self.changed.get(key)?;
         Some((key.clone(), self.present.get(key).cloned(), *stamp))
     }
 
-    /// These changes are in the rows now; newer ones stay.
+    /// Drops changes that the rows now have; newer ones stay.
     pub fn settle(&mut self, written: &[Changed]) {
         let passed = self.passed.get_mut().unwrap_or_else(PoisonError::into_inner);
         for (key, document, stamp) in written {
             if self.changed.get(key) == Some(stamp) {
                 self.changed.remove(key);
                 self.present.put(key.clone(), None);
-                // Its row counts.
+                // Its row counts again, so the search must not begin behind it.
                 if let Some(due) = document.as_ref().and_then(|document| document.due) {
                     *passed = passed.take().map(|place| place.min((due, key.clone())));
                 }
@@ -85,7 +87,7 @@ impl Unwritten {
     }
 }
 
-/// A document as it is now.
+/// Returns a document's current contents.
 pub fn get(
     db: &Connection,
     unwritten: &Unwritten,
@@ -104,7 +106,7 @@ pub fn get(
     })
 }
 
-/// The version of a document as it is now; 0 when there is none.
+/// Returns a document's current version; 0 when there is none.
 pub fn version(db: &Connection, unwritten: &Unwritten, key: &DocumentKey) -> Result<u64, SqliteError> {
     if unwritten.has(key) {
         return Ok(unwritten.present.get(key).map_or(0, |document| document.version));
@@ -117,7 +119,7 @@ pub fn version(db: &Connection, unwritten: &Unwritten, key: &DocumentKey) -> Res
     })
 }
 
-/// The documents wanted, as they are now: rows and what is newer, in one order.
+/// Finds the wanted documents, merging rows and newer changes into one order.
 pub fn find(
     db: &Connection,
     unwritten: &Unwritten,
@@ -193,7 +195,7 @@ fn of_kind(
     descending: bool,
     limit: usize,
 ) -> Result<Vec<(DocumentKey, Document)>, SqliteError> {
-    // A page begins where its cursor is, whatever is before it.
+    // Reads from the cursor on, and nothing before it.
     let mut query = db.prepare_cached(match (from, descending) {
         (None, false) => "SELECT kind, name, version, due, text FROM document WHERE kind = ?1 ORDER BY name",
         (None, true) => "SELECT kind, name, version, due, text FROM document WHERE kind = ?1 ORDER BY name DESC",
@@ -230,7 +232,7 @@ fn read(row: &Row<'_>) -> Result<(DocumentKey, Document), SqliteError> {
     Ok((DocumentKey::new(kind, name), Document { version, due, text }))
 }
 
-/// Writes the rows of these changes.
+/// Writes changes to the rows.
 pub fn write(db: &Connection, changed: &[Changed]) -> Result<(), SqliteError> {
     let mut put = db.prepare_cached(
         "INSERT INTO document (kind, name, version, due, text) VALUES (?1, ?2, ?3, ?4, ?5) \
@@ -283,7 +285,7 @@ mod tests {
         before.commit().unwrap();
         let mut unwritten = Unwritten::default();
         (0..MANY).for_each(|number| unwritten.put(key(number), None));
-        // What is due, and how many steps SQLite took to find it.
+        // The due documents, and how many steps SQLite took to find them.
         let look = |unwritten: &Unwritten| {
             let found = find(&db, unwritten, &Seek::Due { limit: 500 }, NOW).unwrap();
             let steps = db.prepare_cached(DUE).unwrap().reset_status(StatementStatus::VmStep);

@@ -1,28 +1,29 @@
-//! Bringing to the disk what a file has, and that it is there.
+//! Syncing files and their names to the disk.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
-/// Bytes of a file that are written again in one go.
+/// Bytes of a file that are rewritten at a time.
 const AGAIN: u64 = 1 << 20;
 
-/// Brings to the disk that there is a file of that name.
+/// Syncs the folder of a file, so that the file's name is on the disk.
 pub fn sync_folder(of: &Path) -> std::io::Result<()> {
     if cfg!(windows) {
-        // There a folder is nothing that can be synced; NTFS keeps a log of what becomes of names.
+        // Folders cannot be synced on Windows; NTFS logs changes of names.
         return Ok(());
     }
     let folder = of.parent().filter(|folder| !folder.as_os_str().is_empty());
     File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
-/// Brings to the disk what a file has. Windows lets nobody do that who may not write it.
+/// Syncs a file's contents. It is opened for writing, because Windows syncs no file otherwise.
 pub fn sync_file(path: &Path) -> std::io::Result<()> {
     OpenOptions::new().read(true).write(true).open(path)?.sync_all()
 }
 
-/// Writes everything in a file again and brings it to the disk, for the reason that the last record of a journal is.
+/// Rewrites a whole file and syncs it, because after a failed sync the system takes its cached pages for
+/// written.
 pub fn write_again(path: &Path) -> std::io::Result<()> {
     let mut file = OpenOptions::new().read(true).write(true).open(path)?;
     let (mut place, mut piece) = (0, Vec::new());

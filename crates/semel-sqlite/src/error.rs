@@ -1,4 +1,4 @@
-//! What may go wrong with the file, and what that means for callers.
+//! Errors of the embedded store, and what they mean for callers.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -12,73 +12,74 @@ use crate::private;
 /// A failure of the embedded store, with its details.
 #[derive(Debug, thiserror::Error)]
 pub enum SqliteError {
-    /// SQLite refused.
+    /// SQLite returned an error.
     #[error("sqlite: {0}")]
     Sqlite(#[from] rusqlite::Error),
-    /// The file system refused.
+    /// The file system returned an error.
     #[error("{path}: {source}")]
     Io {
-        /// Which file.
+        /// The file's path.
         path: String,
-        /// What it said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// A row is not what this program wrote.
+    /// A row is not as this program writes it.
     #[error("row {seq}: {what}")]
     Row {
-        /// Its number.
+        /// The row number.
         seq: i64,
         /// What is wrong.
         what: &'static str,
     },
-    /// What is stored of one job is not what this program wrote. Of a finished job it concerns nobody but who asks for it; with a
-    /// live one's the file does not open.
+    /// The stored data of one job is not as this program writes it. If the job has ended, only requests for
+    /// it fail; if it is live, the file does not open.
     #[error("job {id} (row {seq}): {what}")]
     Job {
         /// The job.
         id: JobId,
-        /// Its row's number.
+        /// Its row number.
         seq: i64,
         /// What is wrong.
         what: &'static str,
     },
-    /// The journal is not what this program wrote.
+    /// The journal is not as this program writes it.
     #[error("the journal is damaged: {0}")]
     Journal(String),
-    /// It is unknown what of the journal's last record reached the disk.
+    /// A sync failed: it is unknown how much of the journal's last record reached the disk.
     #[error("the journal could not be brought to the disk: {0}")]
     Sync(String),
     /// One commit would write more than the journal can read again.
     #[error("one commit would write {size} bytes, and {most} is the most: send less at once")]
     TooLong {
-        /// How much.
+        /// The size, in bytes.
         size: usize,
-        /// How much it may be.
+        /// The bound, in bytes.
         most: usize,
     },
-    /// The job at which a page was to go on is gone, and its id does not say where it was.
+    /// The job named by a page's cursor is gone, and its id does not tell where it was.
     #[error("the job that this cursor names is gone")]
     CursorGone,
-    /// Another process has the file.
+    /// Another process owns the file, or this one has it open already.
     #[error("{}", owned(path, owner, *is_here))]
     Owned {
-        /// Which file.
+        /// The file's path.
         path: String,
-        /// Who has it, as far as it said.
+        /// The owner, as far as it has said.
         owner: String,
-        /// Whether that is this very process.
+        /// Whether the owner is this very process.
         is_here: bool,
     },
-    /// Another process has the file, and not by the lock beside it.
+    /// Another process has locked the file itself, but not the lock file beside it.
     #[error(
         "{path} is open in another process, though the lock beside it is nobody's: {path}.lock was deleted while it was in use, or the file \
          has another name (a hard link). Stop that process before you open it (`lsof {path}` names it)"
     )]
     Held {
-        /// Which file.
+        /// The file's path.
         path: String,
     },
-    /// A file of the store is not where it was opened. Nothing is stored, for nobody would find it again, until it is there again.
+    /// A file of the store is no longer where it was opened. Nothing is stored until it is back, because it
+    /// would not be found again.
     #[error(
         "{path} was deleted, moved away or replaced while the store has it open; nothing is stored any more. What was acknowledged before may \
          be in the open file alone, which is gone when this process ends: put back what was moved away, and it goes on; of what was deleted \
@@ -86,15 +87,15 @@ pub enum SqliteError {
         descriptors()
     )]
     Astray {
-        /// Which file.
+        /// The file's path.
         path: String,
     },
-    /// The file is not ours, or of a version this program does not handle.
+    /// The file is not a Semel store, or this program cannot handle it or its version.
     #[error("{0}")]
     Unsupported(String),
 }
 
-/// Where a system shows what a process has open.
+/// The place where the system lists a process's open files.
 fn descriptors() -> String {
     if cfg!(target_os = "linux") { format!(", from /proc/{}/fd", std::process::id()) } else { String::new() }
 }
@@ -116,8 +117,9 @@ fn is_want_of_room(error: &std::io::Error) -> bool {
 }
 
 impl SqliteError {
-    /// The same; where SQLite could not do with the files of `store` what it wanted, what the file system says to that: SQLite speaks of an
-    /// I/O error where there is no room, and of a file that it cannot open where nothing may be written beside it.
+    /// Replaces SQLite's error about the files of `store` by the file system's own, if there is one: SQLite
+    /// reports a full disk as an I/O error, and a folder that is not writable as a file that cannot be
+    /// opened.
     pub(crate) fn of_files(self, store: &Path) -> Self {
         let Self::Sqlite(rusqlite::Error::SqliteFailure(failure, _)) = &self else { return self };
         match failure.code {
@@ -132,8 +134,8 @@ impl SqliteError {
         }
     }
 
-    /// The same; where SQLite's writing failed for want of room, that: of a quota that is used up it knows nothing, and speaks of an
-    /// I/O error. For who loses nothing by it, as what was being written is rolled back.
+    /// Replaces SQLite's write error by want of room, if that is the cause: SQLite does not know of quotas,
+    /// and reports an I/O error. Only for writes that are rolled back, so that nothing is lost.
     pub(crate) fn for_want_of_room(self, db: &Connection) -> Self {
         let Self::Sqlite(rusqlite::Error::SqliteFailure(failure, _)) = &self else { return self };
         let Some(store) = db.path().filter(|_| failure.extended_code == ffi::SQLITE_IOERR_WRITE) else {
@@ -145,7 +147,7 @@ impl SqliteError {
         }
     }
 
-    /// Whether there is no room on the disk for what was to be written, or none that this account may have.
+    /// Whether the disk is full, or this account's quota is used up.
     pub fn is_want_of_room(&self) -> bool {
         match self {
             Self::Sqlite(rusqlite::Error::SqliteFailure(failure, _)) => failure.code == ErrorCode::DiskFull,
@@ -154,17 +156,17 @@ impl SqliteError {
         }
     }
 
-    /// Whether another has the lock.
+    /// Whether another connection has SQLite's lock.
     pub fn is_busy(&self) -> bool {
         matches!(self, Self::Sqlite(rusqlite::Error::SqliteFailure(failure, _)) if failure.code == ErrorCode::DatabaseBusy)
     }
 
-    /// Whether the rows are otherwise than who wrote them took them to be.
+    /// Whether a constraint was violated: the rows are not as the writer assumed.
     pub fn is_contradiction(&self) -> bool {
         matches!(self, Self::Sqlite(rusqlite::Error::SqliteFailure(failure, _)) if failure.code == ErrorCode::ConstraintViolation)
     }
 
-    /// Whether the engine must not go on after this: it is unknown what reached the disk.
+    /// Whether the engine must not go on: it is unknown what reached the disk, or the file is damaged.
     pub fn is_fatal(&self) -> bool {
         match self {
             Self::Sqlite(rusqlite::Error::SqliteFailure(failure, _)) => matches!(

@@ -1,9 +1,9 @@
-//! The store's own duty, in rounds of bounded pieces: what the journal has is carried over to the rows, ended jobs are
-//! filed by their keys and leave memory, and the journal's files are free again.
+//! Carrying the journal over to the rows, in rounds of bounded pieces: the store's own duty. Ended jobs are
+//! filed by their keys and leave memory, and the journal's files become free again.
 //!
-//! A piece is prepared under the store's lock, written by a connection of its own while commits go on, and settled under
-//! the lock again. A round is safe to lose at any point: until its end is on the disk, opening the file does everything
-//! in the journal again, and every write here puts the values a job has by then.
+//! A piece is prepared under the store's lock, written on a connection of its own while commits go on, and
+//! settled under the lock again. A round may be lost at any point: until its end is on the disk, opening the
+//! file replays the whole journal, and every write here stores the values that a job has at that time.
 
 mod preface;
 
@@ -30,85 +30,85 @@ use crate::pending::{Absorbed, Forgotten, Memory, Notes, Remembered, Stamp};
 use crate::reader;
 use crate::rows;
 
-/// Rows written in one transaction, of whatever kind.
+/// Rows, of whatever kind, written in one transaction.
 const PIECE_ROWS: usize = 2_000;
-/// Records of the log in one transaction: each is up to thousands of events.
+/// Event records in one transaction: each has up to thousands of events.
 const PIECE_RECORDS: usize = 200;
 /// Values of `filed`.
 const FILED: u8 = 1;
 const DEAD_LETTER: u8 = 2;
 
-/// When a round begins. The more it takes, the more jobs have ended by then and are written once, and the more keys
-/// share a page of the memory of keys.
+/// Thresholds for starting a round; any one suffices. The more a round takes, the more jobs have ended by
+/// then and are written only once, and the more keys share a page of the keys' memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
-    /// When the journal has grown so long,
+    /// Bytes of journal that start a round.
     pub bytes: usize,
-    /// or so many jobs have ended,
+    /// Ended jobs that start a round.
     pub ended: usize,
-    /// or the first of it has waited so long.
+    /// Age of the oldest commit not carried over that starts a round.
     pub time: Duration,
 }
 
 impl Patience {
-    /// What a server does. Opening a file after a crash reads a journal of about two rounds.
+    /// The thresholds of a server. After a crash, opening the file reads a journal of about two rounds.
     pub const DEFAULT: Self = Self { bytes: 64 << 20, ended: 150_000, time: Duration::from_secs(30) };
-    /// Everything at once.
+    /// Starts a round as soon as there is anything to carry over.
     pub const NONE: Self = Self { bytes: 1, ended: 1, time: Duration::ZERO };
 }
 
-/// A job whose row is written, on its way out of memory.
+/// An ended job whose row is written, and which is about to be filed and leave memory.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Ended {
     key: [u8; 32],
     seq: i64,
     id: JobId,
-    /// The version in its row. One that has moved on stays for the next round.
+    /// The version in its row. If the job has changed since, it is left for the next round.
     version: u64,
 }
 
 /// A round under way.
 #[derive(Debug)]
 pub struct Round {
-    /// The last record it carries over.
+    /// The last journal record that the round carries over.
     pub upto: u64,
-    /// Bytes of journal it will free.
+    /// Bytes of journal that the round will free.
     pub bytes: usize,
-    /// What goes before the rows of jobs.
+    /// What is written before the rows of jobs.
     preface: Preface,
-    /// Bodies of jobs that had no row when the round began. Let go all at once: it takes a while, and somebody may still
-    /// want one whose row is being written.
+    /// Bodies of jobs that had no row when the round began. They are freed together at its end: that takes a
+    /// while, and until then a body may still be read while its row is being written.
     fresh: Fresh,
-    /// Rows to write, in order.
+    /// Rows still to write, in ascending order.
     rows: std::vec::IntoIter<(i64, JobId)>,
     /// The last row that a piece took.
     reached: i64,
-    /// Jobs that are in the piece that is being written, to get their rows or to be filed.
+    /// Jobs in the piece being written: their rows are being written, or they are being filed.
     under_way: Vec<JobId>,
-    /// Ended jobs to file, in the order of their keys once all rows are written, the first last.
+    /// Ended jobs to file. Once all rows are written they are sorted by key, in descending order.
     ended: Vec<Ended>,
     is_sorted: bool,
 }
 
 impl Round {
-    /// Jobs that are not in the rows as they should be.
+    /// Jobs whose rows are not up to date.
     pub fn jobs(&self) -> impl Iterator<Item = JobId> + '_ {
         let waiting = self.rows.as_slice().iter().map(|(_, id)| *id);
         waiting.chain(self.under_way.iter().copied()).chain(self.ended.iter().map(|ended| ended.id))
     }
 
-    /// The body of a job that had no row when the round began.
+    /// Returns the body of a job that had no row when the round began.
     pub fn body(&self, seq: i64, job: JobId) -> Option<&Bytes> {
         self.fresh.body(seq, job)
     }
 
-    /// Whether the row of a job is still to be written, whole.
+    /// Whether the job's whole row is still to be written.
     pub fn is_unwritten(&self, seq: i64, job: JobId) -> bool {
         seq > self.reached && self.fresh.contains(seq, job)
     }
 }
 
-/// What one transaction writes.
+/// What is written in one transaction.
 #[derive(Debug, Default)]
 pub struct Piece {
     names: Vec<(i64, String)>,
@@ -119,16 +119,16 @@ pub struct Piece {
     events: Vec<Events>,
     rows: Vec<Written>,
     notes: Vec<(JobId, Notes)>,
-    /// With whether the job holds its key.
+    /// Jobs to file, and whether each holds its key.
     filed: Vec<(Written, bool)>,
     end: Option<End>,
     floor: Timestamp,
 }
 
-/// The row of one job.
+/// The row of one job to write.
 #[derive(Debug)]
 pub struct Written {
-    /// Its number.
+    /// Its row number.
     pub seq: i64,
     /// The job.
     pub head: Head,
@@ -136,13 +136,13 @@ pub struct Written {
     pub names: (i64, i64),
     /// Whether an operator released its key.
     pub released: bool,
-    /// Of an ended job, in which list it is.
+    /// For an ended job, the list it is filed in.
     pub filed: Option<u8>,
-    /// Of a job that has no row yet.
+    /// The body, if the job has no row yet.
     pub body: Option<Bytes>,
 }
 
-/// The end of a round: with it the rows have everything up to a record.
+/// The end of a round, which makes the rows complete up to a record.
 #[derive(Debug)]
 struct End {
     upto: u64,
@@ -150,7 +150,8 @@ struct End {
     queues: Vec<(QueueRow, QueueTotals)>,
 }
 
-/// Begins a round if it is time for one. `rotate` makes the journal go on in another file and gives the last record before.
+/// Begins a round if a threshold is reached. `rotate` switches the journal to another file, and returns the
+/// last record before that.
 pub fn begin(at: &mut Loaded, patience: Patience, now: Timestamp, rotate: impl FnOnce() -> u64) {
     let pending = &mut at.pending;
     if at.round.is_some() || pending.is_empty() {
@@ -164,13 +165,13 @@ pub fn begin(at: &mut Loaded, patience: Patience, now: Timestamp, rotate: impl F
     let moved = std::mem::take(&mut pending.moved);
     pending.ended = 0;
     pending.since = None;
-    // Some of them may have been forgotten meanwhile; they are left out when their turn comes.
+    // Some jobs may have been forgotten since; they are skipped when their turn comes.
     let noted: Vec<(i64, JobId)> = pending.notes.iter().map(|(id, notes)| (notes.seq, *id)).collect();
     let fresh = std::mem::take(&mut pending.fresh);
     let mut rows: Vec<(i64, JobId)> = fresh.jobs().collect();
     rows.extend(moved.iter().map(|id| (at.seq(*id), *id)));
     rows.extend(noted);
-    // Runs that are in order already, most of it.
+    // Most of it consists of runs that are sorted already.
     rows.sort();
     rows.dedup();
     at.round = Some(Round {
@@ -186,11 +187,11 @@ pub fn begin(at: &mut Loaded, patience: Patience, now: Timestamp, rotate: impl F
     });
 }
 
-/// Takes the next piece of the round.
+/// Prepares the next piece of the current round, if there is one.
 pub fn prepare(at: &mut Loaded, next_row: u64, now: Timestamp) -> Option<Piece> {
     let mut round = at.round.take()?;
     let mut piece = Piece { floor: now, ..Piece::default() };
-    // They are few, and whatever follows may be of a new one.
+    // They are few, and whatever follows may use a new name.
     piece.names = std::mem::take(&mut at.pending.names);
     let mut left = PIECE_ROWS;
     round.preface.take(at, &mut piece, &mut left);
@@ -206,7 +207,7 @@ pub fn prepare(at: &mut Loaded, next_row: u64, now: Timestamp) -> Option<Piece> 
     let is_over = round.preface.is_over() && round.rows.len() == 0 && round.ended.is_empty();
     if is_over && piece.events.len() < PIECE_RECORDS {
         let names = std::mem::take(&mut at.pending.queues);
-        // As they are now: what is in later records says the same or newer.
+        // Current values: later records have the same or newer ones.
         let queues = names.iter().map(|name| (at.model.queue_row(name), at.model.totals(name))).collect();
         piece.end = Some(End { upto: round.upto, next_row, queues });
     }
@@ -225,7 +226,7 @@ fn push_memory(names: &mut crate::names::Names, piece: &mut Piece, key: UniqueKe
 }
 
 fn numbers(names: &mut crate::names::Names, head: &Head) -> (i64, i64) {
-    // A head that is stored has names that are known.
+    // The names of a stored head are always known.
     (names.known(head.job_type.as_str()).unwrap_or(0), names.known(head.queue.as_str()).unwrap_or(0))
 }
 
@@ -234,7 +235,7 @@ fn prepare_rows(at: &mut Loaded, round: &mut Round, piece: &mut Piece, left: &mu
         && let Some((seq, id)) = round.rows.next()
     {
         round.reached = seq;
-        // An id that was given free may have come again, with another row.
+        // An id that became free may have been reused, for another row.
         if let Some(head) = at.model.head(id).filter(|_| at.seq(id) == seq) {
             let filed = match (head.state.is_finished(), head.is_dead_letter()) {
                 (false, _) => None,
@@ -260,7 +261,7 @@ fn prepare_filing(at: &mut Loaded, round: &mut Round, piece: &mut Piece, left: &
     while *left > 0
         && let Some(ended) = round.ended.pop()
     {
-        // One that an operator sent back, or that changed since its row was written, stays.
+        // A job that an operator sent back, or that changed since its row was written, stays in memory.
         let Some(head) = at.model.head(ended.id).filter(|head| head.version == ended.version) else {
             continue;
         };
@@ -269,7 +270,7 @@ fn prepare_filing(at: &mut Loaded, round: &mut Round, piece: &mut Piece, left: &
             && let Some(changes) = at.pending.memory.get(&key)
             && piece.memory.last().is_none_or(|(known, _, _)| *known != key)
         {
-            // What is remembered of its key changes first.
+            // Pending changes of its key's memory must be written first.
             push_memory(&mut at.names, piece, key, changes);
         }
         let names = numbers(&mut at.names, head);
@@ -280,9 +281,10 @@ fn prepare_filing(at: &mut Loaded, round: &mut Round, piece: &mut Piece, left: &
     }
 }
 
-/// Writes a piece, in one transaction.
+/// Writes a piece in one transaction.
 pub fn write(db: &mut Connection, piece: &Piece) -> Result<(), SqliteError> {
-    // With the end of a round goes the only other copy of it: it, and with it all before, must be on the disk.
+    // The end of a round frees the journal, its only other copy: this and all earlier pieces must be on the
+    // disk.
     let is_last = piece.end.is_some() && !is_planted(Bug::CarriedBeforeSync);
     db.pragma_update(None, "synchronous", if is_last { "FULL" } else { "NORMAL" })?;
     let transaction = db.transaction()?;
@@ -297,7 +299,7 @@ fn write_into(db: &Connection, piece: &Piece) -> Result<(), SqliteError> {
             .execute(params![id, text])?;
     }
     if !piece.forgotten.is_empty() {
-        // No job that is gone has had a later version.
+        // No version of a job that is gone is later than this.
         set_fact(db, "gone", piece.floor.as_micros())?;
     }
     for (id, Forgotten { seq, keeps_id }) in &piece.forgotten {
@@ -305,7 +307,7 @@ fn write_into(db: &Connection, piece: &Piece) -> Result<(), SqliteError> {
         db.prepare_cached("DELETE FROM note WHERE seq = ?1")?.execute([seq])?;
         db.prepare_cached("DELETE FROM absorbed WHERE seq = ?1")?.execute([seq])?;
         if *keeps_id && id.row() != seq.unsigned_abs() {
-            // One that was forgotten before it had a row is kept here alone.
+            // The id of a job forgotten before it had a row is kept only here.
             keep_id(db, *id, *seq)?;
         } else if id.row() != seq.unsigned_abs() {
             db.prepare_cached("DELETE FROM foreign_id WHERE id = ?1")?.execute([id.to_bytes()])?;
@@ -341,8 +343,8 @@ fn write_into(db: &Connection, piece: &Piece) -> Result<(), SqliteError> {
     for (written, holds) in &piece.filed {
         match &written.head.key {
             Some(_) if *holds => file(db, &mut others, &mut insert, written)?,
-            // What was left out in favour of a later one does not hold the key again by being filed, nor because a round
-            // that was lost had filed it before.
+            // A job that a later one outlives must not hold the key again: neither because it is filed now,
+            // nor because a lost round filed it before.
             Some(key) => delete_memory(db, key, written.seq)?,
             None => {}
         }
@@ -359,7 +361,7 @@ fn write_into(db: &Connection, piece: &Piece) -> Result<(), SqliteError> {
     Ok(())
 }
 
-/// Keeps the row of an id that a caller chose.
+/// Stores the row number of an id that a caller chose.
 fn keep_id(db: &Connection, id: JobId, seq: i64) -> rusqlite::Result<usize> {
     db.prepare_cached("INSERT OR REPLACE INTO foreign_id (id, seq) VALUES (?1, ?2)")?
         .execute(params![id.to_bytes(), seq])
@@ -402,14 +404,14 @@ fn write_notes(db: &Connection, notes: &Notes) -> Result<(), SqliteError> {
     Ok(())
 }
 
-/// Forgets what is remembered of a row's job for a key.
+/// Deletes what is remembered of a job for its key.
 pub fn delete_memory(db: &Connection, key: &UniqueKey, seq: i64) -> Result<(), SqliteError> {
     db.prepare_cached("DELETE FROM memory WHERE key = ?1 AND seq = ?2")?
         .execute(params![key.as_bytes(), seq])?;
     Ok(())
 }
 
-/// Files an ended head under its key, in place of those it outlives.
+/// Files an ended head under its key, and deletes the heads that it outlives.
 fn file(
     db: &Connection,
     others: &mut CachedStatement<'_>,
@@ -456,8 +458,8 @@ fn write_queue(db: &Connection, row: &QueueRow, totals: &QueueTotals) -> Result<
     Ok(())
 }
 
-/// A piece is in the rows: what was pending of it is so no more, and what it filed leaves memory. Gives back the round
-/// when it is over, to be let go where nobody waits.
+/// Applies a written piece to memory: drops what was pending, and evicts the jobs that were filed. Returns
+/// the round when it is over, to be freed where nobody waits for it.
 pub fn settle(at: &mut Loaded, piece: &Piece) -> Option<Round> {
     for (id, notes) in &piece.notes {
         at.pending.noted(*id, notes.stamp);
@@ -483,7 +485,7 @@ pub fn settle(at: &mut Loaded, piece: &Piece) -> Option<Round> {
         }
     }
     if !piece.filed.is_empty() || !piece.memory.is_empty() {
-        // Decisions that saw these keys without their filed holders are to be taken again.
+        // Invalidates decisions that saw these keys without their filed holders.
         at.model.move_absent_version(next_version(0, piece.floor));
     }
     if let Some(round) = &mut at.round {

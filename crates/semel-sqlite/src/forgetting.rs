@@ -1,4 +1,4 @@
-//! Sweeping out what was kept for a key's sake and is needed no longer.
+//! Sweeping out ended heads that were kept for their keys and are no longer needed.
 
 use std::time::{Duration, Instant};
 
@@ -11,24 +11,25 @@ use crate::error::SqliteError;
 use crate::filing::delete_memory;
 use crate::rows;
 
-/// Remembered heads looked over in one go.
+/// Remembered heads read by one query.
 const LOOKS: u32 = 1_000;
-/// So many whose time is over are a piece.
+/// The number of expired heads that makes a full piece.
 const PIECE: usize = 1_000;
 
 /// A remembered head: its key, its row and its job.
 pub type Kept = (UniqueKey, i64, JobId);
 
-/// The key and the row of the last one that was looked over; none at the beginning, and after the end.
+/// The key and row of the last head that was looked at; `None` at the beginning, and after the end.
 pub type Cursor = Option<(UniqueKey, i64)>;
 
-/// Whether these are a whole piece, so that there may be more.
+/// Whether the piece is full, so that there may be more expired heads.
 pub const fn is_full(over: &[Kept]) -> bool {
     over.len() >= PIECE
 }
 
-/// Remembered heads whose time is over: a piece of them, or what is found before the end or in so much time, from where the last
-/// look ended. No decision sees them any more, whether or not they are deleted.
+/// Finds remembered heads whose time is over, from where the last look ended: at most about a piece of them,
+/// or those found before the table ends or `looking` has passed. Decisions ignore them already, whether or
+/// not they are deleted.
 pub fn over(
     db: &Connection,
     cursor: &mut Cursor,
@@ -45,7 +46,7 @@ pub fn over(
     }
 }
 
-/// Looks over a bounded number of heads.
+/// Looks at one bounded batch of heads.
 fn look(
     db: &Connection,
     cursor: &mut Cursor,
@@ -56,7 +57,7 @@ fn look(
         "SELECT key, seq, forget_at, id FROM memory WHERE (key, seq) > (?1, ?2) ORDER BY key, seq LIMIT ?3",
     )?;
     let last = cursor.take();
-    // Nothing is before a key of no bytes.
+    // An empty key sorts before every key.
     let (key, seq) = last.as_ref().map_or((&[] as &[u8], 0), |(key, seq)| (&key.as_bytes()[..], *seq));
     let mut found = query.query(params![key, seq, LOOKS])?;
     let (mut looked, mut reached) = (0, None);
@@ -72,7 +73,7 @@ fn look(
     Ok(())
 }
 
-/// Deletes remembered heads.
+/// Deletes remembered heads, and frees their ids.
 pub fn forget(db: &Connection, over: &[Kept]) -> Result<(), SqliteError> {
     for (key, seq, id) in over {
         delete_memory(db, key, *seq)?;

@@ -1,5 +1,5 @@
-//! Bodies of jobs that have no row yet, in the order of their rows: nearly always that is the order in which they come, so each is
-//! put at the end and found where its number says, without a table of their ids.
+//! Bodies of jobs that have no row yet, by row number. Jobs nearly always come in the order of their row
+//! numbers, so a body is appended and later found near the place its number suggests, without an index by id.
 
 use std::collections::BTreeMap;
 
@@ -9,21 +9,22 @@ use semel_core::ident::JobId;
 /// Jobs without a row, and their bodies.
 #[derive(Debug, Default)]
 pub struct Fresh {
-    /// By their rows, ascending.
+    /// In ascending order of row number.
     rows: Vec<(i64, Row)>,
-    /// Those that came behind one with a later row: a job whose id a caller chose is given its row later than others of its commit.
+    /// Those added after one with a higher row number: a job whose id a caller chose gets its row later than
+    /// others in its commit.
     late: BTreeMap<i64, Row>,
 }
 
 #[derive(Debug)]
 struct Row {
     id: JobId,
-    /// None once the job is gone.
+    /// `None` once the job has been forgotten.
     body: Option<Bytes>,
 }
 
 impl Fresh {
-    /// Adds one. No row is given twice.
+    /// Adds a job. Its row number must be new.
     pub fn insert(&mut self, seq: i64, id: JobId, body: Bytes) {
         let row = Row { id, body: Some(body) };
         if self.rows.last().is_none_or(|(last, _)| *last < seq) {
@@ -33,7 +34,7 @@ impl Fresh {
         }
     }
 
-    /// The body of the job with that row.
+    /// Returns the body of the job with this row number and id.
     pub fn body(&self, seq: i64, id: JobId) -> Option<&Bytes> {
         let row = match self.place(seq) {
             Some(place) => self.rows.get(place).map(|(_, row)| row),
@@ -42,12 +43,12 @@ impl Fresh {
         row.filter(|row| row.id == id)?.body.as_ref()
     }
 
-    /// Whether the job with that row is among them.
+    /// Whether the job with this row number and id is here.
     pub fn contains(&self, seq: i64, id: JobId) -> bool {
         self.body(seq, id).is_some()
     }
 
-    /// The job is gone.
+    /// Drops the body of a job that was forgotten.
     pub fn forget(&mut self, seq: i64, id: JobId) {
         let row = match self.place(seq) {
             Some(place) => self.rows.get_mut(place).map(|(_, row)| row),
@@ -58,14 +59,14 @@ impl Fresh {
         }
     }
 
-    /// All that were added, also those that are gone.
+    /// All jobs that were added, including those forgotten since.
     pub fn jobs(&self) -> impl Iterator<Item = (i64, JobId)> + '_ {
         let rows = self.rows.iter().map(|(seq, row)| (*seq, row.id));
         rows.chain(self.late.iter().map(|(seq, row)| (*seq, row.id)))
     }
 
-    /// Where the row is, if it is among those in order. As no two have one number it is no further from the first than its number,
-    /// and as few numbers are left out it is not far before that.
+    /// Finds the row's index among those in order. Row numbers are distinct, so it is no further from the
+    /// start than the row numbers are apart; few numbers are skipped, so it is not far before that.
     fn place(&self, seq: i64) -> Option<usize> {
         let (first, _) = self.rows.first()?;
         let furthest = usize::try_from(seq.checked_sub(*first)?).ok()?;
@@ -107,7 +108,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is left out, comes late or goes: against a table.
+        /// Compares with a plain map, with gaps, late additions and removals.
         #[test]
         fn each_is_found_by_its_row(steps in proptest::collection::vec((0_i64..4, 0_i64..6, any::<bool>()), 0..300)) {
             let (mut fresh, mut table) = (Fresh::default(), BTreeMap::new());

@@ -1,4 +1,4 @@
-//! What is asked of a file by who carries it over into another store, or another store into it.
+//! What a store's file provides for copying from this store to another, and from another store into this one.
 
 use bytes::Bytes;
 use rusqlite::{Connection, params};
@@ -11,7 +11,8 @@ use crate::open::{Loaded, fact, set_fact, set_secret};
 use crate::pending::Remembered;
 use crate::rows;
 
-/// Heads that are kept for their keys alone, by their keys and rows. What the journal says of them comes with the first piece.
+/// Returns a piece of the heads that are kept only for their keys, by key and row. Heads that are only in the
+/// journal so far come with the first piece.
 pub fn remembered(
     db: &Connection,
     at: &Loaded,
@@ -46,7 +47,8 @@ pub fn remembered(
     Ok(piece)
 }
 
-/// Has the rows say whose place the store takes. `last` is the number of the last record of its journal.
+/// Records in the database which store this one replaces. `last` is the number of this store's last journal
+/// record.
 pub fn take_over(db: &mut Connection, heritage: &Heritage, last: u64) -> Result<(), SqliteError> {
     let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     db.pragma_update(None, "synchronous", "FULL")?;

@@ -1,16 +1,16 @@
-//! The journal: every commit is one record, appended and brought to the disk before anybody is answered. It lies beside
-//! the database in files `<store>-log.0`, `<store>-log.1`, …, which are used again once the rows have what is in them:
-//! writing over blocks that exist costs an fsync nothing but the data.
+//! The journal: every commit is one record, appended and synced before any caller is answered. It lies beside
+//! the database in files `<store>-log.0`, `<store>-log.1`, …, which are reused once the rows have their
+//! contents: when existing blocks are overwritten, an fsync has only the data to write.
 //!
-//! A record is its payload's length, a CRC-32 over the rest, its cursor, its time, and the payload. Cursors ascend by one
-//! for ever, so what is left in a file of its earlier use is known by its lower cursors. The end of a file is where no
-//! such record follows: the last write, torn by a crash, had been acknowledged to nobody. Whoever opens the journal brings
-//! what he read to the disk before he goes by it: a process that was killed, or whose sync failed, may not have done so. The
-//! sum begins with the store's identity, so that files left behind by another store of the same name are not taken for this
-//! one's.
+//! A record is its payload's length, a CRC-32 over the rest, its cursor, its time, and the payload. Cursors
+//! always ascend by one, so what is left in a file from earlier use is recognised by its lower cursors. A
+//! file ends where no such record follows: a last record torn by a crash was never acknowledged. Whoever
+//! opens the journal syncs what it read before relying on it: a process that was killed, or whose sync
+//! failed, may not have done so. The checksum begins with the store's identity, so that files left behind by
+//! another store of the same name are not taken for this one's.
 //!
-//! A file grows in steps of zeros, and records are written over them: a write that makes a file longer would have every
-//! fsync write the file's size as well.
+//! A file grows in steps of zeros, and records are written over them: if each write made the file longer,
+//! every fsync would have to write the file's size as well.
 
 mod files;
 
@@ -29,30 +29,30 @@ use crate::private;
 
 pub use self::files::newest;
 
-/// Bytes before a payload.
+/// Length of a record's header, in bytes.
 pub const HEADER: usize = 4 + 4 + 8 + 8;
-/// A file grows by as much as it is long, but at least and at most by so much.
+/// Bounds on how much a file grows at a time, in bytes. Within them it doubles.
 const GROWTH: std::ops::RangeInclusive<u64> = 64 << 10..=1 << 20;
-/// What a file grows by.
+/// What a file is extended with.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
-/// Bytes of a file that are read in one go, but for a longer record.
+/// Size of the read buffer, in bytes. A longer record is read in a buffer of its own.
 const READ: usize = 1 << 20;
-/// For how much there has to be room at most until it is tried to write records again.
+/// After a failed write, this much room at most, in bytes, must be found before records are written again.
 const LACKS_MAX: usize = 64 << 10;
-/// What a file keeps of its length when it is free: a round's is shorter, but for one that had to wait.
+/// A free file keeps at most this many bytes. One round's file is shorter, unless the round had to wait.
 const LENGTH_MAX: u64 = 256 << 20;
-/// The longest payload that is believed, and the longest that is written. A group of commits is far shorter
+/// The longest payload that is read or written, in bytes. A group of commits is far shorter
 /// ([`GROUP_BYTES_MAX`](semel_store::bounds::GROUP_BYTES_MAX)), and so is what one request may bring.
 const PAYLOAD_MAX: usize = 1 << 30;
 
-/// A commit, as it is in the journal.
+/// A commit, as the journal stores it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Its number.
+    /// The record's number.
     pub cursor: u64,
     /// When it was committed.
     pub at: Timestamp,
-    /// What it wrote.
+    /// The encoded changes.
     pub payload: Bytes,
 }
 
@@ -60,14 +60,14 @@ pub struct Entry {
 struct Segment {
     path: PathBuf,
     file: File,
-    /// Its length. What is behind the last record is of an earlier use, or zeros.
+    /// Length of the file. Anything after the last record is from earlier use, or zeros.
     length: u64,
-    /// The cursor of its last record; 0 when nothing in it is needed.
+    /// The cursor of its last record; 0 when no record in it is needed.
     last: u64,
 }
 
 impl Segment {
-    /// Writes a record at `offset`, and zeros behind it where the file ends.
+    /// Writes a record at `offset`, and extends the file with zeros if it ends there.
     fn write(&mut self, offset: u64, record: &[u8]) -> std::io::Result<()> {
         self.file.seek(SeekFrom::Start(offset))?;
         self.file.write_all(record)?;
@@ -75,7 +75,7 @@ impl Segment {
         if end > self.length {
             let growth = self.length.clamp(*GROWTH.start(), *GROWTH.end());
             self.length = end;
-            // The record is written; that there is no room for more shows when there is more.
+            // The record is written; if there is no room to grow, a later record will report it.
             while self.length < end + growth && self.file.write_all(&ZEROS).is_ok() {
                 self.length += ZEROS.len() as u64;
             }
@@ -83,16 +83,17 @@ impl Segment {
         Ok(())
     }
 
-    /// Gives back room on the disk that it took while the rows could not be written. Nothing in it is needed.
+    /// Gives disk space back that the file took while the rows could not be written. Its contents are not
+    /// needed.
     fn shorten(&mut self) {
         if self.length > LENGTH_MAX && self.file.set_len(LENGTH_MAX).is_ok() {
             self.length = LENGTH_MAX;
         }
     }
 
-    /// Brings to the disk what was read of it. The last record is written again first: after a sync that failed the system
-    /// takes what it has in memory for written, and the next sync finds nothing to do. Of those before it none is in
-    /// doubt, for nobody goes on after a sync that failed.
+    /// Syncs what was read from the file. The last record is written again first: after a failed sync the
+    /// system takes its cached pages for written, and the next sync has nothing to do. Earlier records are
+    /// not in doubt, because no process goes on after a failed sync.
     fn make_sure(&mut self, contents: &Contents) -> Result<(), SqliteError> {
         let place = contents.end - contents.last.len() as u64;
         self.write(place, &contents.last).map_err(|error| io(&self.path, error))?;
@@ -101,28 +102,29 @@ impl Segment {
     }
 }
 
-/// What is in a file.
+/// What was read from one file.
 struct Contents {
-    /// What is needed of it.
+    /// The records that are still needed.
     entries: Vec<Entry>,
     /// The cursor of the last record; 0 when there is none.
     cursor: u64,
     /// Where the next record goes.
     end: u64,
-    /// The last record, as it lies there.
+    /// The last record, byte for byte.
     last: Bytes,
 }
 
-/// What is in all files.
+/// What was read from all files.
 struct Found {
-    /// Files with something that is needed, the oldest first.
+    /// Files that hold needed records, the oldest first.
     needed: Vec<(Contents, Segment)>,
     free: Vec<Segment>,
-    /// What is needed.
+    /// The needed records, in order.
     entries: Vec<Entry>,
 }
 
-/// Reads the files of the store of that identity, of which the rows have everything up to `carried`.
+/// Reads the journal files of the store with this `identity`. The rows already have everything up to
+/// `carried`.
 fn find(
     store: &Path,
     identity: i64,
@@ -161,8 +163,8 @@ fn find(
     Ok(found)
 }
 
-/// What the journal of another's store has after `carried`, for who holds SQLite's lock on writing meanwhile. Nothing is
-/// written: its owner may be writing there.
+/// Reads another owner's journal after `carried`. The caller must hold SQLite's write lock meanwhile. Writes
+/// nothing, because the owner may be writing there.
 ///
 /// # Errors
 /// As [`Journal::open`].
@@ -177,26 +179,26 @@ fn read_beside(
     mut open: impl FnMut(&Path) -> std::io::Result<File>,
 ) -> Result<Vec<Entry>, SqliteError> {
     let found = match find(store, identity, carried, &mut open) {
-        // The owner may have filled one file and gone on in another after the one was read and before the other was. That he
-        // does once: not again before a round is over, and a round waits for SQLite's lock.
+        // Between the reads the owner may have filled one file and gone on in another. That happens once at
+        // most: not again before a round ends, and rounds wait for SQLite's lock.
         Err(SqliteError::Journal(_)) => find(store, identity, carried, open),
         found => found,
     };
     Ok(found?.entries)
 }
 
-/// The files, and where the next record goes.
+/// The journal's open files, and where the next record goes.
 #[derive(Debug)]
 pub struct Journal {
     base: PathBuf,
     identity: i64,
-    /// Full ones that the rows do not have yet, the oldest first.
+    /// Full files that are not carried over to the rows yet, the oldest first.
     full: Vec<Segment>,
     current: Option<Segment>,
     free: Vec<Segment>,
     offset: u64,
     last: u64,
-    /// How much could not be written when that was tried last: 0 where it could.
+    /// Bytes that could not be written at the last attempt, at most [`LACKS_MAX`]; 0 if it succeeded.
     lacks: usize,
 }
 
@@ -204,19 +206,20 @@ fn path_of(store: &Path, number: usize) -> PathBuf {
     location::beside(store, &format!("-log.{number}"))
 }
 
-/// Whether there is a journal beside the rows of `store`: it has been worked on.
+/// Whether `store` has a journal, which means that it has been used. An error counts as no.
 pub fn has_journal(store: &Path) -> bool {
     is_there(store).unwrap_or(false)
 }
 
-/// The same, or why that cannot be known.
+/// Like [`has_journal`], but returns the error if that cannot be determined.
 pub fn is_there(store: &Path) -> Result<bool, SqliteError> {
     let first = path_of(store, 0);
     first.try_exists().map_err(|error| io(&first, error))
 }
 
 impl Journal {
-    /// Opens the journal of the store of that identity. `carried` is the last cursor that the rows have. Gives back what is after it.
+    /// Opens the journal of the store with this `identity`, and returns the records after `carried`, the last
+    /// cursor that the rows have.
     ///
     /// # Errors
     /// When a file cannot be read, or records are missing between two files.
@@ -241,10 +244,10 @@ impl Journal {
         Ok((journal, entries))
     }
 
-    /// Makes the first file, if there is none, and brings its name to the disk.
+    /// Creates the first file, if there is none, and syncs its name.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// When the file cannot be created.
     pub fn make_first(&mut self) -> Result<(), SqliteError> {
         if !has_journal(&self.base) {
             let first = self.fresh()?;
@@ -262,12 +265,13 @@ impl Journal {
         self.last
     }
 
-    /// Appends a record and brings it to the disk. `record` has [`HEADER`] bytes of room before its payload.
+    /// Appends a record and syncs it. `record` has [`HEADER`] bytes of room before its payload.
     ///
     /// # Errors
-    /// When nothing of it counts; or, fatal, when it is unknown what reached the disk.
+    /// When the record was not written and does not count; or, fatal, when it is unknown what reached the
+    /// disk.
     pub fn append(&mut self, at: Timestamp, record: &mut [u8]) -> Result<(), SqliteError> {
-        // What nobody would read again must not be acknowledged.
+        // A record that would be refused when it is read must not be acknowledged.
         let size = record.len() - HEADER;
         if size > PAYLOAD_MAX {
             return Err(SqliteError::TooLong { size, most: PAYLOAD_MAX });
@@ -287,21 +291,22 @@ impl Journal {
         Ok(())
     }
 
-    /// Whether there is room again where something could not be written, for a small record: who has a batch in memory and cannot write it
-    /// has to read all of memory anew, which is not to be done for each request while a disk is full.
+    /// Checks after a failed write whether there is room again, at least for a small record. Without this
+    /// check every commit on a full disk would fail after changing memory, and all of memory would have to be
+    /// read again.
     ///
     /// # Errors
-    /// When there is none.
+    /// When there is still no room.
     pub fn find_room(&mut self) -> Result<(), SqliteError> {
         if self.lacks > 0 {
-            // Zeros are no record, and the next one goes over them.
+            // Zeros are not a valid record, and the next record overwrites them.
             self.write(&vec![0; self.lacks])?;
             self.lacks = 0;
         }
         Ok(())
     }
 
-    /// Writes where the next record goes.
+    /// Writes bytes at the place of the next record.
     fn write(&mut self, bytes: &[u8]) -> Result<(), SqliteError> {
         if self.current.is_none() {
             self.current = Some(self.fresh()?);
@@ -314,7 +319,7 @@ impl Journal {
         current.write(self.offset, bytes).map_err(|error| io(&current.path, error))
     }
 
-    /// Has nothing be written to the file that is written to, or everything again.
+    /// Makes writes to the current file fail, or succeed again.
     #[cfg(test)]
     pub fn block(&mut self, is_blocked: bool) {
         if let Some(current) = &mut self.current {
@@ -323,18 +328,18 @@ impl Journal {
         }
     }
 
-    /// The next record has a cursor behind this one.
+    /// Makes the next record's cursor higher than `cursor`.
     pub fn go_on_behind(&mut self, cursor: u64) {
         self.last = self.last.max(cursor);
     }
 
-    /// The next record goes to another file. Gives back the last cursor before it.
+    /// Makes the next record go to another file. Returns the last cursor before it.
     pub fn rotate(&mut self) -> u64 {
         self.full.extend(self.current.take());
         self.last
     }
 
-    /// The rows have everything up to `cursor`, durably: files that hold nothing else are free.
+    /// Frees the files that hold nothing after `cursor`. The rows must have everything up to there, durably.
     pub fn carried(&mut self, cursor: u64) {
         let (mut done, full): (Vec<_>, _) =
             std::mem::take(&mut self.full).into_iter().partition(|segment| segment.last <= cursor);
@@ -343,7 +348,7 @@ impl Journal {
         self.free.append(&mut done);
     }
 
-    /// Everything after `carried` that is in the files.
+    /// Reads all records after `carried` again.
     ///
     /// # Errors
     /// When a file cannot be read.
@@ -357,7 +362,7 @@ impl Journal {
         Ok(entries)
     }
 
-    /// A file to write over from its beginning.
+    /// Returns a free or new file, to be written from its beginning.
     fn fresh(&mut self) -> Result<Segment, SqliteError> {
         if let Some(segment) = self.free.pop() {
             return Ok(segment);
@@ -365,12 +370,13 @@ impl Journal {
         let path = self.path(self.full.len());
         let new = || {
             let file = private::create_beside(&path, &self.base)?;
-            // Its name must be on the disk before anything in it is promised.
+            // The file's name must be synced before anything in it is acknowledged.
             if is_planted(Bug::FolderNotSynced) {
                 return Ok(file);
             }
             if let Err(error) = sync_folder(&path) {
-                // Whoever comes next makes it anew: a sync finds something to do only where a name is new.
+                // The next attempt creates the file anew: only a new name gives a folder's sync anything to
+                // do.
                 drop(std::fs::remove_file(&path));
                 return Err(error);
             }
@@ -381,7 +387,7 @@ impl Journal {
     }
 }
 
-/// Brings what was written to the disk.
+/// Syncs written data.
 fn sync(file: &File) -> std::io::Result<()> {
     if is_planted(Bug::AckBeforeFsync) || is_planted(Bug::SyncBeforeWrite) {
         return Ok(());
@@ -411,7 +417,7 @@ fn checksum(identity: i64, length: u32, rest: &[u8]) -> u32 {
     sum.finalize()
 }
 
-/// What is in a file, record by record: of one that the rows have, up to `carried`, nothing is kept.
+/// Reads a file record by record. Records up to `carried`, which the rows have, are not kept in memory.
 fn read(mut file: &File, identity: i64, carried: u64) -> std::io::Result<Contents> {
     file.seek(SeekFrom::Start(0))?;
     let mut left = file.metadata()?.len();
@@ -434,7 +440,8 @@ fn read(mut file: &File, identity: i64, carried: u64) -> std::io::Result<Content
     Ok(contents)
 }
 
-/// The bytes that the next header speaks of, if they are all there. `left` are those that the file has from here on.
+/// Reads the next record's bytes, if all that its header announces are there. `left` counts the bytes that
+/// the file has from here on.
 fn next(reader: &mut impl Read, left: &mut u64) -> std::io::Result<Option<Bytes>> {
     let mut record = vec![0_u8; HEADER];
     if !fill(reader, &mut record)? {
@@ -442,7 +449,7 @@ fn next(reader: &mut impl Read, left: &mut u64) -> std::io::Result<Option<Bytes>
     }
     let length = record.first_chunk::<4>().map_or(0, |length| u32::from_le_bytes(*length));
     let size = HEADER + length as usize;
-    // Before room is made for it: what is behind the last record may say anything.
+    // Checked before memory is allocated: what follows the last record may announce any length.
     if length as usize > PAYLOAD_MAX || size as u64 > *left {
         return Ok(None);
     }
@@ -451,7 +458,7 @@ fn next(reader: &mut impl Read, left: &mut u64) -> std::io::Result<Option<Bytes>
     Ok(if fill(reader, &mut record[HEADER..])? { Some(record.into()) } else { None })
 }
 
-/// Reads as much as there is room for. Says whether there was so much: an owner may shorten a file that is free meanwhile.
+/// Fills `room`. Returns `false` if the file ends before that: its owner may shorten a free file meanwhile.
 fn fill(reader: &mut impl Read, room: &mut [u8]) -> std::io::Result<bool> {
     match reader.read_exact(room) {
         Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(false),
@@ -472,7 +479,7 @@ fn parse(bytes: &Bytes, identity: i64) -> Option<Entry> {
     }
     let cursor = u64::from_le_bytes(*cursor);
     let is_whole = checksum(identity, length, &bytes[8..HEADER + size]) == u32::from_le_bytes(*sum);
-    // Zeros are no record, whatever their sum.
+    // Zeros are not a record, even if the checksum fits.
     if cursor == 0 || (!is_whole && !is_planted(Bug::SumNotChecked)) {
         return None;
     }

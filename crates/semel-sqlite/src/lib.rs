@@ -1,16 +1,19 @@
-//! Semel's embedded store. One process owns the file. Live heads and all indexes are in memory
-//! ([`semel_store::model`]); a commit is one record appended to a journal, with one fsync for its whole group; SQLite has
-//! the rows, which a duty writes from the journal many at a time.
+//! Semel's embedded store: one file, owned by one process. Live heads and all indexes are kept in memory
+//! ([`semel_store::model`]). A commit is one record appended to a journal, with one fsync for its whole group
+//! (group commit). SQLite holds the rows; housekeeping writes them from the journal, many at a time.
 //!
 //! # Layout
-//! - [`store`]: the store; [`backup`], [`lock`]: copies, and who owns a file; `location`: which file that is;
+//! - [`store`]: the store; [`backup`]: copies; [`lock`]: who owns a file; `location`: which file that is;
 //!   `whole`: whether all of it is there; `place`: whether it still is, while it is open.
-//! - `journal`, `change`: the journal's files, and what a record says; `durable`: bringing files to the disk.
-//! - `writer`: a commit; `pending`: what it leaves to be carried over; `filing`: how that is done;
-//!   `forgetting`: what is swept out of the keys' memory.
-//! - `heritage`: what copies of the store, and into it, ask of it.
-//! - `open`, `schema.sql`: a file's version and what is read of it at the start; `replay`: of the journal.
-//! - `reader`, `rows`, `documents`, `names`, `log`: look-ups, a head's row, documents, names by number, the event log.
+//! - `journal`, `change`: the journal's files and the contents of a record; `durable`: syncing files and
+//!   folders.
+//! - `writer`: one commit; `pending`: what a commit leaves to be carried over to the rows; `filing`: how that
+//!   is done; `forgetting`: what is swept out of the keys' memory.
+//! - `heritage`: what a copy from this store, or into it, needs.
+//! - `open`, `schema.sql`: a file's version and what is read from it at the start; `replay`: reading the
+//!   journal again.
+//! - `reader`, `rows`, `documents`, `names`, `log`: look-ups, a head's row, documents, names by number, the
+//!   event log.
 
 pub mod backup;
 mod change;

@@ -1,39 +1,39 @@
-//! Where a store is, whatever name it is called by.
+//! Resolves the path of a store, whatever name or link it is opened by.
 
 use std::io::{Error, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use crate::error::SqliteError;
 
-/// Links to a file that is yet to be made that are followed one after the other, at most.
+/// How many links in a row are followed, at most, to a file that does not exist yet.
 const LINKS_MAX: u32 = 40;
 
-/// The name of a store's own file, absolute and without links, also of one that is yet to be made. SQLite finds the file through
-/// links of itself; the lock and the journal are found by name beside it, and must be the same for whoever opens the file by
-/// another name, or from another folder.
+/// Returns the real path of a store's file, absolute and without links, even if the file does not exist yet.
+/// SQLite itself follows links to the file; the lock and the journal are found by name beside it, so the name
+/// must be the same for a process that opens the file by another name, or from another folder.
 ///
 /// # Errors
-/// When there is no such folder, or it may not be looked into.
+/// When its folder does not exist, or may not be examined.
 pub fn real(path: &Path) -> Result<PathBuf, SqliteError> {
     follow(path).map_err(|source| SqliteError::Io { path: path.display().to_string(), source })
 }
 
-/// The name of a file beside a store: the store's own, with something more.
+/// Returns the path of a file beside a store: the store's own path with `suffix` appended.
 pub fn beside(store: &Path, suffix: &str) -> PathBuf {
     let mut name = store.as_os_str().to_owned();
     name.push(suffix);
     name.into()
 }
 
-/// The name of the log that SQLite keeps beside a store.
+/// Returns the path of SQLite's write-ahead log.
 pub fn wal_of(store: &Path) -> PathBuf {
     beside(store, "-wal")
 }
 
-/// Refuses what other programs' URLs of files have behind the path: it would be a part of the file's name.
+/// Refuses query parameters, which other programs' file URLs have: they would become part of the file's name.
 ///
 /// # Errors
-/// What to write instead.
+/// A message that says what to write instead.
 pub fn refuse_parameters(path: &str) -> Result<(), &'static str> {
     match path.split_once('?') {
         Some((_, after)) if after.contains('=') => {

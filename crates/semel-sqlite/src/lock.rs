@@ -1,5 +1,6 @@
-//! One process owns the file: a lock beside it, which names the owner, and on Linux one on the file itself, for whoever deletes the one
-//! beside it or opens the file by another of its names.
+//! Ensures that one process owns the file: by a lock file beside it, which names the owner, and on Linux also
+//! by a lock on the file itself. The latter still holds if the lock file is deleted, or the store is opened
+//! by another of its names.
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -11,12 +12,12 @@ use crate::error::SqliteError;
 use crate::location::{beside, real};
 use crate::private;
 
-/// The right to the file. Given up when dropped, or with the process however it ends.
+/// The right to use the file. Released when dropped, or when the process ends in any way.
 #[derive(Debug)]
 pub struct FileLock {
-    /// The store's file, locked by `flock`, of which SQLite's own locks know nothing. To be closed after the last of SQLite's
-    /// connections: closing any descriptor of a file gives up all that its process has locked of it by `fcntl`. And before the lock
-    /// beside it, which whoever comes next takes first.
+    /// The store's file, locked by `flock`, which is independent of SQLite's own `fcntl` locks. Must be
+    /// closed after SQLite's last connection, because closing any descriptor of a file releases all `fcntl`
+    /// locks that the process has on it; and before the lock file, which the next owner takes first.
     #[cfg(target_os = "linux")]
     itself: Option<Itself>,
     file: File,
@@ -30,7 +31,7 @@ struct Itself {
     inode: Inode,
 }
 
-/// A file, whatever its name: its device and number.
+/// Identifies a file whatever its name: its device and inode number.
 #[cfg(target_os = "linux")]
 type Inode = (u64, u64);
 
@@ -43,14 +44,15 @@ impl Drop for Itself {
     }
 }
 
-/// The stores whose files this process has locked: it must not so much as open and close one of them.
+/// The store files that this process has locked. It must not even open and close one of them again: that
+/// would release SQLite's locks.
 #[cfg(target_os = "linux")]
 fn held_here() -> MutexGuard<'static, BTreeSet<Inode>> {
     static HERE: Mutex<BTreeSet<Inode>> = Mutex::new(BTreeSet::new());
     HERE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// As much of a lock is read as tells whether it is one.
+/// How many bytes of a lock file are read, at most, to tell whether it is one.
 const WORD_BYTES_MAX: u64 = 4_096;
 
 impl Drop for FileLock {
@@ -59,13 +61,14 @@ impl Drop for FileLock {
     }
 }
 
-/// The locks that this process has: its number does not tell it from one in another container.
+/// The lock files that this process holds. The process id is not enough: another container may use the same
+/// one.
 fn here() -> MutexGuard<'static, BTreeSet<PathBuf>> {
     static HERE: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
     HERE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Where the lock of a store is, by the store's [real] name.
+/// Returns the path of the lock file, given the store's [real] path.
 pub(crate) fn lock_path(store: &Path) -> PathBuf {
     beside(store, ".lock")
 }
@@ -79,7 +82,7 @@ impl FileLock {
         let store_path = real(store)?;
         let path = lock_path(&store_path);
         let io = |source| SqliteError::Io { path: path.display().to_string(), source };
-        // Only a lock that is made here is given to the store's owner.
+        // Only a lock file that is created here is given to the store's owner.
         let made = private::create_beside(&path, &store_path);
         let open = || private::options().create(true).truncate(false).open(&path);
         let mut file = made.or_else(|_| open()).map_err(io)?;
@@ -87,7 +90,7 @@ impl FileLock {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 let mut note = String::new();
-                // What the owner says of itself only helps the message.
+                // If the note cannot be read, the error message just says less.
                 drop(file.read_to_string(&mut note));
                 let Owner { word, .. } = Owner::of(&note);
                 let owner = if word.is_empty() { String::new() } else { format!(" ({word})") };
@@ -96,7 +99,7 @@ impl FileLock {
             }
             Err(TryLockError::Error(source)) => return Err(io(source)),
         }
-        // Whatever else has that name is somebody's.
+        // A file with other contents is not a lock file and must not be overwritten.
         let mut note = String::new();
         let read = Read::by_ref(&mut file).take(WORD_BYTES_MAX).read_to_string(&mut note);
         if read.is_err() || !is_word(&note) {
@@ -105,7 +108,7 @@ impl FileLock {
                 path.display()
             )));
         }
-        // Whoever may open the store is to find its lock, one that was there too.
+        // Whoever may open the store must be able to open its lock file too, even one that already existed.
         private::follow(&file, &store_path);
         here().insert(path.clone());
         let mut lock = Self {
@@ -118,14 +121,15 @@ impl FileLock {
         Ok(lock)
     }
 
-    /// Locks the file of `store` itself, if it is there and is not locked yet.
+    /// Locks the file of `store` itself, if it exists and is not locked yet.
     ///
     /// # Errors
-    /// [`SqliteError::Held`] when another process has it: by another name of the file, or though the lock beside it was deleted.
+    /// [`SqliteError::Held`] when another process has it locked: by another name of the file, or because the
+    /// lock file beside it was deleted. [`SqliteError::Owned`] when this process has it locked already.
     #[cfg(target_os = "linux")]
     pub fn hold(&mut self, store: &Path) -> Result<(), SqliteError> {
         use std::os::unix::fs::MetadataExt as _;
-        // What is not there, or may not be looked at, is for SQLite to say.
+        // If the file does not exist or cannot be examined, SQLite reports it.
         let Ok(seen) = std::fs::metadata(store) else { return Ok(()) };
         if self.itself.is_some() {
             return Ok(());
@@ -140,8 +144,8 @@ impl FileLock {
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(SqliteError::Held { path }),
-            // Over NFSv4 it would be a lock of SQLite's kind, and is refused for a file that is opened to be read. It stays open all the
-            // same.
+            // Over NFSv4, `flock` becomes an `fcntl` lock like SQLite's, and fails on a file opened for
+            // reading. The file is kept open regardless.
             Err(TryLockError::Error(error)) => {
                 tracing::debug!(%error, path, "the store's file has no lock of its own");
             }
@@ -151,7 +155,8 @@ impl FileLock {
         Ok(())
     }
 
-    /// Elsewhere the lock beside the file is all there is: these systems' locks are one kind, and SQLite's would be in each other's way.
+    /// Does nothing on other systems: they have only one kind of lock, which would conflict with SQLite's.
+    /// The lock file is all there is.
     ///
     /// # Errors
     /// None.
@@ -160,7 +165,7 @@ impl FileLock {
         Ok(())
     }
 
-    /// Leaves the word that it was taken with: which process the owner is.
+    /// Writes the note that the lock was taken with: which process the owner is.
     ///
     /// # Errors
     /// When the lock's file cannot be written.
@@ -168,8 +173,9 @@ impl FileLock {
         self.say("", "")
     }
 
-    /// Leaves a word for those who find the file taken, such as the address of a server, and by what they know it there. A word that is
-    /// no address comes behind which process the owner is.
+    /// Writes a note for processes that find the store taken: `word`, such as the address of a server, and
+    /// the `instance` by which clients recognise that server. A word that is not an address follows the
+    /// owner's process id.
     ///
     /// # Errors
     /// When the lock's file cannot be written.
@@ -189,18 +195,19 @@ impl FileLock {
     }
 }
 
-/// Whether that is what an owner leaves: which process it is, or the address of a server. A power cut may leave nothing of it, or zeros.
+/// Whether `note` looks like an owner's: its process id, or the address of a server. After a power cut the
+/// note may be empty, or zeros.
 fn is_word(note: &str) -> bool {
     let is_lost = note.bytes().all(|byte| byte == 0);
     is_lost || ["process ", "http://", "https://"].iter().any(|begins| note.starts_with(begins))
 }
 
-/// What the owner of a store says of itself.
+/// What the owner of a store says about itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Owner {
-    /// Which process it is, or the address of its server. Empty where it has said nothing yet.
+    /// Its process id, or the address of its server. Empty if it has written nothing yet.
     pub word: String,
-    /// By what its server is known: what one that came after it, or that has the same address elsewhere, does not say.
+    /// What identifies its server, unlike one started later, or one that has the same address elsewhere.
     pub instance: Option<String>,
 }
 
@@ -211,24 +218,24 @@ impl Owner {
         Self { word, instance: lines.next().filter(|line| !line.is_empty()).map(str::to_owned) }
     }
 
-    /// The address of its server, where it says one.
+    /// Returns the address of its server, if it has given one.
     pub fn server(&self) -> Option<&str> {
         Some(&*self.word).filter(|word| word.starts_with("http://") || word.starts_with("https://"))
     }
 }
 
-/// What the owner of `store` says of itself, if somebody owns it now.
+/// Returns what the owner of `store` says about itself; `None` if nobody owns the store now.
 pub fn owner(store: &Path) -> Option<Owner> {
     let path = lock_path(&real(store).ok()?);
     let mut file = OpenOptions::new().read(true).write(true).open(path).ok()?;
-    // Shared: others who only ask are in nobody's way.
+    // A shared lock, so that processes which only ask do not get in each other's way.
     match file.try_lock_shared() {
         Err(TryLockError::WouldBlock) => {
             let mut note = String::new();
             file.read_to_string(&mut note).ok()?;
             Some(Owner::of(&note))
         }
-        // Nobody has it; dropping the file gives the lock back.
+        // Nobody owns it; dropping the file releases the lock.
         Ok(()) | Err(TryLockError::Error(_)) => None,
     }
 }

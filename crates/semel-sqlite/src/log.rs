@@ -1,5 +1,5 @@
-//! The event log: one record per commit, numbered as the journal numbers commits. The newest are in memory until a round
-//! writes their rows.
+//! The event log: one record per commit, with the commit's number in the journal. The newest records are kept
+//! in memory until a round writes their rows.
 
 use std::collections::VecDeque;
 
@@ -17,29 +17,31 @@ use crate::open::{fact, set_fact};
 
 /// Bytes of one event in a record: kind, job, type, queue, attempt, amount.
 const EVENT_BYTES: usize = 1 + 16 + 4 + 4 + 4 + 4;
-/// Events kept unless the store is told otherwise; the oldest records go first.
+/// The default number of events kept; the oldest records are dropped first.
 pub const EVENTS_MAX: u64 = 1_000_000;
-/// Records dropped in one go.
+/// Records dropped at a time, at most.
 const DROP_RECORDS_MAX: u32 = 2_000;
-/// The fact that says which record was the last to be dropped.
+/// The name of the fact that holds the number of the last dropped record.
 pub const DROPPED: &str = "events_dropped";
 
-/// Facts that say which numbers are left out: this, and the last number before them; the value is the last of them.
+/// Prefix of the facts that hold gaps in the record numbers: the name ends with the last number before the
+/// gap, and the value is the last skipped number.
 const GAP: &str = "left_out_after_";
 
-/// Leaves the numbers after `from` up to `to` out: the next record comes behind them.
+/// Skips the numbers after `from` up to `to`: the next record gets a higher one.
 pub fn leave_out(db: &Connection, from: u64, to: u64) -> Result<(), SqliteError> {
     set_fact(db, &format!("{GAP}{from}"), signed(to))
 }
 
-/// The last number that is left out, 0 if none is.
+/// Returns the last skipped number; 0 if there is none.
 pub fn left_out(db: &Connection) -> Result<u64, SqliteError> {
     let query = "SELECT coalesce(max(value), 0) FROM fact WHERE name GLOB ?1 || '*'";
     let last: i64 = db.query_row(query, [GAP], |row| row.get(0))?;
     Ok(last.unsigned_abs())
 }
 
-/// The end of the numbers left out among which a reader of `cursor` stands, if he does: he has read a record that is not of this log.
+/// Returns the end of the gap that a reader's `cursor` lies in, if it does: then the reader has read records
+/// that this log does not have.
 fn gap_around(db: &Connection, cursor: u64) -> Result<Option<u64>, SqliteError> {
     let mut query = db.prepare_cached("SELECT name, value FROM fact WHERE name GLOB ?1 || '*'")?;
     let mut rows = query.query([GAP])?;
@@ -54,7 +56,7 @@ fn gap_around(db: &Connection, cursor: u64) -> Result<Option<u64>, SqliteError> 
     Ok(None)
 }
 
-/// What happened in one commit.
+/// The events of one commit.
 #[derive(Clone, Debug)]
 pub struct Events {
     /// The commit's number.
@@ -63,21 +65,21 @@ pub struct Events {
     pub at: Timestamp,
     /// How many events.
     pub count: u64,
-    /// The events.
+    /// The encoded events.
     pub data: Bytes,
 }
 
-/// The log's writer.
+/// The events of the current commit, and those without rows yet.
 #[derive(Debug, Default)]
 pub struct Log {
     buffer: Vec<u8>,
     count: u64,
-    /// Records without rows, the oldest first.
+    /// Records without rows yet, the oldest first.
     tail: VecDeque<Events>,
 }
 
 impl Log {
-    /// Adds an event to the record of the present commit.
+    /// Adds an event to the record of the current commit.
     pub fn tell(&mut self, event: &Event, job_type: i64, queue: i64) {
         let small = |number: i64| u32::try_from(number).unwrap_or(u32::MAX).to_le_bytes();
         let mut bytes = [0; EVENT_BYTES];
@@ -91,12 +93,12 @@ impl Log {
         self.count += 1;
     }
 
-    /// The record of the present commit so far: how many events, and their bytes.
+    /// Returns the record of the current commit so far: the number of events, and their bytes.
     pub fn told(&self) -> (u64, &[u8]) {
         (self.count, &self.buffer)
     }
 
-    /// The present commit has got this number and is on the disk.
+    /// Finishes the record of the current commit, which is on the disk now and has this number.
     pub fn committed(&mut self, cursor: u64, at: Timestamp) {
         if self.count > 0 {
             let data = Bytes::copy_from_slice(&self.buffer);
@@ -111,19 +113,20 @@ impl Log {
         self.tail.push_back(events);
     }
 
-    /// Records up to `upto` that have no rows yet, the oldest first, at most `limit`.
+    /// Returns at most `limit` records up to `upto` that have no rows yet, the oldest first.
     pub fn unwritten(&self, upto: u64, limit: usize) -> Vec<Events> {
         self.tail.iter().take_while(|events| events.cursor <= upto).take(limit).cloned().collect()
     }
 
-    /// Records up to `cursor` have rows now.
+    /// Drops the records up to `cursor`, which have rows now.
     pub fn written(&mut self, cursor: u64) {
         while self.tail.front().is_some_and(|events| events.cursor <= cursor) {
             self.tail.pop_front();
         }
     }
 
-    /// Events after `cursor`, oldest first, at most `limit`. `last` is the number of the last commit.
+    /// Returns at most `limit` events after `cursor`, the oldest first. `last` is the number of the last
+    /// commit.
     pub fn page(
         &self,
         db: &Connection,
@@ -133,11 +136,11 @@ impl Log {
         limit: usize,
     ) -> Result<LogPage, SqliteError> {
         let events = self.read(db, names, cursor, limit)?;
-        // Read after the rows: whoever dropped some in between says so here.
+        // Read after the rows, so that records dropped in between are counted.
         let dropped = fact(db, DROPPED)?.unsigned_abs();
-        // Of a dropped record no event is kept, whatever its place in it.
+        // A dropped record keeps no events, so the whole record counts as dropped.
         let mut kept_after = if dropped == 0 { 0 } else { end_of(dropped) };
-        // Whoever has read what a lost store told, and this one does not know, reads on where this one began.
+        // A reader that has read events of a lost store, unknown to this one, continues where this log began.
         if let Some(from) = gap_around(db, cursor)? {
             kept_after = kept_after.max(from);
         }
@@ -158,7 +161,7 @@ impl Log {
             let mut query = db.prepare_cached(
                 "SELECT cursor, at, data FROM event WHERE cursor >= ?1 AND cursor < ?2 ORDER BY cursor LIMIT ?3",
             )?;
-            // Every record has at least one event; the first may have been read already.
+            // Every record has at least one event; those of the first may have been read already.
             let records = i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1);
             let mut rows = query.query(params![signed(from), signed(newer), records])?;
             while let Some(row) = rows.next()? {
@@ -179,7 +182,7 @@ impl Log {
     }
 }
 
-/// The last place that the record of that number can have.
+/// The highest cursor that an event of this record can have.
 const fn end_of(record: u64) -> u64 {
     (record << PLACE_BITS) | ((1 << PLACE_BITS) - 1)
 }
@@ -188,7 +191,7 @@ fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// Takes the events of a record that are after `cursor`. Says whether there is room for more.
+/// Takes the events of a record that are after `cursor`. Returns whether there is room for more.
 fn take(
     number: u64,
     at: Timestamp,
@@ -215,7 +218,7 @@ fn take(
 
 /// Writes the rows of records.
 pub fn write(db: &Connection, records: &[Events]) -> Result<(), SqliteError> {
-    // A round that was lost may have written some of them.
+    // A lost round may have written some of them.
     let mut insert =
         db.prepare_cached("INSERT OR REPLACE INTO event (cursor, at, count, data) VALUES (?1, ?2, ?3, ?4)")?;
     for events in records {
@@ -229,7 +232,7 @@ pub fn write(db: &Connection, records: &[Events]) -> Result<(), SqliteError> {
     Ok(())
 }
 
-/// Drops the oldest records when there are too many events. Says whether more is to be dropped.
+/// Drops the oldest records when there are too many events. Returns whether more are to be dropped.
 pub fn trim(db: &Connection, kept: &mut Option<u64>, most: u64) -> Result<bool, SqliteError> {
     let known = match *kept {
         Some(known) => known,

@@ -1,4 +1,4 @@
-//! Types and queues, numbered: a row carries two small integers instead of two texts.
+//! Numbers for the names of types and queues: a row stores two small integers instead of two strings.
 
 use rusqlite::Connection;
 use semel_core::draft::Map;
@@ -6,20 +6,20 @@ use semel_core::ident::{JobType, QueueName};
 
 use crate::error::SqliteError;
 
-/// The numbers of types and queues.
+/// The names of types and queues, and their numbers.
 #[derive(Debug, Default)]
 pub struct Names {
-    /// The two asked for last: nearly always the type and the queue of the next job too.
+    /// The two names asked for last: nearly always the type and queue of the next job too.
     last: [Option<(Box<str>, i64)>; 2],
     ids: Map<String, i64>,
     types: Map<i64, JobType>,
     queues: Map<i64, QueueName>,
-    /// The greatest number there is.
+    /// The highest number in use.
     greatest: i64,
 }
 
 impl Names {
-    /// Reads all names.
+    /// Reads all names from the database.
     pub fn load(db: &Connection) -> Result<Self, SqliteError> {
         let mut names = Self::default();
         let mut query = db.prepare("SELECT id, text FROM name")?;
@@ -30,7 +30,7 @@ impl Names {
         Ok(names)
     }
 
-    /// Adds a text by its number.
+    /// Adds a name with its number.
     pub fn add(&mut self, id: i64, text: &str) {
         self.ids.insert(text.to_owned(), id);
         self.types.insert(id, JobType::from_stored(text));
@@ -38,7 +38,7 @@ impl Names {
         self.greatest = self.greatest.max(id);
     }
 
-    /// The number of a text, if it has one.
+    /// Returns the number of a name, if it has one.
     pub fn known(&mut self, text: &str) -> Option<i64> {
         if let Some((_, id)) = self.last.iter().flatten().find(|(known, _)| **known == *text) {
             return Some(*id);
@@ -49,19 +49,19 @@ impl Names {
         Some(id)
     }
 
-    /// Gives a new text a number.
+    /// Gives a new name a number, and returns it.
     pub fn add_new(&mut self, text: &str) -> i64 {
         let id = self.greatest + 1;
         self.add(id, text);
         id
     }
 
-    /// The type of that number.
+    /// Returns the type with this number.
     pub fn job_type(&self, id: i64) -> Result<JobType, SqliteError> {
         self.types.get(&id).cloned().ok_or(SqliteError::Row { seq: id, what: "a type has no name" })
     }
 
-    /// The queue of that number.
+    /// Returns the queue with this number.
     pub fn queue(&self, id: i64) -> Result<QueueName, SqliteError> {
         self.queues.get(&id).cloned().ok_or(SqliteError::Row { seq: id, what: "a queue has no name" })
     }
@@ -75,7 +75,7 @@ mod tests {
     fn a_new_name_gets_the_number_behind_all_that_were_given() {
         let mut names = Names::default();
         assert_eq!(names.add_new("first"), 1);
-        // As they are read from rows and from the journal: in any order, and again.
+        // As names come from rows and from the journal: in any order, and repeatedly.
         for (id, text) in [(7, "seven"), (3, "three"), (7, "seven")] {
             names.add(id, text);
         }

@@ -1,4 +1,5 @@
-//! Opening a file: its version, its settings, and the model rebuilt from its live rows and the journal.
+//! Opening a file: checks its version, applies its settings, and rebuilds the model from live rows and
+//! journal.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -28,46 +29,47 @@ use crate::reader;
 use crate::replay::{Journaled, Replay};
 use crate::rows::{self, HEAD_COLUMNS};
 
-/// The format this program writes. Formats 1 and 2 were never released.
+/// The file format that this program writes. Formats 1 and 2 were never released.
 pub const FORMAT: i64 = 3;
-/// Marks a file as ours: "Seml".
+/// The SQLite application id that marks a file as a Semel store: "Seml".
 const APPLICATION_ID: i64 = 0x5365_6d6c;
-/// The first SQLite without the WAL-reset race.
+/// The first SQLite version without the WAL-reset race.
 const SQLITE_VERSION_MIN: i32 = 3_051_003;
-/// The longest a reader waits for the end of a checkpoint.
+/// How long a connection waits at most for a lock, such as until a checkpoint ends.
 const BUSY_MAX: std::time::Duration = std::time::Duration::from_secs(10);
-/// Pages SQLite keeps in memory, in KiB.
+/// The size of SQLite's page cache, in KiB.
 const CACHE_KIB: i64 = 64 * 1024;
 
-/// What is kept in memory of a file.
+/// What is kept in memory of an open file.
 pub struct Loaded {
     pub model: Model,
     pub names: Names,
     pub log: Log,
-    /// Rows of jobs in memory whose ids callers chose.
+    /// Row numbers of jobs in memory whose ids were chosen by callers.
     pub foreign: Map<JobId, i64>,
     /// Jobs in memory that have notes.
     pub noted: Map<JobId, ()>,
     /// Jobs in memory whose keys an operator released.
     pub released: Map<JobId, ()>,
-    /// Where heads that are only remembered were last read.
+    /// Where in the keys' memory each head that is kept only for its key was last read: its key and row
+    /// number.
     pub seen: Map<JobId, (UniqueKey, i64)>,
-    /// What the journal has and the rows have not.
+    /// What is in the journal but not in the rows yet.
     pub pending: Pending,
     /// The round under way.
     pub round: Option<Round>,
     /// The record of the commit under way.
     pub record: Record,
-    /// The first row number nobody has used.
+    /// The first row number that was never used.
     pub next_row: u64,
-    /// The last time anything was committed.
+    /// The latest time at which anything was committed: the store's time starts no earlier.
     pub floor: Timestamp,
-    /// Whether this may not be how the store is.
+    /// Whether memory may differ from what is stored; nothing may be peeked at then.
     pub is_in_doubt: bool,
 }
 
 impl Loaded {
-    /// The row number of a job that is in memory.
+    /// Returns the row number of a job that is in memory.
     pub fn seq(&self, id: JobId) -> i64 {
         if !self.foreign.is_empty()
             && let Some(seq) = self.foreign.get(&id)
@@ -82,41 +84,42 @@ impl Loaded {
         !self.released.is_empty() && self.released.contains_key(&id)
     }
 
-    /// Drops what is kept beside the head of a job that leaves memory.
+    /// Drops what is kept besides the head, for a job that leaves memory.
     pub fn leave_memory(&mut self, id: JobId) {
         self.foreign.remove(&id);
         self.noted.remove(&id);
         self.released.remove(&id);
     }
 
-    /// Jobs whose rows are not as they are now, some of them more than once.
+    /// Jobs whose rows are not up to date. A job may be listed more than once.
     pub fn unsettled(&self) -> impl Iterator<Item = JobId> + '_ {
         let inserted = self.pending.fresh.jobs().map(|(_, id)| id);
         let pending = inserted.chain(self.pending.moved.iter().copied());
         pending.chain(self.round.iter().flat_map(Round::jobs))
     }
 
-    /// The body of a job whose row may not be there yet.
+    /// Returns the body of a job whose row may not be written yet.
     pub fn body(&self, seq: i64, job: JobId) -> Option<&Bytes> {
         self.pending.fresh.body(seq, job).or_else(|| self.round.as_ref()?.body(seq, job))
     }
 
-    /// Whether the row of a job is still to be written whole, as the job is by then.
+    /// Whether the job's whole row is still to be written. It will be written as the job is at that time.
     pub fn is_unwritten(&self, seq: i64, job: JobId) -> bool {
         self.pending.fresh.contains(seq, job)
             || self.round.as_ref().is_some_and(|round| round.is_unwritten(seq, job))
     }
 
-    /// Bytes of journal that are not carried over.
+    /// Bytes of journal that are not carried over to the rows yet.
     pub fn journal_bytes(&self) -> usize {
         self.pending.bytes + self.round.as_ref().map_or(0, |round| round.bytes)
     }
 }
 
-/// Brings to the disk what a process that was killed, or whose sync failed, may have written and not brought there: whoever
-/// opens the file goes by it, and writes over journals that it says are not needed. SQLite's log is written again for that;
-/// pages of the database need not be: until they are on the disk all of them are in the log, and SQLite writes them from
-/// there. To be called before SQLite opens the file: closing it here would end SQLite's locks.
+/// Syncs files that an earlier process may have written without syncing, because it was killed or its sync
+/// failed. Opening the store relies on what these files say, and overwrites journal files that they say are
+/// no longer needed. SQLite's log is written again before the sync. Pages of the database need not be: until
+/// they are on the disk they are all in the log, and SQLite writes them again from there. Must be called
+/// before SQLite opens the file: closing a descriptor here would release SQLite's locks.
 ///
 /// # Errors
 /// When it is unknown what is on the disk.
@@ -132,7 +135,7 @@ pub fn bring_to_disk(path: &Path) -> Result<(), SqliteError> {
     sync_folder(path).map_err(|source| SqliteError::Io { path: path.display().to_string(), source })
 }
 
-/// Opens a file and makes it ours if it is new.
+/// Opens a file, and creates the schema in it if it is empty.
 pub fn open(path: &Path) -> Result<Connection, SqliteError> {
     if rusqlite::version_number() < SQLITE_VERSION_MIN {
         return Err(SqliteError::Unsupported(format!(
@@ -144,7 +147,7 @@ pub fn open(path: &Path) -> Result<Connection, SqliteError> {
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     private::make(path);
     let db = Connection::open_with_flags(path, flags)?;
-    // Statements are not prepared anew when other values are bound: a quarter of the time of a write.
+    // Binding other values must not prepare a statement again: that took a quarter of the time of a write.
     db.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     db.set_prepared_statement_cache_capacity(64);
     db.pragma_update(None, "cache_size", -CACHE_KIB)?;
@@ -192,34 +195,34 @@ fn create(db: &Connection) -> Result<(), SqliteError> {
     Ok(())
 }
 
-/// The last record of the journal that the rows have.
+/// Returns the number of the last journal record that is carried over to the rows.
 pub fn carried(db: &Connection) -> Result<u64, SqliteError> {
     Ok(fact(db, "carried")?.unsigned_abs())
 }
 
-/// The last number of a record that is taken, as far as the file itself says.
+/// Returns the last record number that is in use, as far as the database file itself says.
 pub fn last(db: &Connection) -> Result<u64, SqliteError> {
     let carried = carried(db)?;
     last_of(db, &brought(db, carried)?, carried)
 }
 
-/// As [`last`], once it is read what a backup `brought` with it.
+/// Like [`last`], for a caller that has already read the records a backup `brought` with it.
 pub fn last_of(db: &Connection, brought: &[Entry], carried: u64) -> Result<u64, SqliteError> {
     let last = brought.last().map_or(carried, |entry| entry.cursor);
     Ok(last.max(log::left_out(db)?))
 }
 
-/// What tells this store's journal from another's.
+/// Returns the identity of the store, which tells its journal from another store's.
 pub fn identity(db: &Connection) -> Result<i64, SqliteError> {
     fact(db, "identity")
 }
 
-/// Makes the store one of its own: no journal that is there already is its.
+/// Gives the store a new random identity, so that no journal that already exists is taken for its own.
 pub fn set_identity(db: &Connection) -> Result<(), SqliteError> {
     set_fact(db, "identity", random::number().cast_signed())
 }
 
-/// Has the store take over the secret of another.
+/// Replaces the store's secret by that of another store.
 pub fn set_secret(db: &Connection, secret: &[u8; 16]) -> Result<(), SqliteError> {
     for (name, half) in SECRET.into_iter().zip(secret.chunks_exact(8)) {
         set_fact(db, name, half.try_into().map_or(0, i64::from_le_bytes))?;
@@ -227,17 +230,18 @@ pub fn set_secret(db: &Connection, secret: &[u8; 16]) -> Result<(), SqliteError>
     Ok(())
 }
 
-/// The facts that are the secret, each a half.
+/// The names of the two facts that hold the halves of the secret.
 const SECRET: [&str; 2] = ["secret_1", "secret_2"];
 
-/// The number that nobody outside knows; drawn when it is first asked for, and copied with the file.
+/// Returns the store's secret, which is random and not shown outside. It is generated on first use, and is
+/// copied with the file.
 pub fn secret(db: &Connection) -> Result<[u8; 16], SqliteError> {
     let mut secret = [0; 16];
     let known: i64 =
         db.query_row("SELECT count(*) FROM fact WHERE name IN (?1, ?2)", SECRET, |row| row.get(0))?;
     if known < 2 {
         secret = random::secret();
-        // Both halves or none.
+        // One transaction: both halves are stored, or none.
         let transaction = db.unchecked_transaction()?;
         set_secret(&transaction, &secret)?;
         transaction.commit()?;
@@ -249,7 +253,7 @@ pub fn secret(db: &Connection) -> Result<[u8; 16], SqliteError> {
     Ok(secret)
 }
 
-/// The records of the journal that a backup brought with it.
+/// Returns the journal records that a backup contains, after `carried`.
 pub fn brought(db: &Connection, carried: u64) -> Result<Vec<Entry>, SqliteError> {
     let mut query =
         db.prepare("SELECT cursor, at, payload FROM journal WHERE cursor > ?1 ORDER BY cursor")?;
@@ -265,10 +269,10 @@ pub fn brought(db: &Connection, carried: u64) -> Result<Vec<Entry>, SqliteError>
     Ok(entries)
 }
 
-/// Reads everything that is kept in memory: the live rows, and what `entries` of the journal make of them. The cost
-/// follows the live jobs and the journal, not the history.
+/// Reads everything that is kept in memory: the live rows, with the changes in `entries` of the journal
+/// applied. The cost depends on the live jobs and the journal, not on the history.
 pub fn load(db: &Connection, entries: Vec<Entry>) -> Result<Loaded, SqliteError> {
-    // All of it from one moment: a piece of a round may be written meanwhile.
+    // Read in one transaction, from one snapshot: a piece of a round may be written meanwhile.
     let db = &db.unchecked_transaction()?;
     let mut loaded = Loaded {
         model: Model::new(false),
@@ -295,7 +299,7 @@ pub fn load(db: &Connection, entries: Vec<Entry>) -> Result<Loaded, SqliteError>
     }
     read_live(db, &mut loaded, &replay)?;
     for (seq, job) in replay.into_jobs() {
-        // One that was sent back after it had been filed is not among the live rows.
+        // A filed job that was sent back by an operator is not among the live rows read above.
         if seq <= used && reader::has_notes(db, seq)? {
             loaded.noted.insert(job.head.id, ());
         }
@@ -303,13 +307,13 @@ pub fn load(db: &Connection, entries: Vec<Entry>) -> Result<Loaded, SqliteError>
     }
     loaded.model.note_gone(fact(db, "gone")?.unsigned_abs());
     loaded.floor = loaded.floor.max(loaded.model.after_the_gone());
-    // What was loaded is durable: who opened the file brought it to the disk.
+    // What was loaded is durable: it was synced before the file was opened.
     loaded.model.note_moves();
     loaded.next_row = loaded.next_row.max(used.unsigned_abs() + 1).max(fact(db, "next_row")?.unsigned_abs());
     Ok(loaded)
 }
 
-/// Queues by name, as they are now.
+/// Settings and counters of the queues, by name.
 pub type Queues = Map<QueueName, (QueueRow, QueueTotals)>;
 
 fn read_queues(db: &Connection) -> Result<Queues, SqliteError> {
@@ -337,7 +341,7 @@ fn read_queues(db: &Connection) -> Result<Queues, SqliteError> {
     Ok(queues)
 }
 
-/// Reads the live rows that the journal does not speak of.
+/// Reads the live rows of jobs that the journal says nothing about.
 fn read_live(db: &Connection, loaded: &mut Loaded, journal: &Replay<'_>) -> Result<(), SqliteError> {
     let mut query = db.prepare(&format!(
         "SELECT {HEAD_COLUMNS} FROM job INDEXED BY live WHERE filed IS NULL ORDER BY seq"
@@ -361,7 +365,7 @@ fn read_live(db: &Connection, loaded: &mut Loaded, journal: &Replay<'_>) -> Resu
     Ok(())
 }
 
-/// Puts a job into memory that has been counted in its queue's totals, as far as it has ended.
+/// Puts a job into memory. If it has ended, its queue's totals already count it.
 fn take_in(loaded: &mut Loaded, seq: i64, job: Journaled) {
     let Journaled { head, released, left_out } = job;
     let id = head.id;
@@ -378,7 +382,7 @@ fn take_in(loaded: &mut Loaded, seq: i64, job: Journaled) {
     if head.state.is_finished() {
         loaded.pending.ended += 1;
         if !loaded.pending.fresh.contains(seq, id) {
-            // Until it is filed it stays in memory.
+            // It stays in memory until it is filed.
             loaded.pending.moved.push(id);
         }
         if left_out {
@@ -391,7 +395,7 @@ fn take_in(loaded: &mut Loaded, seq: i64, job: Journaled) {
     }
 }
 
-/// A number the file keeps by name; 0 when it does not.
+/// Reads a number that the file keeps under a name; 0 when there is none.
 pub fn fact(db: &Connection, name: &str) -> Result<i64, SqliteError> {
     let mut query = db.prepare_cached("SELECT value FROM fact WHERE name = ?1")?;
     let mut rows = query.query([name])?;
@@ -401,7 +405,7 @@ pub fn fact(db: &Connection, name: &str) -> Result<i64, SqliteError> {
     })
 }
 
-/// Keeps a number by name.
+/// Stores a number under a name.
 pub fn set_fact(db: &Connection, name: &str, value: i64) -> Result<(), SqliteError> {
     db.prepare_cached("INSERT INTO fact (name, value) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET value = ?2")?
         .execute(rusqlite::params![name, value])?;

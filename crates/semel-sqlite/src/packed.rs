@@ -1,5 +1,5 @@
-//! A head's parts as bytes, as the journal and the rows have them. The encoding is frozen with the file's format: numbers
-//! in little endian, optional parts announced by bits.
+//! Binary encoding of the parts of a head, as used in the journal and in rows. The encoding is frozen with
+//! the file's format: integers are little-endian, and bit flags say which optional parts follow.
 
 use semel_core::ident::JobId;
 use semel_core::job::{Ending, Head, Lease, Role};
@@ -11,7 +11,7 @@ use semel_core::unique::{Hold, UniqueKey};
 use crate::error::SqliteError;
 use crate::names::Names;
 
-/// Bits of what a moving part has.
+/// Bit flags saying which optional parts of a head's moving part are present.
 mod has {
     pub const FOLLOW_UP_ROLE: u16 = 1;
     pub const RELEASED: u16 = 1 << 1;
@@ -28,12 +28,12 @@ mod has {
     pub const ALL: u16 = (1 << 12) - 1;
 }
 
-/// Appends parts to bytes.
+/// Appends encoded parts to a buffer.
 #[derive(Debug, Default)]
 pub struct Packer(pub Vec<u8>);
 
 impl Packer {
-    /// What never moves of a head, with the numbers of its names.
+    /// Writes the fixed part of a head. Its type and queue are given as numbers.
     pub fn fixed(&mut self, head: &Head, job_type: i64, queue: i64) {
         self.put(&head.id.to_bytes());
         self.number(job_type);
@@ -50,7 +50,7 @@ impl Packer {
         }
     }
 
-    /// What never moves of a head and has no column of its own.
+    /// Writes the fixed values of a head that have no column of their own.
     pub fn options(&mut self, head: &Head) {
         for small in [head.visibility_ms, head.timeout_ms] {
             self.put(&small.to_le_bytes());
@@ -58,7 +58,7 @@ impl Packer {
         self.put(&head.hold.to_bytes());
     }
 
-    /// What moves of a head. `released` says whether an operator released its key.
+    /// Writes the moving part of a head. `released` says whether an operator released its key.
     pub fn moving(&mut self, head: &Head, released: bool) {
         let bit = |is: bool, bit: u16| if is { bit } else { 0 };
         let parts = bit(head.role == Role::FollowUp, has::FOLLOW_UP_ROLE)
@@ -96,36 +96,37 @@ impl Packer {
         if let Some(ending) = head.ending {
             self.put(&[ending as u8]);
         }
-        // It never moves; here it costs those nothing that have none.
+        // The lane never changes; it is written here so that a job without one needs no bytes for it.
         if let Some(lane) = head.lane {
             self.put(&lane.code().to_le_bytes());
         }
     }
 
-    /// A time.
+    /// Writes a time, in microseconds.
     pub fn time(&mut self, at: Timestamp) {
         self.number(at.as_micros());
     }
 
-    /// A number.
+    /// Writes an integer.
     pub fn number(&mut self, number: i64) {
         self.put(&number.to_le_bytes());
     }
 
-    /// Bytes and how many they are.
+    /// Writes bytes, preceded by their length.
     pub fn blob(&mut self, bytes: &[u8]) {
-        // A body is bounded far below this (OJS: 1 MiB); a longer one would be refused when it is read again.
+        // A body is bounded far below this (OJS: 1 MiB); a longer blob would be refused when it is read
+        // again.
         self.put(&u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_le_bytes());
         self.put(bytes);
     }
 
-    /// Bytes whose number is known.
+    /// Writes bytes whose length the reader knows.
     pub fn put(&mut self, bytes: &[u8]) {
         self.0.extend_from_slice(bytes);
     }
 }
 
-/// What moves of a head.
+/// The moving part of a head: what changes during the life of a job.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Moving {
     state: State,
@@ -140,7 +141,8 @@ pub struct Moving {
     started_at: Option<Timestamp>,
     finished_at: Option<Timestamp>,
     renewed_at: Option<Timestamp>,
-    /// Of a live job until when it minds a burned lease, of an ended one until when it is kept.
+    /// For a live job, the time until which it honours a burned lease; for an ended one, until when it is
+    /// kept.
     pub until: Option<Timestamp>,
     lease: Option<Box<Lease>>,
     follow_up: Option<JobId>,
@@ -150,7 +152,7 @@ pub struct Moving {
 }
 
 impl Moving {
-    /// The head with these values.
+    /// Returns `head` with its moving part replaced by these values.
     pub fn onto(self, head: &Head) -> Head {
         Head {
             state: self.state,
@@ -175,15 +177,16 @@ impl Moving {
     }
 }
 
-/// Takes parts from bytes. Each is `None` when it is not what [`Packer`] writes.
+/// Reads encoded parts from a buffer. Each method returns `None` when the bytes are not what [`Packer`]
+/// writes.
 #[derive(Debug)]
 pub struct Unpacker<'a>(pub &'a [u8]);
 
 impl<'a> Unpacker<'a> {
-    /// A whole head: what never moves of it, and what moves.
+    /// Reads a whole head: its fixed part and its moving part.
     ///
     /// # Errors
-    /// When it has names that are not known.
+    /// When its type or queue has no known name.
     pub fn head(&mut self, names: &Names) -> Result<Option<Head>, SqliteError> {
         let Some((fixed, moving)) = self.fixed().zip(self.moving()) else { return Ok(None) };
         Ok(Some(moving.onto(&fixed.head(names)?)))
@@ -217,7 +220,7 @@ impl<'a> Unpacker<'a> {
         })
     }
 
-    /// What moves of a head.
+    /// Reads the moving part of a head.
     pub fn moving(&mut self) -> Option<Moving> {
         let parts = u16::from_le_bytes(self.take()?);
         if parts & !has::ALL != 0 {
@@ -270,14 +273,14 @@ impl<'a> Unpacker<'a> {
         })
     }
 
-    /// Bytes whose number is known.
+    /// Reads a fixed number of bytes.
     pub fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (taken, rest) = self.0.split_first_chunk::<N>()?;
         self.0 = rest;
         Some(*taken)
     }
 
-    /// A number.
+    /// Reads an integer.
     pub fn number(&mut self) -> Option<i64> {
         self.take().map(i64::from_le_bytes)
     }
@@ -286,12 +289,12 @@ impl<'a> Unpacker<'a> {
         self.take().map(u32::from_le_bytes)
     }
 
-    /// A time.
+    /// Reads a time.
     pub fn time(&mut self) -> Option<Timestamp> {
         self.number().map(Timestamp::from_micros)
     }
 
-    /// Bytes that say how many they are.
+    /// Reads bytes that are preceded by their length.
     pub fn blob(&mut self) -> Option<&'a [u8]> {
         let length = self.small()? as usize;
         let (taken, rest) = self.0.split_at_checked(length)?;
@@ -299,7 +302,7 @@ impl<'a> Unpacker<'a> {
         Some(taken)
     }
 
-    /// What never moves of a head and has no column of its own: visibility, timeout and hold.
+    /// Reads the fixed values of a head that have no column of their own: visibility, timeout and hold.
     pub fn options(&mut self) -> Option<(u32, u32, Hold)> {
         let (visibility_ms, timeout_ms) = (self.small()?, self.small()?);
         let hold: [u8; Hold::BYTES] = self.take()?;
@@ -307,7 +310,7 @@ impl<'a> Unpacker<'a> {
     }
 }
 
-/// What never moves of a head.
+/// The fixed part of a head: what never changes during the life of a job.
 #[derive(Debug)]
 pub struct Fixed {
     pub id: JobId,
@@ -323,10 +326,10 @@ pub struct Fixed {
 }
 
 impl Fixed {
-    /// A head that has not moved yet.
+    /// Builds the head of a new job, before any change.
     ///
     /// # Errors
-    /// When its names are not known.
+    /// When its type or queue has no known name.
     pub fn head(self, names: &Names) -> Result<Head, SqliteError> {
         Ok(Head {
             id: self.id,

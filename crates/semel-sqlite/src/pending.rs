@@ -1,5 +1,5 @@
-//! What the journal has and the rows have not: kept in memory until a round carries it over. Whoever reads the rows
-//! looks here first.
+//! What is in the journal but not in the rows yet. It is kept in memory until a round carries it over; every
+//! read of the rows must look here first.
 
 use std::collections::HashSet;
 
@@ -13,31 +13,31 @@ use semel_core::unique::UniqueKey;
 use crate::documents::Unwritten;
 use crate::fresh::Fresh;
 
-/// Counts changes, so that what was written to the rows is known to be the newest.
+/// A counter of changes, which tells whether what was written to the rows is still the newest value.
 pub type Stamp = u64;
 
-/// Notes of one job that are not in its rows yet; a removed one is `None`.
+/// Notes of one job that are not in its rows yet. `None` stands for a removed note.
 #[derive(Clone, Debug)]
 pub struct Notes {
-    /// The job's row.
+    /// The job's row number.
     pub seq: i64,
     /// By kind, at most one of each.
     pub texts: Vec<(NoteKind, Option<Bytes>)>,
-    /// Moves with every change.
+    /// Increases with every change.
     pub stamp: Stamp,
 }
 
-/// An ended job that is kept for its key's sake.
+/// An ended job that is kept for its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remembered {
-    /// What the key needs of it.
+    /// The part of its head that the key needs.
     pub head: Head,
-    /// Until when, once the job itself is gone.
+    /// Until when it is remembered, once the job itself has been purged.
     pub forget_at: Option<Timestamp>,
 }
 
 impl Remembered {
-    /// The same, and of one whose body is gone [what that means](Head::without_body).
+    /// Returns the same, with what it [implies for the head](Head::without_body) if the job's body is gone.
     #[must_use]
     pub fn settled(self) -> Self {
         if self.forget_at.is_none() {
@@ -47,23 +47,23 @@ impl Remembered {
     }
 }
 
-/// A change of what is remembered of one job: other values, or nothing.
+/// A change of what is remembered of one job: new values, or nothing any more.
 #[derive(Clone, Debug)]
 pub struct Memory {
-    /// The job's row.
+    /// The job's row number.
     pub seq: i64,
     /// The job.
     pub id: JobId,
     /// What is remembered from now on.
     pub remembered: Option<Remembered>,
-    /// Moves with every change.
+    /// Increases with every change.
     pub stamp: Stamp,
 }
 
-/// A request that became part of a job.
+/// A request that was absorbed: it became part of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Absorbed {
-    /// The job's row.
+    /// The job's row number.
     pub seq: i64,
     /// The job.
     pub job: JobId,
@@ -71,52 +71,53 @@ pub struct Absorbed {
     pub digest: Option<[u8; 32]>,
 }
 
-/// A job that is gone and whose rows are still there.
+/// A job that is gone, but whose rows are still there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forgotten {
-    /// Its row.
+    /// Its row number.
     pub seq: i64,
     /// Whether its id stays taken, because its key is remembered.
     pub keeps_id: bool,
 }
 
-/// What is still to be carried over.
+/// Everything that is still to be carried over to the rows.
 #[derive(Debug, Default)]
 pub struct Pending {
-    /// Jobs that came since the round under way began, and have no row. Their bodies are shared with whoever offered them, so
-    /// they are copied only into the journal.
+    /// Jobs added since the current round began, which have no row. Their bodies are shared with the callers'
+    /// requests, so that they are copied only once, into the journal.
     pub fresh: Fresh,
-    /// Notes to be written.
+    /// Notes to write.
     pub notes: Map<JobId, Notes>,
     /// Changes of the keys' memory.
     pub memory: Map<UniqueKey, Vec<Memory>>,
-    /// Ids that requests spent, or that are free again.
+    /// Ids that were spent by absorbed requests, or are free again.
     pub spent: Map<JobId, (Option<Absorbed>, Stamp)>,
-    /// Ids that callers chose and that nothing keeps any more, whatever the rows say.
+    /// Ids chosen by callers that nothing keeps any more, whatever the rows say.
     pub freed: Map<JobId, Stamp>,
-    /// Jobs that are gone and whose rows are still there.
+    /// Jobs that are gone, but whose rows are still there.
     pub forgotten: Map<JobId, Forgotten>,
-    /// The rows of those that went since the round under way began. An id that came again and went again is here twice.
+    /// The rows of jobs forgotten since the current round began. An id that was reused and forgotten again is
+    /// here twice.
     pub going: Vec<(i64, JobId)>,
-    /// Jobs whose heads moved since their rows were written; one that moved twice is here twice.
+    /// Jobs whose heads have changed since their rows were written; one that changed twice is here twice.
     pub moved: Vec<JobId>,
-    /// Documents to be written.
+    /// Documents to write.
     pub documents: Unwritten,
-    /// Types and queues without a row.
+    /// Names of types and queues that have no row yet.
     pub names: Vec<(i64, String)>,
-    /// Queues whose counters or settings moved.
+    /// Queues whose counters or settings have changed.
     pub queues: HashSet<QueueName>,
-    /// Jobs that ended.
+    /// The number of jobs that have ended.
     pub ended: usize,
-    /// Bytes of journal.
+    /// Bytes of journal to carry over.
     pub bytes: usize,
-    /// The time of the first of it.
+    /// The time of the oldest commit to carry over.
     pub since: Option<Timestamp>,
     stamp: Stamp,
 }
 
 impl Pending {
-    /// Whether nothing is to be carried over.
+    /// Whether there is nothing to carry over.
     pub fn is_empty(&self) -> bool {
         self.bytes == 0 && self.moved.is_empty()
     }
@@ -126,7 +127,7 @@ impl Pending {
         self.fresh.insert(seq, job, body);
     }
 
-    /// Notes a job's newer note.
+    /// Records a note of a job, in place of an older one of its kind.
     pub fn note(&mut self, seq: i64, job: JobId, kind: NoteKind, text: Option<Bytes>) {
         self.stamp += 1;
         let notes = self.notes.entry(job).or_insert_with(|| Notes { seq, texts: Vec::new(), stamp: 0 });
@@ -135,7 +136,7 @@ impl Pending {
         notes.texts.push((kind, text));
     }
 
-    /// Changes what is remembered of a job for its key.
+    /// Records what is remembered of a job for its key from now on.
     pub fn remember(&mut self, key: UniqueKey, seq: i64, id: JobId, remembered: Option<Remembered>) {
         self.stamp += 1;
         if remembered.is_none() {
@@ -148,20 +149,20 @@ impl Pending {
         changes.push(Memory { seq, id, remembered, stamp: self.stamp });
     }
 
-    /// Notes who absorbed the request with this id, or that it is free again.
+    /// Records which job absorbed the request with this id, or that the id is free again.
     pub fn spend(&mut self, id: JobId, absorbed: Option<Absorbed>) {
         self.stamp += 1;
         self.spent.insert(id, (absorbed, self.stamp));
     }
 
-    /// This change of a spent id is in the rows now.
+    /// Drops a change of a spent id that the rows now have, unless a newer one has replaced it.
     pub fn is_spent(&mut self, id: JobId, stamp: Stamp) {
         if self.spent.get(&id).is_some_and(|(_, known)| *known == stamp) {
             self.spent.remove(&id);
         }
     }
 
-    /// Notes that a job's rows are to go.
+    /// Records that a job is gone and its rows are to be deleted.
     pub fn forget(&mut self, seq: i64, job: JobId, keeps_id: bool) {
         self.fresh.forget(seq, job);
         self.notes.remove(&job);
@@ -170,21 +171,21 @@ impl Pending {
         self.going.push((seq, job));
     }
 
-    /// This row of a job is gone now.
+    /// Drops the record of a forgotten job whose row is now deleted.
     pub fn is_gone(&mut self, job: JobId, seq: i64) {
         if self.forgotten.get(&job).is_some_and(|forgotten| forgotten.seq == seq) {
             self.forgotten.remove(&job);
         }
     }
 
-    /// These notes are in the rows now.
+    /// Drops notes that the rows now have, unless they have changed since.
     pub fn noted(&mut self, job: JobId, stamp: Stamp) {
         if self.notes.get(&job).is_some_and(|notes| notes.stamp == stamp) {
             self.notes.remove(&job);
         }
     }
 
-    /// This change of a key's memory is in the rows now.
+    /// Drops a change of a key's memory that the rows now have, unless a newer one has replaced it.
     pub fn remembered(&mut self, key: &UniqueKey, seq: i64, id: JobId, stamp: Stamp) {
         if self.freed.get(&id) == Some(&stamp) {
             self.freed.remove(&id);

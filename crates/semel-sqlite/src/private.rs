@@ -1,4 +1,4 @@
-//! Files that only their owner reads: a store holds whatever its jobs do.
+//! Files that only their owner may read: a store contains whatever its jobs do.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Write as _};
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::location::beside;
 
-/// How such a file is made. One that is there keeps the mode that it has.
+/// Options for creating such a file. An existing file keeps its mode.
 pub fn options() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.read(true).write(true);
@@ -15,28 +15,29 @@ pub fn options() -> OpenOptions {
     options
 }
 
-/// Makes a file that belongs to a store: whoever may read or write that may do so with this one too, whatever the process' umask is.
+/// Creates a file that belongs to a store, with the store's read and write permissions, whatever the
+/// process's umask.
 pub fn create_beside(path: &Path, store: &Path) -> io::Result<File> {
     let file = create_new(&options(), path, store)?;
     follow_if(&file, store, |_, _| true);
     Ok(file)
 }
 
-/// Opens a file that belongs to a store, and is there.
+/// Opens an existing file that belongs to a store.
 pub fn open_beside(path: &Path, store: &Path) -> io::Result<File> {
     let file = OpenOptions::new().read(true).write(true).open(path)?;
     follow(&file, store);
     Ok(file)
 }
 
-/// Whether files can be made and written beside a store, by trying.
+/// Checks by trying whether files can be created and written beside a store.
 ///
 /// # Errors
-/// Why not: there is no room, the file system is for reading only, this account may not.
+/// When there is no room, the file system is read-only, or this account lacks permission.
 pub fn find_room(store: &Path) -> io::Result<()> {
     let path = beside(store, &format!(".room-{}", std::process::id()));
     let make = || options().create_new(true).open(&path);
-    // One that is there was left by who had the same number before.
+    // An existing file was left by an earlier process with the same id.
     let mut file = make().or_else(|error| match error.kind() {
         io::ErrorKind::AlreadyExists => std::fs::remove_file(&path).and_then(|()| make()),
         _ => Err(error),
@@ -47,8 +48,8 @@ pub fn find_room(store: &Path) -> io::Result<()> {
     written
 }
 
-/// Gives a file that belongs to a store the store's mode. It keeps its own where it is another user's than the store, or has other names:
-/// whoever owns the folder may have put anything there, and root may be who looks.
+/// Gives a store's file the store's mode. Not if the file has another owner than the store, or other hard
+/// links: whoever owns the folder may have put any file there, and this process may run as root.
 pub fn follow(file: &File, store: &Path) {
     #[cfg(unix)]
     {
@@ -59,7 +60,7 @@ pub fn follow(file: &File, store: &Path) {
     let _ = (file, store);
 }
 
-/// Gives a file the store's mode, if it `may` have it. Nothing while there is no store.
+/// Gives a file the store's mode, if `may` allows it. Does nothing while there is no store.
 fn follow_if(file: &File, store: &Path, may: impl FnOnce(&Metadata, &Metadata) -> bool) {
     #[cfg(unix)]
     if let (Ok(store), Ok(own)) = (std::fs::metadata(store), file.metadata()) {
@@ -73,14 +74,15 @@ fn follow_if(file: &File, store: &Path, may: impl FnOnce(&Metadata, &Metadata) -
     let _ = (file, store, may);
 }
 
-/// Makes the file that SQLite is about to open, if there is none: SQLite would let everybody read it, and gives the files
-/// beside it the mode and the owner that this one has. What stands in the way is for SQLite to say.
+/// Creates the file that SQLite is about to open, if it does not exist: SQLite would make it readable to
+/// everybody, and gives the files beside it the mode and owner of this one. If this fails, SQLite reports
+/// why.
 pub fn make(path: &Path) {
     drop(create_new(&options(), path, path));
 }
 
-/// Makes a file of the store, which must not be there. What root makes belongs to the owner of the store, or of the folder while there is
-/// no store: a server of that user is to read it.
+/// Creates a new file of the store; it must not exist. If root creates it, its owner becomes that of the
+/// store, or of the folder while there is no store, so that a server of that user can read it.
 pub fn create_new(options: &OpenOptions, path: &Path, store: &Path) -> io::Result<File> {
     let file = options.clone().create_new(true).open(path)?;
     #[cfg(unix)]
@@ -90,7 +92,7 @@ pub fn create_new(options: &OpenOptions, path: &Path, store: &Path) -> io::Resul
     Ok(file)
 }
 
-/// Gives a file that was just made, and is nobody else's by any name, from root to whom it belongs.
+/// Hands a file from root to the owner it belongs to. The file was just created, so it has no other name.
 #[cfg(unix)]
 fn give(file: &File, path: &Path, store: &Path) {
     use std::os::unix::fs::{MetadataExt as _, fchown};
@@ -103,7 +105,7 @@ fn give(file: &File, path: &Path, store: &Path) {
     if let Ok(like) = like.or_else(|_| std::fs::metadata(folder))
         && like.uid() != ROOT
     {
-        // Where even root may not, the file is root's, as any other there.
+        // Where even root may not change the owner, the file stays root's.
         drop(fchown(file, Some(like.uid()), Some(like.gid())));
     }
 }

@@ -1,4 +1,5 @@
-//! What is read from the file: jobs that are not in memory, bodies, notes, the memory of keys, pages for people.
+//! Reads from the database file: jobs that are not in memory, bodies, notes, the keys' memory, pages of jobs
+//! for people.
 
 use bytes::Bytes;
 use rusqlite::{CachedStatement, Connection, Transaction, params};
@@ -17,16 +18,17 @@ use crate::open::Loaded;
 use crate::pending::Remembered;
 use crate::rows::{self, HEAD_COLUMNS};
 
-/// Looks from which on one view of the file is cheaper than one for each.
+/// Above this many look-ups, one read transaction for all is cheaper than one for each.
 const LOOKS_AT_ONCE: usize = 4;
 
-/// One view of the file for so many looks, until it is dropped: each alone takes and gives back SQLite's lock on its log. To
-/// be called, and dropped, under the store's lock, so that nothing of the file changes meanwhile.
+/// Opens one read transaction for this many look-ups, if that pays: without it each acquires and releases
+/// SQLite's lock on its log. Must be used, and dropped, under the store's lock, so that the file does not
+/// change meanwhile.
 pub fn at_once(db: &Connection, looks: usize) -> Result<Option<Transaction<'_>>, SqliteError> {
     Ok(if looks > LOOKS_AT_ONCE { Some(db.unchecked_transaction()?) } else { None })
 }
 
-/// The row number of a job, in memory or filed.
+/// Returns the row number of a job, whether it is in memory or filed.
 pub fn seq(db: &Connection, at: &Loaded, id: JobId) -> Result<Option<i64>, SqliteError> {
     if at.model.head(id).is_some() {
         return Ok(Some(at.seq(id)));
@@ -49,7 +51,7 @@ fn row_of(db: &Connection, at: &Loaded, id: JobId) -> Result<Option<i64>, Sqlite
     foreign_row(db, id)
 }
 
-/// A filed job's row number and head.
+/// Returns a filed job's row number and head.
 pub fn filed(db: &Connection, at: &Loaded, id: JobId) -> Result<Option<(i64, Head)>, SqliteError> {
     let Some(seq) = row_of(db, at, id)? else { return Ok(None) };
     let sql = format!("SELECT {HEAD_COLUMNS} FROM job WHERE seq = ?1");
@@ -61,7 +63,7 @@ pub fn filed(db: &Connection, at: &Loaded, id: JobId) -> Result<Option<(i64, Hea
     })
 }
 
-/// A job's head, from memory or from the file.
+/// Returns a job's head, from memory or from the file.
 pub fn head(db: &Connection, at: &Loaded, id: JobId) -> Result<Option<Head>, SqliteError> {
     if let Some(head) = at.model.head(id) {
         return Ok(Some(head.clone()));
@@ -69,8 +71,8 @@ pub fn head(db: &Connection, at: &Loaded, id: JobId) -> Result<Option<Head>, Sql
     Ok(filed(db, at, id)?.map(|(_, head)| head))
 }
 
-/// The version of a job that is not in memory; 0 when there is none. `with_remembered` says whether a head that is only
-/// kept for its key counts: not for a decision that found no job.
+/// Returns the version of a job that is not in memory; 0 when there is none. `with_remembered` says whether a
+/// head that is kept only for its key counts. It does not for a decision that found no job.
 pub fn version(db: &Connection, at: &Loaded, id: JobId, with_remembered: bool) -> Result<u64, SqliteError> {
     if let Some((_, head)) = filed(db, at, id)? {
         return Ok(head.version);
@@ -82,9 +84,9 @@ pub fn version(db: &Connection, at: &Loaded, id: JobId, with_remembered: bool) -
     }
 }
 
-/// Why no job can have this id, although none has it: a request with it became part of a job, or its own job has been
-/// purged and its key is remembered. Of the latter only ids that callers chose are found: no caller was told to choose
-/// another's.
+/// Returns why no job can get this id although none has it: either a request with this id was absorbed by a
+/// job, or its own job was purged and its key is still remembered. The latter is found only for ids that
+/// callers chose: no caller is told to choose an id that belongs to another.
 pub fn spent(db: &Connection, at: &Loaded, id: JobId) -> Result<Option<Spent>, SqliteError> {
     if let Some((newer, _)) = at.pending.spent.get(&id) {
         return Ok(newer.map(|absorbed| Spent::absorbed_by(absorbed.job, absorbed.digest)));
@@ -110,14 +112,14 @@ pub fn spent(db: &Connection, at: &Loaded, id: JobId) -> Result<Option<Spent>, S
     })
 }
 
-/// The version of a head that is only remembered, if it was read under its key not long ago.
+/// Returns the version of a head that is kept only for its key, if it was recently read under that key.
 fn remembered_version(db: &Connection, at: &Loaded, id: JobId) -> Result<Option<u64>, SqliteError> {
     let Some((key, seq)) = at.seen.get(&id) else { return Ok(None) };
     let known = remembered(db, at, key)?.into_iter().find(|(known, _)| known == seq);
     Ok(known.map(|(_, known)| known.head.version))
 }
 
-/// The row of an id that a caller chose.
+/// Returns the row number of an id that a caller chose.
 fn foreign_row(db: &Connection, id: JobId) -> Result<Option<i64>, SqliteError> {
     let mut query = db.prepare_cached("SELECT seq FROM foreign_id WHERE id = ?1")?;
     let mut rows = query.query([id.to_bytes()])?;
@@ -127,7 +129,7 @@ fn foreign_row(db: &Connection, id: JobId) -> Result<Option<i64>, SqliteError> {
     })
 }
 
-/// Whether the row of a job has a key, released or not.
+/// Whether the job's row contains a key, released or not.
 pub fn holds_key(db: &Connection, seq: i64) -> Result<bool, SqliteError> {
     let mut query = db.prepare_cached("SELECT key IS NOT NULL FROM job WHERE seq = ?1")?;
     let mut found = query.query([seq])?;
@@ -137,7 +139,7 @@ pub fn holds_key(db: &Connection, seq: i64) -> Result<bool, SqliteError> {
     })
 }
 
-/// The encoded body of a job.
+/// Returns the encoded body of a job.
 pub fn body(db: &Connection, at: &Loaded, id: JobId, seq: i64) -> Result<Option<Bytes>, SqliteError> {
     if let Some(body) = at.body(seq, id) {
         return Ok(Some(body.clone()));
@@ -150,12 +152,12 @@ pub fn body(db: &Connection, at: &Loaded, id: JobId, seq: i64) -> Result<Option<
     })
 }
 
-/// Whether a row has notes.
+/// Whether the job's row has notes.
 pub fn has_notes(db: &Connection, seq: i64) -> Result<bool, SqliteError> {
     Ok(db.prepare_cached("SELECT 1 FROM note WHERE seq = ?1 LIMIT 1")?.exists([seq])?)
 }
 
-/// The notes of a job.
+/// Returns the notes of a job, including those not carried over yet.
 pub fn notes(
     db: &Connection,
     at: &Loaded,
@@ -163,7 +165,7 @@ pub fn notes(
     seq: i64,
 ) -> Result<Vec<(NoteKind, Bytes)>, SqliteError> {
     let mut notes = Vec::new();
-    // A job without a row has none there.
+    // A job without a row has no stored notes.
     if !at.is_unwritten(seq, id) {
         let mut query = db.prepare_cached("SELECT kind, text FROM note WHERE seq = ?1")?;
         let mut found = query.query([seq])?;
@@ -181,12 +183,12 @@ pub fn notes(
     Ok(notes)
 }
 
-/// The ended holders of a key, by [`remembered_rows`].
+/// The query of [`remembered_rows`]: the filed ended holders of a key.
 pub const REMEMBERED: &str = "SELECT key, seq, id, hold, type, queue, state, version, fence, created_at, finished_at, \
      renewed_at, ending, forget_at FROM memory WHERE key = ?1";
 
-/// The ended holders of a key that are filed, with their row numbers; also those whose time is over and that are still
-/// there.
+/// Returns the filed ended holders of a key, with their row numbers. Those whose time is over are included
+/// until they are deleted.
 pub fn remembered(
     db: &Connection,
     at: &Loaded,
@@ -200,7 +202,7 @@ pub fn remembered(
     Ok(heads)
 }
 
-/// The rows of a key's memory, by [`REMEMBERED`].
+/// Reads the rows of a key's memory, by the [`REMEMBERED`] query.
 pub fn remembered_rows(
     query: &mut CachedStatement<'_>,
     names: Option<&Names>,
@@ -214,8 +216,8 @@ pub fn remembered_rows(
     Ok(heads)
 }
 
-/// Until when the body of an ended job is kept, where that is not the default: of those that are remembered only their own rows
-/// say it.
+/// Returns until when the body of an ended job is kept, if not for the default time. The keys' memory does
+/// not have this value, only the job's own row does.
 fn kept_until(db: &Connection, seq: i64) -> Result<Option<Timestamp>, SqliteError> {
     let mut query = db.prepare_cached("SELECT rest FROM job WHERE seq = ?1")?;
     let mut found = query.query([seq])?;
@@ -225,8 +227,8 @@ fn kept_until(db: &Connection, seq: i64) -> Result<Option<Timestamp>, SqliteErro
     })
 }
 
-/// Completes what a key's memory has of an ended job by [until when](kept_until) its body is kept, where that
-/// [may matter](Head::lacks_kept_until).
+/// Adds to a head from a key's memory [until when](kept_until) its body is kept, where that [may
+/// matter](Head::lacks_kept_until).
 pub fn add_kept_until(db: &Connection, seq: i64, head: &mut Head) -> Result<(), SqliteError> {
     if head.lacks_kept_until() {
         head.until = kept_until(db, seq)?;
@@ -234,38 +236,38 @@ pub fn add_kept_until(db: &Connection, seq: i64, head: &mut Head) -> Result<(), 
     Ok(())
 }
 
-/// Where a page goes on that ends with this job: at its id, if that says its row, else at an id of no job that does. The job may be
-/// gone by then, and its row with it.
+/// Returns the cursor for a page that ends with this job: its id, if that contains its row number, else a
+/// made-up id that does. The job and its row may be gone when the cursor is used.
 fn end(seq: i64, id: JobId) -> JobId {
     if id.row() == seq.unsigned_abs() { id } else { mark(seq.unsigned_abs()) }
 }
 
-/// An id that says a row and is no job's: it is older than any.
+/// An id that contains a row number but belongs to no job: it is older than any.
 const fn mark(row: u64) -> JobId {
     JobId::mint(Timestamp::EPOCH, row, 0)
 }
 
-/// The row below which a page goes on. `next_row` is the number of the first row that is not there yet.
+/// Returns the row number below which a page continues. `next_row` is the first row number not used yet.
 fn row_below(db: &Connection, at: &Loaded, before: JobId, next_row: u64) -> Result<i64, SqliteError> {
     let said = before.row();
     if before != mark(said) {
-        // Forgotten under this id may be another that had it before.
+        // The job forgotten under this id may be an earlier one that had the same id.
         let forgotten = || at.pending.forgotten.get(&before).map(|forgotten| forgotten.seq);
         if let Some(seq) = seq(db, at, before)?.or_else(forgotten) {
             return Ok(seq);
         }
     }
-    // One that was not made here says a row beyond all that are there: the pages would begin again.
+    // An id not minted here may contain a row number above all existing ones: the pages would start again.
     if said < next_row { Ok(i64::try_from(said).unwrap_or(i64::MAX)) } else { Err(SqliteError::CursorGone) }
 }
 
-/// A page of jobs, newest row first. Looks at a bounded number of rows.
+/// Returns a page of jobs, newest row first. Looks at a bounded number of rows.
 pub fn list(db: &Connection, at: &Loaded, filter: &Filter, next_row: u64) -> Result<Listing, SqliteError> {
     let mut below = match filter.before {
         None => i64::MAX,
         Some(before) => row_below(db, at, before, next_row)?,
     };
-    // Ids that callers chose need not ascend with their rows; the page is cut by rows alone.
+    // Ids chosen by callers need not ascend with row numbers; pages are cut by row number alone.
     let wanted = Filter { before: None, ..filter.clone() };
     let limit = filter.limit as usize;
     let mut listing = Listing::default();
@@ -297,15 +299,16 @@ pub fn list(db: &Connection, at: &Loaded, filter: &Filter, next_row: u64) -> Res
     Ok(listing)
 }
 
-/// Wanted jobs whose rows are not as they are now, by row.
+/// Wanted jobs whose rows are not up to date, by row number.
 struct Newer {
     jobs: Vec<(i64, JobId)>,
-    /// Where they are cut short: the last one that was looked at, wanted or not. A page goes no further.
+    /// If the list was cut short, the last job that was looked at, wanted or not. A page must not go beyond
+    /// it.
     end: Option<(i64, JobId)>,
 }
 
-/// The newest of them below a row number. Looks at a bounded number of heads: there may be as many such jobs as a round
-/// takes, and their rows' numbers alone cost little.
+/// Collects the newest such jobs below a row number. Looks at a bounded number of heads: there may be as many
+/// of these jobs as a round takes, though their row numbers alone are cheap to collect.
 fn in_memory(at: &Loaded, filter: &Filter, mut below: i64) -> Newer {
     loop {
         let rows = at.unsettled().map(|id| (at.seq(id), id));
@@ -329,22 +332,22 @@ fn in_memory(at: &Loaded, filter: &Filter, mut below: i64) -> Newer {
             return Newer { jobs, end: None };
         }
         match rows.first() {
-            // All of these are gone, and a page cannot end where nobody finds it again.
+            // All of these are gone, and a page cannot end at a job that will not be found again.
             Some((seq, _)) if end.is_none() => below = *seq,
             _ => return Newer { jobs, end },
         }
     }
 }
 
-/// A row for a page.
+/// A row of a page.
 struct Listed {
     seq: i64,
     id: JobId,
-    /// None for a job that is gone: it only marks how far a page has looked.
+    /// `None` for a job that is gone or unreadable: it only marks how far the page has looked.
     head: Option<Head>,
 }
 
-/// The next rows below a row number, with what is newer in memory in their places.
+/// Returns the next rows below a row number, with newer heads from memory in place of stored ones.
 fn chunk(
     db: &Connection,
     at: &Loaded,

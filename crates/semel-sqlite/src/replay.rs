@@ -1,11 +1,13 @@
-//! The journal read again, record by record, as the commits were applied. What a commit did to a key's ended holders without
-//! saying so in its record is done again by the same function and in the same order ([`outlives`]): what was left out
-//! once stays out, whatever has become of the one that outlived it.
+//! Replaying the journal, record by record, in the order of the commits. A record does not say which of a
+//! key's ended holders its commit left out, so replay decides that again, by the same function and in the
+//! same order ([`outlives`]): a holder that was left out once stays out, whatever has become of the one that
+//! outlived it.
 //!
-//! That can be done because a job that outlives another never ended in an earlier record: a journal that has the end of
-//! the one has the end of the other. Rows may be ahead of the journal, from a round that was lost, or behind it: what was
-//! not synced. A row that the journal speaks of only lends what never moves; of the others those of the keys' memory may still
-//! have to go ([`Replay::drop_outlived`]).
+//! This works because a job that outlives another never ended in an earlier record: a journal that has the
+//! end of the latter has the end of the former. Rows may be ahead of the journal, because of a round that was
+//! lost, or behind it, because they were not synced. From the row of a job in the journal only the fixed part
+//! is used; of the other rows, some in the keys' memory may still have to be deleted
+//! ([`Replay::drop_outlived`]).
 
 use std::collections::hash_map::Entry as Slot;
 
@@ -30,27 +32,27 @@ pub struct Journaled {
     pub head: Head,
     /// Whether an operator released its key.
     pub released: bool,
-    /// Whether it has ended and is none of its key's holders.
+    /// Whether it has ended but does not count as a holder of its key.
     pub left_out: bool,
 }
 
-/// Reads the journal again.
+/// The state of a replay.
 pub struct Replay<'a> {
     db: &'a Connection,
-    /// Settings and counters as the records leave them.
+    /// Settings and counters, as of the last record replayed.
     pub queues: Queues,
-    /// The jobs that the journal speaks of, as it leaves them; one that is gone is `None`.
+    /// The jobs in the journal, as of the last record replayed; `None` for one that is gone.
     jobs: Vec<(i64, Option<Journaled>)>,
-    /// Where each row's job is among them.
+    /// The index in `jobs` for each row number.
     places: Map<i64, usize>,
-    /// Of each key those among them that have ended and hold it.
+    /// For each key, the indexes in `jobs` of those that have ended and hold it.
     ended: Map<UniqueKey, Vec<usize>>,
-    /// The last row there is.
+    /// The highest row number in the database.
     used: i64,
 }
 
 impl<'a> Replay<'a> {
-    /// Before the first record. `used` is the last row there is.
+    /// Starts a replay. `used` is the highest row number in the database.
     pub fn new(db: &'a Connection, queues: Queues, used: i64) -> Self {
         Self { db, queues, jobs: Vec::new(), places: Map::default(), ended: Map::default(), used }
     }
@@ -60,12 +62,13 @@ impl<'a> Replay<'a> {
         self.places.contains_key(&seq)
     }
 
-    /// The jobs that are left, with their rows.
+    /// Returns the jobs that are left, with their row numbers.
     pub fn into_jobs(self) -> impl Iterator<Item = (i64, Journaled)> {
         self.jobs.into_iter().filter_map(|(seq, job)| job.map(|job| (seq, job)))
     }
 
-    /// Does a record again. What is kept of it shares its bytes: all of it is let go when the next round is over.
+    /// Replays a record. What is kept shares the record's bytes; all of it is freed when the next round is
+    /// over.
     pub fn entry(&mut self, loaded: &mut Loaded, entry: Entry) -> Result<(), SqliteError> {
         let Entry { cursor, at, payload } = entry;
         loaded.floor = loaded.floor.max(at);
@@ -76,7 +79,7 @@ impl<'a> Replay<'a> {
             match change {
                 Change::Insert { seq, head, body } => {
                     loaded.next_row = loaded.next_row.max(seq.unsigned_abs() + 1);
-                    // A round that was lost may have written its row.
+                    // A lost round may have written its row.
                     if seq <= self.used && has_row(self.db, seq)? {
                         loaded.pending.moved.push(head.id);
                     } else {
@@ -122,7 +125,7 @@ impl<'a> Replay<'a> {
             self.put(seq, row);
         }
         let place = self.places.get(&seq).copied().unwrap_or(usize::MAX);
-        // One that is gone was forgotten in a later record.
+        // The job is gone from the rows, because a later record forgets it.
         let Some((_, Some(job))) = self.jobs.get_mut(place) else { return Ok(()) };
         let held = job.head.key;
         job.released = moving.released;
@@ -143,8 +146,8 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    /// A job has ended, or was written after its end: of it and its key's other ended holders those are left out that
-    /// another outlives.
+    /// Decides again which ended holders of the job's key are left out, after the job has ended, or was
+    /// changed after its end: those that another one outlives.
     fn leave_out_outlived(&mut self, place: usize) {
         let Some((_, Some(job))) = self.jobs.get(place) else { return };
         let Some(key) = job.head.key.filter(|_| !job.left_out) else { return };
@@ -172,7 +175,8 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// A key was released: whoever held it and had ended by then holds it no more. Those that the record speaks of follow in it.
+    /// Releases a key: its holders that had ended by then no longer hold it. The rest of the record has the
+    /// changes of those in memory.
     fn release(&mut self, loaded: &mut Loaded, key: &UniqueKey) -> Result<(), SqliteError> {
         for place in self.ended.remove(key).unwrap_or_default() {
             if let Some((_, Some(job))) = self.jobs.get_mut(place) {
@@ -197,8 +201,8 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    /// An ended job holds its key no more. When it was filed, what it outlives went from the key's memory; that may have
-    /// been lost with the round.
+    /// Deletes what an ended job outlives from the key's memory, when the job stops holding its key. That was
+    /// done when the job was filed, but may have been lost with the round.
     fn drop_outlived(&self, loaded: &mut Loaded, key: &UniqueKey, gone: &Head) -> Result<(), SqliteError> {
         for (seq, Remembered { head: mut other, .. }) in reader::remembered(self.db, loaded, key)? {
             if other.state == gone.state {
@@ -226,7 +230,8 @@ fn has_row(db: &Connection, seq: i64) -> Result<bool, SqliteError> {
     Ok(db.prepare_cached("SELECT 1 FROM job WHERE seq = ?1")?.exists([seq])?)
 }
 
-/// The job of a row. Whether its key was released by now is for the records to say: the row may be ahead of them.
+/// Reads the job of a row. The row's release flag is ignored, because the row may be ahead: the records
+/// decide.
 fn read_row(db: &Connection, names: &Names, seq: i64) -> Result<Option<Journaled>, SqliteError> {
     let mut query = db.prepare_cached(&format!("SELECT {HEAD_COLUMNS} FROM job WHERE seq = ?1"))?;
     let mut rows = query.query([seq])?;

@@ -1,4 +1,4 @@
-//! A head and its rows.
+//! Conversion between a head and its rows.
 
 use rusqlite::{Connection, Row, Statement, params};
 use semel_core::ident::{JobId, JobType, QueueName};
@@ -13,23 +13,23 @@ use crate::names::Names;
 use crate::packed::{Fixed, Packer, Unpacker};
 use crate::pending::Remembered;
 
-/// The columns of `job` that make a head, in the order [`head`] reads them.
+/// The columns of `job` that make up a head, in the order in which [`head`] reads them.
 pub const HEAD_COLUMNS: &str = "seq, id, key, type, queue, priority, max_attempts, created_at, rest";
 
-/// Writes a whole row where there is none. Not `OR REPLACE`: that copies every page aside before it touches it.
+/// Inserts a whole row. Not `OR REPLACE`, which would copy every page aside before changing it.
 pub const INSERT: &str = "INSERT INTO job (seq, id, key, type, queue, priority, max_attempts, created_at, state, attempt, \
      finished_at, worker, filed, rest, body) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)";
 
-/// Writes what moves of a row.
+/// Updates the columns of a row that change.
 pub const UPDATE: &str = "UPDATE job SET state = ?2, attempt = ?3, finished_at = ?4, worker = ?5, filed = ?6, rest = ?7 \
      WHERE seq = ?1";
 
-/// Files a head under its key, where it is not filed yet.
+/// Inserts a head into its key's memory.
 pub const INSERT_MEMORY: &str = "INSERT INTO memory (key, seq, id, hold, type, queue, state, version, fence, \
      created_at, finished_at, renewed_at, ending, forget_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, \
      ?13, ?14)";
 
-/// What has no column of its own, packed: it is read and written as one.
+/// The packed column: everything without a column of its own, read and written as one.
 #[derive(Debug, Default)]
 pub struct Rest(Packer);
 
@@ -42,7 +42,7 @@ impl Rest {
     }
 }
 
-/// Writes the row of a job that has none, by [`INSERT`]. `names` are the numbers of its type and queue.
+/// Inserts the row of a job, by [`INSERT`]. `names` are the numbers of its type and queue.
 pub fn insert(
     statement: &mut Statement<'_>,
     rest: &mut Rest,
@@ -69,7 +69,7 @@ pub fn insert(
     ])
 }
 
-/// Writes what moves of a job's row, by [`UPDATE`].
+/// Updates the columns of a job's row that change, by [`UPDATE`].
 pub fn update(statement: &mut Statement<'_>, rest: &mut Rest, written: &Written) -> rusqlite::Result<usize> {
     let Written { seq, head, released, filed, .. } = written;
     statement.execute(params![
@@ -83,12 +83,13 @@ pub fn update(statement: &mut Statement<'_>, rest: &mut Rest, written: &Written)
     ])
 }
 
-/// Versions and fences are microseconds since 1970 and counters from there: they fit until the year 294246.
+/// Converts a version or fence to SQLite's signed integer. They start at microseconds since 1970 and count up
+/// from there, so they fit until the year 294246.
 pub fn version(version: u64) -> i64 {
     i64::try_from(version).unwrap_or(i64::MAX)
 }
 
-/// Reads a head by [`HEAD_COLUMNS`], and whether an operator released its key.
+/// Reads a head by [`HEAD_COLUMNS`]. Also returns whether an operator released its key.
 pub fn head(row: &Row<'_>, names: &Names) -> Result<(Head, bool), SqliteError> {
     let seq: i64 = row.get(0)?;
     let id = id(row, 1)?.ok_or(SqliteError::Row { seq, what: "no id" })?;
@@ -114,13 +115,14 @@ pub fn head(row: &Row<'_>, names: &Names) -> Result<(Head, bool), SqliteError> {
     Ok((moving.onto(&head), released))
 }
 
-/// Reads the key a job came with, by [`HEAD_COLUMNS`], released or not.
+/// Reads the key a job was enqueued with, released or not, by [`HEAD_COLUMNS`].
 pub fn own_key(row: &Row<'_>) -> rusqlite::Result<Option<UniqueKey>> {
     key(row, 2)
 }
 
-/// Reads a head that is kept for its key's sake. Without `names` it has none: comparing two of one key does not need them. Until when
-/// a job with a body is kept is not here either: [its own row](crate::reader::add_kept_until) says it.
+/// Reads a head that is kept for its key. Without `names` its type and queue are empty: comparing two holders
+/// of one key does not need them. How long a job's body is kept is not stored here either, but in [its own
+/// row](crate::reader::add_kept_until).
 pub fn remembered(row: &Row<'_>, names: Option<&Names>) -> Result<Remembered, SqliteError> {
     let seq: i64 = row.get(1)?;
     let wrong = |what| SqliteError::Row { seq, what };
@@ -147,7 +149,8 @@ pub fn remembered(row: &Row<'_>, names: Option<&Names>) -> Result<Remembered, Sq
     Ok(Remembered { head: memory.into(), forget_at: time(row, 13)? }.settled())
 }
 
-/// Until when the job of a row minds a burned lease, or is kept, by the column `rest`; nothing where that cannot be read.
+/// Reads the `until` of a job's head from the column `rest`: until when the job honours a burned lease, or is
+/// kept. `None` if the column cannot be read.
 pub fn until(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<Timestamp>> {
     let mut rest = Unpacker(row.get_ref(column)?.as_blob()?);
     Ok(rest.options().and_then(|_| rest.moving()).and_then(|moving| moving.until))
@@ -170,14 +173,14 @@ fn key(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<UniqueKey>> {
 }
 
 fn hold(row: &Row<'_>, column: usize) -> rusqlite::Result<Hold> {
-    // One that cannot be read must not be taken for none: its key would be free.
+    // An unreadable hold must not be taken for none: its key would be free.
     let Some(bytes) = row.get_ref(column)?.as_blob_or_null()? else { return Ok(Hold::NONE) };
     Hold::from_bytes(bytes).map_err(|unreadable| {
         rusqlite::Error::FromSqlConversionFailure(column, rusqlite::types::Type::Blob, Box::new(unreadable))
     })
 }
 
-/// Gives an id free that a caller chose, unless it is a stored job's.
+/// Frees an id that a caller chose, unless a stored job has it.
 pub fn free_id(db: &Connection, id: JobId) -> rusqlite::Result<()> {
     db.prepare_cached(
         "DELETE FROM foreign_id WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM job WHERE job.seq = foreign_id.seq)",
@@ -186,7 +189,8 @@ pub fn free_id(db: &Connection, id: JobId) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Files an ended job under its key, by [`INSERT_MEMORY`]. `names` are the numbers of its type and queue.
+/// Inserts an ended job into its key's memory, by [`INSERT_MEMORY`]. `names` are the numbers of its type and
+/// queue.
 pub fn write_memory(
     statement: &mut Statement<'_>,
     names: (i64, i64),

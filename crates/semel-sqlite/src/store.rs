@@ -41,60 +41,62 @@ use crate::view::{self, Glance, hold, look};
 use crate::whole::{note_journal, refuse_half, refuse_older};
 use crate::writer::{Writer, purgeable};
 
-/// Rows the purge looks at in one go.
+/// Rows that the purge looks at in one call.
 const PURGE_LOOKS: u32 = 2_000;
-/// Bytes of journal beyond which a commit first carries a piece of it over to the rows.
+/// Bytes of journal above which a commit first carries a piece of the journal over to the rows.
 const JOURNAL_LONG: u64 = 192 << 20;
-/// Bytes of journal beyond which nothing is committed: all of it is in memory, and is read when the file is opened.
+/// Bytes of journal above which commits are refused: all of it is in memory, and is read when the file is
+/// opened.
 const JOURNAL_MAX: u64 = 4 << 30;
 
 /// The embedded store.
 pub struct Sqlite {
-    /// Taken before `inner` by whoever needs both.
+    /// To be locked before `inner` by a caller that needs both.
     carrier: Mutex<Carrier>,
     inner: Mutex<Inner>,
     rows: Arc<AtomicU64>,
     path: PathBuf,
     secret: [u8; 16],
-    /// Nobody waits any more for a copy that another process makes.
+    /// Set when the store is being closed: waiting for a copy made by another process ends.
     closing: AtomicBool,
-    /// From which length on commits carry the journal over, and at which they are refused.
+    /// Bytes of journal above which commits carry a piece over first, and above which they are refused.
     journal: (u64, u64),
 }
 
 struct Inner {
-    /// Reads only, and is the last to be closed.
+    /// A read-only connection, and the last to be closed.
     db: Connection,
-    /// Let go while a commit's record is on its way to the disk, for those who [peek](Peek).
+    /// Not locked while a commit's record is being synced, so that [peeks](Peek) can go on.
     at: Arc<RwLock<Loaded>>,
     journal: Journal,
-    /// Moves when `at` is read again: what was prepared before says nothing about it.
+    /// Increases when `at` is read again from the files: pieces prepared before do not apply to it any more.
     generation: u64,
     time: Arc<SteadyTime>,
     lock: FileLock,
     place: Place,
-    /// When it was last [looked](Self::find_in_place) whether all is in its place,
+    /// When the files' places were last [checked](Self::find_in_place).
     looked: Instant,
-    /// and whether it was not.
+    /// Whether one of the files was not in its place at that time.
     is_astray: bool,
     patience: Patience,
     purge_cursor: i64,
-    /// What is in memory may differ from the files: a commit failed after it had been applied.
+    /// Memory may differ from the files, because a commit failed after it was applied.
     doubtful: bool,
-    /// Why the engine does not go on.
+    /// The error after which the engine refuses every call.
     failed: Option<StoreError>,
 }
 
 impl Sqlite {
-    /// Opens a file, or makes a new one.
+    /// Opens a store's file, or creates a new one.
     ///
     /// # Errors
-    /// When another process owns it, it is of another program or a newer version, or it cannot be read.
+    /// When another process owns the file, when it is another program's or has a newer format, or when it
+    /// cannot be read.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, SqliteError> {
         Self::open_with_clock(path, SystemClock)
     }
 
-    /// As [`open`](Self::open), with another clock than the machine's.
+    /// Like [`open`](Self::open), with another clock than the machine's.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -109,15 +111,16 @@ impl Sqlite {
         refuse_remains(path)?;
         bring_to_disk(path)?;
         let writes = open(path)?;
-        // Now it is there.
+        // Repeated, because a new file exists only now.
         lock.hold(path)?;
         refuse_half(&writes, path)?;
         refuse_older(&writes, path)?;
         let place = Place::of(path)?;
-        // The carrier does it.
+        // The carrier runs checkpoints instead.
         writes.pragma_update(None, "wal_autocheckpoint", 0)?;
         let secret = secret(&writes)?;
-        // A copy of the file being made by another process may hold it up for much longer.
+        // Short, because another process may hold the lock for as long as it copies the file; the carrier
+        // retries.
         writes.busy_timeout(carrier::LOOK_EVERY)?;
         let carrier = Carrier {
             db: writes,
@@ -159,23 +162,23 @@ impl Sqlite {
         Ok(Self { carrier, inner, rows, path, secret, closing, journal: (JOURNAL_LONG, JOURNAL_MAX) })
     }
 
-    /// Files ended jobs as soon as the store keeps house, instead of many at a time: for tests and tools that look at
-    /// what is on the disk.
+    /// Makes every piece of housekeeping file ended jobs, without waiting until there are many. For tests and
+    /// tools that look at what is on the disk.
     #[must_use]
     pub fn filing_at_once(self) -> Self {
         self.lock().patience = Patience::NONE;
         self
     }
 
-    /// Keeps about so many of the newest events instead of a million.
+    /// Sets about how many of the newest events are kept, instead of a million.
     #[must_use]
     pub fn keeping_events(self, events: u64) -> Self {
         self.carrier().events_max = events;
         self
     }
 
-    /// Leaves a word for those who find the file taken, such as the address of the server that owns it, and by what they know that it is
-    /// this one.
+    /// Leaves a note for processes that find the store taken: `word`, such as the address of the server that
+    /// owns it, and the `instance` by which they recognise that server.
     ///
     /// # Errors
     /// When the lock's file cannot be written.
@@ -183,7 +186,8 @@ impl Sqlite {
         self.lock().lock.say(word, instance)
     }
 
-    /// Takes that word back: the file is still this process's, and nobody listens any more.
+    /// Replaces that note by the process id: this process still owns the file, but its server no longer
+    /// listens.
     ///
     /// # Errors
     /// When the lock's file cannot be written.
@@ -192,7 +196,7 @@ impl Sqlite {
     }
 
     fn carrier(&self) -> MutexGuard<'_, Carrier> {
-        // A transaction that a panic cut short is rolled back by being dropped.
+        // A transaction interrupted by a panic was rolled back when it was dropped.
         self.carrier.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -219,7 +223,7 @@ impl Sqlite {
         work(&mut inner, &self.rows).map_err(|error| inner.fail(error))
     }
 
-    /// Before a commit: nobody has to keep house for the journal to stay bounded.
+    /// Bounds the journal before a commit, even if nobody calls for housekeeping.
     fn bound_journal(&self) -> Result<(), StoreError> {
         let (long, most) = self.journal;
         let bytes = self.with(|inner, _| {
@@ -229,7 +233,8 @@ impl Sqlite {
         if bytes > long
             && let Ok(mut carrier) = self.carrier.try_lock()
         {
-            // Another process may have SQLite's lock for as long as its copy takes, and everybody waits for this thread.
+            // Does not wait: another process may hold SQLite's lock for a whole copy, and all callers wait
+            // for this thread.
             self.carry(&mut carrier, Some(Patience::NONE), Duration::ZERO)?;
         }
         self.has_room_for(bytes, most)
@@ -254,8 +259,9 @@ impl Sqlite {
     }
 }
 
-/// SQLite would end by moving pages from its log to the database, and after a sync that failed a power cut could leave some of
-/// them there and not all of the log. Whoever opens the file next writes the log again first.
+/// Keeps SQLite from running a checkpoint when the connection closes: after a failed sync, a power cut could
+/// leave some of its pages in the database without all of the log. The next process to open the file writes
+/// the log again first.
 fn stay_off_the_database(db: &Connection) {
     drop(db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true));
 }
@@ -279,7 +285,7 @@ impl Inner {
         }
     }
 
-    /// Does not go on: nor does who peeks get an answer any more.
+    /// Stops the engine for good; peeks get no answer from now on either.
     fn give_up(&mut self, error: &StoreError) {
         hold(&self.at).is_in_doubt = true;
         stay_off_the_database(&self.db);
@@ -304,12 +310,12 @@ impl Inner {
         error
     }
 
-    /// Applies a batch to memory and brings its record to the disk. When anything fails nothing is applied, and what is
-    /// in memory is read again before it is used again.
+    /// Applies a batch to memory and syncs its record. If anything fails nothing is applied, and memory is
+    /// read again from the files before it is next used.
     fn commit(&mut self, batch: Batch, rows: &AtomicU64) -> Result<Applied, SqliteError> {
         self.journal.find_room()?;
         let now = self.time.now();
-        // A panic in here would leave the two apart.
+        // A panic in between would leave memory and the journal different.
         self.doubtful = !is_planted(Bug::FailedCommitKept);
         let (applied, mut record) = self.apply(batch, rows, now)?;
         if record.len() > 0 {
@@ -320,7 +326,7 @@ impl Inner {
         Ok(applied)
     }
 
-    /// Applies a batch to memory. Whoever peeks sees nothing of it before it has [settled](Self::settle).
+    /// Applies a batch to memory. Peeks see nothing of it before it has [settled](Self::settle).
     fn apply(
         &self,
         batch: Batch,
@@ -333,7 +339,7 @@ impl Inner {
         Ok((applied, std::mem::take(&mut at.record)))
     }
 
-    /// The record of a commit is on the disk, if there is anything in it.
+    /// Finishes a commit whose record, if it has any contents, is on the disk.
     fn settle(&self, record: Record, now: Timestamp) {
         let mut at = hold(&self.at);
         if record.len() > 0 {
@@ -341,7 +347,7 @@ impl Inner {
             at.pending.since.get_or_insert(now);
             at.log.committed(self.journal.last(), now);
         }
-        // Its room is for the next one.
+        // Its buffer is reused for the next record.
         at.record = record;
         at.model.settle();
     }
@@ -387,7 +393,7 @@ impl Backend for Sqlite {
                     PURGE_LOOKS,
                     limit as usize,
                 )?;
-                // Rows that were not looked at may be of jobs that are due.
+                // Rows not looked at yet may be of jobs that are due.
                 return Ok(DueIds { now, ids, next: (inner.purge_cursor > 0).then_some(now) });
             }
             let (ids, next) = look(&inner.at).model.due(due, now, limit as usize);
@@ -464,7 +470,7 @@ impl Backend for Sqlite {
 
     fn backup(&self, path: PathBuf) -> BoxFuture<'_, Result<(), StoreError>> {
         let _carrier = self.carrier();
-        // What has the store's name is what is copied.
+        // The copy reads the file by name, so it must be the one that is open.
         let found = self.lock().find_in_place(true);
         let copied = found.and_then(|()| crate::backup::copy(&self.path, &path)).map_err(StoreError::from);
         Box::pin(std::future::ready(copied))

@@ -1,4 +1,5 @@
-//! What decisions see of the store: by a load, in the batcher's turn, or at a glance past it.
+//! What decisions see of the store: either by a load, in the batcher's turn, or by a peek past the store's
+//! lock.
 
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
@@ -18,18 +19,18 @@ use crate::open::Loaded;
 use crate::pending::Remembered;
 use crate::reader;
 
-/// Remembered heads whose place in the file is kept in mind between a load and a commit.
+/// Remembered heads whose place in the file is cached between a load and a commit, at most.
 const SEEN_MAX: usize = 10_000;
 
-/// What may be seen past the store's lock, while a commit is on its way to the disk too.
+/// A view of memory that needs no store lock, and works while a commit's record is being synced.
 pub struct Glance {
-    /// Given up with the store, whoever still has this.
+    /// Weak, so that whoever still holds a glance does not keep a closed store's memory alive.
     at: Weak<RwLock<Loaded>>,
     time: Arc<SteadyTime>,
 }
 
 impl Glance {
-    /// A glance at what is in memory, at a time that is shared with the store.
+    /// Creates a glance at what is in memory. `time` is shared with the store.
     pub fn new(at: &Arc<RwLock<Loaded>>, time: &Arc<SteadyTime>) -> Self {
         Self { at: Arc::downgrade(at), time: Arc::clone(time) }
     }
@@ -39,23 +40,23 @@ impl Peek for Glance {
     fn peek(&self, reads: &Reads) -> Option<Snapshot> {
         let shared = self.at.upgrade()?;
         let at = shared.try_read().ok().filter(|at| !at.is_in_doubt)?;
-        // The time is asked for second: it is after all that is there.
+        // The time is read after memory was locked, so it is no earlier than anything in memory.
         at.model.peek(reads, || self.time.now())
     }
 }
 
-/// Takes what is in memory for oneself, for a moment: whoever peeks meanwhile gets no answer. After a panic that cut a write
-/// short all of it is read again, for that was under the store's lock too.
+/// Takes the write lock on memory for a moment; peeks get no answer meanwhile. Poisoning is ignored: a panic
+/// that interrupted a write also poisoned the store's lock, which has all of memory read again.
 pub fn hold(at: &RwLock<Loaded>) -> RwLockWriteGuard<'_, Loaded> {
     at.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Looks at what is in memory, beside those who peek. To be called under the store's lock.
+/// Takes the read lock on memory, shared with peeks. Must be called under the store's lock.
 pub fn look(at: &RwLock<Loaded>) -> RwLockReadGuard<'_, Loaded> {
     at.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Everything `reads` names, at `now`. To be called under the store's lock.
+/// Reads everything that `reads` names, as of `now`. Must be called under the store's lock.
 pub fn snapshot(
     db: &Connection,
     shared: &RwLock<Loaded>,
@@ -70,7 +71,7 @@ pub fn snapshot(
     let mut seen = Vec::new();
     at.model.load(reads, &mut snapshot);
     for read in &reads.keys {
-        // Who looks at live ones has them by now; so has who looks at a key that was looked at whole.
+        // A read of live holders alone is complete by now; so is that of a key that was read whole.
         let is_whole = |view: &KeyView| view.states == StateSet::ALL;
         if !read.states.intersects(StateSet::FINISHED) || snapshot.peek_key(&read.key).is_some_and(is_whole) {
             continue;
@@ -78,13 +79,13 @@ pub fn snapshot(
         let mut view = at.model.key_view(read, now);
         let mut places: Map<JobId, i64> = Map::default();
         for (seq, Remembered { head, forget_at }) in reader::remembered(db, at, &read.key)? {
-            // One that came back to memory, or is on its way out of it, is already in the view.
+            // A holder that came back to memory, or is on its way out of it, is already in the view.
             if at.model.head(head.id).is_none() && forget_at.is_none_or(|until| is_kept(until, now)) {
                 places.insert(head.id, seq);
                 view.holders.push(head);
             }
         }
-        // Who asks for all of them compares them with others.
+        // If all holders were asked for, they are going to be compared with others.
         if view.holders.len() > 1 || read.all {
             for head in &mut view.holders {
                 if let Some(seq) = places.get(&head.id) {
@@ -92,8 +93,8 @@ pub fn snapshot(
                 }
             }
         }
-        // Those in memory may outlive those that are filed, and the other way round. Where there were too many in memory alone, the view
-        // has had those of them that decide, and they stay too many.
+        // Holders in memory may outlive filed ones, and the other way round. If memory alone had too many,
+        // the view already holds those that decide, and it stays marked as having too many.
         view.states = StateSet::ALL;
         view.reduce();
         let filed = |head: &Head| Some((head.id, read.key, *places.get(&head.id)?));
@@ -126,7 +127,7 @@ pub fn snapshot(
         snapshot.add_full(*id, row);
     }
     drop(guard);
-    // Seldom: the lock is taken again only then.
+    // The write lock is taken only in this rare case.
     if !seen.is_empty() {
         note(&mut hold(shared), seen);
     }

@@ -1,6 +1,7 @@
-//! Whether a store is all there. What was committed last is in the journal alone, which is found by name beside the file: not by
-//! another name of it, nor where it was copied or moved without. No journal must not be taken for an empty one then, or what is
-//! acknowledged is unknown, and what is committed next gets numbers that are taken.
+//! Checks that all of a store is there. The last commits are in the journal alone, which is found by name
+//! beside the file: not if the file is opened by another name, nor if it was copied or moved without its
+//! journal. A missing journal must not be taken for an empty one: acknowledged commits would be lost, and new
+//! commits would get numbers that are taken.
 
 use std::path::Path;
 
@@ -10,20 +11,21 @@ use crate::error::SqliteError;
 use crate::journal::{is_there, newest};
 use crate::open::{carried, fact, identity, set_fact};
 
-/// Of which identity the store is that has a journal: a copy has an identity of its own, and no journal yet.
+/// The fact that holds the identity of the store if it has a journal. A copy has a new identity, and no
+/// journal yet.
 const JOURNALED: &str = "journaled";
-/// Of which identity the store is that a file is a copy of, or was before it was worked on.
+/// The fact that holds the identity of the store that this file is a copy of, or was until it was used.
 const COPIED: &str = "copied";
 
-/// Whether the file says that there is a journal.
+/// Whether the database says that it has a journal.
 pub fn is_journaled(db: &Connection) -> Result<bool, SqliteError> {
     let identity = identity(db)?;
     Ok(identity != 0 && fact(db, JOURNALED)? == identity)
 }
 
-/// Refuses a file without the journal that it says there is.
+/// Refuses a database whose journal, which it says it has, is missing.
 pub fn refuse_half(db: &Connection, store: &Path) -> Result<(), SqliteError> {
-    // In this order: its owner may be making the first one.
+    // In this order, because its owner may be creating the first journal file.
     if !is_journaled(db)? || is_there(store)? {
         return Ok(());
     }
@@ -35,8 +37,8 @@ pub fn refuse_half(db: &Connection, store: &Path) -> Result<(), SqliteError> {
     )))
 }
 
-/// Has a copy say of which store it is one, before it gets its own [identity]: the copy of a copy that nobody has worked on is of the same
-/// store.
+/// Records in a copy which store it is a copy of, before it gets its own [identity]. A copy of an unused copy
+/// counts as a copy of the original store.
 pub fn note_copied(db: &Connection) -> Result<(), SqliteError> {
     if is_journaled(db)? || fact(db, COPIED)? == 0 {
         set_fact(db, COPIED, identity(db)?)?;
@@ -44,13 +46,14 @@ pub fn note_copied(db: &Connection) -> Result<(), SqliteError> {
     Ok(())
 }
 
-/// Refuses a copy that has the name of the store it is a copy of, where that one's journal is still beside it and has what came after the
-/// copy: it would be left out in silence, and be written over. What makes copies puts none there; somebody's hands may.
+/// Refuses a copy that was put in the place of its original, whose journal is still beside it and has commits
+/// made after the copy: they would be ignored silently, and then overwritten. Our own copy commands never put
+/// a copy there, but a person may.
 pub fn refuse_older(db: &Connection, store: &Path) -> Result<(), SqliteError> {
     let own = identity(db)?;
     let brought: i64 = db.query_row("SELECT coalesce(max(cursor), 0) FROM journal", [], |row| row.get(0))?;
     let known = carried(db)?.max(brought.unsigned_abs());
-    // Earlier versions say it of a copy by the one alone.
+    // Earlier versions mark a copy by `JOURNALED` alone.
     for other in [fact(db, COPIED)?, fact(db, JOURNALED)?] {
         if other == 0 || other == own || newest(store, other)? <= known {
             continue;
@@ -65,15 +68,16 @@ pub fn refuse_older(db: &Connection, store: &Path) -> Result<(), SqliteError> {
     Ok(())
 }
 
-/// Has the file say that there is none: nothing was committed while it was open, and it may go anywhere alone, as a copy does that somebody
-/// has only looked at. To be called before its files are taken away.
+/// Records that there is no journal: nothing was committed while the file was open, so it may be moved alone,
+/// like a copy that was only looked at. Must be called before the journal's files are removed.
 pub fn forget_journal(db: &Connection) -> Result<(), SqliteError> {
     set_fact(db, JOURNALED, 0)
 }
 
-/// Has the file say that there is a journal, durably and by itself: by another name SQLite's own log is not beside it either. To be
-/// called when the name of the journal's first file is on the disk, and before anything is committed. Where another process has
-/// SQLite's lock, whoever opens the store next does it.
+/// Records that there is a journal, durably in the database file alone: under another name SQLite's own log
+/// would not be found either. Must be called once the name of the first journal file is synced, and before
+/// anything is committed. If another process has SQLite's lock, it is left to the next process that opens the
+/// store.
 pub fn note_journal(db: &Connection) -> Result<(), SqliteError> {
     if is_journaled(db)? {
         return Ok(());

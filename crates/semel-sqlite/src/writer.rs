@@ -1,4 +1,5 @@
-//! One commit: the groups' writes, the claims' grants, the counters and the events, in memory and as one record.
+//! Applies one commit to memory, and builds its record: the groups' writes, the grants of claims, counters,
+//! events.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -21,28 +22,28 @@ use crate::pending::{Absorbed, Remembered};
 use crate::reader;
 use crate::rows;
 
-/// Writes one commit to memory, and gathers the record of it. Reads rows, writes none.
+/// Applies one commit to memory, and builds its record. Reads rows, but writes none.
 pub struct Writer<'a> {
     db: &'a Connection,
     at: &'a mut Loaded,
     rows: &'a AtomicU64,
     now: Timestamp,
-    /// Queues whose counters or settings moved, in the order in which they did first.
+    /// Queues whose counters or settings have changed, in the order of their first change.
     touched: Vec<QueueName>,
-    /// The same, to be looked up: a commit may touch thousands.
+    /// The same queues, for look-up: a commit may touch thousands.
     is_touched: Map<QueueName, ()>,
     released: Option<UniqueKey>,
 }
 
 impl<'a> Writer<'a> {
-    /// A writer of the commit at `now`.
+    /// Creates a writer for a commit at `now`.
     pub fn new(db: &'a Connection, at: &'a mut Loaded, rows: &'a AtomicU64, now: Timestamp) -> Self {
         at.record.clear();
         let (touched, is_touched) = (Vec::new(), Map::default());
         Self { db, at, rows, now, touched, is_touched, released: None }
     }
 
-    /// Applies a batch. The caller appends the record to the journal, or loads everything anew.
+    /// Applies a batch. The caller must then append the record to the journal, or read all of memory again.
     pub fn apply(mut self, batch: Batch) -> Result<Applied, SqliteError> {
         let mut applied = Applied::default();
         let mut unwritten = Unwritten::before(&batch.groups, |key| self.at.model.key_version(key));
@@ -86,7 +87,7 @@ impl<'a> Writer<'a> {
         Ok(applied)
     }
 
-    /// The numbers of a type and a queue, new or old.
+    /// Returns the numbers of a type and a queue; new names get one.
     fn names(&mut self, job_type: &str, queue: &str) -> (i64, i64) {
         (self.name(job_type), self.name(queue))
     }
@@ -138,7 +139,7 @@ impl<'a> Writer<'a> {
             self.at.foreign.insert(head.id, seq);
         }
         self.at.pending.insert(seq, head.id, body);
-        // A copied one may have ended long ago.
+        // A job copied from another store may have ended long ago.
         self.at.pending.ended += usize::from(head.state.is_finished());
         self.touch(&head.queue);
         self.at.model.insert(head);
@@ -157,23 +158,23 @@ impl<'a> Writer<'a> {
         if head.state.is_finished() && before.state.is_live() {
             self.at.pending.ended += 1;
         }
-        // An earlier decision of the batch may have brought it back to memory, and this one still goes by what the key's memory
-        // had of it.
+        // An earlier decision of the batch may have brought the job back to memory, while this one is based
+        // on what the key's memory had.
         let head = if before.state.is_finished() { before.with_ended_change(&head) } else { head };
         self.moved(self.at.seq(head.id), &head);
         self.at.model.put(head);
         Ok(())
     }
 
-    /// A job in memory holds its key no more.
+    /// Takes its key from a job in memory.
     fn release(&mut self, id: JobId, key: UniqueKey) {
         self.at.released.insert(id, ());
-        // It may be on its way to the key's memory just now.
+        // The job may be on its way to the key's memory right now.
         self.remember(key, self.at.seq(id), id, None);
     }
 
-    /// A key was released: ended heads that were left out in favour of a later one may not hold it again when that one is
-    /// looked for in vain.
+    /// Takes a released key from its ended holders too. Those left out because a later one outlived them must
+    /// not hold the key again once that one is gone.
     fn release_left_out(&mut self, key: UniqueKey) -> Result<(), SqliteError> {
         if self.released.replace(key) == Some(key) {
             return Ok(());
@@ -194,22 +195,22 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Notes the new values of a head that is in memory, or about to be.
+    /// Records new values of a head that is in memory, or about to be.
     fn moved(&mut self, seq: i64, head: &Head) {
         self.at.record.update(seq, head, self.at.is_released(head.id));
-        // One without a row is written whole when its time comes.
+        // A job without a row is written whole by a later round anyway.
         if !self.at.is_unwritten(seq, head.id) {
             self.at.pending.moved.push(head.id);
         }
     }
 
-    /// New values for a job that has been filed: it comes back among the live rows and is filed again later.
+    /// Updates a job that was filed: it comes back among the live rows, and will be filed again.
     fn update_filed(&mut self, head: &Head) -> Result<(), SqliteError> {
         let Some((seq, mut before)) = reader::filed(self.db, self.at, head.id)? else {
             return self.update_remembered(head);
         };
         if let Some(key) = before.key {
-            // What was left out in favour of a later one, or released with it, does not hold the key again.
+            // A job that was outlived, or released with the one outliving it, must not hold the key again.
             if self.remembered(&key, seq)?.is_none() {
                 before.key = None;
             }
@@ -218,7 +219,7 @@ impl<'a> Writer<'a> {
                 self.release_left_out(key)?;
             }
         }
-        // A head that a decision took from the key's memory has only what the key needs.
+        // A head that the decision took from the key's memory has only what the key needs.
         let head = before.with_ended_change(head);
         let released = reader::holds_key(self.db, seq)? && head.key.is_none();
         if head.id.row() != seq.unsigned_abs() {
@@ -239,7 +240,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// New values for a head that is only kept for its key's sake.
+    /// Updates a head that is kept only for its key.
     fn update_remembered(&mut self, head: &Head) -> Result<(), SqliteError> {
         let Some((key, seq)) = self.at.seen.get(&head.id).copied() else {
             return Err(SqliteError::Row { seq: 0, what: "an update of a job that is not stored" });
@@ -248,7 +249,7 @@ impl<'a> Writer<'a> {
             self.remember(key, seq, head.id, None);
             return self.release_left_out(key);
         }
-        // A window that was renewed is to be remembered for longer.
+        // A renewed window extends how long it is remembered.
         let forget_at = must_remember(head, self.now).until().unwrap_or(self.now);
         if let Some(known) = self.remembered(&key, seq)? {
             let head = known.with_ended_change(head);
@@ -258,7 +259,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// What is remembered of a job for its key.
+    /// Returns what is remembered of a job for its key.
     fn remembered(&self, key: &UniqueKey, seq: i64) -> Result<Option<Head>, SqliteError> {
         let mut remembered = reader::remembered(self.db, self.at, key)?.into_iter();
         Ok(remembered.find(|(known, _)| *known == seq).map(|(_, known)| known.head))
@@ -301,14 +302,14 @@ impl<'a> Writer<'a> {
         let Some(head) = reader::head(self.db, self.at, job)? else { return Ok(()) };
         let mut keeps_id = false;
         if let Some(key) = head.key {
-            // One that was left out is not remembered under its key.
+            // A job that another one outlives is not remembered under its key.
             let kept = match self.at.model.head(job) {
                 Some(head) => self.at.model.holds(job).then(|| head.clone()),
                 None => self.remembered(&key, seq)?,
             };
             let remembered =
                 kept.zip(remember).map(|(head, until)| Remembered { head, forget_at: Some(until) });
-            // An id that a caller chose stays taken for as long as its key is remembered.
+            // An id chosen by a caller stays taken as long as the job is remembered for its key.
             keeps_id = remembered.is_some();
             self.remember(key, seq, job, remembered);
         }
@@ -348,7 +349,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// The counters of the queues touched, and what happened.
+    /// Adds the counters of the touched queues, and the events, to the record.
     fn finish(&mut self) {
         for name in std::mem::take(&mut self.touched) {
             self.at.record.queue(&self.at.model.queue_row(&name), &self.at.model.totals(&name));
@@ -361,7 +362,8 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Ids of finished jobs whose retention is over, looking at a bounded number of rows from where the last look ended.
+/// Returns ids of finished jobs whose retention is over. Looks at a bounded number of rows, from where the
+/// last call ended.
 pub fn purgeable(
     db: &Connection,
     at: &Loaded,
@@ -390,7 +392,7 @@ pub fn purgeable(
             if ids.len() >= limit {
                 return Ok(ids);
             }
-            // What is in memory has not been filed as it is now.
+            // A job in memory has not been filed as it is now.
             let id = JobId::from_bytes(row.get(4)?);
             if at.model.head(id).is_none() && !at.pending.forgotten.contains_key(&id) {
                 ids.push(id);

@@ -1,4 +1,4 @@
-//! What is said first on a connection: with which Redis, and with which store in it.
+//! The introduction of a connection: which Redis it leads to, and which store is there.
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
@@ -14,25 +14,26 @@ use crate::scripts::Script;
 use crate::shortcut::may_transact;
 use crate::values;
 
-/// The partitions that are looked for where the first one is gone. Their slots lie a quarter of all apart (`address.rs`), so that in a
-/// cluster of up to four primaries one of them is elsewhere than the first.
+/// The partitions that are looked for where the first one is gone. Their slots lie a quarter of all slots
+/// apart (`address.rs`), so in a cluster of up to four primaries one of them is on another node than the
+/// first.
 pub(super) const NEXT: RangeInclusive<u16> = 1..=3;
-/// The layout that this program reads and writes.
+/// The store layout that this program reads and writes.
 const LAYOUT: &str = "2";
-/// The same of a store that is divided: a program that knows nothing of that is not to write to a part of it.
+/// The layout of a divided store: an older program must refuse it rather than write to one part.
 const LAYOUT_DIVIDED: &str = "3";
-/// The oldest Redis that is supported.
+/// The oldest supported major version of Redis.
 const OLDEST: u32 = 7;
 
 impl Link {
-    /// What is said first on a connection: which Redis it is, the scripts, and which layout the store has. Answers what is known then, and of
-    /// which run of Redis.
+    /// Introduces a connection: checks the Redis server, loads the scripts, and opens the store, checking its
+    /// layout. Answers what is known then, and the run of Redis.
     pub(super) async fn introduce(
         &self,
         connection: &mut MultiplexedConnection,
         place: &str,
     ) -> Result<(Known, String), RedisError> {
-        // One section each: those that are too old know no more.
+        // One section per `INFO`: servers too old for this program accept no more.
         let mut asked = redis::pipe();
         asked.cmd("INFO").arg("server").cmd("INFO").arg("replication");
         let server = Server::of(&each(connection, &asked, 2).await?.concat());
@@ -60,10 +61,10 @@ impl Link {
         }
         self.load_scripts(connection).await?;
         self.is_alone(connection).await?;
-        // In full: the scripts may be forgotten at any time.
+        // By its full text: Redis may forget loaded scripts at any time.
         let mut open = redis::cmd("EVAL");
         open.arg(Script::Open.text()).arg(1).arg(&self.base);
-        // A Redis that came back with nothing is the same store, emptied.
+        // If Redis came back empty, the store is made anew with the same secret.
         let secret = self.known().map_or_else(random::secret, |known| known.secret);
         open.arg(LAYOUT).arg(&secret[..]).arg(&server.run);
         let wanted = self.known().map(|known| known.partitions).or(self.wanted);
@@ -102,12 +103,14 @@ impl Link {
         Ok((known, server.run))
     }
 
-    /// Makes sure that no store is made where its first partition, which says what it is, is gone, and others are not.
+    /// Refuses to make a store where the first partition, which describes the whole store, is gone and others
+    /// are still there.
     async fn is_alone(&self, connection: &mut MultiplexedConnection) -> Result<(), RedisError> {
         if self.partition != 0 || self.known().is_some() {
             return Ok(());
         }
-        // Whose account ends with the first one has a store of one; what else it may not do, it is told by the script.
+        // An account limited to the first partition has an undivided store; what else it may not do, the
+        // script finds out.
         let unless_forbidden = |told: Result<bool, RedisError>, instead| match told {
             Err(error) if error.is_forbidden() => Ok(instead),
             told => told,
@@ -117,7 +120,7 @@ impl Link {
         }
         for (place, base) in NEXT.zip(&self.next_bases) {
             let is_next_there = self.beside_at(base.clone(), place).is_there().await;
-            // Who makes a store makes the first one first: it may have come meanwhile.
+            // The first partition is made first: another server may have made the whole store meanwhile.
             if unless_forbidden(is_next_there, false)? && !self.is_there_by(connection).await? {
                 return Err(RedisError::Unsupported(
                     "the store's first partition is gone, and others are still there: no store is made beside them. Bring back the data of \

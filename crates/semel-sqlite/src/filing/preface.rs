@@ -1,5 +1,5 @@
-//! What a round writes before the rows of jobs: rows that are to go, ids that are spent, documents, what is remembered for
-//! keys. In pieces like all of it, each with the values of its time.
+//! The part of a round that is written before the rows of jobs: deletions of rows, spent ids, documents, and
+//! the keys' memory. It is written in bounded pieces too, each with the values current at its time.
 
 use std::vec::IntoIter;
 
@@ -11,7 +11,7 @@ use super::{Piece, push_memory};
 use crate::open::Loaded;
 use crate::pending::{Forgotten, Pending};
 
-/// What of it is left, in the order in which it is written.
+/// What is left to write, in this order.
 #[derive(Debug)]
 pub struct Preface {
     going: IntoIter<(i64, JobId)>,
@@ -21,10 +21,10 @@ pub struct Preface {
 }
 
 impl Preface {
-    /// All that is pending now, in an order that has few pages in each piece.
+    /// Takes everything that is pending now, sorted so that each piece touches few pages.
     pub fn of(pending: &mut Pending) -> Self {
         let mut going = std::mem::take(&mut pending.going);
-        // Runs that are in order already: a purge goes by rows.
+        // Mostly runs that are sorted already: a purge goes by row number.
         going.sort();
         let mut spent: Vec<JobId> = pending.spent.keys().copied().collect();
         spent.sort_unstable();
@@ -38,16 +38,16 @@ impl Preface {
         }
     }
 
-    /// Whether all of it is written, or under way.
+    /// Whether everything is written, or in the piece being written.
     pub fn is_over(&self) -> bool {
         self.going.len() + self.spent.len() + self.documents.len() + self.memory.len() == 0
     }
 
-    /// Takes as much as there is room for.
+    /// Moves as much into the piece as there is room for. `left` is how many more rows the piece may take.
     pub fn take(&mut self, at: &mut Loaded, piece: &mut Piece, left: &mut usize) {
         let pending = &at.pending;
         piece.forgotten.extend(up_to(left, &mut self.going).map(|(seq, id)| {
-            // Of one whose id has come again, and gone again, its row alone goes.
+            // If the id was reused, and forgotten again, only this older row is deleted.
             let known = pending.forgotten.get(&id).filter(|known| known.seq == seq);
             (id, known.copied().unwrap_or(Forgotten { seq, keeps_id: false }))
         }));
@@ -68,7 +68,7 @@ impl Preface {
     }
 }
 
-/// As many as there is room for, which is then taken.
+/// Takes as many items as there is room for, and reduces `left` by their number.
 fn up_to<T>(left: &mut usize, items: &mut IntoIter<T>) -> impl Iterator<Item = T> {
     let count = items.len().min(*left);
     *left -= count;

@@ -8,7 +8,7 @@ use super::*;
 use crate::open::{load, open};
 use crate::pending::Pending;
 
-/// Of each kind more than a piece takes.
+/// More of each kind than one piece takes.
 const MANY: i64 = 4_500;
 
 fn length(piece: &Piece) -> usize {

@@ -1,4 +1,5 @@
-//! The journal's files as the folder has them: whether they are needed, and whether they are still there.
+//! Checks on the journal's files as they are in the folder: whether they are needed, and whether they still
+//! exist.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -9,28 +10,29 @@ use crate::error::SqliteError;
 use crate::place::is_astray;
 
 impl Journal {
-    /// Whether nothing was ever written to any of its files.
+    /// Whether nothing was ever written to any of the journal's files.
     pub fn is_untouched(&self) -> bool {
         let is_empty = |segment: &Segment| segment.file.metadata().is_ok_and(|file| file.len() == 0);
         self.current.is_none() && self.full.is_empty() && self.free.iter().all(is_empty)
     }
 
-    /// Takes the first file away, which nothing was written to.
+    /// Deletes the journal's first file. Nothing may have been written to it.
     ///
     /// # Errors
-    /// When that cannot be done.
+    /// When the file cannot be deleted.
     pub fn remove_first(&mut self) -> Result<(), SqliteError> {
         self.free.clear();
         let first = self.path(0);
         std::fs::remove_file(&first).map_err(|error| io(&first, error))
     }
 
-    /// Whether the next record is the first of its file.
+    /// Whether the next record will be the first in its file.
     pub fn begins_a_file(&self) -> bool {
         self.current.is_none()
     }
 
-    /// A file of it that is not where it was made, be it a free one: the next records may go there.
+    /// Returns a journal file that is no longer where it was created. Free files count: the next records may
+    /// go there.
     pub fn astray(&self) -> Option<&Path> {
         let mut segments = self.full.iter().chain(&self.current).chain(&self.free);
         let strays =
@@ -39,7 +41,8 @@ impl Journal {
     }
 }
 
-/// The number of the last record of a store of that identity in the files beside `store`; 0 where there is none.
+/// Returns the number of the last record that the files beside `store` hold for the store with this
+/// `identity`; 0 when there is none.
 ///
 /// # Errors
 /// When a file cannot be read.
@@ -52,7 +55,7 @@ pub fn newest(store: &Path, identity: i64) -> Result<u64, SqliteError> {
             Err(error) if error.kind() == ErrorKind::NotFound => break,
             Err(error) => return Err(io(&path, error)),
         };
-        // Nothing of it is kept.
+        // With this bound no payload is kept in memory.
         let contents = read(&file, identity, u64::MAX).map_err(|error| io(&path, error))?;
         newest = newest.max(contents.cursor);
     }

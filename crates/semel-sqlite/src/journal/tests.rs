@@ -1,4 +1,4 @@
-//! What is read again from the files, whatever was left in them.
+//! What is read back from the journal's files, whatever was left in them.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
 
@@ -41,7 +41,8 @@ fn what_was_appended_is_read_again_across_files_and_their_second_use() {
     assert_eq!(texts(&found).last().unwrap(), &(5, "five".into()));
 }
 
-/// Where one of their length ends, records of an earlier use stand behind it as if they were next.
+/// A record of equal length ends exactly where an older one did, so older records follow it as if they were
+/// next.
 #[test]
 fn records_of_an_earlier_use_end_the_journal() {
     semel_testkit::planted::plant_from_environment();
@@ -104,7 +105,7 @@ fn a_record_makes_the_file_longer_only_now_and_then_and_never_far() {
         lengths.insert(length);
     }
     assert!(lengths.len() < 8, "{lengths:?}");
-    // Opened again, it goes on in the room there is.
+    // After reopening, the journal goes on in the room there is.
     let (mut journal, found) = Journal::open(&store, 5, 0).unwrap();
     assert_eq!(found.len(), 100);
     append(&mut journal, "one more");
@@ -112,7 +113,7 @@ fn a_record_makes_the_file_longer_only_now_and_then_and_never_far() {
     assert_eq!(Journal::open(&store, 5, 0).unwrap().1.len(), 101);
 }
 
-/// It would be taken for the end of the file by whoever opens it.
+/// Otherwise the next opening would take it for the end of the file.
 #[test]
 fn a_record_that_nobody_would_read_again_is_refused_and_the_next_one_counts() {
     let dir = semel_testkit::TempDir::new();
@@ -200,7 +201,7 @@ fn of_records_that_the_rows_have_nothing_is_kept() {
         let contents = read(&file, 5, carried).unwrap();
         assert_eq!((contents.entries.len(), contents.cursor), (kept, 1_000));
         assert_eq!(contents.end, journal.offset);
-        // A slice of something larger would keep all of it.
+        // A slice of something larger would keep all of it in memory.
         assert!(contents.last.len() < 2 * 1_000 && parse(&contents.last, 5).unwrap().cursor == 1_000);
     }
     let (mut journal, found) = Journal::open(&store, 5, 990).unwrap();
@@ -215,7 +216,7 @@ fn a_file_that_became_very_long_is_shortened_when_it_is_free() {
     let store = dir.path().join("a.db");
     let (mut journal, _) = Journal::open(&store, 5, 0).unwrap();
     append(&mut journal, "one");
-    // Without a block on the disk.
+    // A file with no blocks on the disk.
     let current = journal.current.as_mut().unwrap();
     current.length = 2 * LENGTH_MAX;
     current.file.set_len(current.length).unwrap();

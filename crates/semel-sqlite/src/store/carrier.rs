@@ -1,4 +1,5 @@
-//! The one who writes rows: carries over what the journal has, keeps house, and clears it all away.
+//! The carrier, the only writer of rows: carries the journal over to them, does housekeeping, and clears the
+//! store.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -16,43 +17,46 @@ use crate::open::set_fact;
 use crate::view::{hold, look};
 use crate::{forgetting, heritage, log};
 
-/// The longest that making a copy may hold up the writing of rows; commits go on meanwhile.
+/// How long, at most, a copy made by another process may hold up the writing of rows; commits go on
+/// meanwhile.
 pub(super) const COPY_MAX: Duration = Duration::from_secs(3_600);
-/// Who waits for it looks so often whether the store is being closed.
+/// How often a wait for SQLite's lock checks whether the store is being closed.
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Who has waited so long says so,
+/// After how long a wait for SQLite's lock is logged.
 const TELL_AFTER: Duration = Duration::from_secs(10);
-/// and again each time that so much has gone by.
+/// How often the warning is repeated.
 const TELL_EVERY: Duration = Duration::from_secs(60);
-/// The most that one piece of housekeeping looks over what is remembered: there may be millions, most of them to be kept.
+/// How long one piece of housekeeping looks for expired heads: there may be millions, and most are still
+/// kept.
 const LOOKING_MAX: Duration = Duration::from_millis(10);
-/// Pages of SQLite's log from which on they are moved to the database.
+/// Pages of SQLite's log from which on it is checkpointed.
 const CHECKPOINT_PAGES: i64 = 1_000;
 
-/// The one who writes rows.
+/// The writer of rows.
 pub(super) struct Carrier {
-    /// It waits for a lock no longer at once than for a [look](LOOK_EVERY).
+    /// Its busy timeout is at most [`LOOK_EVERY`].
     pub(super) db: Connection,
     /// The last remembered head that was looked over.
     pub(super) forget_cursor: forgetting::Cursor,
-    /// How many events have rows, once counted.
+    /// How many events have rows; `None` until counted.
     pub(super) events: Option<u64>,
-    /// How many may have.
+    /// How many events may have rows.
     pub(super) events_max: u64,
-    /// What is to be written next.
+    /// The piece to be written next.
     pub(super) prepared: Option<Prepared>,
 }
 
-/// A piece that the round has given away, until it is in the rows: there is no other copy of it in memory.
+/// A piece taken out of the round. Until it is in the rows there is no other copy of it in memory.
 pub(super) struct Prepared {
     pub(super) piece: Piece,
-    /// Of what is in memory, when it was made.
+    /// The generation of memory that it was prepared from.
     generation: u64,
 }
 
 impl Sqlite {
-    /// Carries a piece of the round over, or keeps other house, and waits at most so long for another process that has SQLite's
-    /// lock. Says whether more is waiting. For who waits for nobody a lock that is taken is no error: it is done later.
+    /// Carries over a piece of the round or, if there is none, does a piece of housekeeping. Waits at most
+    /// `wait` for another process that has SQLite's lock. Returns whether more is waiting. With a `wait` of
+    /// zero, a lock that is taken is not an error: the work is left for later.
     pub(super) fn carry(
         &self,
         carrier: &mut Carrier,
@@ -74,12 +78,12 @@ impl Sqlite {
             return Ok(false);
         }
         let over = self.settle(next, written.and_then(|()| checkpoint(db)))?;
-        // Nobody waits for the lock while it is let go.
+        // The round is freed here, while nobody waits for the store's lock.
         drop((prepared.take(), over));
         Ok(true)
     }
 
-    /// What was prepared is in the rows, or why it is not. Gives back the round when it is over.
+    /// Settles a piece that was written, or failed to be. Returns the round when it is over.
     pub(super) fn settle(
         &self,
         prepared: &Prepared,
@@ -87,12 +91,13 @@ impl Sqlite {
     ) -> Result<Option<Round>, StoreError> {
         self.with(|inner, _| match written {
             Err(error) if error.is_fatal() => Err(error),
-            // What was read again since then has what the piece says in the journal, and may not have it in the rows.
+            // Memory was read again since: it has the piece as pending from the journal, though the rows may
+            // have it now.
             written if inner.generation != prepared.generation => {
                 inner.doubtful |= written.is_ok();
                 Ok(None)
             }
-            // The same piece is written again: nothing of it is in the rows, and memory is as it was.
+            // The same piece will be written again: nothing of it is in the rows, and memory is unchanged.
             Err(error) => {
                 inner.doubtful |= error.is_contradiction();
                 Err(error)
@@ -101,8 +106,8 @@ impl Sqlite {
         })
     }
 
-    /// Takes the next piece of the round, or of a new one if it is time for one, unless there is one that is not in the rows
-    /// yet. Says what time it is.
+    /// Takes the next piece of the round, beginning a round if it is time, unless a prepared piece is not in
+    /// the rows yet. Returns the current time.
     pub(super) fn prepare(
         &self,
         carrier: &mut Carrier,
@@ -121,17 +126,18 @@ impl Sqlite {
         })
     }
 
-    /// Forgets remembered heads and trims the log: a bounded piece. Says whether more is waiting.
+    /// Deletes expired heads and trims the event log, a bounded piece at a time. Returns whether more is
+    /// waiting.
     fn keep_house(&self, carrier: &mut Carrier, now: Timestamp, wait: Duration) -> Result<bool, SqliteError> {
         let mut over = forgetting::over(&carrier.db, &mut carrier.forget_cursor, now, LOOKING_MAX)?;
         if !over.is_empty() {
-            // The journal may say otherwise by now: a window was renewed.
+            // The journal may say otherwise by now: a window may have been renewed.
             let inner = self.lock();
             let at = look(&inner.at);
             over.retain(|(key, _, _)| !at.pending.memory.contains_key(key));
         }
         let is_full = forgetting::is_full(&over);
-        // An id is free again once nothing keeps it, and may be given away in the next commit.
+        // Synced if ids become free: the next commit may reuse an id that nothing keeps any more.
         let Carrier { db, events, events_max, .. } = &mut *carrier;
         let more = patiently(db, &self.closing, wait, |db| {
             db.pragma_update(None, "synchronous", if over.is_empty() { "NORMAL" } else { "FULL" })?;
@@ -145,8 +151,8 @@ impl Sqlite {
         Ok(more || is_full)
     }
 
-    /// Takes the place of another store. Everything is brought to the rows first, so that no record of the journal is left whose
-    /// number is before the other's.
+    /// Makes the store take the place of another. The whole journal is carried over to the rows first, so
+    /// that no record is left with a number below the other store's last.
     pub(super) fn take_over(&self, heritage: Heritage) -> Result<(), StoreError> {
         let mut carrier = self.carrier();
         while self.carry(&mut carrier, Some(Patience::NONE), COPY_MAX)? {}
@@ -165,7 +171,8 @@ impl Sqlite {
 }
 
 impl Inner {
-    /// A piece is in the rows. Gives back the round when it is over.
+    /// Applies a written piece to memory, and frees the journal's files when the round is over. Returns the
+    /// round then.
     fn carried(&mut self, piece: &Piece) -> Option<Round> {
         let at = &mut *hold(&self.at);
         let over = filing::settle(at, piece);
@@ -178,8 +185,8 @@ impl Inner {
     }
 }
 
-/// Writes, all of it or nothing. Another process that makes a copy holds it up until that is made, but for no longer than it may
-/// wait, and not where the store is being closed.
+/// Writes all or nothing. While another process holds SQLite's lock, as for a copy, it retries for up to
+/// `wait`, or until the store is being closed.
 fn patiently<T>(
     db: &mut Connection,
     closing: &AtomicBool,
@@ -203,7 +210,7 @@ fn patiently<T>(
                 "another process, such as one that makes a copy, has SQLite's lock on the store; jobs are taken meanwhile, and the journal grows"
             );
         }
-        // SQLite waits for no lock where something has been read before.
+        // SQLite does not wait for the lock if the transaction has already read something.
         std::thread::sleep(LOOK_EVERY);
     }
 }
@@ -223,9 +230,9 @@ impl Carrier {
     }
 }
 
-/// Moves pages from SQLite's log to the database when the log is long, as SQLite would of itself, were it not silent about
-/// a sync that fails: what the system then takes for written, and may not be, nobody may go on from. Of what else may fail
-/// nothing is told: the log is whole, and goes on until there is room in the database.
+/// Checkpoints SQLite's log when it is long. SQLite would do so by itself, but without reporting a failed
+/// sync, after which the system takes pages for written that may not be, and the store must not go on. Other
+/// failures are ignored: the log is complete, and grows until the database has room.
 fn checkpoint(db: &Connection) -> Result<(), SqliteError> {
     let pages = |mode: &str| db.query_row(mode, [], |row| row.get::<_, i64>(1)).map_err(SqliteError::from);
     let moved = match pages("PRAGMA wal_checkpoint(NOOP)") {
@@ -240,7 +247,7 @@ fn clear(db: &mut Connection, next_row: u64, last: u64) -> Result<(), SqliteErro
     let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     db.pragma_update(None, "synchronous", "FULL")?;
     let transaction = db.transaction()?;
-    // Neither a row's number nor a record's is given twice, whatever was deleted.
+    // Neither row numbers nor record numbers are ever reused, whatever was deleted.
     set_fact(&transaction, "next_row", signed(next_row))?;
     set_fact(&transaction, "carried", signed(last))?;
     set_fact(&transaction, log::DROPPED, signed(last))?;

@@ -1,4 +1,4 @@
-//! The end of a store that is closed.
+//! Closing a store: a journal that was never written to is removed.
 
 use super::Sqlite;
 use crate::whole::forget_journal;
@@ -9,7 +9,7 @@ impl Drop for Sqlite {
         if inner.failed.is_some() || inner.doubtful || !inner.journal.is_untouched() {
             return;
         }
-        // What has these names now is somebody else's.
+        // If a file is not in its place, files with these names are not this store's any more.
         if inner.astray().is_some() {
             return;
         }

@@ -1,4 +1,4 @@
-//! Looking whether the store's files are where they were opened, before anything is written to them.
+//! Checks that the store's files are where they were opened, before anything is written to them.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -6,15 +6,17 @@ use std::time::{Duration, Instant};
 use super::Inner;
 use crate::error::SqliteError;
 
-/// Commits look so often, whoever else looks: what was acknowledged in between is all that may be in a file that is gone.
+/// How often commits check this: if a file is gone, only commits acknowledged since the last check may be
+/// lost with it.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 impl Inner {
-    /// Looks whether all files are where they were opened, if that was not done just now, or `at_once`. A failure does not end the
-    /// store: with the process the files would be gone that have what was acknowledged, and where they are put back it goes on.
+    /// Checks whether all files are where they were opened, if it is time, or `at_once`. A failure does not
+    /// end the store: open files that are gone, and hold acknowledged commits, would vanish with the process.
+    /// Once they are put back, the store goes on.
     ///
     /// # Errors
-    /// [`SqliteError::Astray`] when one of them is not.
+    /// [`SqliteError::Astray`] when a file is not in its place.
     pub(super) fn find_in_place(&mut self, at_once: bool) -> Result<(), SqliteError> {
         let is_due = at_once || self.is_astray || self.journal.begins_a_file();
         if !is_due && self.looked.elapsed() < LOOK_EVERY {
@@ -36,7 +38,7 @@ impl Inner {
         Err(error)
     }
 
-    /// A file of the store that is not where it was opened.
+    /// Returns a file of the store that is not where it was opened, if there is one.
     pub(super) fn astray(&self) -> Option<PathBuf> {
         self.place.astray().or_else(|| self.journal.astray()).map(Path::to_path_buf)
     }

@@ -1,4 +1,4 @@
-//! What is seen of a commit while it is under way, and of a piece that is carried over to the rows.
+//! What can be seen of a commit while it is under way, and of a piece that is being carried over to the rows.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
 
@@ -44,7 +44,7 @@ fn offer(key: &str) -> (Reads, Offer) {
     (reads, offer)
 }
 
-/// A job with that key, decided and not committed.
+/// Decides, but does not commit, a job with this key.
 async fn decided(store: &Sqlite, key: &str) -> Batch {
     let (reads, offer) = offer(key);
     let mut draft = Draft::new(store.load(&reads).await.unwrap(), 7, store.rows());
@@ -52,7 +52,7 @@ async fn decided(store: &Sqlite, key: &str) -> Batch {
     Batch { groups: vec![draft.finish()], claims: Vec::new() }
 }
 
-/// Jobs enough for the rows to need more room.
+/// Enough jobs for the rows to need more room.
 const JOBS: usize = 200;
 
 async fn filled(dir: &TempDir) -> Sqlite {
@@ -73,7 +73,7 @@ async fn a_piece_that_found_no_room_is_written_when_there_is_and_nothing_is_read
     let dir = TempDir::new();
     let store = filled(&dir).await;
     let allow = |pages: i64| store.carrier().db.pragma_update(None, "max_page_count", pages).unwrap();
-    // As many as there are.
+    // Allows as many as there are.
     allow(1);
     for _ in 0..5 {
         let refused = store.maintain().await;
@@ -93,7 +93,7 @@ async fn a_piece_that_found_no_room_is_written_when_there_is_and_nothing_is_read
     assert_eq!(listed(&store).await, JOBS + 1);
 }
 
-/// Each caller tries again, and all others wait while memory is read.
+/// Each caller retries, and all others wait while memory is read.
 #[tokio::test]
 async fn while_a_journal_has_no_room_memory_is_read_anew_once_and_not_for_each_commit() {
     let dir = TempDir::new();
@@ -114,7 +114,7 @@ async fn while_a_journal_has_no_room_memory_is_read_anew_once_and_not_for_each_c
     assert_eq!(listed(&store).await, JOBS + 2);
 }
 
-/// A piece to be written, of what memory was before it was read again.
+/// Prepares a piece from memory, which is then read again.
 fn prepared_before_memory_is_read_again(store: &Sqlite) -> Prepared {
     let mut carrier = store.carrier();
     store.prepare(&mut carrier, None).unwrap();
@@ -145,12 +145,12 @@ async fn a_sync_of_the_rows_that_failed_ends_everything_whatever_became_of_memor
     assert!(matches!(store.queues().await, Err(StoreError::Poisoned(_))));
 }
 
-/// Who makes a copy of the file has its lock for as long as that takes.
+/// A process that copies the file holds its lock for as long as the copy takes.
 #[tokio::test]
 async fn a_commit_waits_for_no_copy_however_long_the_journal_is() {
     let dir = TempDir::new();
     let mut store = filled(&dir).await;
-    // Each commit is to carry it over first.
+    // With this bound each commit tries to carry the journal over first.
     store.journal = (1, 1 << 20);
     let copying = Connection::open(&store.path).unwrap();
     copying.execute_batch("BEGIN IMMEDIATE").unwrap();
@@ -168,7 +168,7 @@ async fn a_commit_waits_for_no_copy_however_long_the_journal_is() {
     );
     assert_eq!(listed(&store).await, JOBS + 20);
     copying.execute_batch("ROLLBACK").unwrap();
-    // The next ones carry it over themselves.
+    // The next commits carry it over themselves.
     let mut left = 0..100;
     while store.commit(decided(&store, "after all").await).await.is_err() {
         left.next().unwrap();
@@ -176,7 +176,8 @@ async fn a_commit_waits_for_no_copy_however_long_the_journal_is() {
     assert_eq!(listed(&store).await, JOBS + 21);
 }
 
-/// The last handle on an engine says that its store is being closed, and its program may go on with the store.
+/// Dropping the last handle on an engine announces that its store is closing, but the program may go on using
+/// the store.
 #[tokio::test]
 async fn commits_carry_a_long_journal_over_after_somebody_was_about_to_close_the_store() {
     let dir = TempDir::new();
@@ -185,7 +186,7 @@ async fn commits_carry_a_long_journal_over_after_somebody_was_about_to_close_the
     store.closing();
     let bytes = || look(&store.lock().at).journal_bytes();
     let (before, mut commits) = (bytes(), 0);
-    // Each carries over a piece.
+    // Each commit carries over a piece.
     while bytes() > before / 2 {
         assert!(commits < 100, "{} of {before}", bytes());
         store.commit(decided(&store, &format!("more {commits}")).await).await.unwrap();
@@ -201,7 +202,7 @@ async fn what_is_on_its_way_to_the_disk_is_not_seen_at_a_glance() {
     let store = Sqlite::open(dir.path().join("semel.db")).unwrap();
     let glance = store.peeks().unwrap();
     let rows = store.rows();
-    // Two, for one may share its mark with the second.
+    // Two, because one of them may share its mark with the second.
     for key in ["first", "third"] {
         store.commit(decided(&store, key).await).await.unwrap();
     }
@@ -223,12 +224,12 @@ async fn what_is_on_its_way_to_the_disk_is_not_seen_at_a_glance() {
     for key in ["first", "second", "third"] {
         assert_eq!(seen(key).map(|holders| holders.len()), Some(1), "{key}");
     }
-    // Nothing is said of a store that is not as it should be.
+    // A store that has failed shows nothing.
     inner.give_up(&StoreError::Closed);
     assert_eq!((seen("first"), seen("second")), (None, None));
 }
 
-/// All pages: where each but the last ends, and the jobs.
+/// Reads all pages. Returns where each page but the last ends, and the jobs.
 async fn paged(store: &Sqlite, mut filter: Filter) -> (Vec<JobId>, Vec<JobId>) {
     let (mut ends, mut ids) = (Vec::new(), Vec::new());
     loop {
@@ -253,7 +254,7 @@ async fn a_page_looks_at_a_bounded_number_of_jobs_that_have_no_rows_yet() {
         ids.push(head.id);
     }
     store.commit(Batch { groups: vec![draft.finish()], claims: Vec::new() }).await.unwrap();
-    // The newest first.
+    // Newest first.
     ids.reverse();
     let none = Filter { queue: Some(QueueName::from_stored("other")), limit: 10, ..Filter::default() };
     let ends = vec![ids[LIST_LOOKS_MAX - 1], ids[2 * LIST_LOOKS_MAX - 1]];
