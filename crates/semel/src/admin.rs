@@ -1,4 +1,4 @@
-//! The server inside the program: tools, other languages and people reach the same queue.
+//! The server inside the program, through which tools, other languages and people reach the same queue.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,17 +14,17 @@ use tokio::task::JoinHandle;
 use crate::error::Error;
 use crate::queue::Semel;
 
-/// What the servers of one queue share.
+/// State shared by all servers of one queue.
 pub(crate) struct Serving {
-    /// The queue is closed.
+    /// Begins when the queue is closed.
     closing: Drain,
-    /// The URLs of those that listen, the newest last.
+    /// The URLs of the servers that listen, newest last.
     listening: Mutex<Vec<String>>,
     /// Where webhooks may go.
     rules: Rules,
-    /// Who delivers them, from when somebody can subscribe.
+    /// Delivers webhooks; started once somebody can subscribe.
     courier: Mutex<Option<Courier>>,
-    /// Where that runs: routes may be asked for outside of any.
+    /// The runtime that deliveries run on: routes may be asked for outside any runtime.
     runtime: Handle,
 }
 
@@ -40,7 +40,7 @@ impl Serving {
         }
     }
 
-    /// Has webhooks delivered from now on.
+    /// Starts webhook deliveries, unless they run already or the queue is closing.
     fn deliver(&self, engine: &Engine) {
         let mut courier = self.courier.lock().unwrap_or_else(PoisonError::into_inner);
         if courier.is_none() && !self.closing.has_begun() {
@@ -49,7 +49,8 @@ impl Serving {
         }
     }
 
-    /// Ends them all: whoever waits is answered, streams end, and so does the courier, deliveries under way first.
+    /// Stops all servers: waiting requests are answered, event streams end, and the courier stops after the
+    /// deliveries under way.
     pub(crate) async fn end(&self) {
         self.closing.begin();
         let courier = self.courier.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -59,25 +60,26 @@ impl Serving {
     }
 }
 
-/// A server that runs inside the program. Dropped, it stops at once.
+/// A server that runs inside the program. Dropping it stops it at once.
 #[must_use = "the server stops when this is dropped"]
 #[derive(Debug)]
 pub struct Admin {
     address: SocketAddr,
     semel: Semel,
     stop: Drain,
-    /// None once it was stopped.
+    /// `None` once the server was stopped.
     serving: Option<JoinHandle<std::io::Result<()>>>,
 }
 
 impl Semel {
-    /// The server's routes (Open Job Spec at `/ojs/v1`, explanations, keys, metrics, health), to be mounted in a
-    /// router of yours: `app.nest("/jobs", semel.router()?)`. It lets everybody in: put your own authentication
-    /// around it. Webhooks that are subscribed to are delivered by this program. Once the queue is [closed](Semel::close) the
-    /// routes answer 503.
+    /// The server's routes (Open Job Spec at `/ojs/v1`, explanations, keys, metrics, health), to be mounted
+    /// in a router of your own: `app.nest("/jobs", semel.router()?)`.
+    ///
+    /// They let everybody in: put your own authentication around them. This program delivers the webhooks
+    /// subscribed to there. Once the queue is [closed](Semel::close), the routes answer 503.
     ///
     /// # Errors
-    /// [`Error::Closed`].
+    /// [`Error::Closed`] once the queue is closed.
     pub fn router(&self) -> Result<axum::Router, Error> {
         self.routes(self.serving().closing.clone())
     }
@@ -87,15 +89,17 @@ impl Semel {
         serving.deliver(&engine);
         let (templates, webhooks) = (self.template_set(), serving.rules);
         let config = Config { templates, webhooks, drain, ..Config::default() };
-        // The routes may outlive all handles on the queue, and so do subscriptions.
+        // The routes may outlive all handles on the queue, and so may subscriptions.
         Ok(semel_server::router(engine, config).layer(Extension(Arc::clone(serving))))
     }
 
-    /// Serves the queue at this address, of this machine only: `127.0.0.1:8080`, or port 0 for a free one. Where the
-    /// store is a file, the `semel` command finds the server by it. Webhooks are delivered as with [`router`](Semel::router).
+    /// Serves the queue at this address, which only this machine can reach: `127.0.0.1:8080`, or port 0 for a
+    /// free port. If the store is a file, the `semel` command finds the server by that file. Webhooks are
+    /// delivered as with [`router`](Semel::router).
     ///
     /// # Errors
-    /// [`Error::Listen`] when it cannot listen there, or other machines could come in.
+    /// [`Error::Listen`] if it cannot listen there, or other machines could connect; [`Error::Closed`] once
+    /// the queue is closed.
     pub async fn serve_admin(&self, address: impl ToSocketAddrs) -> Result<Admin, Error> {
         let refuse = |reason: String| Error::Listen { reason };
         let listener = TcpListener::bind(address).await.map_err(|error| refuse(error.to_string()))?;
@@ -111,7 +115,7 @@ impl Semel {
         let serving = tokio::spawn(serve(listener, router, Limits::default(), async move {
             tokio::select! {
                 () = stopped.begun() => {}
-                // Its requests know of its own end alone.
+                // The server's own requests watch only its own drain.
                 () = closing.begun() => stopped.begin(),
             }
         }));
@@ -120,7 +124,7 @@ impl Semel {
         Ok(admin)
     }
 
-    /// Whoever finds the file taken is sent to the newest of the servers that are left, if there is one.
+    /// Directs programs that find the file in use to the newest of the servers that are left, if any.
     fn tell_who_listens(&self, change: impl FnOnce(&mut Vec<String>)) {
         let mut listening = self.serving().listening.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut listening);
@@ -129,20 +133,21 @@ impl Semel {
 }
 
 impl Admin {
-    /// Where it listens.
+    /// The address that the server listens on.
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Its URL.
+    /// The server's URL.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// Lets the requests under way end; whoever waits is answered at once, and streams of events end.
+    /// Stops the server after the requests under way: waiting requests are answered at once, and event
+    /// streams end.
     ///
     /// # Errors
-    /// [`Error::Listen`] when the listener had failed before.
+    /// [`Error::Listen`] if the listener had already failed.
     pub async fn stop(mut self) -> Result<(), Error> {
         let Some(serving) = self.end() else { return Ok(()) };
         match serving.await {
@@ -152,7 +157,8 @@ impl Admin {
         }
     }
 
-    /// Begins to stop, unless it has. Nobody is sent to the address any more: another program may listen there next.
+    /// Begins to stop, unless it has begun already. The address is withdrawn first: another program may
+    /// listen there next.
     fn end(&mut self) -> Option<JoinHandle<std::io::Result<()>>> {
         let (serving, url) = (self.serving.take()?, self.url());
         self.semel.tell_who_listens(|listening| listening.retain(|other| *other != url));

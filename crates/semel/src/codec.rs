@@ -1,13 +1,13 @@
-//! Lengths of time and points in time on the wire.
+//! Durations in the formats of the wire.
 
 use std::time::Duration;
 
-/// Milliseconds, rounded up: what was asked for is never cut short to nothing.
+/// Milliseconds, rounded up, so that a short duration never becomes zero.
 pub(crate) fn millis(length: Duration) -> u64 {
     u64::try_from(length.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
-/// ISO 8601, in seconds with microseconds, rounded up.
+/// An ISO 8601 duration in seconds with up to six decimals, rounded up to the microsecond.
 pub(crate) fn iso(length: Duration) -> String {
     let micros = length.as_nanos().div_ceil(1_000);
     let (seconds, rest) = (micros / 1_000_000, micros % 1_000_000);

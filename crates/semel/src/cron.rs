@@ -1,4 +1,4 @@
-//! Crons: jobs that a schedule offers, by name.
+//! Crons: jobs that a schedule enqueues, by name.
 
 use std::fmt;
 use std::future::IntoFuture;
@@ -17,10 +17,10 @@ use crate::envelope::{Envelope, IntoEnvelope};
 use crate::error::Error;
 use crate::queue::Semel;
 
-/// Crons that one read of them takes in.
+/// How many crons one read of the store returns.
 const PAGE: u32 = 200;
 
-/// A cron on its way: say what is special about it, then `.await` it.
+/// A cron to be registered: set its options, then `.await` it.
 ///
 /// Dropping it before the `.await` registers nothing.
 #[must_use = "a cron is registered by `.await`"]
@@ -28,11 +28,11 @@ pub struct Schedule {
     semel: Semel,
     job: Envelope,
     says: Says,
-    /// What a new one is.
+    /// Whether a cron that is created by this ticks at once; an existing one keeps its state.
     enabled: bool,
 }
 
-/// What is said beside the job.
+/// The OJS registration request.
 #[derive(Serialize)]
 struct Says {
     name: String,
@@ -48,12 +48,15 @@ struct Says {
 }
 
 impl Semel {
-    /// Registers a cron, or makes the one of that name what is said here: at every time of the schedule the job is
-    /// offered, once, however many servers share the store. The same registration again changes nothing, so a program may
-    /// register its crons at every start and loses no tick. Whether one that is there [ticks](Cron::disable) stays as it was left.
+    /// Registers a cron, or updates the one of this name: at every time of the schedule the job is enqueued
+    /// once, however many servers share the store.
     ///
-    /// The expression has five fields (minute, hour, day of month, month, day of week), or six with seconds before them,
-    /// or is one like `@daily` or `@every 30m`; its times are UTC's unless a [timezone](Schedule::timezone) is said.
+    /// Repeating a registration changes nothing, so a program may register its crons at every start without
+    /// losing a tick. Whether an existing cron is [enabled](Cron::disable) stays as it is.
+    ///
+    /// The expression has five fields (minute, hour, day of month, month, day of week), or six with seconds
+    /// first, or is one like `@daily` or `@every 30m`. Its times are in UTC unless a
+    /// [timezone](Schedule::timezone) is set.
     ///
     /// ```
     /// # use semel::{Job, Overlap, Semel};
@@ -91,7 +94,7 @@ impl Semel {
         Schedule { semel: self.clone(), job: job.into_envelope(), says, enabled: true }
     }
 
-    /// The cron of that name, whether or not there is one.
+    /// A handle on the cron of this name, whether or not it exists.
     ///
     /// # Errors
     /// [`Error::Invalid`] when the text cannot be a cron's name.
@@ -99,7 +102,7 @@ impl Semel {
         Ok(Cron { semel: self.clone(), name: CronName::parse(name, "/name")? })
     }
 
-    /// All crons, by name.
+    /// All crons, sorted by name.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -118,25 +121,27 @@ impl Semel {
 }
 
 impl Schedule {
-    /// The zone of the expression's wall-clock times: an IANA name such as `Europe/Berlin`. UTC unless said.
+    /// The time zone of the expression's wall-clock times: an IANA name such as `Europe/Berlin`. Default:
+    /// UTC.
     pub fn timezone(mut self, zone: impl Into<String>) -> Self {
         self.says.timezone = Some(zone.into());
         self
     }
 
-    /// What happens to a tick while the job of an earlier one has not ended. [`Overlap::Skip`] unless said.
+    /// What happens to a tick while the job of an earlier tick has not ended. Default: [`Overlap::Skip`].
     pub fn overlap(mut self, overlap: Overlap) -> Self {
         self.says.overlap_policy = Some(overlap.name());
         self
     }
 
-    /// What it is for, for people. At most 1,024 bytes.
+    /// A description for people: at most 1,024 bytes.
     pub fn description(mut self, text: impl Into<String>) -> Self {
         self.says.description = Some(text.into());
         self
     }
 
-    /// A new cron does not tick before it is [enabled](Cron::enable). One that is there stays as it is.
+    /// Creates the cron disabled: it does not tick until it is [enabled](Cron::enable). An existing cron
+    /// stays as it is.
     pub fn disabled(mut self) -> Self {
         self.enabled = false;
         self
@@ -150,7 +155,7 @@ impl Schedule {
             pointer: "/job_template".to_owned(),
             message: format!("the envelope is not JSON: {source}"),
         })?);
-        // It comes in as an OJS request and is read by the one reader of those, as jobs are.
+        // The registration goes through the OJS request reader, as jobs do.
         let text = to_raw_value(&says).map_err(Error::Write)?;
         let Register { name, mut registration, .. } = Register::parse(text.get(), terms(&semel.templates()))?;
         registration.enabled = Enabled::AtFirst(enabled);
@@ -181,7 +186,7 @@ impl fmt::Debug for Schedule {
     }
 }
 
-/// A cron by its name. Cheap to clone.
+/// A handle on a cron, by its name. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Cron {
     semel: Semel,
@@ -189,12 +194,12 @@ pub struct Cron {
 }
 
 impl Cron {
-    /// Its name.
+    /// The cron's name.
     pub fn name(&self) -> &str {
         self.name.name()
     }
 
-    /// The cron as it is now; none when there is none of that name.
+    /// The cron as it is now; `None` if no cron has this name.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -203,18 +208,18 @@ impl Cron {
         Ok(cron.map(|cron| StoredCron { name: self.name.clone(), cron }))
     }
 
-    /// It ticks from now on. Ticks that have passed meanwhile are not made up for.
+    /// Enables the cron: it ticks from now on. Ticks missed while it was disabled are not made up for.
     ///
     /// # Errors
-    /// [`Error::NoCron`].
+    /// [`Error::NoCron`] if no cron has this name.
     pub async fn enable(&self) -> Result<(), Error> {
         self.set_enabled(true).await
     }
 
-    /// It ticks no more. The jobs it has admitted stay.
+    /// Disables the cron: it ticks no more. Jobs it has already admitted stay.
     ///
     /// # Errors
-    /// [`Error::NoCron`].
+    /// [`Error::NoCron`] if no cron has this name.
     pub async fn disable(&self) -> Result<(), Error> {
         self.set_enabled(false).await
     }
@@ -224,20 +229,20 @@ impl Cron {
         self.found(self.semel.engine()?.change_cron(self.name.clone(), Queues::All, wanted).await?).map(drop)
     }
 
-    /// Does now what a tick does; the schedule goes on as it would. One that is disabled can be triggered.
+    /// Does now what a tick would do, also for a disabled cron. The schedule is unaffected.
     ///
     /// # Errors
-    /// [`Error::NoCron`].
+    /// [`Error::NoCron`] if no cron has this name.
     pub async fn trigger(&self) -> Result<Tick, Error> {
         let (_, tick) =
             self.found(self.semel.engine()?.trigger_cron(self.name.clone(), Queues::All).await?)?;
         Ok(Tick::of(&tick))
     }
 
-    /// Deletes it. The jobs it has admitted stay; a new cron of that name has other jobs.
+    /// Deletes the cron. Jobs it has admitted stay; a new cron of the same name has no connection to them.
     ///
     /// # Errors
-    /// [`Error::NoCron`].
+    /// [`Error::NoCron`] if no cron has this name.
     pub async fn delete(&self) -> Result<(), Error> {
         self.found(self.semel.engine()?.remove_cron(self.name.clone(), Queues::All).await?).map(drop)
     }
@@ -247,7 +252,7 @@ impl Cron {
     }
 }
 
-/// A stored cron at one moment.
+/// A snapshot of a stored cron.
 #[derive(Clone, Debug)]
 pub struct StoredCron {
     name: CronName,
@@ -255,70 +260,70 @@ pub struct StoredCron {
 }
 
 impl StoredCron {
-    /// Its name.
+    /// The cron's name.
     pub fn name(&self) -> &str {
         self.name.name()
     }
 
-    /// When it ticks, as it was registered.
+    /// The schedule's expression, as it was registered.
     pub fn expression(&self) -> &str {
         &self.cron.expression
     }
 
-    /// The zone of the expression's wall-clock times.
+    /// The time zone of the expression's wall-clock times.
     pub fn timezone(&self) -> &str {
         &self.cron.timezone
     }
 
-    /// What happens to a tick while the job of an earlier one has not ended.
+    /// What happens to a tick while the job of an earlier tick has not ended.
     pub const fn overlap(&self) -> Overlap {
         self.cron.overlap
     }
 
-    /// What it is for.
+    /// The description for people.
     pub fn description(&self) -> Option<&str> {
         self.cron.description.as_deref()
     }
 
-    /// Whether it ticks at all.
+    /// Whether the cron is enabled; a disabled one does not tick.
     pub const fn is_enabled(&self) -> bool {
         self.cron.enabled
     }
 
-    /// Its next tick, unless it is disabled.
+    /// The time of the next tick; `None` if the cron is disabled.
     pub fn next_at(&self) -> Option<Timestamp> {
         self.cron.next_tick.map(Timestamp::from_micros)
     }
 
-    /// Jobs it has admitted.
+    /// How many jobs the cron has admitted.
     pub const fn run_count(&self) -> u64 {
         self.cron.run_count
     }
 
-    /// Ticks that admitted none.
+    /// How many of its ticks admitted no job.
     pub const fn skip_count(&self) -> u64 {
         self.cron.skip_count
     }
 
-    /// The ticks decided last, at most 50, the newest first.
+    /// The most recently decided ticks, at most 50, newest first.
     pub fn history(&self) -> impl Iterator<Item = Tick> + '_ {
         self.cron.history.iter().rev().map(Tick::of)
     }
 }
 
-/// One tick that was decided.
+/// One decided tick of a cron.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Tick {
-    /// The time it stands for.
+    /// The scheduled time of the tick.
     pub at: Timestamp,
     /// When it was decided.
     pub decided_at: Timestamp,
     /// What became of it.
     pub decision: Decision,
-    /// Whether somebody asked for it by hand.
+    /// Whether the tick was triggered by hand.
     pub by_hand: bool,
-    /// The job that was admitted, or the one that stood in the way.
+    /// The job that was admitted, or the one that prevented the admission.
     pub job: Option<JobId>,
 }
 

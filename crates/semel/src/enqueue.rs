@@ -1,4 +1,4 @@
-//! Offering jobs: one, or many.
+//! Enqueueing jobs: one, or many.
 
 use std::future::IntoFuture;
 use std::time::Duration;
@@ -23,12 +23,13 @@ use crate::queue::Semel;
 use crate::rate_limit::RateLimit;
 use crate::unique::Unique;
 
-/// Who the duplicates record says it was.
+/// The source that the record of duplicates names for callers of this library.
 pub(crate) const SOURCE: &str = "library";
 
-/// An offer on its way: say what is special about it, then `.await` it.
+/// A job to be enqueued: set its options, then `.await` it.
 ///
-/// Dropping it before the `.await` offers nothing. Dropping the future while it waits does not take the offer back.
+/// Dropping it before the `.await` enqueues nothing. Dropping the future while it waits does not undo the
+/// request.
 #[must_use = "a job is enqueued by `.await`"]
 #[derive(Debug)]
 pub struct Enqueue {
@@ -51,43 +52,45 @@ macro_rules! the_envelopes {
 }
 
 the_envelopes! {
-    /// Not before this time; to the millisecond.
+    /// Does not run the job before this time, to the millisecond.
     fn at(at: impl Into<At>);
-    /// Not before so long after the admission, by the store's clock; to the microsecond.
+    /// Delays the job by this long after its admission, by the store's clock; rounded up to the microsecond.
     fn after(wait: Duration);
-    /// Not before it is [activated](crate::Handle::activate).
+    /// Holds the job back until it is [activated](crate::Handle::activate).
     fn pending();
-    /// -100 to 100; higher runs first.
+    /// The priority, -100 to 100; higher runs first.
     fn priority(priority: i8);
-    /// The queue it waits in.
+    /// The queue that the job waits in.
     fn queue(name: impl Into<String>);
-    /// An id of your own, a UUIDv7: sending the job again with it is answered as the first time.
+    /// An id of your own, a UUIDv7: sending the same job again with it gets the same answer as the first
+    /// time.
     fn id(id: JobId);
-    /// A key of your own names the work, instead of what the type says; how long it holds and what happens to a
-    /// duplicate stays, or is what [`unique`](Self::unique) says, before this or behind it.
+    /// Identifies the work by a key of your own, in place of what the type's unique policy compares. How long
+    /// the key holds and what happens to a duplicate stay as in that policy, or as in
+    /// [`unique`](Self::unique), whether it is called before this or after.
     fn key(key: impl Into<String>);
-    /// Which jobs are the same, instead of what the type says. A [`key`](Self::key) that was said before stays, unless
-    /// this names another.
+    /// Sets the unique policy, in place of the type's. A [`key`](Self::key) set earlier stays, unless this
+    /// policy names one.
     fn unique(unique: Unique);
-    /// It is nobody's duplicate, and nobody is its.
+    /// Switches uniqueness off: the job is never a duplicate, and no job is a duplicate of it.
     fn no_unique();
-    /// Labels, instead of the type's.
+    /// Labels, in place of the type's.
     fn tags<T: Into<String>>(tags: impl IntoIterator<Item = T>);
-    /// A member of the meta.
+    /// Adds a member to the job's meta.
     fn meta(name: impl Into<String>, value: impl Serialize);
-    /// A value that is shown to the worker and to nobody else: a JSON pointer such as `/meta/email`.
+    /// Marks a value that is shown only to the worker, by a JSON pointer such as `/meta/email`.
     fn sensitive(pointer: impl Into<String>);
-    /// Runs allowed, the first included.
+    /// The number of runs allowed, including the first.
     fn max_attempts(attempts: u32);
-    /// How long one attempt may run: 1 ms to 30 days.
+    /// The longest that one attempt may run: 1 ms to 30 days.
     fn timeout(timeout: Duration);
-    /// How long a lease on it lasts without a heartbeat: 1 ms to 30 days.
+    /// How long a lease on the job lasts without a heartbeat: 1 ms to 30 days.
     fn lease(lease: Duration);
-    /// It is discarded if it has not been started so long after its admission.
+    /// Discards the job if it has not started within this time after its admission.
     fn expires_after(wait: Duration);
-    /// How many jobs like it run at once, and start in a stretch of time, instead of what the type says.
+    /// Limits how many jobs like it run at once and start within a period, in place of the type's limit.
     fn rate_limit(limit: RateLimit);
-    /// When a failed attempt is followed by another; the whole of it, instead of what the type says.
+    /// Whether and when a failed attempt is followed by another. Replaces the type's policy as a whole.
     fn retry(retry: Retry);
 }
 
@@ -96,7 +99,8 @@ impl Enqueue {
         Self { semel, envelope }
     }
 
-    /// Says what would become of the job if it were enqueued now, and why. Writes nothing, and counts for nothing.
+    /// Says what would become of the job if it were enqueued now, and why. Writes nothing, and is not counted
+    /// anywhere.
     ///
     /// ```
     /// # use semel::{Job, Semel, Would};
@@ -121,7 +125,8 @@ impl Enqueue {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`] where enqueueing it would be refused for what it says; when the store cannot be read.
+    /// [`Error::Invalid`] if enqueueing the job would be refused as invalid; other errors when the store
+    /// cannot be read.
     pub async fn explain(self) -> Result<Explained, Error> {
         let engine = self.semel.engine()?;
         let read = |text: &str, terms: Terms<'_>| semel_ojs::Enqueue::parse_to_explain(text, terms);
@@ -139,7 +144,7 @@ impl Enqueue {
 }
 
 impl IntoEnvelope for Enqueue {
-    /// What is offered, for another way of offering it: inside a transaction.
+    /// The envelope alone, to be enqueued in another way: inside a transaction.
     fn into_envelope(self) -> Envelope {
         self.envelope
     }
@@ -154,7 +159,7 @@ impl IntoFuture for Enqueue {
     }
 }
 
-/// Every job comes in as an OJS request and is read by the one reader of those.
+/// Reads an envelope through the OJS request reader, as every job is.
 fn read(semel: &Semel, envelope: Envelope) -> Result<(Offer, Unoffered), Error> {
     let read = |text: &str, terms: Terms<'_>| semel_ojs::Enqueue::parse(text, terms);
     let (offer, _) = request(semel, envelope, read)?.into_parts();
@@ -162,7 +167,7 @@ fn read(semel: &Semel, envelope: Envelope) -> Result<(Offer, Unoffered), Error> 
     Ok((offer, unoffered))
 }
 
-/// As `read` reads it, on this program's terms.
+/// Reads an envelope with `read`, under this program's terms.
 fn request(
     semel: &Semel,
     envelope: Envelope,
@@ -177,12 +182,12 @@ fn request(
     Ok(request)
 }
 
-/// On which terms this program's requests are read.
+/// The terms under which this program's requests are read: trusted, with its templates.
 pub(crate) fn terms(templates: &Templates) -> Terms<'_> {
     Terms { templates: Some(templates), ..Terms::trusted() }
 }
 
-/// Makes the job nobody's duplicate, for a test that does not care.
+/// Removes the unique policy, for tests that switch uniqueness off.
 pub(crate) fn forget_policy(offer: &mut Offer) -> Result<(), Error> {
     if offer.unique.take().is_some() {
         let mut body = Body::decode(&offer.body)?;
@@ -192,7 +197,7 @@ pub(crate) fn forget_policy(offer: &mut Offer) -> Result<(), Error> {
     Ok(())
 }
 
-/// Many offers on their way.
+/// Many jobs to be enqueued.
 #[must_use = "jobs are enqueued by `.await`"]
 #[derive(Debug)]
 pub struct EnqueueMany {
@@ -201,14 +206,15 @@ pub struct EnqueueMany {
     mode: Mode,
 }
 
-/// What became of many offers.
+/// What became of many jobs.
 #[must_use = "a job that was refused or could not be offered is told here alone"]
 #[derive(Debug)]
 pub struct Many {
-    /// One outcome per job, in order. An error is about that job alone.
+    /// One outcome per job, in order. An error concerns that job alone.
     pub outcomes: Vec<Result<Enqueued, Error>>,
-    /// How many were inserted, skipped, replaced, rejected; those that are no valid jobs, or were not decided because
-    /// the store failed half-way through more than one commit takes: 10,000 jobs or 64 MiB, count as rejected.
+    /// How many jobs were inserted, skipped, replaced and rejected. Invalid jobs count as rejected. So do
+    /// jobs left undecided because the store failed part-way through a call of more than one commit (10,000
+    /// jobs or 64 MiB).
     pub counts: Counts,
 }
 
@@ -217,8 +223,8 @@ impl EnqueueMany {
         Self { semel, envelopes, mode: Mode::Each }
     }
 
-    /// One invalid or refused job, and nothing is stored: the call is [`Error::Batch`]. At most 10,000 jobs and 64 MiB, which
-    /// one commit takes; more is [`Error::Invalid`].
+    /// Stores all jobs or none: if one is invalid or refused, the call returns [`Error::Batch`]. At most
+    /// 10,000 jobs and 64 MiB, which is what one commit takes; more is [`Error::Invalid`].
     pub fn all_or_nothing(mut self) -> Self {
         self.mode = Mode::AllOrNothing;
         self
@@ -230,7 +236,7 @@ impl EnqueueMany {
         if whole && self.envelopes.len() > BATCH_JOBS_MAX {
             return Err(beyond(&format!("{BATCH_JOBS_MAX} jobs")));
         }
-        // Its commit is shared with others, who would fail with it where the store takes no more.
+        // Other callers share the commit, and would fail with this batch if the store cannot take that much.
         let bytes_max = if whole { GROUP_BYTES_MAX } else { usize::MAX };
         let (given, mut offers) = Given::read(&self.semel, self.envelopes, self.mode, bytes_max)?;
         let mut outcomes: Vec<Outcome> = Vec::with_capacity(offers.len());
@@ -241,7 +247,7 @@ impl EnqueueMany {
             match batch.await {
                 Ok(Batch::Done(done)) => outcomes.extend(done),
                 Err(error) if outcomes.is_empty() => return Err(error.into()),
-                // What earlier commits stored is stored: the caller has to know which.
+                // What earlier commits stored stays stored: the caller has to know which jobs that is.
                 Err(error) => {
                     broken = Some(error);
                     break;
@@ -256,18 +262,20 @@ impl EnqueueMany {
     }
 }
 
-/// Many envelopes of one call, read: what those that cannot be offered are told, and what is needed to tell the others.
+/// The envelopes of one call after reading: the answers for those that are not valid, and what the answers
+/// for the others need.
 pub(crate) struct Given {
-    /// One of each; none yet of those that are offered.
+    /// One per envelope; `None` for a job that is sent to the store.
     answers: Vec<Option<Result<Enqueued, Error>>>,
     unoffered: Vec<Unoffered>,
 }
 
 impl Given {
-    /// Reads them, and gives what is to be offered.
+    /// Reads the envelopes, and returns the offers for the store.
     ///
     /// # Errors
-    /// [`Error::Batch`] of the first that cannot be offered, where they go together; where all are longer than `bytes_max`.
+    /// In all-or-nothing mode, [`Error::Batch`] for the first envelope that is not valid. [`Error::Invalid`]
+    /// if the bodies together exceed `bytes_max`.
     pub(crate) fn read(
         semel: &Semel,
         envelopes: Vec<Envelope>,
@@ -297,7 +305,7 @@ impl Given {
         Ok((given, offers))
     }
 
-    /// What is told where one of those that were offered broke the batch.
+    /// The error for a batch that was refused because of the offer at `index`.
     pub(crate) fn refused(&self, semel: &Semel, index: usize, outcome: Outcome) -> Error {
         let reason =
             Problem::of_outcome(&outcome).map(|problem| problem.message().to_owned()).unwrap_or_default();
@@ -305,7 +313,8 @@ impl Given {
         Error::Batch { index, reason, outcome: Box::new(told.unwrap_or(Err(Error::Closed))) }
     }
 
-    /// What all are told: by what became of those that were decided, the first of those that were offered. The others failed by `unheard`.
+    /// Combines the answers of all envelopes. `outcomes` are those of the first offers, in order; offers the
+    /// store has not decided get the error from `unheard`.
     pub(crate) fn told(self, semel: &Semel, outcomes: Vec<Outcome>, unheard: impl Fn() -> Error) -> Many {
         let mut counts = Counts::of(&outcomes);
         counts.rejected += u64::try_from(self.answers.len() - outcomes.len()).unwrap_or_default();
@@ -329,7 +338,7 @@ impl IntoFuture for EnqueueMany {
     }
 }
 
-/// More than goes together.
+/// The error for a batch larger than one commit takes.
 fn beyond(bound: &str) -> Error {
     Error::Invalid {
         pointer: String::new(),
@@ -339,7 +348,7 @@ fn beyond(bound: &str) -> Error {
     }
 }
 
-/// How many of the offers one commit takes. Those that stand together go together.
+/// How many of the offers go into the next commit. All-or-nothing offers go together.
 fn piece(offers: &[Offer], mode: Mode) -> usize {
     if mode == Mode::AllOrNothing {
         return offers.len();

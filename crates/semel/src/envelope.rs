@@ -1,4 +1,4 @@
-//! A job on its way to the queue, with or without a Rust type.
+//! The envelope of a job to be enqueued, with or without a Rust type.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -37,9 +37,9 @@ pub struct Envelope(Form);
 
 enum Form {
     Parts(Box<Parts>),
-    /// An OJS enqueue request as it came.
+    /// An OJS enqueue request, passed on unchanged.
     Text(String),
-    /// What could not be put into one; told when the job is enqueued.
+    /// An error in building it, returned when the job is enqueued.
     Failed(Error),
 }
 
@@ -48,10 +48,10 @@ struct Parts {
     job_type: String,
     id: Option<JobId>,
     args: Vec<Box<RawValue>>,
-    /// As text, so that numbers keep their digits.
+    /// Kept as text, so that numbers keep their digits.
     meta: BTreeMap<String, Box<RawValue>>,
     options: Options,
-    /// A key that was said of this job: a policy that is said behind it has the same one.
+    /// A key set for this job; a policy set later takes it over.
     key: Option<String>,
     scheduled_at: Option<String>,
     pending: bool,
@@ -74,14 +74,14 @@ impl From<SystemTime> for At {
     }
 }
 
-/// What can be enqueued: a [`Job`] or an [`Envelope`].
+/// A value that can be enqueued: a [`Job`] or an [`Envelope`].
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be enqueued",
     label = "neither a job nor an envelope",
     note = "derive it: #[derive(serde::Serialize, serde::Deserialize, semel::Job)] #[job(type = \"email.send\")]"
 )]
 pub trait IntoEnvelope {
-    /// The job on its way.
+    /// Converts the value into an envelope.
     fn into_envelope(self) -> Envelope;
 }
 
@@ -104,7 +104,7 @@ impl Envelope {
         Self(Form::Parts(Box::new(Parts { job_type: job_type.into(), ..Parts::default() })))
     }
 
-    /// A typed job, with what its type says about it.
+    /// A typed job, with the settings of its type.
     #[must_use]
     pub fn of<J: Job>(job: &J) -> Self {
         let options = J::defaults();
@@ -119,7 +119,8 @@ impl Envelope {
         Self(Form::Parts(Box::new(parts))).arg(job)
     }
 
-    /// An OJS enqueue request as text, taken as it is. What else is said about it is an error: edit the text.
+    /// An OJS enqueue request as text, passed on unchanged. Setting anything else on it is an error: edit the
+    /// text.
     #[must_use]
     pub fn from_json(text: impl Into<String>) -> Self {
         Self(Form::Text(text.into()))
@@ -151,7 +152,7 @@ impl Envelope {
         })
     }
 
-    /// One more item of the args.
+    /// Appends an item to the job's args.
     #[must_use]
     pub fn arg(self, value: impl Serialize) -> Self {
         self.with(|parts| {
@@ -160,7 +161,7 @@ impl Envelope {
         })
     }
 
-    /// A member of the meta.
+    /// Adds a member to the job's meta.
     #[must_use]
     pub fn meta(self, name: impl Into<String>, value: impl Serialize) -> Self {
         self.with(|parts| {
@@ -169,7 +170,7 @@ impl Envelope {
         })
     }
 
-    /// A value that is shown to the worker and to nobody else: a JSON pointer such as `/args/0/card` or
+    /// Marks a value that is shown only to the worker, by a JSON pointer such as `/args/0/card` or
     /// `/meta/email`.
     #[must_use]
     pub fn sensitive(self, pointer: impl Into<String>) -> Self {
@@ -179,7 +180,8 @@ impl Envelope {
         })
     }
 
-    /// An id of your own, a UUIDv7: sending the job again with it is answered as the first time.
+    /// An id of your own, a UUIDv7: sending the same job again with it gets the same answer as the first
+    /// time.
     #[must_use]
     pub fn id(self, id: JobId) -> Self {
         self.with(|parts| {
@@ -188,7 +190,7 @@ impl Envelope {
         })
     }
 
-    /// Not before this time; to the millisecond.
+    /// Does not run the job before this time, to the millisecond.
     #[must_use]
     pub fn at(self, at: impl Into<At>) -> Self {
         self.with(|parts| {
@@ -197,7 +199,7 @@ impl Envelope {
         })
     }
 
-    /// Not before so long after the admission, by the store's clock; to the microsecond.
+    /// Delays the job by this long after its admission, by the store's clock; rounded up to the microsecond.
     #[must_use]
     pub fn after(self, wait: Duration) -> Self {
         self.with(|parts| {
@@ -206,7 +208,7 @@ impl Envelope {
         })
     }
 
-    /// Not before it is [activated](crate::Handle::activate).
+    /// Holds the job back until it is [activated](crate::Handle::activate).
     #[must_use]
     pub fn pending(self) -> Self {
         self.with(|parts| {
@@ -215,62 +217,62 @@ impl Envelope {
         })
     }
 
-    /// The queue it waits in.
+    /// The queue that the job waits in.
     #[must_use]
     pub fn queue(self, name: impl Into<String>) -> Self {
         self.option(|options| options.queue(name))
     }
 
-    /// -100 to 100; higher runs first.
+    /// The priority, -100 to 100; higher runs first.
     #[must_use]
     pub fn priority(self, priority: i8) -> Self {
         self.option(|options| options.priority(priority))
     }
 
-    /// Runs allowed, the first included.
+    /// The number of runs allowed, including the first.
     #[must_use]
     pub fn max_attempts(self, attempts: u32) -> Self {
         self.option(|options| options.max_attempts(attempts))
     }
 
-    /// How long one attempt may run: 1 ms to 30 days.
+    /// The longest that one attempt may run: 1 ms to 30 days.
     #[must_use]
     pub fn timeout(self, timeout: Duration) -> Self {
         self.option(|options| options.timeout(timeout))
     }
 
-    /// How long a lease on it lasts without a heartbeat: 1 ms to 30 days.
+    /// How long a lease on the job lasts without a heartbeat: 1 ms to 30 days.
     #[must_use]
     pub fn lease(self, lease: Duration) -> Self {
         self.option(|options| options.lease(lease))
     }
 
-    /// It is discarded if it has not been started so long after its admission.
+    /// Discards the job if it has not started within this time after its admission.
     #[must_use]
     pub fn expires_after(self, wait: Duration) -> Self {
         self.option(|options| options.expires_after(wait))
     }
 
-    /// How many jobs like it run at once, and start in a stretch of time, instead of what the type says.
+    /// Limits how many jobs like it run at once and start within a period, in place of the type's limit.
     #[must_use]
     pub fn rate_limit(self, limit: RateLimit) -> Self {
         self.option(|options| options.rate_limit(limit))
     }
 
-    /// When a failed attempt is followed by another; the whole of it, instead of what the type says.
+    /// Whether and when a failed attempt is followed by another. Replaces the type's policy as a whole.
     #[must_use]
     pub fn retry(self, retry: Retry) -> Self {
         self.option(|options| options.retry(retry))
     }
 
-    /// Labels, instead of the type's.
+    /// Labels, in place of the type's.
     #[must_use]
     pub fn tags<T: Into<String>>(self, tags: impl IntoIterator<Item = T>) -> Self {
         self.option(|options| options.tags(tags))
     }
 
-    /// Which jobs are the same, instead of what the type says. A [`key`](Self::key) that was said before stays, unless
-    /// this names another.
+    /// Sets the unique policy, in place of the type's. A [`key`](Self::key) set earlier stays, unless this
+    /// policy names one.
     #[must_use]
     pub fn unique(self, unique: Unique) -> Self {
         self.with(|parts| {
@@ -284,8 +286,9 @@ impl Envelope {
         })
     }
 
-    /// A key of your own names the work, instead of what the type says; how long it holds and what happens to a
-    /// duplicate stays, or is what [`unique`](Self::unique) says, before this or behind it.
+    /// Identifies the work by a key of your own, in place of what the type's unique policy compares. How long
+    /// the key holds and what happens to a duplicate stay as in that policy, or as in
+    /// [`unique`](Self::unique), whether it is called before this or after.
     #[must_use]
     pub fn key(self, key: impl Into<String>) -> Self {
         self.with(|parts| {
@@ -297,17 +300,17 @@ impl Envelope {
         })
     }
 
-    /// It is nobody's duplicate, and nobody is its.
+    /// Switches uniqueness off: the job is never a duplicate, and no job is a duplicate of it.
     #[must_use]
     pub fn no_unique(self) -> Self {
-        // Said aloud: where it says nothing, a template of its type would.
+        // Set explicitly: without a policy here, the template of its type would apply.
         self.unique(Unique::preset(Preset::AlwaysUnique))
     }
 
-    /// The same, where a job is given its id later.
+    /// The envelope itself, for jobs that are given their id later.
     ///
     /// # Errors
-    /// [`Error::Invalid`] with this message when it has one.
+    /// [`Error::Invalid`] with this message if it has an id.
     pub(crate) fn without_id(self, message: &str) -> Result<Self, Error> {
         match &self.0 {
             Form::Parts(parts) if parts.id.is_some() => {
@@ -320,7 +323,7 @@ impl Envelope {
     /// The OJS enqueue request.
     ///
     /// # Errors
-    /// What could not be put into it.
+    /// The error that occurred while it was built.
     pub fn into_json(self) -> Result<String, Error> {
         match self.0 {
             Form::Parts(parts) => {
@@ -368,7 +371,7 @@ impl Serialize for Parts {
     }
 }
 
-/// The options with what is said of one job only.
+/// The options, together with those that only a single job has.
 struct All<'a>(&'a Parts);
 
 impl Serialize for All<'_> {

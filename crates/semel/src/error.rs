@@ -1,4 +1,4 @@
-//! What may go wrong, by what the caller can do about it.
+//! The errors of this library, by what the caller can do about them.
 
 use semel_core::error::Invalid;
 use semel_core::ident::{JobId, WorkflowId};
@@ -7,11 +7,11 @@ use semel_store::StoreError;
 
 use crate::outcome::Enqueued;
 
-/// Why a call has no answer. A duplicate is not an error: it is an [`Enqueued`](crate::Enqueued).
+/// The error of a call. A duplicate is not an error: it is an [`Enqueued`](crate::Enqueued).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The job, workflow or cron is not one that can be stored. `pointer` says where in its envelope.
+    /// The job, workflow or cron is not valid. `pointer` says where in its envelope.
     #[error("what was offered is refused: {message}{}", place(pointer))]
     Invalid {
         /// JSON pointer (RFC 6901) into the OJS envelope, such as `/options/unique/period`; empty for the whole.
@@ -27,13 +27,13 @@ pub enum Error {
     Read {
         /// Args, meta, result or progress.
         what: &'static str,
-        /// What serde says.
+        /// serde's error.
         source: serde_json::Error,
     },
     /// The URL names no store this program has.
     #[error("{url:?} names no store: {advice}")]
     Url {
-        /// As it was given.
+        /// The URL, without its credentials.
         url: String,
         /// What to write instead.
         advice: String,
@@ -41,12 +41,12 @@ pub enum Error {
     /// The store cannot be opened.
     #[error("cannot open {url}: {reason}")]
     Open {
-        /// As it was given.
+        /// The URL, without its credentials.
         url: String,
-        /// Why.
+        /// Why it cannot be opened.
         reason: String,
     },
-    /// Templates are wrong, and none of them is in use.
+    /// Some templates are wrong, so none of those just read is used.
     #[cfg(feature = "templates")]
     #[error("the templates cannot be used: {}", faults.join("; "))]
     Templates {
@@ -59,16 +59,16 @@ pub enum Error {
     /// The queue was closed.
     #[error("the queue is closed; open it again")]
     Closed,
-    /// Another request has used the id, for other content.
+    /// The id was used by another request, with other content.
     #[error("the id {0} was used for another job; leave the id out, or choose a new one")]
     IdTaken(JobId),
     /// More jobs hold the key than one commit may touch.
     #[error("too many jobs hold the key; cancel some of them first")]
     TooManyHolders,
-    /// As many jobs wait in the queue as an operator lets wait.
+    /// The queue holds as many waiting jobs as its operator allows.
     #[error("the queue is full: {bound} jobs wait in it; try again later")]
     QueueFull {
-        /// How many may wait.
+        /// The most jobs that may wait in the queue.
         bound: u64,
     },
     /// There is no such job, or its body was deleted after its retention.
@@ -77,16 +77,16 @@ pub enum Error {
     /// There is no such workflow, or it was deleted after its retention.
     #[error("workflow {0} is not there, or no longer")]
     NoWorkflow(WorkflowId),
-    /// Another request has used the workflow's id.
+    /// The workflow id was used by another request.
     #[error("the id {0} was used for another workflow; leave the id out, or choose a new one")]
     WorkflowIdTaken(WorkflowId),
     /// There is no cron of that name.
     #[error("there is no cron {0:?}")]
     NoCron(String),
-    /// The job that blocks may not be shown, so it cannot be waited for.
+    /// The existing job may not be shown, so it cannot be waited for.
     #[error("the existing job may not be shown (`disclose`), so there is nothing to wait for")]
     Undisclosed,
-    /// The job's key stands for other work, so there is no end of its own to wait for.
+    /// The job was not admitted because its key stands for other work, so there is no end of it to wait for.
     #[error(
         "job {existing} has the key, and is other work{}; this one was not taken",
         where_it_differs(differs_at)
@@ -104,10 +104,10 @@ pub enum Error {
         id: JobId,
         /// How it ended.
         state: State,
-        /// The last failure's message, if there was one, or that it expired.
+        /// The message of the last failure, if there was one, or that the job expired.
         reason: Option<String>,
     },
-    /// The job is in a state in which this cannot be done.
+    /// The job is in a state that does not allow this.
     #[error("job {id} is {state}, so this cannot be done")]
     WrongState {
         /// Which job.
@@ -115,7 +115,8 @@ pub enum Error {
         /// Its state.
         state: State,
     },
-    /// Only what has failed for good, and was to be kept as a dead letter, is sent back or deleted as one.
+    /// The job is not a dead letter. Only a job that has failed for good, and was to be kept as a dead
+    /// letter, can be sent back or deleted as one.
     #[error("job {id} is {state} and no dead letter")]
     NoDeadLetter {
         /// Which job.
@@ -123,7 +124,7 @@ pub enum Error {
         /// Its state.
         state: State,
     },
-    /// The dead letter is not sent back: another job holds its key.
+    /// The dead letter is not sent back, because another job holds its key.
     #[error("job {id} is not sent back, for {} holds its key: wait for its end, or cancel it", holder(*existing))]
     KeyHeld {
         /// The dead letter.
@@ -131,56 +132,60 @@ pub enum Error {
         /// The job that holds its key, unless it may not be shown.
         existing: Option<JobId>,
     },
-    /// The dead letter is not sent back: its key was taken from it, and by that it would be the same as others.
+    /// The dead letter is not sent back, because its key was released: jobs like it may have been admitted
+    /// since, and without the key it cannot be checked against them.
     #[error("job {0} is not sent back, for its key was taken from it; enqueue its work anew")]
     KeyTaken(JobId),
-    /// The run's lease is lost: another run of the job may be under way.
+    /// The run's lease is lost, and another run of the job may be under way.
     #[error("the lease on job {0} is lost; stop working on it")]
     LeaseLost(JobId),
-    /// The run has ended well already, so it is not ended inside another transaction: what that writes would be there twice.
+    /// The run has already completed, so it cannot complete inside another transaction: what that writes
+    /// would be there twice.
     #[error("the run of job {0} has ended already; roll back, for what it did is there")]
     RunEnded(JobId),
-    /// The worker cannot start as it was put together.
+    /// The worker cannot start as configured.
     #[error("the worker cannot start: {0}")]
     Worker(String),
     /// The program's own server cannot listen.
     #[cfg(feature = "http")]
     #[error("cannot listen: {reason}")]
     Listen {
-        /// Why.
+        /// Why it cannot listen.
         reason: String,
     },
-    /// The server cannot be talked to.
+    /// The server cannot be reached, or refused the request.
     #[cfg(feature = "remote")]
     #[error(transparent)]
     Remote(#[from] semel_client::ClientError),
-    /// The server answered something that a worker cannot use.
+    /// The server's answer is of no use to a worker.
     #[cfg(feature = "remote")]
     #[error("{0}")]
     Server(String),
     /// One item of an all-or-nothing batch was refused, and nothing was stored.
     #[error("item {index} of the batch was refused and nothing was stored: {reason}")]
     Batch {
-        /// The item's place, from 0.
+        /// The item's index in the batch, from 0.
         index: usize,
         /// Why it was refused.
         reason: String,
-        /// What the item was told, as it would have been by itself. A job that it names may be an earlier item of the batch, which was
-        /// not stored either.
+        /// The outcome that the item would have had by itself. The job it names may be an earlier item of the
+        /// batch, which was not stored either.
         outcome: Box<Result<Enqueued, Self>>,
     },
 }
 
 impl Error {
-    /// Whether the same call may succeed later without anybody's help, and does nothing twice. Where nobody knows what became of
-    /// the first one it says no: the same job again is the same only with an id of its own or under a policy. Inside a transaction of
-    /// the program's own it is the transaction that may succeed, begun again from its first statement: in the same one no call does
-    /// after [`Undone`](crate::Undone) or a lost connection.
+    /// Whether the same call may succeed if simply repeated later, without doing anything twice.
+    ///
+    /// False if it is unknown what became of the first call: repeating that is safe only if the job has an id
+    /// of its own or a unique policy. Inside a transaction of the program it is the transaction that may be
+    /// repeated, from its first statement: no call succeeds in the same one after [`Undone`](crate::Undone)
+    /// or a lost connection.
     pub fn is_retryable(&self) -> bool {
         !self.is_unknown() && self.again() == Again::UntilHeard
     }
 
-    /// Whether it may have been done all the same.
+    /// Whether the call may have taken effect despite the error.
     pub(crate) fn is_unknown(&self) -> bool {
         match self {
             Self::Store(error) => error.is_in_doubt(),
@@ -192,22 +197,22 @@ impl Error {
         }
     }
 
-    /// For how long what counts once, however often it is told, is told again after this.
+    /// How long to repeat an idempotent call after this error.
     pub(crate) fn again(&self) -> Again {
         match self {
             Self::Store(error) if error.is_retryable() => Again::UntilHeard,
             #[cfg(feature = "remote")]
             Self::Remote(error) => match error {
-                // What speaks no HTTP is not the server, but stands for a moment where it was or will be.
+                // Something that speaks no HTTP is not the server, but may stand in its place for a moment.
                 semel_client::ClientError::Unreachable { .. }
                 | semel_client::ClientError::NoAnswer { .. }
                 | semel_client::ClientError::Protocol { .. } => Again::UntilHeard,
                 semel_client::ClientError::Status { status, code, .. } => match status.as_u16() {
                     408 | 425 | 429 | 500..=599 => Again::UntilHeard,
-                    // A proxy that finds no server behind it now.
+                    // A proxy that finds no server behind it at the moment.
                     404 | 405 | 410 if code.is_none() => Again::UntilHeard,
-                    // Somebody on the way there says no, such as one of several servers that does not know a token yet, and
-                    // may think better of it.
+                    // Something on the way refuses, such as one of several servers that does not know a token
+                    // yet. It may change its mind.
                     _ => Again::ForAWhile,
                 },
                 _ => Again::Never,
@@ -218,7 +223,7 @@ impl Error {
         }
     }
 
-    /// How long a server asks to be left alone.
+    /// How long the server asks to be left alone (`Retry-After`).
     pub(crate) fn retry_after(&self) -> Option<std::time::Duration> {
         match self {
             #[cfg(feature = "remote")]
@@ -227,7 +232,7 @@ impl Error {
         }
     }
 
-    /// What the store says, if it is gone for good: nothing is to be had of it before it is opened again.
+    /// The store's error, if the store is gone for good: nothing works until it is opened again.
     pub(crate) fn store_is_gone(&self) -> Option<StoreError> {
         match self {
             Self::Closed => Some(StoreError::Closed),
@@ -237,14 +242,14 @@ impl Error {
     }
 }
 
-/// For how long something is told again that was not heard.
+/// How long to repeat a report that was not acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Again {
-    /// For as long as it may count.
+    /// For as long as it may still count.
     UntilHeard,
-    /// It may be heard yet, but waiting for that must not cost much.
+    /// It may still be accepted, but waiting for that must not cost much.
     ForAWhile,
-    /// It will not be heard.
+    /// Not at all: it will not be accepted.
     Never,
 }
 
@@ -291,7 +296,7 @@ mod tests {
 
     use super::{Again, Error};
 
-    /// What is stored already, and has no id of its own, would be there twice.
+    /// Repeating a call that may have stored its job, which has no id of its own, would store the job twice.
     #[test]
     fn what_may_be_stored_is_not_called_retryable() {
         let of = |error: fn(String) -> StoreError| Error::from(error(String::new()));
@@ -306,7 +311,7 @@ mod tests {
         }
     }
 
-    /// It may stand where the server was, for a moment; the server may have had the request.
+    /// It may stand in the server's place for a moment, and the server may have received the request.
     #[cfg(feature = "remote")]
     #[test]
     fn what_speaks_no_http_ends_no_report_and_repeats_no_request() {
@@ -315,7 +320,7 @@ mod tests {
         assert!(error.again() == Again::UntilHeard && !error.is_retryable());
     }
 
-    /// The server may have granted the jobs of such an answer: fewer are asked for next.
+    /// The server may have granted the jobs of such an answer, so the worker asks for fewer next.
     #[cfg(feature = "remote")]
     #[test]
     fn what_an_answer_said_that_is_lost_or_too_long_is_unknown() {
@@ -329,8 +334,8 @@ mod tests {
         assert_eq!([lost, too_long, not_asked].map(|error| error.is_unknown()), [true, true, false]);
     }
 
-    /// A token that one of several servers does not know yet costs nobody finished work, and one that none of them will
-    /// know no place for ever.
+    /// A token that one of several servers does not know yet must not cost finished work, and one that none
+    /// will ever know must not occupy a slot for ever.
     #[cfg(feature = "remote")]
     #[test]
     fn what_is_refused_on_its_way_is_told_again_for_a_while() {

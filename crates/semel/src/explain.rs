@@ -1,4 +1,4 @@
-//! What would become of a job, and why.
+//! What would become of a job if it were enqueued now, and why.
 
 use std::fmt;
 
@@ -10,26 +10,31 @@ pub use semel_ojs::explain::{Holding, Would};
 use crate::handle::Handle;
 use crate::queue::Semel;
 
-/// What would become of a job if it were enqueued now, and why; see [`Enqueue::explain`](crate::Enqueue::explain). Shown as sentences,
-/// one a line, that name no values of args or meta.
+/// What would become of a job if it were enqueued now, and why; see
+/// [`Enqueue::explain`](crate::Enqueue::explain).
+///
+/// `Display` writes the explanation as sentences, one per line, which quote no values of args or meta.
 #[derive(Clone)]
 pub struct Explained {
-    /// When it was decided, by the store's clock.
+    /// The time of the decision, by the store's clock.
     pub at: Timestamp,
-    /// What would become of it.
+    /// What would become of the job.
     pub would: Would,
-    /// The job that would be the answer, or be replaced, or is in the way, where it may be shown.
+    /// The job that would be the answer, would be replaced, or is in the way; `None` if there is none or it
+    /// may not be shown.
     pub existing: Option<Handle>,
-    /// JSON pointers of the places that differ, where it would be a mismatch.
+    /// JSON pointers of the places that differ, if the answer would be a mismatch.
     pub differs_at: Vec<String>,
-    /// The text that is hashed, with values marked sensitive hidden in it; none without a unique policy. It holds what the policy
-    /// looks at, values of args among it: not for logs.
+    /// The text that is hashed into the unique key, with values marked sensitive hidden; `None` without a
+    /// unique policy. It contains whatever the policy covers, including values of args: do not log it.
     pub hashed: Option<String>,
-    /// The unique key, in the digits that `semel keys` and `semel release` take; none without a unique policy.
+    /// The unique key, in the digits that `semel keys` and `semel release` accept; `None` without a unique
+    /// policy.
     pub key: Option<String>,
-    /// The jobs that hold the key and may be shown, newest first.
+    /// The jobs that hold the key, newest first, as far as they may be shown.
     pub holders: Vec<Holding>,
-    /// What each strategy would do that the rest of the policy can be combined with; none where the jobs may not be shown.
+    /// The outcome under each conflict strategy that the rest of the policy allows; empty if the jobs may not
+    /// be shown.
     pub strategies: Vec<(OnConflict, Would)>,
     sentences: Vec<String>,
 }
@@ -49,14 +54,14 @@ impl Explained {
         }
     }
 
-    /// Why, in words.
+    /// The explanation, sentence by sentence.
     pub fn sentences(&self) -> impl Iterator<Item = &str> {
         self.sentences.iter().map(String::as_str)
     }
 }
 
 impl fmt::Debug for Explained {
-    /// Without what is hashed.
+    /// Leaves out the hashed text and the key: the text may contain values of args.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Explained")
             .field("at", &self.at)

@@ -1,4 +1,4 @@
-//! A job by its id: look at it, wait for it, cancel it, run it again.
+//! A handle on a job, by its id: inspect it, wait for it, cancel it, send it back.
 
 use std::time::Duration;
 
@@ -15,13 +15,13 @@ use crate::error::Error;
 use crate::queue::Semel;
 use crate::stored::Stored;
 
-/// The longest a waiter sleeps without looking, for whatever a hint failed to say.
+/// The longest that a waiter sleeps without reading the store: a wake-up hint may be lost.
 const LOOK_AT_LEAST_EVERY: Duration = Duration::from_secs(1);
 
-/// For so long a waiter looks again at a store that cannot be read, before it tells its caller.
+/// How long a waiter retries a store that cannot be read, before it returns the error.
 const AWAY_MAX: Duration = Duration::from_secs(30);
 
-/// Looks until there is an answer: a store that cannot be read now is looked at again, for a while.
+/// Repeats a read until the store answers; a store that is unreadable now is retried for a while.
 pub(crate) async fn answered<T, F>(look: impl Fn() -> F) -> Result<T, Error>
 where
     F: Future<Output = Result<T, Error>>,
@@ -38,7 +38,7 @@ where
     }
 }
 
-/// A job by its id. Cheap to clone.
+/// A handle on a job, by its id. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Handle {
     semel: Semel,
@@ -50,7 +50,7 @@ pub struct Handle {
 pub struct Finished {
     /// The job.
     pub job: Stored,
-    /// The replaced jobs that led to it, in order; empty when it is the one that was waited for.
+    /// The replaced jobs that led to it, in order; empty if it is the job that was waited for.
     pub replaced: Vec<JobId>,
 }
 
@@ -60,15 +60,16 @@ impl Finished {
         self.job.state()
     }
 
-    /// Whether it ended well.
+    /// Whether the job completed.
     pub fn is_completed(&self) -> bool {
         self.state() == State::Completed
     }
 
-    /// What it returned.
+    /// The job's result.
     ///
     /// # Errors
-    /// [`Error::NotCompleted`] when it has not ended well, [`Error::Read`] when the result is of another type.
+    /// [`Error::NotCompleted`] if the job has not completed, [`Error::Read`] if the result is of another
+    /// type.
     pub fn result<T: DeserializeOwned>(&self) -> Result<T, Error> {
         self.job.result()
     }
@@ -84,7 +85,7 @@ impl Handle {
         self.id
     }
 
-    /// The job as it is now; none when there is none, or none any more.
+    /// The job as it is now; `None` if there is no such job, or it has been deleted.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -92,14 +93,16 @@ impl Handle {
         Ok(self.semel.engine()?.job(self.id).await?.map(Stored))
     }
 
-    /// Waits until the work has ended. When the job is replaced meanwhile, the wait goes on with the job that took
-    /// its place, also under a policy that tells duplicates nothing (`disclose: never`): who holds this handle is told what became of its
-    /// job. A follow-up is waited for like any other job. Woken by the commit that ends it. A store that cannot be read is
-    /// looked at again for 30 seconds.
+    /// Waits until the work has ended; the commit that ends it wakes the caller.
+    ///
+    /// If the job is replaced meanwhile, the wait continues with the job that replaced it. That also holds
+    /// under a policy that tells duplicates nothing (`disclose: never`): the holder of this handle learns
+    /// what became of its job. A follow-up is waited for like any other job. A store that cannot be read is
+    /// retried for 30 seconds.
     ///
     /// # Errors
-    /// [`Error::Gone`] when there is no such job, or it has been deleted after its retention; [`Error::Closed`] when
-    /// the queue is closed meanwhile; [`Error::Store`] when the store is away for longer.
+    /// [`Error::Gone`] if there is no such job, or it was deleted after its retention; [`Error::Closed`] if
+    /// the queue is closed meanwhile; [`Error::Store`] if the store stays unreadable for longer.
     pub async fn wait(&self) -> Result<Finished, Error> {
         let mut id = self.id;
         let mut replaced = Vec::new();
@@ -120,7 +123,7 @@ impl Handle {
         let watch = hints.watch(id);
         let waited_for = self.semel.job(id);
         loop {
-            // Registered before looking, so that an end between look and wait is not slept through.
+            // Registered before the read, so that an end between the read and the wait is not missed.
             let mut news = std::pin::pin!(watch.news());
             news.as_mut().enable();
             let Stored(job) = answered(|| waited_for.load()).await?.ok_or(Error::Gone(id))?;
@@ -128,24 +131,24 @@ impl Handle {
                 let successor = job.replaced_by;
                 return Ok((Stored(job), successor));
             }
-            // A hint may be lost; then this look finds out.
+            // A hint may be lost; the next read finds out.
             drop(tokio::time::timeout(LOOK_AT_LEAST_EVERY, news).await);
         }
     }
 
-    /// Waits until the work has ended and reads what it returned.
+    /// Waits until the work has ended and reads its result.
     ///
     /// # Errors
-    /// As [`wait`](Self::wait); [`Error::NotCompleted`] when it has not ended well.
+    /// As for [`wait`](Self::wait); [`Error::NotCompleted`] if it has not completed.
     pub async fn result<T: DeserializeOwned>(&self) -> Result<T, Error> {
         self.wait().await?.result()
     }
 
-    /// Ends the job, whatever it is doing: a run under way is told, and what it still reports is refused. A job that
-    /// has been cancelled already is left as it is.
+    /// Cancels the job, whatever its state: a run under way is told to stop, and what it still reports is
+    /// refused. A job that has already been cancelled stays as it is.
     ///
     /// # Errors
-    /// [`Error::Gone`], or [`Error::WrongState`] when it has ended in another way.
+    /// [`Error::Gone`], or [`Error::WrongState`] if the job has ended in another way.
     pub async fn cancel(&self) -> Result<(), Error> {
         match self.semel.engine()?.cancel(self.id, Bearer::default()).await? {
             Settled::Refused(Refusal::WrongState(State::Cancelled)) => Ok(()),
@@ -153,21 +156,21 @@ impl Handle {
         }
     }
 
-    /// A job that was enqueued as `pending` becomes available.
+    /// Makes a job that was enqueued as `pending` available.
     ///
     /// # Errors
-    /// [`Error::Gone`], or [`Error::WrongState`] when it is not pending or waits for a run.
+    /// [`Error::Gone`], or [`Error::WrongState`] if the job is not pending, or waits for a run to end.
     pub async fn activate(&self) -> Result<(), Error> {
         let settled = self.semel.engine()?.activate(self.id).await?;
         self.done(settled)
     }
 
-    /// Sends a dead letter back: what has failed for good is admitted again, under its own policy and its id, with all its attempts
-    /// before it.
+    /// Sends a dead letter back: the failed job is admitted again, under its own policy and id, with all its
+    /// attempts available again.
     ///
     /// # Errors
-    /// [`Error::NoDeadLetter`] when it is none, [`Error::KeyHeld`] when another job holds its key, [`Error::KeyTaken`] when its own was
-    /// taken from it; [`Error::Gone`].
+    /// [`Error::NoDeadLetter`] if it is not a dead letter, [`Error::KeyHeld`] if another job holds its key,
+    /// [`Error::KeyTaken`] if its key was released; [`Error::Gone`].
     pub async fn retry(&self) -> Result<(), Error> {
         let id = self.id;
         match self.semel.engine()?.revive(id, SOURCE).await? {
@@ -179,19 +182,22 @@ impl Handle {
         }
     }
 
-    /// Deletes a dead letter, with what is stored of it. If its id was chosen by whoever enqueued it, it stays a
-    /// discarded job until 24 hours after its end, so that the same request is still answered as the first time.
+    /// Deletes a dead letter and what is stored of it. If its id was chosen by the caller that enqueued it,
+    /// it stays as a discarded job until 24 hours after its end, so that a repeated request still gets the
+    /// first answer.
     ///
     /// # Errors
-    /// [`Error::NoDeadLetter`] when it is none; [`Error::Gone`].
+    /// [`Error::NoDeadLetter`] if it is not a dead letter; [`Error::Gone`].
     pub async fn delete_dead_letter(&self) -> Result<(), Error> {
         let settled = self.semel.engine()?.delete_dead_letter(self.id).await?;
         self.done(settled)
     }
 
-    /// Takes the job's key from it and from every other job that holds it, so that the next one like it is admitted at once: for when a
-    /// key is held that should not be. No job's state changes; one that waits or runs goes on, beside whatever is admitted then.
-    /// Says how many jobs held it: 0 where the job has none, or none any more.
+    /// Releases the job's unique key, for this job and every other that holds it, so that the next job like
+    /// it is admitted at once: for a key that should not be held. No job's state changes; one that waits or
+    /// runs goes on, beside whatever is admitted then.
+    ///
+    /// Returns how many jobs held the key: 0 if the job has no key, or has lost it.
     ///
     /// # Errors
     /// [`Error::Gone`]; [`Error::TooManyHolders`].

@@ -1,4 +1,4 @@
-//! What a Rust type must say to be a job.
+//! The trait that makes a Rust type a job.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -34,8 +34,8 @@ use crate::options::Options;
 /// assert_eq!(RenderInvoice::SENSITIVE, ["iban"]);
 /// ```
 ///
-/// Whatever is said here holds for every job of the type and can be said otherwise for one of them, when it is
-/// enqueued. Names in `unique(args(...))` and of sensitive members are those on the wire, after `#[serde(rename)]`.
+/// The attributes apply to every job of the type and can be overridden for a single job when it is enqueued.
+/// Names in `unique(args(...))` and of sensitive members are those on the wire, after `#[serde(rename)]`.
 /// `unique()` alone means one job of the type at a time; its parts are those of [`Unique`](crate::Unique).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a job",
@@ -47,10 +47,10 @@ pub trait Job: Serialize + DeserializeOwned + Send + 'static {
     /// The job's type on the wire, such as `email.send`: lower-case words joined by dots.
     const TYPE: &'static str;
 
-    /// Members of the args that are shown to the worker and to nobody else.
+    /// Members of the args that are shown only to the worker.
     const SENSITIVE: &'static [&'static str] = &[];
 
-    /// What holds for every job of this type unless its enqueue says otherwise.
+    /// The settings of every job of this type, unless overridden when it is enqueued.
     fn defaults() -> Options {
         Options::new()
     }

@@ -1,4 +1,4 @@
-//! The jobs that are there, page by page.
+//! Lists the stored jobs, page by page.
 
 use std::fmt;
 use std::future::IntoFuture;
@@ -12,12 +12,12 @@ use crate::job::Job;
 use crate::queue::Semel;
 use crate::stored::Stored;
 
-/// Jobs of a page unless it is said.
+/// How many jobs a page has by default.
 const LIMIT_DEFAULT: usize = 100;
-/// Jobs of a page, whatever is said.
+/// The most jobs a page may have, whatever limit is asked for.
 const LIMIT_MAX: usize = 1_000;
 
-/// A page of jobs on its way: say which, then `.await` it.
+/// A query for a page of jobs: narrow it down, then `.await` it.
 #[must_use = "a page is read by `.await`"]
 pub struct Jobs {
     semel: Semel,
@@ -32,15 +32,15 @@ pub struct Jobs {
 /// A page of jobs.
 #[derive(Clone, Debug)]
 pub struct Page {
-    /// The jobs, the newest first. A page may be short, or empty, and have a next one all the same: of many jobs, or of large ones, a
-    /// bounded part is looked at for each.
+    /// The jobs, newest first. A page may be short or empty although more follow: each read looks at a
+    /// bounded number of jobs and of bytes.
     pub jobs: Vec<Stored>,
-    /// What [`Jobs::before`] takes for the next page; none when this was the last.
+    /// The cursor for the next page, for [`Jobs::before`]; `None` on the last page.
     pub next: Option<JobId>,
 }
 
 impl Semel {
-    /// The jobs that are stored, the newest first: all of them, unless it is said which.
+    /// Lists the stored jobs, newest first: all of them, unless the query is narrowed down.
     ///
     /// ```
     /// # use semel::{Job, JobState, Semel};
@@ -77,42 +77,43 @@ impl Semel {
 }
 
 impl Jobs {
-    /// Those in this state. Said several times, those in any of them.
+    /// Only jobs in this state. Called several times: jobs in any of those states.
     pub fn state(mut self, state: State) -> Self {
         self.states = self.states.with(state);
         self
     }
 
-    /// Those in this queue.
+    /// Only jobs in this queue.
     pub fn queue(mut self, name: impl Into<String>) -> Self {
         self.queue = Some(name.into());
         self
     }
 
-    /// Those of this type.
+    /// Only jobs of this type.
     pub fn of<J: Job>(self) -> Self {
         self.job_type(J::TYPE)
     }
 
-    /// The same by the type's name on the wire.
+    /// Only jobs of this type, by its name on the wire.
     pub fn job_type(mut self, name: impl Into<String>) -> Self {
         self.job_type = Some(name.into());
         self
     }
 
-    /// Those that have failed for good and [can be sent back](crate::Handle::retry).
+    /// Only dead letters: jobs that have failed for good and [can be sent back](crate::Handle::retry).
     pub fn dead_letters(mut self) -> Self {
         self.dead_letters = true;
         self
     }
 
-    /// Those after this one, which are older: where a page [goes on](Page::next).
+    /// Only jobs older than this one: continues after a [page](Page::next).
     pub fn before(mut self, id: JobId) -> Self {
         self.before = Some(id);
         self
     }
 
-    /// At most so many, 1 to 1,000; 100 unless said. What is large makes fewer.
+    /// The most jobs of the page: 1 to 1,000, 100 by default. Values outside are clamped; large jobs make a
+    /// page shorter.
     pub fn limit(mut self, most: usize) -> Self {
         self.limit = most.clamp(1, LIMIT_MAX);
         self
@@ -135,8 +136,9 @@ impl Jobs {
 }
 
 impl IntoFuture for Jobs {
-    /// Fails with [`Error::Invalid`] when a name cannot be one, and with [`Error::Store`] when the store cannot be read or, of a file, the
-    /// job that the page was to go on behind is gone and its place cannot be found: begin again.
+    /// Fails with [`Error::Invalid`] when a queue's or type's name is not valid, and with [`Error::Store`]
+    /// when the store cannot be read. In a store in a file, also when the job given to [`Jobs::before`] is
+    /// gone and its place cannot be found: start again from the first page.
     type Output = Result<Page, Error>;
     type IntoFuture = BoxFuture<'static, Self::Output>;
 

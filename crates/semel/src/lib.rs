@@ -23,19 +23,26 @@
 //! ```
 //!
 //! # Where to look
-//! - [`Semel`], [`Open`], [`Keep`]: the queue, and how long it keeps what has ended. `Semel::open("sqlite:app.db")`, `Semel::open("postgres://…")`, `Semel::open("redis://…")` or
+//! - [`Semel`], [`Open`], [`Keep`]: the queue, and how long it keeps jobs that have ended. A queue is opened
+//!   by `Semel::open("sqlite:app.db")`, `Semel::open("postgres://…")`, `Semel::open("redis://…")` or
 //!   `Semel::open("memory:")`.
-//! - [`macro@Job`], [`Options`], [`Unique`], [`Retry`], [`RateLimit`]: what a type of job says about itself.
-//! - [`Enqueue`], [`Envelope`], [`Enqueued`], [`Handle`]: offering a job, and what became of it. [`Explained`]: what would, and why.
-//! - [`Jobs`], [`Queue`]: the jobs that are there, and the queues that they wait in.
-//! - [`Chain`], [`Group`], [`Batch`], [`Graph`], [`Workflow`]: jobs that wait for jobs.
-//! - [`Schedule`], [`Cron`]: jobs that a schedule offers.
-//! - [`Worker`], [`Handler`], [`Outcome`], [`Run`], [`Middleware`]: running jobs; [`shutdown_signal`], [`Working`], [`Stop`]: and coming to an end.
-//! - `session` (with `postgres`): what other drivers implement so that jobs join their transactions.
-//! - [`testing`]: a queue whose time stands still, jobs run inline, assertions.
+//! - [`macro@Job`], [`Options`], [`Unique`], [`Retry`], [`RateLimit`]: what a job type declares about its
+//!   jobs.
+//! - [`Enqueue`], [`Envelope`], [`Enqueued`], [`Handle`]: enqueueing a job, and what became of it.
+//!   [`Explained`]: what would become of it, and why.
+//! - [`Jobs`], [`Queue`]: the stored jobs, and the queues they wait in.
+//! - [`Chain`], [`Group`], [`Batch`], [`Graph`], [`Workflow`]: jobs that wait for other jobs.
+//! - [`Schedule`], [`Cron`]: jobs that a schedule enqueues.
+//! - [`Worker`], [`Handler`], [`Outcome`], [`Run`], [`Middleware`]: running jobs. [`shutdown_signal`],
+//!   [`Working`], [`Stop`]: shutting down.
+//! - `session` (with `postgres`): what a PostgreSQL driver implements so that jobs join its transactions.
+//! - [`testing`]: a queue whose clock stands still, jobs run inline, assertions.
 //!
 //! # Features
-//! `sqlite` (default): stores in one file. `postgres`: stores in a database that programs share, jobs inside transactions. `redis`: stores in a Redis that programs share. `http`: the server inside the program. `remote`: workers over HTTP. `templates`: what holds for all jobs of a type, in YAML files that a server reads too.
+//! `sqlite` (default): stores in one file. `postgres`: stores in a database that programs share, and jobs
+//! inside transactions. `redis`: stores in a Redis that programs share. `http`: the server inside the
+//! program. `remote`: workers over HTTP. `templates`: settings for all jobs of a type, in YAML files that a
+//! server reads too.
 
 #[cfg(feature = "http")]
 mod admin;

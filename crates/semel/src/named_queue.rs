@@ -1,4 +1,4 @@
-//! The named queues that jobs wait in: look at one, pause it, let it go on.
+//! The named queues that jobs wait in: inspect, pause and resume them.
 
 use semel_core::ident::QueueName;
 use semel_core::state::State;
@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::queue::Semel;
 
 impl Semel {
-    /// The queue of that name, whether or not anything has ever waited in it.
+    /// A handle on the queue of this name, whether or not a job has ever waited in it.
     ///
     /// ```
     /// # use semel::{JobState, Semel};
@@ -31,7 +31,7 @@ impl Semel {
         Ok(Queue { semel: self.clone(), name: QueueName::parse(name, "/name")? })
     }
 
-    /// The queues that have jobs or are paused, by name.
+    /// The queues that have jobs or are paused, sorted by name.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -43,7 +43,7 @@ impl Semel {
     }
 }
 
-/// A queue by its name. Cheap to clone.
+/// A handle on a queue, by its name. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Queue {
     semel: Semel,
@@ -51,12 +51,12 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Its name.
+    /// The queue's name.
     pub fn name(&self) -> &str {
         self.name.name()
     }
 
-    /// The queue as it is now; none when nothing has ever been in it and nobody has said anything of it.
+    /// The queue as it is now; `None` if it has never held a job and nobody has changed a setting of it.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -64,8 +64,8 @@ impl Queue {
         Ok(self.semel.engine()?.queue(&self.name).await?.map(StoredQueue))
     }
 
-    /// No worker is given jobs of it from now on, whichever program it is of. Runs under way go on, and jobs are admitted as ever: it
-    /// may be paused before it has any.
+    /// Pauses the queue: from now on no worker of any program is given jobs from it. Runs under way go on,
+    /// and jobs are still admitted. A queue can be paused before it has any jobs.
     ///
     /// # Errors
     /// When the store cannot commit.
@@ -73,7 +73,7 @@ impl Queue {
         self.set_paused(true).await
     }
 
-    /// Its jobs are given to workers again.
+    /// Resumes the queue: workers are given its jobs again.
     ///
     /// # Errors
     /// When the store cannot commit.
@@ -87,12 +87,12 @@ impl Queue {
     }
 }
 
-/// A queue at one moment.
+/// A snapshot of a queue.
 #[derive(Clone, Debug)]
 pub struct StoredQueue(QueueStats);
 
 impl StoredQueue {
-    /// Its name.
+    /// The queue's name.
     pub fn name(&self) -> &str {
         self.0.row.name.name()
     }
@@ -102,12 +102,12 @@ impl StoredQueue {
         self.0.row.paused
     }
 
-    /// How many jobs that are stored now are in that state.
+    /// How many of the jobs stored now are in this state.
     pub fn count(&self, state: State) -> u64 {
         self.0.count(state)
     }
 
-    /// Since when the job that has waited longest for a worker could have been given to one; none when none waits.
+    /// When the job that has waited longest for a worker became ready to run; `None` if none waits.
     pub const fn waiting_since(&self) -> Option<Timestamp> {
         self.0.oldest_ready
     }

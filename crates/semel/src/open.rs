@@ -1,4 +1,4 @@
-//! From a URL to a store.
+//! Opens the store that a URL names.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use semel_store::memory::Memory;
 
 use crate::error::Error;
 
-/// A store that is open.
+/// An open store: its backend, and the concrete file or database behind it where a feature needs that.
 pub(crate) struct Opened {
     pub(crate) backend: Arc<dyn Backend>,
     #[cfg(feature = "sqlite")]
@@ -29,11 +29,11 @@ impl Opened {
     }
 }
 
-/// What is said where tokio would panic.
+/// The error text for a call outside a tokio runtime, where tokio itself would panic.
 pub(crate) const NO_RUNTIME: &str =
     "there is no tokio runtime here; call it inside one, as within #[tokio::main] or Runtime::block_on";
 
-/// What a URL names.
+/// The kind of store that a URL names, and where it is.
 #[derive(Debug, PartialEq, Eq)]
 enum Place<'a> {
     Memory,
@@ -76,20 +76,22 @@ fn place(url: &str) -> Result<Place<'_>, Error> {
     )
 }
 
-/// A URL may carry a password, before its host or among its parameters.
+/// A URL without its credentials, for messages: it may carry a password before its host or among its
+/// parameters.
 pub(crate) fn shown(url: &str) -> String {
     let (before, after) = url.split_once('?').unwrap_or((url, ""));
     match (before.find("://"), before.rfind('@')) {
-        // A `?` within the password.
+        // The password contains a `?`.
         (Some(begin), _) if after.contains('@') => format!("{}://…", &before[..begin]),
         (Some(begin), Some(at)) if begin < at => format!("{}://…{}", &before[..begin], &before[at..]),
-        // Without the slashes that would say so it may be an address all the same, or what libpq takes for one.
+        // Without `://` it may still be an address with a password, or a libpq connection string: show none
+        // of it.
         (None, _) if url.contains(['@', '=']) && !url.starts_with("sqlite:") => "…".to_owned(),
         _ => before.to_owned(),
     }
 }
 
-/// Opens the store a URL names.
+/// Opens the store that a URL names.
 pub(crate) async fn open(url: &str) -> Result<Opened, Error> {
     let place = place(url)?;
     if tokio::runtime::Handle::try_current().is_err() {
@@ -115,7 +117,7 @@ pub(crate) async fn open(url: &str) -> Result<Opened, Error> {
 async fn open_file(url: &str, path: &str) -> Result<Opened, Error> {
     let refuse = |reason: String| Error::Open { url: url.to_owned(), reason };
     let path = std::path::PathBuf::from(path);
-    // Reading a large file takes its time.
+    // Opening reads the file, which takes time when it is large: keep it off the runtime's threads.
     let opened = tokio::task::spawn_blocking(move || semel_sqlite::Sqlite::open(path));
     let file = opened.await.map_err(|error| refuse(error.to_string()))?;
     let file = Arc::new(file.map_err(|error| refuse(error.to_string()))?);

@@ -1,4 +1,4 @@
-//! What can be said about how a job runs.
+//! The options of a job: queue, priority, timeouts, retries, uniqueness, limits.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::rate_limit::RateLimit;
 use crate::unique::Unique;
 
-/// How jobs of a type run; every part may be said otherwise when one is enqueued.
+/// How jobs of a type run; each option can be overridden when a job is enqueued.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Options {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -33,7 +33,7 @@ pub struct Options {
     pub(crate) rate_limit: Option<RateLimit>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) tags: Vec<String>,
-    /// Goes into the envelope's `sensitive`, beside the args'.
+    /// Members of meta to hide: added to the envelope's `sensitive`, beside those of the args.
     #[serde(skip)]
     pub(crate) sensitive_meta: Vec<String>,
 }
@@ -52,57 +52,58 @@ impl Options {
         self
     }
 
-    /// -100 to 100; higher runs first.
+    /// The priority, -100 to 100; higher runs first. Default: 0.
     #[must_use]
     pub fn priority(mut self, priority: i8) -> Self {
         self.priority = Some(priority);
         self
     }
 
-    /// Runs allowed, the first included: 1 means no retry, and so does 0.
+    /// The number of runs allowed, including the first: 1 means no retry, and so does 0. Default: 3.
     #[must_use]
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.max_attempts = Some(attempts);
         self
     }
 
-    /// How long one attempt may run, to the millisecond; it fails then. 1 ms to 30 days; 30 minutes unless said.
+    /// The longest that one attempt may run before it fails, rounded up to the millisecond: 1 ms to 30 days.
+    /// Default: 30 minutes.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(millis(timeout));
         self
     }
 
-    /// How long a lease on the job lasts without a heartbeat, to the millisecond: a worker that died delays the job
-    /// no longer than this. 1 ms to 30 days; what the worker asks for, or 2 minutes, unless said.
+    /// How long a lease on the job lasts without a heartbeat, rounded up to the millisecond: the longest that
+    /// a dead worker delays the job. 1 ms to 30 days. Default: what the worker asks for, or 2 minutes.
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = Some(millis(lease));
         self
     }
 
-    /// The job is discarded if it has not been started so long after its admission.
+    /// Discards the job if it has not started within this time after its admission.
     #[must_use]
     pub fn expires_after(mut self, wait: Duration) -> Self {
         self.expires = Some(format!("+{}", crate::codec::iso(wait)));
         self
     }
 
-    /// When a failed attempt is followed by another.
+    /// Whether and when a failed attempt is followed by another.
     #[must_use]
     pub fn retry(mut self, retry: Retry) -> Self {
         self.retry = Some(retry);
         self
     }
 
-    /// Which jobs are the same, for how long, and what happens to a duplicate.
+    /// Which jobs are the same, for how long, and what happens to a duplicate. Default: no unique policy.
     #[must_use]
     pub fn unique(mut self, unique: Unique) -> Self {
         self.unique = Some(unique);
         self
     }
 
-    /// How many jobs like it run at once, and start in a stretch of time; without limit unless said.
+    /// How many jobs like it may run at once, and start within a period. Default: no limit.
     #[must_use]
     pub fn rate_limit(mut self, limit: RateLimit) -> Self {
         self.rate_limit = Some(limit);
@@ -116,14 +117,15 @@ impl Options {
         self
     }
 
-    /// Members of meta that are shown to the worker and to nobody else.
+    /// Members of meta that are shown only to the worker.
     #[must_use]
     pub fn sensitive_meta<T: Into<String>>(mut self, members: impl IntoIterator<Item = T>) -> Self {
         self.sensitive_meta = members.into_iter().map(Into::into).collect();
         self
     }
 
-    /// A length that is said is one. On the wire 0 is what says nothing, and the default would hold in its place.
+    /// Rejects values that the wire cannot express. There 0 means "not set", so the default would silently
+    /// replace a duration of zero.
     pub(crate) fn check(&self) -> Result<(), Error> {
         for (name, length) in [("timeout_ms", self.timeout), ("visibility_timeout_ms", self.lease)] {
             if length == Some(0) {
@@ -134,7 +136,7 @@ impl Options {
                 });
             }
         }
-        // JSON has no such number: it would be written as null, which is the default.
+        // JSON has no infinity or NaN: it would be written as null, which means the default.
         if let Some(coefficient) = self.retry.as_ref().and_then(|retry| retry.coefficient)
             && !coefficient.is_finite()
         {
@@ -147,8 +149,8 @@ impl Options {
     }
 }
 
-/// When a failed attempt is followed by another. Unless said: after 1 s, doubling up to 5 minutes, each wait multiplied
-/// by a random 0.5 to 1.5.
+/// Whether and when a failed attempt is followed by another. Default: after 1 s, doubling up to 5 minutes,
+/// each wait multiplied by a random factor of 0.5 to 1.5.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Retry {
     #[serde(skip_serializing_if = "Option::is_none", rename = "initial_interval_ms")]
@@ -168,7 +170,7 @@ pub struct Retry {
 }
 
 impl Retry {
-    /// The defaults.
+    /// The default retry policy.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -188,7 +190,7 @@ impl Retry {
         self
     }
 
-    /// By how much the wait grows: at least 1.
+    /// The factor by which the wait grows with each attempt: at least 1.
     #[must_use]
     pub fn coefficient(mut self, coefficient: f64) -> Self {
         self.coefficient = Some(coefficient);
@@ -202,23 +204,24 @@ impl Retry {
         self
     }
 
-    /// Waits are exactly as long as computed.
+    /// Switches jitter off: waits are exactly as long as computed.
     #[must_use]
     pub fn no_jitter(mut self) -> Self {
         self.jitter = Some(false);
         self
     }
 
-    /// Errors of these types end the job at once; `Auth.*` stands for all that begin with `Auth.`. A type is what a
-    /// [`Failure`](crate::Failure) says, or the name of the handler's error type: `Declined`. One that is called `Error` has its
-    /// module's before it, where it is defined: `mail::Error`. A text or a `Box<dyn Error>` is a `handler_error`.
+    /// Error types that end the job at once, without another attempt; `Auth.*` stands for all that begin with
+    /// `Auth.`. The type of an error is what a [`Failure`](crate::Failure) says, or else the name of the
+    /// handler's error type, such as `Declined`. A type called `Error` is preceded by the module that defines
+    /// it: `mail::Error`. A text or a `Box<dyn Error>` has the type `handler_error`.
     #[must_use]
     pub fn never<T: Into<String>>(mut self, errors: impl IntoIterator<Item = T>) -> Self {
         self.never = errors.into_iter().map(Into::into).collect();
         self
     }
 
-    /// A job whose attempts are used up is listed as a dead letter, for an operator to send back or delete.
+    /// Lists the job as a dead letter when its attempts are used up, for an operator to send back or delete.
     #[must_use]
     pub fn dead_letter(mut self) -> Self {
         self.on_exhaustion = Some("dead_letter");

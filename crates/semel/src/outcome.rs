@@ -1,4 +1,4 @@
-//! What became of an offered job.
+//! The outcome of enqueueing a job.
 
 use std::fmt;
 
@@ -13,74 +13,74 @@ use crate::error::Error;
 use crate::handle::{Finished, Handle};
 use crate::queue::Semel;
 
-/// What became of an offered job: one of six things, and a duplicate is none of the errors.
+/// The outcome of enqueueing a job. A duplicate is an outcome, not an error.
 #[derive(Clone, Debug)]
 pub enum Enqueued {
-    /// It was created, now or by an earlier call with the same id and content.
+    /// The job was created, now or by an earlier call with the same id and content.
     Created(Admitted),
-    /// It was not created: this job is there already.
+    /// The job was not created, because this one exists already.
     Existing(Admitted),
-    /// It was created, and the jobs it replaced were cancelled in the same commit.
+    /// The job was created, and the jobs it replaces were cancelled in the same commit.
     Replaced(Admitted),
-    /// It was created, and runs after the run that is under way.
+    /// The job was created, and runs after the run now under way.
     FollowUp(Admitted),
-    /// It was refused as a duplicate.
+    /// The job was refused as a duplicate.
     Rejected(Refused),
-    /// It was refused: its key stands for other work.
+    /// The job was refused because its key stands for other work.
     Mismatch(Refused),
 }
 
 /// The job that answers an enqueue.
 #[derive(Clone, Debug)]
 pub struct Admitted {
-    /// The job.
+    /// A handle on the job.
     pub job: Handle,
-    /// Its state at the decision.
+    /// The job's state at the time of the decision.
     pub state: State,
-    /// Why it is the answer.
+    /// Why this job is the answer.
     pub reason: Reason,
-    /// When the next job like it would be admitted, as things were at the decision; none without a unique policy.
+    /// When the next job like it would be admitted, as of the decision; `None` without a unique policy.
     pub frees: Option<Frees>,
-    /// The jobs it replaced, as far as they may be shown.
+    /// The jobs that it replaced, as far as they may be shown.
     pub replaced: Vec<JobId>,
 }
 
-/// Why a job was not taken.
+/// Why a job was refused.
 #[derive(Clone, Debug)]
 pub struct Refused {
-    /// The job that is there instead, unless it may not be shown.
+    /// The job that exists instead; `None` if it may not be shown.
     pub existing: Option<Handle>,
-    /// Its state.
+    /// The state of the existing job.
     pub state: Option<State>,
-    /// Why.
+    /// Why the job was refused.
     pub reason: Reason,
-    /// When a job like it would be admitted; none when the existing job may not be shown.
+    /// When a job like it would be admitted; `None` if the existing job may not be shown.
     pub frees: Option<Frees>,
-    /// JSON pointers of the places that differ, after a mismatch.
+    /// After a mismatch, JSON pointers of the places that differ.
     pub differs_at: Vec<String>,
 }
 
-/// Why an enqueue was answered as it was.
+/// Why an enqueue had the outcome it had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Reason {
-    /// Nobody blocked it.
+    /// No job blocked it.
     New,
-    /// The same request, by its id and content, was admitted before.
+    /// The same request, by id and content, was admitted before.
     SameRequest,
-    /// Another job with its key blocks it.
+    /// Another job with the same key blocks it.
     Duplicate,
     /// The existing job took over the newer args and meta.
     Amended,
-    /// It took the place of the jobs that blocked it.
+    /// It replaced the jobs that blocked it.
     TookPlace,
-    /// A run of its key is under way.
+    /// A run with the same key is under way.
     RunUnderWay,
-    /// The job that blocks it has ended, and nothing can replace it.
+    /// The job that blocks it has ended, and an ended job cannot be replaced.
     FinishedHolder,
     /// The job that blocks it may not be shown.
     Undisclosed,
-    /// The job with its key has another type or other args.
+    /// The job with the same key has another type or other args.
     OtherContent,
 }
 
@@ -101,7 +101,7 @@ impl fmt::Display for Reason {
 }
 
 impl Enqueued {
-    /// Translates the engine's outcome.
+    /// Converts the engine's outcome.
     pub(crate) fn of(semel: &Semel, offer: &Unoffered, outcome: Outcome) -> Result<Self, Error> {
         let admitted = |head: &Head, reason| Admitted {
             job: semel.job(head.id),
@@ -132,7 +132,7 @@ impl Enqueued {
             Outcome::Existing(head) => Self::Existing(admitted(&head, Reason::Duplicate)),
             Outcome::Rejected { holder, why } => {
                 let reason = match (holder.named(), why) {
-                    // Whether the job that may not be shown has ended is not to be seen either.
+                    // Whether a job that may not be shown has ended must not be visible either.
                     (None, _) | (_, RejectReason::Undisclosed) => Reason::Undisclosed,
                     (Some(_), RejectReason::Duplicate) => Reason::Duplicate,
                     (Some(_), RejectReason::FinishedHolder) => Reason::FinishedHolder,
@@ -142,7 +142,8 @@ impl Enqueued {
             Outcome::Mismatch { holder, pointers } => {
                 Self::Mismatch(refused(&holder, Reason::OtherContent, pointers))
             }
-            // The library sends no Idempotency-Key; whoever does is told as of any other mismatch.
+            // The library sends no Idempotency-Key; if one is involved, it is reported like any other
+            // mismatch.
             Outcome::KeyReused(holder) => Self::Mismatch(refused(&holder, Reason::OtherContent, Vec::new())),
             Outcome::KeySpent => Self::Rejected(Refused {
                 existing: None,
@@ -158,7 +159,7 @@ impl Enqueued {
         })
     }
 
-    /// The job that answers, whether created by this call or not; none when it may not be shown.
+    /// The job that is the answer, whether this call created it or not; `None` if it may not be shown.
     pub const fn job(&self) -> Option<&Handle> {
         match self {
             Self::Created(it) | Self::Existing(it) | Self::Replaced(it) | Self::FollowUp(it) => Some(&it.job),
@@ -166,12 +167,12 @@ impl Enqueued {
         }
     }
 
-    /// Its id.
+    /// The id of that job.
     pub fn id(&self) -> Option<JobId> {
         self.job().map(Handle::id)
     }
 
-    /// Its state at the decision.
+    /// The state of that job at the time of the decision.
     pub const fn state(&self) -> Option<State> {
         match self {
             Self::Created(it) | Self::Existing(it) | Self::Replaced(it) | Self::FollowUp(it) => {
@@ -181,7 +182,7 @@ impl Enqueued {
         }
     }
 
-    /// Why it was answered so.
+    /// Why the enqueue had this outcome.
     pub const fn reason(&self) -> Reason {
         match self {
             Self::Created(it) | Self::Existing(it) | Self::Replaced(it) | Self::FollowUp(it) => it.reason,
@@ -189,8 +190,8 @@ impl Enqueued {
         }
     }
 
-    /// When a job like it would be admitted. A time that is past, under a policy that says `while_active`, is the end of the period:
-    /// the job blocks until it ends.
+    /// When a job like it would be admitted. A time in the past, under a policy with `while_active`, is the
+    /// end of the window: the job blocks until it ends.
     pub const fn frees(&self) -> Option<Frees> {
         match self {
             Self::Created(it) | Self::Existing(it) | Self::Replaced(it) | Self::FollowUp(it) => it.frees,
@@ -198,7 +199,7 @@ impl Enqueued {
         }
     }
 
-    /// Whether this very call created a job.
+    /// Whether this call itself created a job.
     pub const fn is_inserted(&self) -> bool {
         match self {
             Self::Created(it) => matches!(it.reason, Reason::New),
@@ -207,12 +208,12 @@ impl Enqueued {
         }
     }
 
-    /// Waits for the end of the work, whoever asked for it first; see [`Handle::wait`].
+    /// Waits until the work has ended, whoever enqueued it first; see [`Handle::wait`].
     ///
     /// # Errors
-    /// [`Error::OtherWork`] after a [mismatch](Self::Mismatch): what the existing job comes to is not what was asked for, though
-    /// [`job`](Self::job) may be waited for. [`Error::Undisclosed`] when the existing job may not be shown, else as
-    /// [`Handle::wait`].
+    /// [`Error::OtherWork`] after a [mismatch](Self::Mismatch): the existing job's result is not what was
+    /// asked for, although [`job`](Self::job) can be waited for. [`Error::Undisclosed`] if the existing job
+    /// may not be shown. Otherwise as for [`Handle::wait`].
     pub async fn wait(&self) -> Result<Finished, Error> {
         let job = self.job().ok_or(Error::Undisclosed)?;
         if let Self::Mismatch(Refused { differs_at, .. }) = self {
@@ -221,16 +222,16 @@ impl Enqueued {
         job.wait().await
     }
 
-    /// Waits for the end of the work and reads its result; see [`Handle::result`].
+    /// Waits until the work has ended and reads its result; see [`Handle::result`].
     ///
     /// # Errors
-    /// As [`wait`](Self::wait) and [`Handle::result`].
+    /// As for [`wait`](Self::wait) and [`Handle::result`].
     pub async fn result<T: DeserializeOwned>(&self) -> Result<T, Error> {
         self.wait().await?.result()
     }
 }
 
-/// What of an offer is needed to tell its outcome.
+/// The part of an offer that is needed to report its outcome: its unique policy.
 pub(crate) struct Unoffered(Option<std::sync::Arc<semel_core::unique::UniquePolicy>>);
 
 impl Unoffered {
@@ -238,7 +239,8 @@ impl Unoffered {
         Self(offer.unique.as_ref().map(|identity| std::sync::Arc::clone(&identity.policy)))
     }
 
-    /// As of the decision: a holder that blocked then was in its window at its own creation too.
+    /// When the job frees its key. Judged at its own creation: a job that blocked at the decision was within
+    /// its window then too.
     fn frees(&self, head: &Head) -> Option<Frees> {
         self.0.as_ref().map(|policy| frees(policy, head, head.created_at))
     }

@@ -1,4 +1,4 @@
-//! The queue.
+//! The queue: opening it, enqueueing, closing it.
 
 use std::fmt;
 use std::future::IntoFuture;
@@ -24,14 +24,15 @@ use crate::retention::{Keep, Rules as Retention};
 
 /// A job queue. Cheap to clone; all clones are one queue.
 ///
-/// One process owns a file; programs share a database. Times (schedules, leases, windows) are the store's, not this clock's.
+/// A file belongs to one process; programs share a database or a Redis. Times (schedules, leases, windows)
+/// are by the store's clock, not this machine's.
 #[derive(Clone)]
 pub struct Semel {
     shared: Arc<Shared>,
 }
 
 struct Shared {
-    /// Gone when the queue was closed.
+    /// `None` once the queue has been closed.
     engine: RwLock<Option<Engine>>,
     #[cfg(feature = "sqlite")]
     file: std::sync::Mutex<Option<Arc<semel_sqlite::Sqlite>>>,
@@ -40,14 +41,14 @@ struct Shared {
     keeps_unique: AtomicBool,
     #[cfg(feature = "http")]
     serving: Arc<Serving>,
-    /// What holds for jobs of some types.
+    /// Templates: the settings for all jobs of a type.
     templates: TemplateSet,
-    /// Where they are read from.
+    /// The directory that the templates are read from.
     #[cfg(feature = "templates")]
     folder: Option<std::path::PathBuf>,
 }
 
-/// A queue on its way: say where its templates are and what else it does, then `.await` it.
+/// A queue to be opened: set its templates and options, then `.await` it.
 #[must_use = "a queue is opened by `.await`"]
 #[derive(Clone)]
 pub struct Open {
@@ -62,22 +63,27 @@ pub struct Open {
 }
 
 impl Open {
-    /// Jobs go by the templates of this directory: every `.yaml` and `.yml` file in it says what holds for all jobs of one
-    /// type, which of them are the same among it. They are read before the store is opened, as a whole or not at all, and
-    /// hold for whatever this program offers: jobs, batches, workflows, crons, inside of transactions, over
-    /// [`router`](Semel::router); and for what it [relays](Self::relay_outbox). What a job or its type says itself goes before them.
+    /// Applies the job templates in this directory. Every `.yaml` and `.yml` file in it holds the settings
+    /// for all jobs of one type, including which of them are the same.
     ///
-    /// Opening fails with [`Error::Templates`] when anything is wrong with any of them.
+    /// The templates are read before the store is opened, all of them or none. They apply to whatever this
+    /// program enqueues: jobs, batches, workflows, crons, jobs inside transactions, and jobs sent over
+    /// [`router`](Semel::router). They also apply to what it [relays](Self::relay_outbox). What a job or its
+    /// Rust type sets takes precedence.
+    ///
+    /// Opening fails with [`Error::Templates`] if anything is wrong with any of them.
     #[cfg(feature = "templates")]
     pub fn templates(mut self, folder: impl Into<std::path::PathBuf>) -> Self {
         self.folder = Some(folder.into());
         self
     }
 
-    /// Webhooks that are subscribed to at this program's [`router`](Semel::router) or [server](Semel::serve_admin) may go to this
-    /// machine and its networks, and without TLS: for tests, and for subscribers that you run yourself. It is what
-    /// `semel serve --webhooks-allow-private` is. Who shares the store with other servers says the same there: whichever of them
-    /// takes a delivery goes by its own rules.
+    /// Allows webhooks to private addresses and without TLS: to this machine and its networks, for tests and
+    /// for subscribers that you run yourself. It is what `semel serve --webhooks-allow-private` does.
+    ///
+    /// It covers webhooks subscribed at this program's [`router`](Semel::router) or
+    /// [server](Semel::serve_admin). If other servers share the store, set the same there: whichever server
+    /// takes a delivery applies its own rules.
     #[cfg(feature = "http")]
     pub fn webhooks_allow_private(mut self) -> Self {
         self.webhooks.allow_private = true;
@@ -93,15 +99,19 @@ impl Open {
         self
     }
 
-    /// How long jobs are kept that this program ends: that they end, cancel or replace counts, not who offered them, so all who
-    /// share a store say the same. It is decided when a job ends; what had ended before stays as long as it was decided then.
-    /// [Workflows](crate::Workflow) are kept as jobs are that end so.
+    /// How long to keep jobs after this program ends them. The rule of the program that ends, cancels or
+    /// replaces a job counts, not that of the program that enqueued it, so all programs that share a store
+    /// should set the same.
     ///
-    /// A key is held for as long as its policy says, however short its job is kept. All else that is asked of a job is to be had
-    /// only while it is kept: its result, for [`Handle::wait`](crate::Handle::wait) too, and that a request with its id
-    /// was offered before.
+    /// The time is fixed when a job ends: jobs that ended earlier are kept for as long as was decided then.
+    /// [Workflows](crate::Workflow) are kept as long as jobs that end in the same way.
     ///
-    /// Opening fails with [`Error::Invalid`] when anything of it is no length of time, or no type's or queue's name.
+    /// A unique key is held for as long as its policy says, however briefly its job is kept. Everything else
+    /// about a job is available only while it is kept: its result, also through
+    /// [`Handle::wait`](crate::Handle::wait), and the memory that a request with its id was sent before.
+    ///
+    /// Opening fails with [`Error::Invalid`] if a time is out of bounds, or a type's or queue's name is not
+    /// valid.
     ///
     /// ```
     /// # use semel::{Keep, Semel};
@@ -122,13 +132,13 @@ impl Open {
         self
     }
 
-    /// The same for the jobs of a queue: it goes before what [`keep`](Self::keep) says of all.
+    /// The same for the jobs of one queue; it takes precedence over [`keep`](Self::keep).
     pub fn keep_queue(mut self, queue: impl Into<String>, keep: Keep) -> Self {
         self.retention.queues.push((queue.into(), keep));
         self
     }
 
-    /// The same for the jobs of a type: it goes before what is said of their queue.
+    /// The same for the jobs of one type; it takes precedence over the rule of their queue.
     pub fn keep_type(mut self, job_type: impl Into<String>, keep: Keep) -> Self {
         self.retention.types.push((job_type.into(), keep));
         self
@@ -196,17 +206,18 @@ impl Shared {
 }
 
 impl Semel {
-    /// Opens a queue and starts its duties: scheduled jobs become available, leases of lost workers end, expired jobs
-    /// are discarded, ended ones deleted after their retention. Awaited inside a tokio runtime.
+    /// Opens a queue and starts its background duties: making scheduled jobs available, ending the leases of
+    /// lost workers, discarding expired jobs, and deleting ended jobs after their retention. Must be awaited
+    /// inside a tokio runtime.
     ///
-    /// `sqlite:PATH` is a file, made if it is not there; what is acknowledged survives a crash of program and
-    /// machine. `postgres://USER@HOST/DATABASE` is a database that programs and servers share, from a multi-threaded
-    /// runtime, and so is `redis://HOST`, which keeps what it is set to keep; a store that is not there yet is made. `memory:`
-    /// ends with the program.
+    /// `sqlite:PATH` is a file, created if it does not exist; what has been acknowledged survives a crash of the
+    /// program or the machine. `postgres://USER@HOST/DATABASE` and `redis://HOST` are stores that programs and
+    /// servers share, from a multi-threaded runtime; one that does not exist yet is created. How durable a Redis
+    /// is depends on its settings. `memory:` lasts as long as the program.
     ///
     /// # Errors
-    /// Awaited, [`Error::Url`] for any other URL; [`Error::Open`] when the file is in use or cannot be read, or the database
-    /// cannot be reached, or there is no tokio runtime.
+    /// When awaited: [`Error::Url`] for any other URL; [`Error::Open`] if the file is in use or cannot be
+    /// read, the database cannot be reached, or there is no tokio runtime.
     pub fn open(url: &str) -> Open {
         Open {
             url: url.to_owned(),
@@ -220,11 +231,12 @@ impl Semel {
         }
     }
 
-    /// Reads the templates again, from the directory that the queue was opened with: from now on those hold, as a whole. Says
-    /// how many there are.
+    /// Reads the templates again, from the directory the queue was opened with, and replaces all of them at
+    /// once. Returns how many there are.
     ///
     /// # Errors
-    /// [`Error::Templates`] with everything that is wrong; those from before stay in use.
+    /// [`Error::Templates`] with everything that is wrong; the earlier templates stay in use. Also if the
+    /// queue was opened without a directory of templates.
     #[cfg(feature = "templates")]
     pub async fn reload_templates(&self) -> Result<usize, Error> {
         let Some(folder) = self.shared.folder.clone() else {
@@ -237,18 +249,18 @@ impl Semel {
         Ok(count)
     }
 
-    /// The templates that hold now.
+    /// The templates now in use.
     pub(crate) fn templates(&self) -> Arc<Templates> {
         self.shared.templates.get()
     }
 
-    /// The same, for whoever has them for longer.
+    /// The set of templates, whose content a reload replaces.
     #[cfg(any(feature = "http", feature = "templates"))]
     pub(crate) fn template_set(&self) -> TemplateSet {
         self.shared.templates.clone()
     }
 
-    /// A queue on a store of one's own making.
+    /// A queue on a backend of your own.
     ///
     /// # Errors
     /// When the store's thread cannot be started.
@@ -262,21 +274,22 @@ impl Semel {
         Self { shared: Arc::new(shared) }
     }
 
-    /// The engine below; its interface is not covered by semantic versioning.
+    /// The engine underneath; its interface is not covered by semantic versioning.
     ///
     /// # Errors
-    /// [`Error::Closed`].
+    /// [`Error::Closed`] once the queue is closed.
     #[doc(hidden)]
     pub fn engine(&self) -> Result<Engine, Error> {
         let engine = self.shared.engine.read().unwrap_or_else(PoisonError::into_inner);
         engine.clone().ok_or(Error::Closed)
     }
 
-    /// The engine and the database, where the queue is in one.
+    /// The engine and the database, if the queue is in PostgreSQL.
     #[cfg(feature = "postgres")]
     pub(crate) fn inside(&self) -> Result<(Engine, Arc<semel_postgres::Postgres>), Error> {
         let database = self.shared.database.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        // Looked at second, for close() takes it first: a closed queue says that it is closed, and not that it is in no database.
+        // Checked second, because close() takes the engine first: a closed queue must say that it is closed,
+        // not that it has no database.
         let engine = self.engine()?;
         let database = database.ok_or_else(|| Error::Url {
             url: "this queue's".to_owned(),
@@ -285,12 +298,12 @@ impl Semel {
         Ok((engine, database))
     }
 
-    /// Whether it is the same queue as another.
+    /// Whether both are handles on the same queue.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
 
-    /// Whether policies count; a test may switch them off.
+    /// Whether unique policies apply; a test may switch them off.
     pub(crate) fn keeps_unique(&self) -> bool {
         self.shared.keeps_unique.load(Ordering::Relaxed)
     }
@@ -299,7 +312,7 @@ impl Semel {
         self.shared.keeps_unique.store(keeps, Ordering::Relaxed);
     }
 
-    /// Offers a job. What its type says about it can be said otherwise before the `.await`.
+    /// Enqueues a job. Before the `.await`, the settings of its type can be overridden for this job.
     ///
     /// ```
     /// # use semel::{Job, JobState, OnConflict, Semel, Unique};
@@ -327,36 +340,42 @@ impl Semel {
         Enqueue::new(self.clone(), job.into_envelope())
     }
 
-    /// Offers many jobs, in one commit where the store can. Each is decided by itself, later ones seeing earlier
-    /// ones; a refused one does not stop the others, unless [`all_or_nothing`](EnqueueMany::all_or_nothing).
+    /// Enqueues many jobs, in one commit where the store can. Each job is decided by itself, and later ones
+    /// see earlier ones. A refused job does not stop the others, unless
+    /// [`all_or_nothing`](EnqueueMany::all_or_nothing) is set.
     pub fn enqueue_many<J: IntoEnvelope>(&self, jobs: impl IntoIterator<Item = J>) -> EnqueueMany {
         EnqueueMany::new(self.clone(), jobs.into_iter().map(IntoEnvelope::into_envelope).collect())
     }
 
-    /// The job of that id, whether or not there is one.
+    /// A handle on the job with this id, whether or not it exists.
     pub fn job(&self, id: JobId) -> Handle {
         Handle::new(self.clone(), id)
     }
 
-    /// Closes the queue, for all its clones: its servers and duties stop, webhooks that are being delivered are waited for (15 s at
-    /// most), what was asked before is answered, and the store is let go of. A file can be opened again at once. Every later call is
-    /// [`Error::Closed`], and a `router` that is still mounted answers 503. Workers are to be stopped before: this does not wait for
-    /// them, and what they still hold goes to others when its lease has ended. Once begun, the closing goes on where its future is
-    /// dropped. Must be called inside a tokio runtime.
+    /// Closes the queue for all its clones: its servers and duties stop, webhook deliveries under way are
+    /// awaited (at most 15 s), earlier calls are answered, and the store is released. A file can be reopened
+    /// at once.
+    ///
+    /// Every later call returns [`Error::Closed`], and a `router` that is still mounted answers 503. Stop
+    /// workers first: this does not wait for them, and jobs they still hold go to others when their leases
+    /// end. Once begun, closing completes even if the future is dropped. Must be called inside a tokio
+    /// runtime.
     ///
     /// # Errors
-    /// [`Error::Closed`] when it was closed before, or is being closed.
+    /// [`Error::Closed`] if the queue was closed before, or is being closed.
     pub async fn close(&self) -> Result<(), Error> {
         let engine = {
             let mut slot = self.shared.engine.write().unwrap_or_else(PoisonError::into_inner);
             slot.take().ok_or(Error::Closed)?
         };
         let shared = Arc::clone(&self.shared);
-        // In a task of its own: whoever waits for it no longer must not leave the file held by a queue that answers nothing.
+        // In a task of its own: a caller that stops waiting must not leave the file held by a queue that
+        // answers nothing.
         let closing = tokio::spawn(async move {
             #[cfg(feature = "http")]
             shared.serving.end().await;
-            // Whoever opens the file right after this must not meet its own lock: these are the last holds on it but the engine's own.
+            // Reopening the file right after close() must not meet this queue's own lock: besides the
+            // engine's, these are the last references to it.
             #[cfg(feature = "postgres")]
             drop(shared.database.lock().unwrap_or_else(PoisonError::into_inner).take());
             #[cfg(feature = "sqlite")]
@@ -364,18 +383,19 @@ impl Semel {
             drop(shared);
             engine.close().await;
         });
-        // It fails where the runtime ends under it.
+        // It fails only if the runtime is shut down meanwhile.
         drop(closing.await);
         Ok(())
     }
 
-    /// What its servers share.
+    /// What the servers of this queue share.
     #[cfg(feature = "http")]
     pub(crate) fn serving(&self) -> &Arc<Serving> {
         &self.shared.serving
     }
 
-    /// Says where others who find the file taken may talk to its owner; or that nobody listens.
+    /// Writes beside the store where other programs that find the file in use can reach its owner; `None`
+    /// withdraws the address.
     #[cfg(feature = "http")]
     pub(crate) fn announce(&self, url: Option<&str>) {
         #[cfg(feature = "sqlite")]

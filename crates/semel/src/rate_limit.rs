@@ -1,4 +1,4 @@
-//! How many jobs of one kind run at once, and how many start in a stretch of time.
+//! Limits on how many jobs of one kind run at once, and how many start within a period.
 
 use std::time::Duration;
 
@@ -6,8 +6,10 @@ use serde::Serialize;
 
 use crate::codec::iso;
 
-/// How many jobs that name the same limit run at once, and how many of them start in a stretch of time, in all programs and servers of the
-/// store together. A job that is held back waits in its place in its queue, and hides nothing behind it; retries count as starts.
+/// A limit on how many jobs that name it run at once, and on how many of them start within a period.
+///
+/// It holds across all programs and servers of the store. A job that is held back keeps its place in its
+/// queue and does not block the jobs behind it; retries count as starts.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -22,8 +24,8 @@ use crate::codec::iso;
 /// # }
 /// ```
 ///
-/// The newest job of a limit says what it is, so say the same for all: as a part of the type, or by one function. One that says neither a
-/// concurrency nor a rate is refused when the job is enqueued.
+/// The newest job of a limit defines it, so declare the same limit for all its jobs: as part of the type, or
+/// through one function. A limit with neither a concurrency nor a rate is refused when the job is enqueued.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RateLimit {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -37,33 +39,35 @@ pub struct RateLimit {
 }
 
 impl RateLimit {
-    /// The limit of that name: 1 to 255 bytes.
+    /// A limit by name, of 1 to 255 bytes.
     #[must_use]
     pub fn new(key: impl Into<String>) -> Self {
         Self { key: Some(key.into()), ..Self::of_queue() }
     }
 
-    /// The limit of the job's queue, for the jobs of it that ask for it.
+    /// The limit of the job's queue, shared by those jobs of the queue that ask for it.
     #[must_use]
     pub fn of_queue() -> Self {
         Self { key: None, concurrency: None, rate: None, period: None }
     }
 
-    /// At most so many run at once: 1 to 1,000.
+    /// The most jobs that run at once: 1 to 1,000.
     #[must_use]
     pub fn concurrency(mut self, jobs: u32) -> Self {
         self.concurrency = Some(jobs);
         self
     }
 
-    /// At most so many start in any stretch of that length: 1 to 1,000,000, in a millisecond to a day.
+    /// The most jobs that start within any period of this length: 1 to 1,000,000 starts, in a millisecond to
+    /// a day.
     #[must_use]
     pub fn rate(mut self, starts: u32, period: Duration) -> Self {
         (self.rate, self.period) = (Some(starts), Some(iso(period)));
         self
     }
 
-    /// As [`rate`](Self::rate), with no period said: the server's default holds. For the macro, which has no default of its own.
+    /// The same as [`rate`](Self::rate) without a period, so that the server's default holds. For the macro,
+    /// which has no default of its own.
     #[doc(hidden)]
     #[must_use]
     pub fn starts(mut self, starts: u32) -> Self {

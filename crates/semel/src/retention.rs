@@ -1,4 +1,4 @@
-//! How long ended jobs are kept.
+//! Retention: how long ended jobs are kept.
 
 use std::time::Duration;
 
@@ -7,8 +7,11 @@ use semel_core::retention::{self, Retention};
 
 use crate::error::Error;
 
-/// How long ended jobs are kept with all that is known of them, by how they ended: see [`Open::keep`](crate::Open::keep). Each is
-/// more than nothing and at most 36,525 days; what is not said is left to the wider rule, and at last to the default.
+/// How long ended jobs are kept with everything known of them, by how they ended; see
+/// [`Open::keep`](crate::Open::keep).
+///
+/// Each time is more than zero and at most 36,525 days. A time that is not set here is taken from the next
+/// wider rule, and finally from the default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Keep {
     completed: Option<Duration>,
@@ -17,27 +20,27 @@ pub struct Keep {
 }
 
 impl Keep {
-    /// Nothing is said yet.
+    /// A rule that sets no time yet.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Jobs that were completed; 24 hours by default.
+    /// How long to keep jobs that completed. Default: 24 hours.
     #[must_use]
     pub fn completed(mut self, time: Duration) -> Self {
         self.completed = Some(time);
         self
     }
 
-    /// Jobs that were cancelled, or replaced by others; 24 hours by default.
+    /// How long to keep jobs that were cancelled, or replaced by others. Default: 24 hours.
     #[must_use]
     pub fn cancelled(mut self, time: Duration) -> Self {
         self.cancelled = Some(time);
         self
     }
 
-    /// Jobs that failed for good or expired, dead letters among them; 180 days by default.
+    /// How long to keep jobs that failed for good or expired, dead letters included. Default: 180 days.
     #[must_use]
     pub fn discarded(mut self, time: Duration) -> Self {
         self.discarded = Some(time);
@@ -56,7 +59,7 @@ impl Keep {
     }
 }
 
-/// What a program has said of it, as it said it.
+/// The program's retention rules as it gave them, unchecked.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rules {
     pub(crate) all: Keep,
@@ -65,7 +68,7 @@ pub(crate) struct Rules {
 }
 
 impl Rules {
-    /// The rules, if all of them are rules.
+    /// Checks and converts all rules.
     pub(crate) fn checked(self) -> Result<Retention, Error> {
         let mut rules = Retention::new(self.all.checked("/retention")?);
         for (name, keep) in self.types {

@@ -1,11 +1,12 @@
-//! The signals by which somebody tells the program to stop.
+//! The signals that ask the program to stop.
 
-/// Ends when somebody tells the program to stop: by Ctrl-C or, on Unix, SIGTERM, which is what Kubernetes, systemd and `docker stop` send.
-/// For [`Worker::run_until`](crate::Worker::run_until), and for whatever is stopped beside it.
+/// Completes when the program is asked to stop: by Ctrl-C or, on Unix, by SIGTERM, which Kubernetes, systemd
+/// and `docker stop` send. For [`Worker::run_until`](crate::Worker::run_until), and for whatever else stops
+/// with it.
 ///
-/// Each call hears of each signal, from when it is first polled on. From then on these signals end the program no longer by themselves:
-/// it is to end. Where the system tells of no signals this never ends, an error is logged, and the signal ends the program at once, as
-/// it would without this.
+/// Every call hears every signal that arrives after its first poll. From that poll on these signals no longer
+/// kill the process: the program must end itself. If the system cannot register the signals, the future never
+/// completes and an error is logged; a signal then ends the program at once, as without this function.
 ///
 /// # Panics
 /// Outside of a tokio runtime, or in one without I/O (`enable_all`).
@@ -37,7 +38,8 @@ async fn next(kind: tokio::signal::unix::SignalKind) {
     }
 }
 
-/// A program that took this for the signal would end at once, each time that it is started.
+/// Waits for ever: a program that took the failed registration for a signal would end at once, at every
+/// start.
 async fn never(error: &std::io::Error) {
     tracing::error!(%error, "the system tells of no signals, so nobody will be told of one");
     std::future::pending::<()>().await;
@@ -58,7 +60,7 @@ mod tests {
         for name in ["TERM", "INT"] {
             let mut one = pin!(shutdown_signal());
             let mut other = pin!(shutdown_signal());
-            // From here on it does not end the program.
+            // Once polled, the signals no longer end this process.
             assert!(one.as_mut().now_or_never().is_none() && other.as_mut().now_or_never().is_none());
             let own = std::process::id().to_string();
             assert!(Command::new("kill").args(["-s", name, &own]).status().unwrap().success());

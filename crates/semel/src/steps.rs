@@ -1,11 +1,11 @@
-//! Workflows as they are put together: steps, and which of them wait for which.
+//! Building workflows: steps, and which of them wait for which.
 
 use serde_json::value::RawValue;
 
 use crate::envelope::{Envelope, IntoEnvelope};
 use crate::error::Error;
 
-/// Steps one after the other; the first that fails ends it.
+/// A workflow of steps that run one after the other; the first step that fails ends it.
 ///
 /// ```
 /// # use semel::{Chain, Group, Job, Semel};
@@ -32,12 +32,13 @@ use crate::error::Error;
 #[must_use = "a workflow is started by Semel::start"]
 pub struct Chain(Vec<Part>);
 
-/// Jobs all at once; one that fails leaves the others alone.
+/// A workflow of jobs that run all at once; a job that fails does not affect the others.
 #[derive(Debug, Default)]
 #[must_use = "a workflow is started by Semel::start"]
 pub struct Group(Vec<Part>);
 
-/// Jobs all at once, and callbacks that come once all of them have ended. At least one callback must be said.
+/// Jobs that run all at once, and callbacks that run once all of them have ended. At least one callback is
+/// required.
 #[derive(Debug, Default)]
 #[must_use = "a workflow is started by Semel::start"]
 pub struct Batch {
@@ -45,7 +46,7 @@ pub struct Batch {
     callbacks: Vec<(&'static str, Envelope)>,
 }
 
-/// Steps that name the steps they wait for: each begins when all of them have ended well.
+/// A workflow of steps that name the steps they wait for: each begins when all of those have completed.
 ///
 /// ```
 /// # use semel::{Envelope, Graph, Semel};
@@ -78,7 +79,7 @@ impl Chain {
         Self::default()
     }
 
-    /// One more step: a job, or a chain, group or batch of them.
+    /// Appends a step: a job, or a chain, group or batch of jobs.
     pub fn then(mut self, step: impl IntoPart) -> Self {
         self.0.push(step.into_part());
         self
@@ -91,7 +92,7 @@ impl Group {
         Self::default()
     }
 
-    /// One more job, or a chain, group or batch of them.
+    /// Adds a job, or a chain, group or batch of jobs.
     pub fn with(mut self, job: impl IntoPart) -> Self {
         self.0.push(job.into_part());
         self
@@ -104,7 +105,7 @@ impl Batch {
         Self::default()
     }
 
-    /// One more job, or a chain, group or batch of them.
+    /// Adds a job, or a chain, group or batch of jobs.
     pub fn with(mut self, job: impl IntoPart) -> Self {
         self.jobs.push(job.into_part());
         self
@@ -115,17 +116,17 @@ impl Batch {
         self
     }
 
-    /// What comes when all jobs have ended well.
+    /// Sets the callback for when all jobs have completed.
     pub fn on_success(self, job: impl IntoEnvelope) -> Self {
         self.on("on_success", job)
     }
 
-    /// What comes when all jobs have ended, at least one of them badly.
+    /// Sets the callback for when all jobs have ended and at least one of them did not complete.
     pub fn on_failure(self, job: impl IntoEnvelope) -> Self {
         self.on("on_failure", job)
     }
 
-    /// What comes when all jobs have ended, however they did.
+    /// Sets the callback for when all jobs have ended, however they did.
     pub fn on_complete(self, job: impl IntoEnvelope) -> Self {
         self.on("on_complete", job)
     }
@@ -137,14 +138,14 @@ impl Graph {
         Self::default()
     }
 
-    /// One more step, by a name of its own.
+    /// Adds a step, under a name of its own.
     pub fn step(mut self, id: impl Into<String>, job: impl IntoEnvelope) -> Self {
         self.0.push(Named { id: id.into(), depends_on: Vec::new(), job: job.into_envelope() });
         self
     }
 
-    /// The steps that the last one waits for, by their names; they may be said later than it. Without a step this says
-    /// nothing.
+    /// Sets the steps, by name, that the step added last waits for; they may be added later. Without a step
+    /// before it this has no effect.
     pub fn depends_on<T: Into<String>>(mut self, steps: impl IntoIterator<Item = T>) -> Self {
         if let Some(last) = self.0.last_mut() {
             last.depends_on.extend(steps.into_iter().map(Into::into));
@@ -165,7 +166,8 @@ enum Kind {
     Batch(Batch),
 }
 
-/// What can be a step: a [`Job`](macro@crate::Job) or an [`Envelope`], or a [`Chain`], [`Group`] or [`Batch`] of them.
+/// A value that can be a step: a [`Job`](macro@crate::Job) or an [`Envelope`], or a [`Chain`], [`Group`] or
+/// [`Batch`] of them.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a step of a workflow",
     label = "neither a job nor a chain, group or batch of jobs",
@@ -173,7 +175,7 @@ enum Kind {
     note = "a Graph stands for itself: it cannot be a step of another workflow"
 )]
 pub trait IntoPart {
-    /// The part.
+    /// Converts the value into a part of a workflow.
     fn into_part(self) -> Part;
 }
 
@@ -195,17 +197,17 @@ macro_rules! parts {
 
 parts! { Chain Group Batch }
 
-/// What can be started: a [`Chain`], [`Group`], [`Batch`] or [`Graph`].
+/// A value that can be started as a workflow: a [`Chain`], [`Group`], [`Batch`] or [`Graph`].
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a workflow",
     label = "not a workflow",
     note = "put its jobs into a Chain, Group, Batch or Graph; a single job is enqueued with Semel::enqueue"
 )]
 pub trait IntoSteps {
-    /// The members that make the workflow, as the specification writes them: the text of a JSON object.
+    /// The members that define the workflow, as the specification writes them: the text of a JSON object.
     ///
     /// # Errors
-    /// What could not be put into it.
+    /// If a job cannot be written as JSON or is not valid.
     #[doc(hidden)]
     fn into_steps(self) -> Result<String, Error>;
 }
@@ -231,7 +233,7 @@ impl IntoSteps for Batch {
             if at > 0 {
                 text.push(',');
             }
-            // A callback that is said twice is a member that is there twice, which the reader refuses.
+            // A callback that is set twice becomes a duplicate member, which the reader refuses.
             text.push_str(&format!("\"{occasion}\":{}", job_text(job)?));
         }
         text.push_str("}}");
@@ -267,11 +269,11 @@ fn texts(parts: Vec<Part>) -> Result<Vec<String>, Error> {
     parts.into_iter().map(text).collect()
 }
 
-/// A step's job is made when its turn comes, under an id that the store gives it.
+/// The JSON text of a step's job. It has no id: the store assigns one when the step's turn comes.
 fn job_text(job: Envelope) -> Result<String, Error> {
     let text =
         job.without_id("a step's job is given its id when its turn comes; leave it out")?.into_json()?;
-    // One text that is no JSON must not become part of another.
+    // Text that is not JSON by itself must not become part of a larger text.
     let checked: Result<&RawValue, _> = serde_json::from_str(&text);
     checked.map_err(|source| Error::Invalid {
         pointer: String::new(),

@@ -12,68 +12,68 @@ use serde::de::{DeserializeOwned, Error as Quiet};
 use crate::error::Error;
 use crate::job::Job;
 
-/// A stored job at one moment.
+/// A snapshot of a stored job.
 #[derive(Clone)]
 pub struct Stored(pub(crate) semel_engine::Job);
 
 impl Stored {
-    /// Its id.
+    /// The job's id.
     pub const fn id(&self) -> JobId {
         self.0.head.id
     }
 
-    /// Its type.
+    /// The job's type.
     pub fn job_type(&self) -> &str {
         self.0.head.job_type.as_str()
     }
 
-    /// The queue it waits, or waited, in.
+    /// The queue that the job waits or waited in.
     pub fn queue(&self) -> &str {
         self.0.head.queue.as_str()
     }
 
-    /// Its state.
+    /// The job's state.
     pub const fn state(&self) -> State {
         self.0.head.state
     }
 
-    /// Runs started so far; those that were given back do not count.
+    /// The number of runs started so far, without those that were given back.
     pub const fn attempt(&self) -> u32 {
         self.0.head.attempt
     }
 
-    /// Runs allowed.
+    /// The number of runs allowed.
     pub const fn max_attempts(&self) -> u32 {
         self.0.head.max_attempts
     }
 
-    /// Higher runs first.
+    /// The priority; higher runs first.
     pub const fn priority(&self) -> i8 {
         self.0.head.priority
     }
 
-    /// When it was admitted.
+    /// When the job was admitted.
     pub const fn created_at(&self) -> Timestamp {
         self.0.head.created_at
     }
 
-    /// When it may run.
+    /// The earliest time at which the job may run.
     pub const fn available_at(&self) -> Timestamp {
         self.0.head.available_at
     }
 
-    /// When it ended.
+    /// When the job ended; `None` while it has not.
     pub const fn finished_at(&self) -> Option<Timestamp> {
         self.0.head.finished_at
     }
 
-    /// Labels.
+    /// The job's labels.
     pub fn tags(&self) -> &[String] {
         &self.0.body.tags
     }
 
-    /// Whether all that is kept of it can be read. Lists show one that cannot be by what is known of it: its id, type, queue, state and
-    /// times. Its args and meta are empty then, whatever they were.
+    /// Whether everything stored of the job can be read. Lists include a damaged job with what is known of
+    /// it: its id, type, queue, state and times. Its args and meta are then empty, whatever they were.
     pub const fn is_readable(&self) -> bool {
         self.0.is_readable
     }
@@ -86,40 +86,41 @@ impl Stored {
         Err(Error::Store(StoreError::Corrupt(why)))
     }
 
-    /// Its args: the text of a JSON array.
+    /// The job's args: the text of a JSON array.
     pub fn args(&self) -> &str {
         &self.0.body.args
     }
 
-    /// Its meta: the text of a JSON object.
+    /// The job's meta: the text of a JSON object.
     pub fn meta(&self) -> &str {
         &self.0.body.meta
     }
 
-    /// How many failed runs it has behind it, and what the last one said.
+    /// The message of the last failed run; `None` if no run has failed.
     pub fn last_failure(&self) -> Option<&str> {
         self.0.failures.0.last().map(|failure| failure.message.as_str())
     }
 
-    /// How many duplicates it has absorbed, as recorded so far.
+    /// How many duplicates the job has absorbed, as far as recorded yet.
     pub const fn duplicates(&self) -> u64 {
         self.0.duplicates.count
     }
 
-    /// The job it was, if it is one of this type.
+    /// The job as a value of its Rust type.
     ///
     /// # Errors
-    /// [`Error::Read`] when its args are not of this type, [`Error::Store`] when it [cannot be read](Self::is_readable).
+    /// [`Error::Read`] if its args are not of this type, [`Error::Store`] if the job [cannot be
+    /// read](Self::is_readable).
     pub fn payload<J: Job>(&self) -> Result<J, Error> {
         self.check()?;
         payload(&self.0.body.args, !self.0.body.sensitive.is_empty())
     }
 
-    /// What it returned.
+    /// The job's result.
     ///
     /// # Errors
-    /// [`Error::NotCompleted`] when it has not ended well, [`Error::Read`] when the result is of another type, [`Error::Store`] when it
-    /// [cannot be read](Self::is_readable).
+    /// [`Error::NotCompleted`] if the job has not completed, [`Error::Read`] if the result is of another
+    /// type, [`Error::Store`] if the job [cannot be read](Self::is_readable).
     pub fn result<T: DeserializeOwned>(&self) -> Result<T, Error> {
         if self.state() != State::Completed {
             return Err(Error::NotCompleted {
@@ -133,7 +134,7 @@ impl Stored {
         serde_json::from_slice(text).map_err(|source| Error::Read { what: "result", source })
     }
 
-    /// What is known of why it did not end well.
+    /// Why the job did not complete, as far as known.
     fn why_it_ended(&self) -> Option<String> {
         if self.0.head.ending == Some(Ending::Expired) {
             return Some("it expired before it was started".to_owned());
@@ -141,10 +142,11 @@ impl Stored {
         self.last_failure().map(str::to_owned)
     }
 
-    /// How far its run has come, as its worker last said.
+    /// The progress that the job's worker last reported; `None` if it has reported none.
     ///
     /// # Errors
-    /// [`Error::Read`] when it is of another type, [`Error::Store`] when the job [cannot be read](Self::is_readable).
+    /// [`Error::Read`] if it is of another type, [`Error::Store`] if the job [cannot be
+    /// read](Self::is_readable).
     pub fn progress<T: DeserializeOwned>(&self) -> Result<Option<T>, Error> {
         self.check()?;
         let read = self.0.progress.as_deref().map(serde_json::from_slice).transpose();
@@ -164,11 +166,11 @@ impl fmt::Debug for Stored {
     }
 }
 
-/// A typed job's args are an array of one object.
+/// Reads a typed job from its args, which are an array of one object.
 pub(crate) fn payload<J: DeserializeOwned>(args: &str, has_sensitive: bool) -> Result<J, Error> {
     let one: Result<(J,), serde_json::Error> = serde_json::from_str(args);
     one.map(|(job,)| job).map_err(|source| {
-        // serde's words may quote a value.
+        // serde's message may quote a value.
         let source = if has_sensitive {
             Quiet::custom("some are sensitive, so what is wrong is not told")
         } else {

@@ -1,4 +1,5 @@
-//! For the tests of your program: a queue whose time stands still, jobs run inline, assertions that say what they found.
+//! Support for tests of your program: a queue whose clock stands still, jobs run inline, and assertions that
+//! report what they found.
 //!
 //! ```
 //! use std::time::Duration;
@@ -50,15 +51,17 @@ use crate::queue::Semel;
 use crate::stored::Stored;
 use crate::worker::{Outcome, Worker};
 
-/// Runs after which a drain is held to be endless: a handler that snoozes for no time, or enqueues itself.
+/// How many runs a drain makes before it is taken to be endless: a handler may snooze for no time, or enqueue
+/// its own job.
 const DRAIN_RUNS_MAX: usize = 10_000;
-/// Jobs that an assertion looks at.
+/// How many jobs an assertion looks at.
 const LOOK_JOBS_MAX: u32 = 10_000;
-/// Moments that time stops at on its way: a cron of every minute has fewer in three days. Fewer than a drain runs.
+/// How many moments time stops at while it advances. A cron that ticks every minute has fewer in three days.
+/// Less than [`DRAIN_RUNS_MAX`], so that a drain can run what each of them brings.
 const STOPS_MAX: usize = 5_000;
 
-/// A queue in memory whose time stands still until it is moved, and whose duties run only then. It is a [`Semel`]:
-/// hand out clones of it.
+/// A queue in memory whose clock stands still until the test advances it, and whose background duties run
+/// only then. It derefs to [`Semel`]: hand out clones of that.
 #[derive(Debug)]
 pub struct TestQueue {
     semel: Semel,
@@ -68,13 +71,13 @@ pub struct TestQueue {
 /// A job that was run by [`TestQueue::drain`].
 #[derive(Debug)]
 pub struct Ran {
-    /// Which.
+    /// The job's id.
     pub id: JobId,
-    /// Its type.
+    /// The job's type.
     pub job_type: String,
-    /// Which attempt it was.
+    /// The number of the attempt, from 1.
     pub attempt: u32,
-    /// How it ended; none when the job was cancelled or replaced meanwhile.
+    /// How the run ended; `None` if the job was cancelled or replaced meanwhile.
     pub outcome: Option<Outcome>,
 }
 
@@ -105,7 +108,7 @@ impl TestQueue {
         Self { semel: Semel::of(engine, Opened::on(backend)), clock }
     }
 
-    /// The same, by the templates of this directory.
+    /// Applies the job templates in this directory.
     ///
     /// # Errors
     /// [`Error::Templates`] with everything that is wrong.
@@ -115,30 +118,31 @@ impl TestQueue {
         Ok(self)
     }
 
-    /// The same, but no job is a duplicate of another: for tests that enqueue one job many times and do not care.
+    /// Switches unique policies off, so that no job is a duplicate of another: for tests that enqueue the
+    /// same job many times.
     #[must_use]
     pub fn without_uniqueness(self) -> Self {
         self.semel.keep_unique(false);
         self
     }
 
-    /// The queue's time.
+    /// The queue's current time.
     pub fn now(&self) -> Timestamp {
         self.clock.now()
     }
 
-    /// Moves the queue's time, and does what becomes due on its way, each at its moment: scheduled jobs become available, a cron
-    /// ticks as often as it would have, leases end, jobs expire. Nothing is run by that; see [`drain`](Self::drain). After 5,000
-    /// moments the rest is done at the end, as after an outage.
+    /// Advances the queue's clock, and does what becomes due on the way, each at its moment: scheduled jobs
+    /// become available, a cron ticks as often as it would have, leases end, jobs expire. It runs no job; see
+    /// [`drain`](Self::drain). After 5,000 moments everything left is done at the end, as after an outage.
     ///
-    /// Leases end here also of runs that are under way: heartbeats go by the machine's time. A handler whose job's time is moved by more
-    /// than its lease has lost it.
+    /// Leases end here even for runs under way, because heartbeats go by the machine's clock: a handler whose
+    /// queue is advanced by more than its lease has lost it.
     ///
     /// # Panics
     /// When the queue was closed.
     pub async fn advance(&self, by: Duration) {
         let until = self.clock.now().saturating_add(by);
-        // Each step is added, so that what somebody else moves meanwhile is not taken back.
+        // Added step by step, so that a concurrent advance is not undone.
         for _ in 0..STOPS_MAX {
             let Some(next) = ok(self.do_duties().await).filter(|next| *next < until) else { break };
             let step = next.since(self.clock.now());
@@ -151,11 +155,12 @@ impl TestQueue {
         ok(self.do_duties().await);
     }
 
-    /// Says when something is due next.
+    /// Runs all duties until none has work left. Returns when one of them is due next.
     async fn do_duties(&self) -> Result<Option<Timestamp>, Error> {
         let engine = self.semel.engine()?;
         let store = engine.store();
-        // How long a limit lets nothing start is measured by the machine's clock, and this queue's goes otherwise.
+        // How long a closed rate limit stays closed is measured by the machine's clock, but this queue has
+        // its own.
         store.hints().closed_lanes().clear();
         loop {
             let all = [
@@ -171,12 +176,14 @@ impl TestQueue {
         }
     }
 
-    /// Runs everything that is due for this worker, here, one job after the other, until nothing is: also what the
-    /// handlers enqueue meanwhile. What is to run later waits for [`advance`](Self::advance). A handler that waits for another job
-    /// of this queue waits for ever, for that one's turn comes after it: [start](Worker::start) the worker instead.
+    /// Runs everything that is due for this worker, inline and one job after the other, until nothing is due,
+    /// including jobs that handlers enqueue meanwhile. Jobs for later wait for [`advance`](Self::advance). A
+    /// handler that waits for another job of this queue waits for ever, because that job's turn comes after
+    /// it: [start](Worker::start) the worker instead.
     ///
     /// # Panics
-    /// When the worker cannot start or is of another queue, the queue was closed, or there is no end to it.
+    /// If the worker cannot start or belongs to another queue, the queue was closed, or 10,000 jobs were run
+    /// and more may be due.
     pub async fn drain(&self, worker: &Worker) -> Vec<Ran> {
         let mut ran = Vec::new();
         while let Some(one) = self.run_next(worker).await {
@@ -190,7 +197,7 @@ impl TestQueue {
         ran
     }
 
-    /// Runs the next job that is due for this worker, if there is one.
+    /// Runs the next job that is due for this worker; `None` if none is.
     ///
     /// # Panics
     /// As [`drain`](Self::drain).
@@ -200,7 +207,7 @@ impl TestQueue {
 
     async fn try_run_next(&self, worker: &Worker) -> Result<Option<Ran>, Error> {
         if !worker.is_on(&self.semel) {
-            // It would end the job at its own queue, and the one here would be due for ever.
+            // The worker would report the end to its own queue, and the job here would be due for ever.
             let advice =
                 "it is of another queue; make it by Worker::new(&queue), with the queue that is drained";
             return Err(Error::Worker(advice.to_owned()));
@@ -217,7 +224,7 @@ impl TestQueue {
     /// The jobs of this type that have not ended, oldest first.
     ///
     /// # Panics
-    /// When one cannot be read as its type, or the queue was closed.
+    /// If a job cannot be read as its type, or the queue was closed.
     pub async fn enqueued<J: Job>(&self) -> Vec<J> {
         let jobs = ok(self.live(Some(J::TYPE)).await);
         jobs.iter().map(|job| ok(job.payload())).collect()
@@ -232,10 +239,10 @@ impl TestQueue {
         Ok(engine.jobs(ids).await?.into_iter().map(Stored).collect())
     }
 
-    /// The jobs of this type that have not ended: at least one.
+    /// Asserts that at least one job of this type has not ended, and returns all that have not.
     ///
     /// # Panics
-    /// When there is none; the message lists what there is.
+    /// If there is none; the message lists the jobs there are.
     pub async fn assert_enqueued<J: Job>(&self) -> Vec<J> {
         let jobs = self.enqueued::<J>().await;
         if jobs.is_empty() {
@@ -244,10 +251,11 @@ impl TestQueue {
         jobs
     }
 
-    /// The jobs of this type that have not ended and are as `wanted` says: at least one.
+    /// Asserts that at least one job of this type has not ended and satisfies `wanted`, and returns all of
+    /// those.
     ///
     /// # Panics
-    /// When there is none; the message lists what there is.
+    /// If there is none; the message lists the jobs there are.
     pub async fn assert_enqueued_with<J: Job>(&self, wanted: impl Fn(&J) -> bool) -> Vec<J> {
         let mut jobs = self.enqueued::<J>().await;
         let number = jobs.len();
@@ -259,17 +267,17 @@ impl TestQueue {
         jobs
     }
 
-    /// No job of this type waits or runs.
+    /// Asserts that no job of this type waits or runs.
     ///
     /// # Panics
-    /// When there is one; the message lists what there is.
+    /// If there is one; the message lists the jobs there are.
     pub async fn assert_not_enqueued<J: Job>(&self) {
         if !self.enqueued::<J>().await.is_empty() {
             fail(&format!("{} is enqueued; {}", J::TYPE, self.inventory().await));
         }
     }
 
-    /// What waits or runs, for messages; without what is sensitive.
+    /// A list of the jobs that wait or run, for messages; sensitive args are hidden.
     async fn inventory(&self) -> String {
         let jobs = ok(self.live(None).await);
         if jobs.is_empty() {

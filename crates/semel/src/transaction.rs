@@ -1,4 +1,4 @@
-//! Jobs inside a transaction of the program's own: they are there with its commit, or not at all.
+//! Jobs inside the program's own PostgreSQL transaction: they exist once it commits, or not at all.
 
 use std::fmt;
 
@@ -18,21 +18,23 @@ use crate::outcome::Enqueued;
 use crate::queue::Semel;
 use crate::worker::Run;
 
-/// A transaction of the program's own on the queue's database; see [`Semel::in_transaction`].
+/// A transaction of the program on the queue's database; see [`Semel::in_transaction`].
 ///
-/// - What is enqueued is there with the commit, and its key is free again at once with the rollback. Whoever offers the same
-///   key meanwhile waits, and then is a duplicate or goes ahead.
+/// - Enqueued jobs exist once the transaction commits; on rollback their keys are free at once. Another
+///   caller that enqueues the same key meanwhile waits, and then is a duplicate or goes ahead.
 /// - A duplicate changes nothing and holds nothing. In READ COMMITTED it never undoes the transaction.
-/// - [`Error::Store`] with [`Undone`](crate::Undone) says that the transaction is undone: roll it back, and begin it again from its
-///   first statement, unless it was aborted by an error of its own. In REPEATABLE READ and SERIALIZABLE that is to be expected; in READ COMMITTED only where
-///   one transaction enqueues several times and two of them meet in opposite orders: enqueue all jobs by one call.
-/// - Other errors leave the transaction as it was. Dropping a future before it is ready does not: roll back then.
-/// - Nothing else may be asked on the transaction until a call has answered: a call may undo its own statements, back to a
-///   savepoint, and whatever came in between with them.
-/// - Enqueue late and commit soon: others wait for the keys. A queue's bound does not hold here.
+/// - [`Error::Store`] with [`Undone`](crate::Undone) means that the transaction is undone: roll it back and
+///   run it again from its first statement, unless it was aborted by an error of its own. Expect this in
+///   REPEATABLE READ and SERIALIZABLE. In READ COMMITTED it happens only if one transaction enqueues several
+///   times and two of them meet in opposite orders: enqueue all jobs in one call.
+/// - Other errors leave the transaction as it was. Dropping a future before it is ready does not: roll back
+///   then.
+/// - Send nothing else on the transaction until a call has returned: a call may undo its own statements, back
+///   to a savepoint, and with them whatever was sent in between.
+/// - Enqueue late and commit soon: others wait for the keys. A queue's bound is not enforced here.
 pub struct InTransaction<'a> {
     semel: Semel,
-    /// One call at a time: each is several statements that belong together.
+    /// One call at a time: each sends several statements that belong together.
     session: Mutex<Box<dyn Session + 'a>>,
 }
 
@@ -43,12 +45,13 @@ impl fmt::Debug for InTransaction<'_> {
 }
 
 impl Semel {
-    /// The queue inside a transaction of the program's own, on the same database: a `&tokio_postgres::Transaction`, or a
-    /// client after `BEGIN`. Those of other drivers come in the type that their crate has for it: `semel_sqlx::Sqlx(&mut tx)`,
-    /// `semel_diesel::Diesel(conn)`.
+    /// The queue inside a transaction of the program, on the same database: a `&tokio_postgres::Transaction`,
+    /// or a client after `BEGIN`. For other drivers wrap theirs in the type that their crate provides:
+    /// `semel_sqlx::Sqlx(&mut tx)`, `semel_diesel::Diesel(conn)`.
     ///
-    /// Nothing else may be asked on the transaction until a call has answered: a statement that is sent beside it, as by `join!` on
-    /// a shared `&Transaction`, may be undone with the call's own, although it was answered as done.
+    /// Send nothing else on the transaction until a call has returned: a concurrent statement, as with
+    /// `join!` on a shared `&Transaction`, may be undone together with the call's own, although it was
+    /// reported as done.
     ///
     /// ```no_run
     /// # #[derive(serde::Serialize, serde::Deserialize, semel::Job)]
@@ -68,20 +71,23 @@ impl Semel {
 }
 
 impl InTransaction<'_> {
-    /// Offers a job: a typed one, an [`Envelope`], or an [`Enqueue`](crate::Enqueue) with what is special about it.
+    /// Enqueues a job: a typed one, an [`Envelope`], or an [`Enqueue`](crate::Enqueue) with options set for
+    /// this job.
     ///
     /// # Errors
-    /// As [`Semel::enqueue`]; [`Error::Closed`]; [`Error::Url`] when the queue is not in PostgreSQL.
+    /// As for [`Semel::enqueue`]; [`Error::Closed`]; [`Error::Url`] if the queue is not in PostgreSQL.
     pub async fn enqueue(&self, job: impl IntoEnvelope) -> Result<Enqueued, Error> {
         let many = self.offer(vec![job.into_envelope()], Mode::Each).await?;
         many.outcomes.into_iter().next().unwrap_or(Err(Error::Closed))
     }
 
-    /// Offers many jobs, at most 10,000, in one decision: no two such calls wait for one another forever. A refused one does not stop
-    /// the others: look at the outcomes before you commit, or use [`enqueue_all`](Self::enqueue_all).
+    /// Enqueues many jobs, at most 10,000, in one decision: two such calls cannot deadlock. A refused job
+    /// does not stop the others: check the outcomes before you commit, or use
+    /// [`enqueue_all`](Self::enqueue_all).
     ///
     /// # Errors
-    /// As [`enqueue`](Self::enqueue). What is wrong with one of them is its own outcome.
+    /// As for [`enqueue`](Self::enqueue). What is wrong with a single job is reported in that job's outcome.
+    /// [`Error::Invalid`] for more than 10,000 jobs.
     pub async fn enqueue_many<J: IntoEnvelope>(
         &self,
         jobs: impl IntoIterator<Item = J>,
@@ -89,11 +95,12 @@ impl InTransaction<'_> {
         self.offer(jobs.into_iter().map(IntoEnvelope::into_envelope).collect(), Mode::Each).await
     }
 
-    /// Offers many jobs that go together, at most 10,000, as [`all_or_nothing`](crate::EnqueueMany::all_or_nothing) does: where one is
-    /// invalid or refused none is offered, and the transaction is as it was.
+    /// Enqueues many jobs together, at most 10,000, as [`all_or_nothing`](crate::EnqueueMany::all_or_nothing)
+    /// does: if one is invalid or refused, none is enqueued, and the transaction is as it was.
     ///
     /// # Errors
-    /// As [`enqueue`](Self::enqueue); [`Error::Batch`] names the one that was refused.
+    /// As for [`enqueue`](Self::enqueue); [`Error::Batch`] names the job that was refused. [`Error::Invalid`]
+    /// for more than 10,000 jobs.
     pub async fn enqueue_all<J: IntoEnvelope>(
         &self,
         jobs: impl IntoIterator<Item = J>,
@@ -102,21 +109,23 @@ impl InTransaction<'_> {
         self.offer(envelopes, Mode::AllOrNothing).await?.outcomes.into_iter().collect()
     }
 
-    /// Ends a run well, together with what the transaction writes: fenced, so that a run whose lease is lost cannot. When
-    /// the transaction is committed the handler returns as ever; what it returns then does not count.
+    /// Completes a run together with what the transaction writes. The completion is fenced: a run that has
+    /// lost its lease cannot complete. After the commit the handler returns as usual; its return value no
+    /// longer counts.
     ///
     /// # Errors
-    /// [`Error::LeaseLost`]: roll the transaction back, for another run may be under way. [`Error::RunEnded`]: roll it back, for an
-    /// earlier transaction has ended this very run, as one has whose COMMIT was not answered and was carried out all the same: its
-    /// effect is there. [`Error::Gone`].
+    /// [`Error::LeaseLost`]: roll back, because another run may be under way. [`Error::RunEnded`]: roll back,
+    /// because an earlier transaction has completed this very run and its effect is in the database; this
+    /// happens if the answer to its COMMIT was lost although it was carried out. [`Error::Gone`] if there is
+    /// no such job.
     pub async fn complete(&self, run: &Run) -> Result<(), Error> {
         self.end(run, None).await
     }
 
-    /// The same with a result, anything serde writes.
+    /// The same as [`complete`](Self::complete), with a result: anything serde can write.
     ///
     /// # Errors
-    /// As [`complete`](Self::complete); [`Error::Write`].
+    /// As for [`complete`](Self::complete); [`Error::Write`] if serde cannot write the result.
     pub async fn complete_with<T: Serialize>(&self, run: &Run, result: &T) -> Result<(), Error> {
         let text = serde_json::to_vec(result).map_err(Error::Write)?;
         self.end(run, Some(text.into())).await
@@ -128,7 +137,8 @@ impl InTransaction<'_> {
         let mut session = self.session.lock().await;
         match engine.complete_inside(&mut database.inside(&mut **session), run.id(), bearer, result).await? {
             Settled::Done(_) => Ok(()),
-            // Outside it would count once. Here it would bring a second effect with it.
+            // Outside a transaction a repeated completion counts once. Inside one it would commit a second
+            // effect.
             Settled::Repeated(_) => Err(Error::RunEnded(run.id())),
             Settled::Refused(Refusal::NotFound) => Err(Error::Gone(run.id())),
             Settled::Refused(Refusal::Corrupt(corrupt)) => Err(corrupt.into()),

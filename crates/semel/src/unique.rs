@@ -1,4 +1,4 @@
-//! Which jobs are the same.
+//! Unique policies: which jobs are duplicates of each other.
 
 use std::time::Duration;
 
@@ -12,7 +12,8 @@ use serde::{Serialize, Serializer};
 
 use crate::codec::iso;
 
-/// Which jobs are the same, for how long one holds, and what happens to a duplicate. The type always counts.
+/// A unique policy: which jobs are the same, for how long one blocks the others, and what happens to a
+/// duplicate. Jobs of different types are never the same, unless their key is [global](Self::global).
 ///
 /// ```
 /// use std::time::Duration;
@@ -25,8 +26,9 @@ use crate::codec::iso;
 ///     .on_conflict(OnConflict::Ignore);
 /// ```
 ///
-/// Unless said: a job blocks its like while it is live (scheduled, available, pending, active or retryable), and no longer, without a
-/// window, and a duplicate is rejected. What contradicts itself is refused when the job is enqueued, with the place.
+/// By default a job blocks others like it while it is live (scheduled, available, pending, active or
+/// retryable) and no longer, without a time window, and a duplicate is rejected. A contradictory policy is
+/// refused when the job is enqueued, with the place of the contradiction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unique(Asked);
 
@@ -43,7 +45,8 @@ impl Unique {
         &mut self.0.spec
     }
 
-    /// A policy by one word, to be changed further. One that is made of a key needs [`key`](Self::key).
+    /// A policy from a preset, which can be changed further. A preset that is made of a key needs
+    /// [`key`](Self::key).
     ///
     /// ```
     /// use semel::{Preset, Unique};
@@ -56,13 +59,13 @@ impl Unique {
         Self(Asked::preset(preset))
     }
 
-    /// Jobs of the type are the same.
+    /// All jobs of the type are the same.
     #[must_use]
     pub fn by_type() -> Self {
         Self::by_dimensions(&["type"])
     }
 
-    /// Jobs that agree in these members of their args, by their names on the wire.
+    /// Jobs that agree in these members of their args are the same. Members are named as on the wire.
     #[must_use]
     pub fn by_args<T: Into<String>>(members: impl IntoIterator<Item = T>) -> Self {
         let mut unique = Self::by_all_args();
@@ -70,32 +73,34 @@ impl Unique {
         unique
     }
 
-    /// Jobs that agree in all their args.
+    /// Jobs that agree in all their args are the same.
     #[must_use]
     pub fn by_all_args() -> Self {
         Self::by_dimensions(&["type", "args"])
     }
 
-    /// Jobs with this key of your own: 1 to 512 bytes that name the work, such as an event's id.
+    /// Jobs with this key are the same: a key of your own of 1 to 512 bytes that names the work, such as an
+    /// event's id.
     #[must_use]
     pub fn by_key(key: impl Into<String>) -> Self {
         Self::of(PolicySpec { key: Some(key.into()), ..PolicySpec::default() })
     }
 
-    /// A key of your own in place of whatever the policy's key is made of.
+    /// Sets a key of your own, in place of the dimensions that the policy's key is made of.
     #[must_use]
     pub fn key(self, key: impl Into<String>) -> Self {
         self.with_key(key.into())
     }
 
-    /// The same work, whatever became of it, is never taken again: all args, all eight states, no window, rejected,
-    /// and the answer does not show the existing job.
+    /// The same work is never admitted again, whatever became of it: all args, all eight states, no window,
+    /// duplicates rejected, and the answer does not show the existing job.
     #[must_use]
     pub fn strict() -> Self {
         Self::preset(Preset::Strict)
     }
 
-    /// One job queued or running per type, queue, args and meta; a duplicate is answered with it.
+    /// At most one job queued or running per type, queue, args and meta; a duplicate is answered with that
+    /// job.
     #[must_use]
     pub fn content() -> Self {
         Self::preset(Preset::Content)
@@ -103,15 +108,16 @@ impl Unique {
 
     /// The queue counts too.
     ///
-    /// On top of [`strict`](Self::strict) the dimensions are written out here, where nobody knows of templates: the version
-    /// of the job's template does not count then.
+    /// On top of [`strict`](Self::strict) this writes out the preset's dimensions, without knowing of
+    /// templates: the version of the job's template no longer counts.
     #[must_use]
     pub fn and_queue(mut self) -> Self {
         self.add("queue");
         self
     }
 
-    /// These members of meta count too; of versions as with [`and_queue`](Self::and_queue).
+    /// These members of meta count too. On top of [`strict`](Self::strict), see
+    /// [`and_queue`](Self::and_queue).
     #[must_use]
     pub fn and_meta<T: Into<String>>(mut self, members: impl IntoIterator<Item = T>) -> Self {
         self.add("meta");
@@ -120,8 +126,8 @@ impl Unique {
         self
     }
 
-    /// All members of meta but these count too; what tracing writes never does. Of versions as with
-    /// [`and_queue`](Self::and_queue).
+    /// All members of meta but these count too; those that tracing writes never do. On top of
+    /// [`strict`](Self::strict), see [`and_queue`](Self::and_queue).
     #[must_use]
     pub fn and_meta_except<T: Into<String>>(mut self, members: impl IntoIterator<Item = T>) -> Self {
         self.add("meta");
@@ -131,7 +137,7 @@ impl Unique {
     }
 
     fn add(&mut self, dimension: &str) {
-        // What is added is added to what the word stands for.
+        // A dimension is added to those that the preset stands for.
         let base = self.0.preset.and_then(|preset| preset.spec(&Given::default()).ok().flatten());
         let spec = self.spec();
         let keys = spec
@@ -142,50 +148,52 @@ impl Unique {
         }
     }
 
-    /// A key of your own is shared by all types, not only those of one.
+    /// Shares a key of your own among all types, instead of keeping it to one type.
     #[must_use]
     pub fn global(mut self) -> Self {
         self.spec().scope = Some("global".to_owned());
         self
     }
 
-    /// A job blocks no longer than this; [`period_from`](Self::period_from) says since when. To the microsecond.
+    /// The longest that a job blocks others, from the moment that [`period_from`](Self::period_from) names.
+    /// Rounded up to the microsecond.
     #[must_use]
     pub fn within(mut self, period: Duration) -> Self {
         self.spec().period = Some(iso(period));
         self
     }
 
-    /// As [`within`](Self::within), in ISO 8601: `P1M` is a calendar month, in UTC.
+    /// The same as [`within`](Self::within), as an ISO 8601 duration: `P1M` is a calendar month, in UTC.
     #[must_use]
     pub fn period(mut self, iso8601: impl Into<String>) -> Self {
         self.spec().period = Some(iso8601.into());
         self
     }
 
-    /// When the window starts.
+    /// The moment at which the window starts.
     #[must_use]
     pub fn period_from(mut self, from: PeriodFrom) -> Self {
         self.spec().period_from = Some(from.name().to_owned());
         self
     }
 
-    /// A job blocks its like while it is live, and in these states as well: `live_and([JobState::Completed])` has a job that is done
-    /// stay the one that answers, for as long as the [window](Self::within) says.
+    /// A job blocks others like it while it is live, and in these states as well. With
+    /// `live_and([JobState::Completed])` a completed job remains the answer to duplicates for as long as the
+    /// [window](Self::within) lasts.
     #[must_use]
     pub fn live_and(self, ended: impl IntoIterator<Item = State>) -> Self {
         let states: StateSet = ended.into_iter().fold(StateSet::LIVE, StateSet::with);
         self.states(states.iter())
     }
 
-    /// Jobs in these states block; the five live ones unless said.
+    /// The states in which a job blocks others. Default: the five live ones.
     #[must_use]
     pub fn states(mut self, states: impl IntoIterator<Item = State>) -> Self {
         self.spec().states = Some(states.into_iter().map(|state| state.name().to_owned()).collect());
         self
     }
 
-    /// A job that has not ended blocks even past its window.
+    /// A job that has not ended keeps blocking even after its window.
     #[must_use]
     pub fn while_active(mut self) -> Self {
         self.spec().while_active = Some(true);
@@ -206,31 +214,32 @@ impl Unique {
         self
     }
 
-    /// What the same key with other args means.
+    /// What happens when a job with the same key has other args.
     #[must_use]
     pub fn on_mismatch(mut self, on_mismatch: OnMismatch) -> Self {
         self.spec().on_mismatch = Some(on_mismatch.name().to_owned());
         self
     }
 
-    /// Whether an answer may show the existing job.
+    /// Whether answers may show the existing job.
     #[must_use]
     pub fn disclose(mut self, disclose: Disclose) -> Self {
         self.spec().disclose = Some(disclose.name().to_owned());
         self
     }
 
-    /// Whether it says that no two jobs are the same.
+    /// Whether the policy says that no two jobs are the same.
     pub(crate) fn is_off(&self) -> bool {
         *self == Self::preset(Preset::AlwaysUnique)
     }
 
-    /// Whether it has a key of the caller's own.
+    /// Whether the policy has a key of the caller's own.
     pub(crate) fn names_a_key(&self) -> bool {
         self.0.spec.key.is_some()
     }
 
-    /// The same hold and the same answers, for a key of the caller's own.
+    /// Replaces the dimensions by a key of the caller's own; what holds the key and what a duplicate gets
+    /// stay.
     pub(crate) fn with_key(mut self, key: String) -> Self {
         let spec = self.spec();
         (spec.keys, spec.args_keys, spec.meta_keys, spec.meta_except) = (None, None, None, None);

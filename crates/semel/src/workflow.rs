@@ -1,4 +1,4 @@
-//! Starting workflows, looking at them, waiting for them.
+//! Starting, inspecting and awaiting workflows.
 
 use std::fmt;
 use std::future::IntoFuture;
@@ -15,12 +15,14 @@ use crate::handle::answered;
 use crate::queue::Semel;
 use crate::steps::IntoSteps;
 
-/// The longest a waiter sleeps without looking: a workflow that is cancelled may leave the job it is waited by alone.
+/// The longest that a waiter sleeps without reading the store: a cancelled workflow may leave alone the job
+/// by which the waiter is woken.
 const LOOK_AT_LEAST_EVERY: Duration = Duration::from_secs(1);
 
-/// A workflow on its way: say its name or id, then `.await` it.
+/// A workflow to be started: set its name or id, then `.await` it.
 ///
-/// Dropping it before the `.await` starts nothing. Dropping the future while it waits does not take the workflow back.
+/// Dropping it before the `.await` starts nothing. Dropping the future while it waits does not undo the
+/// start.
 #[must_use = "a workflow is started by `.await`"]
 pub struct Start {
     semel: Semel,
@@ -30,9 +32,9 @@ pub struct Start {
 }
 
 impl Semel {
-    /// Starts a workflow: jobs that wait for jobs. The steps that wait for nothing are offered in the commit that stores
-    /// it, each other one in the commit in which the last step it waits for ends; each is an ordinary admission, with its
-    /// own unique policy.
+    /// Starts a workflow: jobs that wait for other jobs. Steps that wait for nothing are enqueued in the
+    /// commit that stores the workflow, and every other step in the commit in which the last step it waits
+    /// for ends. Each is an ordinary admission, under its own unique policy.
     ///
     /// ```
     /// # use semel::{Chain, Job, Semel, Worker, WorkflowStatus};
@@ -57,26 +59,27 @@ impl Semel {
         Start { semel: self.clone(), steps: workflow.into_steps(), name: None, id: None }
     }
 
-    /// The workflow of that id, whether or not there is one.
+    /// A handle on the workflow with this id, whether or not it exists.
     pub fn workflow(&self, id: WorkflowId) -> Workflow {
         Workflow { semel: self.clone(), id }
     }
 }
 
 impl Start {
-    /// What people read. At most 255 bytes.
+    /// A name for people to read: at most 255 bytes.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
         self
     }
 
-    /// An id of your own, a UUIDv7: starting the same workflow again with it is answered as the first time.
+    /// An id of your own, a UUIDv7: starting the same workflow again with it gets the same answer as the
+    /// first time.
     pub fn id(mut self, id: WorkflowId) -> Self {
         self.id = Some(id);
         self
     }
 
-    /// The request as the specification writes it.
+    /// The OJS request, as the specification writes it.
     fn text(self) -> Result<String, Error> {
         let mut text = self.steps?;
         text.truncate(text.len().saturating_sub(1));
@@ -93,7 +96,7 @@ impl Start {
     async fn start(self) -> Result<Workflow, Error> {
         let semel = self.semel.clone();
         let engine = semel.engine()?;
-        // It comes in as an OJS request and is read by the one reader of those, as jobs are.
+        // The workflow goes through the OJS request reader, as jobs do.
         let mut plan = semel_ojs::workflow::parse(&self.text()?, terms(&semel.templates()))?;
         if !semel.keeps_unique() {
             plan.steps.iter_mut().try_for_each(|step| forget_policy(&mut step.offer))?;
@@ -123,7 +126,7 @@ impl fmt::Debug for Start {
     }
 }
 
-/// A workflow by its id. Cheap to clone.
+/// A handle on a workflow, by its id. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Workflow {
     semel: Semel,
@@ -136,7 +139,7 @@ impl Workflow {
         self.id
     }
 
-    /// The workflow as it is now; none when there is none, or none any more.
+    /// The workflow as it is now; `None` if there is no such workflow, or it has been deleted.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -145,19 +148,20 @@ impl Workflow {
         Ok(workflow.map(|workflow| StoredWorkflow { id: self.id, workflow }))
     }
 
-    /// Waits until every step has ended, or the workflow was cancelled. A store that cannot be read is looked at again for 30
-    /// seconds.
+    /// Waits until every step has ended, or the workflow is cancelled. A store that cannot be read is retried
+    /// for 30 seconds.
     ///
     /// # Errors
-    /// [`Error::NoWorkflow`] when there is none, or none any more; [`Error::Closed`] when the queue is closed meanwhile;
-    /// [`Error::Store`] when the store is away for longer.
+    /// [`Error::NoWorkflow`] if there is no such workflow, or it has been deleted; [`Error::Closed`] if the
+    /// queue is closed meanwhile; [`Error::Store`] if the store stays unreadable for longer.
     pub async fn wait(&self) -> Result<StoredWorkflow, Error> {
         loop {
             let workflow = answered(|| self.load()).await?.ok_or(Error::NoWorkflow(self.id))?;
             if workflow.status() != Status::Running {
                 return Ok(workflow);
             }
-            // It cannot be over before this one is, and what the step's end brings about is in the same commit.
+            // The workflow cannot end before this step does, and the commit that ends the step includes its
+            // consequences.
             let next =
                 workflow.steps().find(|step| step.status() == StepStatus::Running).and_then(|s| s.job());
             let ended = async {
@@ -174,11 +178,12 @@ impl Workflow {
         }
     }
 
-    /// Ends, in one commit, what waits and every job that was created for the workflow, running ones included. Jobs that
-    /// were there before a step was bound to them go on. One that has ended already is left as it is.
+    /// Cancels the workflow: ends, in one commit, the waiting steps and every job that was created for it,
+    /// running ones included. Jobs that existed before a step was bound to them go on. A workflow that has
+    /// already ended stays as it is.
     ///
     /// # Errors
-    /// [`Error::NoWorkflow`].
+    /// [`Error::NoWorkflow`] if there is no such workflow.
     pub async fn cancel(&self) -> Result<(), Error> {
         match self.semel.engine()?.cancel_workflow(self.id).await? {
             Cancelled::Done(_) | Cancelled::Over(_) => Ok(()),
@@ -188,7 +193,7 @@ impl Workflow {
     }
 }
 
-/// A stored workflow at one moment.
+/// A snapshot of a stored workflow.
 #[derive(Clone, Debug)]
 pub struct StoredWorkflow {
     id: WorkflowId,
@@ -196,32 +201,32 @@ pub struct StoredWorkflow {
 }
 
 impl StoredWorkflow {
-    /// Its id.
+    /// The workflow's id.
     pub const fn id(&self) -> WorkflowId {
         self.id
     }
 
-    /// Its name.
+    /// The workflow's name, if it was given one.
     pub fn name(&self) -> Option<&str> {
         self.workflow.name.as_deref()
     }
 
-    /// Where it is in its life.
+    /// The workflow's status.
     pub const fn status(&self) -> Status {
         self.workflow.status
     }
 
-    /// When it was started.
+    /// When the workflow was started.
     pub const fn created_at(&self) -> Timestamp {
         Timestamp::from_micros(self.workflow.created_at)
     }
 
-    /// When it ended.
+    /// When the workflow ended; `None` while it runs.
     pub fn finished_at(&self) -> Option<Timestamp> {
         self.workflow.finished_at.map(Timestamp::from_micros)
     }
 
-    /// Its steps, in the order they were said; callbacks come after the jobs they wait for.
+    /// The steps, in the order in which they were added; callbacks come after the jobs they wait for.
     pub fn steps(&self) -> impl Iterator<Item = Step<'_>> {
         self.workflow.steps.iter().map(Step)
     }
@@ -232,39 +237,39 @@ impl StoredWorkflow {
 pub struct Step<'a>(&'a core::Step);
 
 impl<'a> Step<'a> {
-    /// Its name within the workflow: the one it was given in a graph, the occasion of a batch's callback, or one made of
-    /// its number.
+    /// The step's id within the workflow: its name in a graph, the occasion of a batch's callback, or one
+    /// made of its number.
     pub fn id(&self) -> &'a str {
         &self.0.id
     }
 
-    /// The type of its job.
+    /// The type of the step's job.
     pub fn job_type(&self) -> &'a str {
         &self.0.job_type
     }
 
-    /// Where it is in its life.
+    /// The step's status.
     pub const fn status(&self) -> StepStatus {
         self.0.status
     }
 
-    /// The job it stands for, once it has been offered.
+    /// The job that the step is bound to, once it has been enqueued.
     pub fn job(&self) -> Option<JobId> {
         self.0.job()
     }
 
-    /// Whether that job was there before, and is shared with whoever enqueued it.
+    /// Whether that job existed before, so that the step shares it with the caller that enqueued it.
     pub fn is_shared(&self) -> bool {
         self.0.job.is_some() && !self.0.is_own
     }
 
-    /// The job that stood in the way of its own, if it failed for that and the job may be shown.
+    /// The job that blocked the step's own, if the step failed for that and that job may be shown.
     pub fn existing(&self) -> Option<JobId> {
         let holder = self.0.error.as_ref()?.holder.as_deref()?;
         JobId::parse(holder, "").ok()
     }
 
-    /// Why it failed, for people.
+    /// Why the step failed, for people to read; `None` if it has not failed.
     pub fn error(&self) -> Option<&'a str> {
         self.0.error.as_ref().map(|error| error.message.as_str())
     }

@@ -1,4 +1,5 @@
-//! Signs of life: every job a worker holds, running or waiting for its turn, has its lease extended well before it ends.
+//! Heartbeats: the lease of every job that a worker holds, running or waiting for a slot, is extended well
+//! before it ends.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,39 +20,41 @@ use super::run::Delivery;
 use super::stop::{Cause, Stop};
 use crate::Error;
 
-/// A lease is extended this many times before it would end: two heartbeats may be lost.
+/// How many heartbeats are sent per lease: with three, two may be lost.
 const BEATS_PER_LEASE: u32 = 3;
-/// However short a lease is.
+/// The least time between heartbeats, however short a lease is.
 const BEAT_EVERY_MIN: Duration = Duration::from_millis(10);
-/// A heartbeat that failed is sent again after so long, or sooner if it was due sooner; each time that it fails again after
-/// twice as long.
+/// How long after a failed heartbeat the next one is sent, unless it is due sooner. Doubles with each further
+/// failure.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
-/// Up to this.
+/// The longest such wait.
 const AGAIN_AFTER_MAX: Duration = Duration::from_secs(10);
-/// But so many times at least in what is left of a lease.
+/// The least number of further tries within what is left of a lease.
 const AGAIN_PER_REST: u32 = 4;
 
-/// A heartbeat is waited for at least so long before what it spoke of is spoken of again.
+/// The least time to wait for an answer before the same jobs are included in another heartbeat.
 const PATIENCE_MIN: Duration = Duration::from_secs(1);
-/// So long after that its answer is still heard, or for as long as the leases last that it may extend: one that comes later extends none.
+/// How long a late answer is still accepted after that; less if the longest lease it may extend is shorter,
+/// because a later answer extends none.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 
-/// So long a job still counts as the worker's that somebody's open transaction was found to hold. It is spoken of again sooner, and may be
-/// taken as soon as it is let go, if its lease is over.
+/// How long the worker still counts a job as its own when an open transaction holds the job's row. Another
+/// heartbeat is sent sooner: if its lease is over, the job may be taken as soon as the row is released.
 const HELD_LASTS: Duration = Duration::from_secs(5);
 
-/// A worker that holds nothing is heard of so often (OJS core 7.5), and hears within that time what it is told.
+/// How often a worker that holds nothing sends a heartbeat (OJS core 7.5), and so how soon it gets an
+/// operator's directive.
 const BEAT_IDLE_EVERY: Duration = Duration::from_secs(15);
 
 fn unheard() -> Error {
     Error::Store(StoreError::Unavailable("the heartbeat was not answered in time".to_owned()))
 }
 
-/// How long after so many heartbeats that failed, one after the other, the next one is sent for a lease with so much left.
-/// The server may have asked to be left alone.
+/// How long to wait after `failed` consecutive failures before the next heartbeat, for a lease with `left` to
+/// go. `asked` is how long the server asked to be left alone.
 fn again_after(failed: u32, left: Duration, asked: Option<Duration>, chance: u32) -> Duration {
     let own = AGAIN_AFTER.saturating_mul(1 << failed.saturating_sub(1).min(16)).min(AGAIN_AFTER_MAX);
-    // What has run out cannot be saved by hurry.
+    // Hurry cannot save a lease that has run out.
     let most = if left.is_zero() { AGAIN_AFTER_MAX } else { (left / AGAIN_PER_REST).max(AGAIN_AFTER) };
     spread(own, asked, chance).min(most)
 }
@@ -60,30 +63,31 @@ fn again_after(failed: u32, left: Duration, asked: Option<Duration>, chance: u32
 #[derive(Default)]
 pub(crate) struct Beats {
     held: Mutex<Jobs>,
-    /// Something is to be done sooner than it was.
+    /// Wakes the sender: something is due earlier than it knows.
     sooner: Notify,
     told: watch::Sender<Directive>,
-    /// What the store said when it was found gone for good, by whoever found it first.
+    /// The store's error once it was found gone for good; the first one stays.
     gone: watch::Sender<Option<StoreError>>,
-    /// Of heartbeats that failed.
+    /// Failed heartbeats that were logged recently.
     unheard: News,
 }
 
-/// What a run hears of its lease.
+/// What a run is told about its lease.
 #[derive(Clone, Default)]
 pub(crate) struct Signals {
-    /// The store or the server says that it is gone.
+    /// Fires when the store or the server says that the lease is gone.
     pub(crate) lost: CancellationToken,
-    /// It has run out as far as is known here: nobody has said anything of it for so long. The store may still have the run's end.
+    /// Fires when the lease has run out by this worker's reckoning: nothing was answered for so long. The
+    /// store may still accept the run's end.
     pub(crate) ran_out: CancellationToken,
-    /// Nothing runs any more that could be told: only the end is to be reported.
+    /// Fires when nothing runs any more that could be told, and only the end is to be reported.
     pub(crate) ended: CancellationToken,
-    /// Why the run's token fires, told before it does.
+    /// Why the run's token fires, set before it does.
     pub(crate) cause: Cause,
 }
 
 impl Signals {
-    /// The lease is gone, for this.
+    /// Tells the run that its lease is gone, and why.
     fn lose(&self, why: Stop) {
         self.cause.tell(why);
         self.lost.cancel();
@@ -93,15 +97,14 @@ impl Signals {
 #[derive(Default)]
 struct Jobs {
     by_id: BTreeMap<JobId, Beating>,
-    /// When something is to be done next, as far as is known to whoever does it: a job that is added is compared with that, and not with all
-    /// others.
+    /// When the sender next wakes: a new job is compared with this, not with all other jobs.
     wakes: Option<Instant>,
-    /// When the heartbeat was sent whose answer told last what an operator says.
+    /// When the heartbeat was sent whose answer last brought an operator's directive.
     told: Option<Instant>,
 }
 
 impl Jobs {
-    /// By its fence: meanwhile the job may have been given to this worker again.
+    /// The entry with the same fence: the job may have been granted to this worker again meanwhile.
     fn of(&mut self, job: &Held) -> Option<&mut Beating> {
         self.by_id.get_mut(&job.id).filter(|beating| beating.held.fence == job.fence)
     }
@@ -111,47 +114,50 @@ struct Beating {
     held: Held,
     every: Duration,
     next: Instant,
-    /// How long the lease lasts from what was answered last.
+    /// How long each confirmed heartbeat makes the lease last.
     lease: Duration,
-    /// When it runs out, unless a heartbeat is answered: counted from when that was sent, for the store counts from no earlier.
+    /// When the lease runs out unless another heartbeat is answered. Counted from when the last answered one
+    /// was sent, because the store counts from no earlier.
     until: Instant,
-    /// Since when it is spoken of; until that is answered, or has taken too long, it is not spoken of again.
+    /// When the heartbeat now under way was sent; until it is answered or has taken too long, the job is in
+    /// no other.
     under_way: Option<Instant>,
-    /// How many heartbeats for it have failed since one was answered.
+    /// How many heartbeats for the job have failed since the last one that was answered.
     failed: u32,
-    /// Whether somebody's open transaction was found to hold it last: it counts for less long then.
+    /// Whether an open transaction held the job's row at the last answer, which then counts for less time.
     is_busy: bool,
-    /// Whether its own run has ended it already: it is nobody else's, and there is no lease to be extended or to run out.
+    /// Whether its own run has already completed it: no lease is left to extend or to run out, and no other
+    /// worker has it.
     is_completed: bool,
     signals: Signals,
 }
 
 impl Beating {
-    /// When something is to be done about it: it is to be spoken of, or told that its lease has run out.
+    /// When the job next needs attention: a heartbeat, or being told that its lease has run out.
     fn due(&self) -> Option<Instant> {
         let next = Some(self.next).filter(|_| self.is_to_be_spoken_of());
         let until = Some(self.until).filter(|_| self.may_run_out());
         next.into_iter().chain(until).min()
     }
 
-    /// How soon it is spoken of again, and how long an answer is waited for.
+    /// The interval of the job's heartbeats, and how long an answer is waited for.
     fn every(&self) -> Duration {
         if self.is_busy { self.every.min(HELD_LASTS / BEATS_PER_LEASE) } else { self.every }
     }
 
-    /// A lease that is lost is nobody's to extend.
+    /// Whether the job may be in a heartbeat. A lost lease can no longer be extended.
     fn is_to_be_spoken_of(&self) -> bool {
         self.under_way.is_none() && !self.is_completed && !self.signals.lost.is_cancelled()
     }
 
-    /// Whether somebody is there who would have to be told, and has not been.
+    /// Whether a run would still have to be told that the lease has run out.
     fn may_run_out(&self) -> bool {
         let Signals { lost, ran_out, ended, .. } = &self.signals;
         !self.is_completed && ![lost, ran_out, ended].into_iter().any(CancellationToken::is_cancelled)
     }
 }
 
-/// A job is held for as long as this is kept.
+/// Keeps a job's lease extended until dropped.
 pub(crate) struct Holding {
     beats: Arc<Beats>,
     id: JobId,
@@ -161,7 +167,7 @@ pub(crate) struct Holding {
 impl Drop for Holding {
     fn drop(&mut self) {
         let mut held = self.beats.held();
-        // The same job may have been granted to this worker again meanwhile.
+        // The job may have been granted to this worker again meanwhile.
         if held.by_id.get(&self.id).is_some_and(|beating| beating.held.fence == self.fence) {
             held.by_id.remove(&self.id);
         }
@@ -173,13 +179,15 @@ impl Beats {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Holds a job from now on; `signals` fire when a heartbeat is told that the lease is gone, or it has run out unheard.
+    /// Extends a job's lease from now on; `signals` fire if the lease is reported gone, or runs out
+    /// unanswered.
     pub(crate) fn hold(self: &Arc<Self>, job: &Delivery, signals: Signals) -> Holding {
         let every = (job.lease / BEATS_PER_LEASE).max(BEAT_EVERY_MIN);
         let held = Held { id: job.id, fence: job.fence, has_own_lease: job.has_own_lease };
-        // However long it was on its way.
+        // Counted from the request, however long its answer took.
         let next = job.asked + every;
-        // One that was as long on its way as its lease lasts may have been granted just now: a heartbeat asks, before it counts as run out.
+        // An answer that took as long as the lease lasts may still be new: ask by a heartbeat before the
+        // lease counts as run out.
         let until = (job.asked + job.lease).max(Instant::now() + job.lease.min(PATIENCE_MIN));
         let lease = job.lease;
         let is_soonest = {
@@ -197,7 +205,7 @@ impl Beats {
                 signals,
             };
             if let Some(old) = jobs.by_id.insert(job.id, beating) {
-                // Granted again, so the run before it has lost its lease, whoever told of that.
+                // Granted again, so the earlier run has lost its lease, even if nobody has told it.
                 old.signals.lose(Stop::LeaseLost);
             }
             let due = next.min(until);
@@ -213,12 +221,12 @@ impl Beats {
         Holding { beats: Arc::clone(self), id: job.id, fence: job.fence }
     }
 
-    /// What an operator tells the worker.
+    /// The operator's directive to the worker.
     pub(crate) fn told(&self) -> watch::Receiver<Directive> {
         self.told.subscribe()
     }
 
-    /// The store was found gone for good.
+    /// Records that the store is gone for good; the first error stays.
     pub(crate) fn found_gone(&self, worker: &str, said: StoreError) {
         let error = said.to_string();
         let is_news = self.gone.send_if_modified(|gone| {
@@ -231,15 +239,16 @@ impl Beats {
         }
     }
 
-    /// Ends when the store is gone for good, with what it said.
+    /// Completes with the store's error when the store is gone for good.
     pub(crate) async fn gone(&self) -> StoreError {
         let mut gone = self.gone.subscribe();
-        // The sender is kept by what `self` keeps.
+        // `self` keeps the sender alive.
         let said = gone.wait_for(Option::is_some).await.ok().and_then(|said| said.clone());
         said.unwrap_or(StoreError::Closed)
     }
 
-    /// When something is to be done next, and no later than then. Who adds what is to be done sooner says so.
+    /// When the next job needs attention, or `idle` if that is sooner. Code that adds something due earlier
+    /// must notify `sooner`.
     fn soonest(&self, idle: Instant) -> Instant {
         let mut held = self.held();
         let soonest = held.by_id.values().filter_map(Beating::due).min();
@@ -248,7 +257,7 @@ impl Beats {
         wakes
     }
 
-    /// Until when the job's lease lasts, as far as is known here; none where it is not held.
+    /// Until when the job's lease lasts, as far as this worker knows; `None` if the job is not held.
     pub(crate) fn until(&self, job: &Delivery) -> Option<Instant> {
         let held = self.held();
         held.by_id.get(&job.id).filter(|beating| beating.held.fence == job.fence).map(|beating| beating.until)
@@ -257,12 +266,12 @@ impl Beats {
     /// Sends heartbeats until `stop` fires.
     pub(crate) async fn run(self: Arc<Self>, link: Arc<dyn Link>, speaker: Speaker, stop: CancellationToken) {
         let mut idle = Instant::now();
-        // Beside each other: one that is not answered keeps nobody from speaking of other jobs.
+        // Concurrently: an unanswered heartbeat must not delay those for other jobs.
         let mut under_way = FuturesUnordered::new();
         loop {
             let next = self.soonest(idle);
             tokio::select! {
-                // In one order, here and in the map, so that a run can be played again.
+                // In a fixed order, here and in the map, so that a run can be replayed.
                 biased;
                 () = stop.cancelled() => return,
                 () = tokio::time::sleep_until(next) => {
@@ -278,7 +287,7 @@ impl Beats {
         }
     }
 
-    /// Tells those whose leases have run out, and says whether one is to be spoken of.
+    /// Tells the runs whose leases have run out, and returns whether a heartbeat is due.
     fn run_out(&self, now: Instant) -> bool {
         let mut is_due = false;
         for beating in self.held().by_id.values() {
@@ -292,7 +301,7 @@ impl Beats {
         is_due
     }
 
-    /// One heartbeat, for what is due and for what would be due soon.
+    /// One heartbeat, for the jobs that are due now or soon.
     fn beat<'a>(&'a self, link: &'a dyn Link, speaker: &'a Speaker) -> impl Future<Output = ()> {
         let now = Instant::now();
         let mut due = Vec::new();
@@ -324,8 +333,8 @@ impl Beats {
     ) {
         let hears = |part: Beaten| self.hear(sent, part);
         let mut beat = link.beat(speaker, &due, holds, &hears);
-        // One that hangs must not keep the next one from being sent in time. It may be answered yet: what it extends is extended, and no run
-        // is to be broken off because a store is slow.
+        // A heartbeat that hangs must not delay the next one. It may still be answered, and then counts: a
+        // slow store must not break runs off.
         let beaten = match tokio::time::timeout(patience, &mut beat).await {
             Ok(beaten) => beaten,
             Err(_) => {
@@ -354,7 +363,7 @@ impl Beats {
         }
     }
 
-    /// A part of the answer to a heartbeat that was sent then.
+    /// Applies a part of the answer to the heartbeat sent at `sent`.
     fn hear(&self, sent: Instant, part: Beaten) {
         let Beaten { extended, completed, lost, cancelled, busy, unheard, directive } = part;
         if !busy.is_empty() || !unheard.is_empty() {
@@ -362,7 +371,7 @@ impl Beats {
             tracing::debug!(busy, unheard, "leases that could not be extended are spoken of again");
         }
         let mut held = self.held();
-        // An answer that comes late is no news.
+        // The directive in an older heartbeat's answer is outdated.
         if let Some(directive) = directive.filter(|_| held.told.is_none_or(|told| told <= sent)) {
             held.told = Some(sent);
             self.told.send_if_modified(|told| std::mem::replace(told, directive) != directive);
@@ -402,14 +411,14 @@ impl Beats {
             }
         }
         drop(held);
-        // They may be due again before the rest of the answer is there.
+        // Some jobs may be due again before the rest of the answer arrives.
         self.sooner.notify_one();
     }
 
-    /// Has heartbeats sent again soon for those that were not answered of the one that was sent then, or when the server asks
-    /// for it. Says how many they are.
+    /// Schedules another heartbeat for the jobs that the one sent at `sent` left unanswered: soon, or when
+    /// the server asks for it. Returns how many they are.
     fn again(&self, sent: Instant, due: &[Held], asked: Option<Duration>) -> usize {
-        // One draw for all: they stay in one heartbeat.
+        // One draw for all jobs, so that they stay in one heartbeat.
         let (now, chance) = (Instant::now(), chance());
         let (mut held, mut left) = (self.held(), 0);
         for job in due {

@@ -1,4 +1,4 @@
-//! One job from its grant to its report, in small steps: wait for a place, run, report.
+//! One job from its grant to its report, in small steps: wait for a slot, run, report.
 
 use std::any::Any;
 use std::collections::{HashMap, HashSet};
@@ -25,22 +25,24 @@ use crate::error::Again;
 
 /// The first pause before a report is sent again; it doubles.
 const REPORT_AGAIN_MIN: Duration = Duration::from_millis(20);
-/// The longest of its own; a server may ask for a longer one.
+/// The longest pause that the worker chooses itself; a server may ask for a longer one.
 const REPORT_AGAIN_MAX: Duration = Duration::from_secs(10);
-/// A lease is at least so many pauses long: with a longer one a report that would have been heard may come too late.
+/// The least number of pauses per lease: after a longer pause, a report that would have been accepted may
+/// come too late.
 const REPORTS_PER_LEASE: u32 = 3;
-/// The longest pause of a worker that stops: that waits for reports for some seconds only.
+/// The longest pause of a stopping worker, which waits for its reports only a few seconds.
 const REPORT_AGAIN_MAX_AT_STOP: Duration = Duration::from_secs(1);
-/// So long a report is made again that is refused: long enough for all servers to learn a token; and no longer, for its job keeps
-/// a place meanwhile.
+/// How long a refused report is repeated: long enough for all servers to learn a token, but no longer,
+/// because its job occupies a slot meanwhile.
 const REFUSED_LASTS: Duration = Duration::from_secs(120);
-/// So long after the grace time what has not been heard is given up, and no report sooner after it began: far longer than a store or
-/// server that is well needs. What is held then goes to others when its lease has ended.
+/// How long after the grace time unacknowledged reports are given up, and no sooner than this after a report
+/// began: far longer than a healthy store or server needs. Jobs still held then go to others when their
+/// leases end.
 pub(super) const OVERDUE_AFTER: Duration = Duration::from_secs(5);
-/// So many types that are not handled are told of.
+/// The most unhandled job types that are logged.
 const UNHANDLED_TOLD_MAX: usize = 100;
 
-/// What the runs of a worker share.
+/// State shared by the runs of a worker.
 pub(crate) struct Shared {
     pub(crate) link: Arc<dyn Link>,
     pub(crate) handlers: HashMap<String, Arc<dyn Erased>>,
@@ -50,28 +52,29 @@ pub(crate) struct Shared {
     pub(crate) worker: Arc<str>,
     pub(crate) lease: Option<Duration>,
     pub(crate) grace: Duration,
-    /// The types without a handler that have been told of.
+    /// The types without a handler that have been logged.
     pub(crate) unhandled: Mutex<HashSet<String>>,
-    /// Of reports that were not heard.
+    /// Unacknowledged reports that were logged recently.
     pub(crate) unheard: News,
-    /// No more jobs are taken, and none is begun.
+    /// Fires when no more jobs are to be taken or begun.
     pub(crate) stop: CancellationToken,
-    /// Runs are to come to an end.
+    /// Fires when runs are to come to an end.
     pub(crate) abort: CancellationToken,
-    /// Reports that have not been heard are given up.
+    /// Fires when unacknowledged reports are to be given up.
     pub(crate) give_up: CancellationToken,
 }
 
-/// How a run came to its end.
+/// How a run ended.
 enum End {
-    /// The handler said so, or it panicked, or had run too long.
+    /// The handler returned an outcome, panicked, or ran too long.
     Outcome(Outcome),
-    /// The lease is lost: nothing is left to report.
+    /// The lease is lost, so there is nothing to report.
     Lost,
 }
 
 impl Shared {
-    /// Runs a job and reports its end; `loss` ends when its lease is gone. Says how it ended, if it still counted.
+    /// Runs a job and reports its end; `loss` completes when its lease is gone. Returns the outcome if it
+    /// still counted.
     pub(crate) async fn execute(
         &self,
         job: &Delivery,
@@ -94,13 +97,14 @@ impl Shared {
     }
 
     async fn run(&self, job: &Delivery, loss: impl Future<Output = ()>, signals: &Signals) -> End {
-        // The store lets the next attempt begin so long after the grant, however long this one waited for its place.
+        // The store allows the next attempt this long after the grant, however long this one waited for a
+        // slot.
         let until = job.attempt_ends();
         if until <= Instant::now() {
             return End::Outcome(Outcome::Retry(too_long(job.timeout)));
         }
         let (token, cause) = (signals.ran_out.child_token(), signals.cause.clone());
-        // Whatever drops this run tells what the handler has spawned.
+        // Fires the token however this run is dropped, for tasks that the handler has spawned.
         let fires = token.clone().drop_guard();
         let states = Arc::clone(&self.states);
         let run = Run::new(job.clone(), states, token.clone(), cause.clone(), Arc::clone(&self.link));
@@ -109,11 +113,11 @@ impl Shared {
         let end = tokio::select! {
             biased;
             ended = &mut running => End::Outcome(ended.unwrap_or_else(panicked)),
-            // The others are heard without tokio's budget: a handler that is always ready has used it up.
-            // What for has been told by whoever found it.
+            // The other branches ignore tokio's budget: a handler that is always ready has used it up.
+            // The cause was set where the loss was found.
             () = unconstrained(loss) => {
                 token.cancel();
-                // Past its timeout the next attempt may be under way.
+                // Past the timeout the next attempt may be under way.
                 let left = until.saturating_duration_since(Instant::now());
                 if let Ok(Err(panic)) = tokio::time::timeout(self.grace.min(left), &mut running).await {
                     put_away(panic);
@@ -132,7 +136,7 @@ impl Shared {
                 let ended = tokio::time::timeout(self.grace.min(left), &mut running).await;
                 match ended.map(|ended| ended.unwrap_or_else(panicked)) {
                     Ok(Outcome::Retry(failure)) => {
-                        // It stopped because it was told to.
+                        // It failed because it was told to stop.
                         tracing::info!(job = %job.id, error = failure.error_type(), "the run was broken off by the shutdown");
                         End::Outcome(Outcome::GiveBack)
                     }
@@ -146,7 +150,7 @@ impl Shared {
         end
     }
 
-    /// Ends when the store or a heartbeat says that the lease is gone; what for is told by then.
+    /// Completes when the store or a heartbeat says that the lease is gone; the cause is set by then.
     pub(crate) async fn hears_of_loss(&self, job: &Delivery, signals: &Signals) {
         tokio::select! {
             biased;
@@ -155,8 +159,8 @@ impl Shared {
         }
     }
 
-    /// The run in all its layers, those of a type without a handler included, within a span that says whose words those are that
-    /// it says.
+    /// The run within all its layers, also for a type without a handler, in a span that names the job in
+    /// whatever the handler logs.
     fn handler(&self, run: Run) -> BoxFuture<'static, Outcome> {
         let handler = self.handlers.get(run.job_type()).cloned();
         if handler.is_none() && self.is_news(run.job_type()) {
@@ -166,12 +170,12 @@ impl Shared {
                 "jobs of a type are fetched that this worker has no handler for; each fails its attempt, and waits a minute for a worker that has one"
             );
         }
-        // What a layer makes of other failures must not end a job that another worker knows.
+        // A layer's view of the failure must not end a job that another worker can handle.
         let unhandled = handler.is_none().then(|| no_handler(run.job_type()));
         let next = Next { layers: Arc::clone(&self.layers), at: 0, handler };
         let span =
             tracing::info_span!("job", id = %run.id(), "type" = run.job_type(), attempt = run.attempt());
-        // Inside the future, so that what panics before its first await is caught too.
+        // Inside the future, so that a panic before the handler's first await is caught too.
         let running = async move {
             let outcome = next.run(run).await;
             unhandled.unwrap_or(outcome)
@@ -179,16 +183,17 @@ impl Shared {
         Box::pin(running.instrument(span))
     }
 
-    /// Whether nobody has been told yet that this type is not handled.
+    /// Whether it has not been logged yet that this type is not handled.
     fn is_news(&self, job_type: &str) -> bool {
         let mut told = self.unhandled.lock().unwrap_or_else(PoisonError::into_inner);
         told.len() < UNHANDLED_TOLD_MAX && told.insert(job_type.to_owned())
     }
 
-    /// Reports until it is heard; gives up when the lease has ended, when it has been refused for long, or when a shutdown
-    /// waits no longer.
+    /// Reports until it is acknowledged. Gives up when the lease has ended, when the report has been refused
+    /// for long, or when a shutdown waits no longer. Returns whether it counted.
     pub(super) async fn report(&self, job: &Delivery, outcome: &Outcome) -> bool {
-        // A run that held its thread for longer than the shutdown waits is reported all the same: what it did is done.
+        // A run that blocked its thread for longer than the shutdown waits is still reported: its work is
+        // done.
         let overdue = Instant::now() + OVERDUE_AFTER;
         let given_up = async {
             self.give_up.cancelled().await;
@@ -204,7 +209,7 @@ impl Shared {
         }
     }
 
-    /// Whether a report may still count then that was begun at that time: heartbeats extend the lease meanwhile.
+    /// Whether a report begun at `begun` may still count at `then`: heartbeats extend the lease meanwhile.
     fn may_count(&self, job: &Delivery, begun: Instant, then: Instant) -> bool {
         then < begun + job.lease || self.beats.until(job).is_some_and(|until| then < until)
     }
@@ -232,7 +237,8 @@ impl Shared {
                 tracing::error!(%error, job = %job.id, "the end of a run is refused again and again, and gives up its place; the job runs again when its lease has ended: see that the worker's token may end jobs, and that no proxy refuses what is sent");
                 return false;
             }
-            // Once more also when the lease must be over: it may have hung for so long while nobody else was given the job.
+            // Tries once more even after the lease must be over: the report may have hung, and nobody else
+            // been given the job.
             if again == Again::Never || is_last && !may_count(now) {
                 tracing::error!(%error, job = %job.id, "the end of a run could not be reported; the job runs again when its lease has ended");
                 return false;
@@ -246,7 +252,7 @@ impl Shared {
         }
     }
 
-    /// Waits so long, or less when the worker stops.
+    /// Waits this long, or less if the worker stops.
     async fn pause(&self, pause: Duration) {
         let stops = async {
             self.stop.cancelled().await;
@@ -260,7 +266,8 @@ impl Shared {
     }
 }
 
-/// Says in the log that an attempt has failed, and what it did to the job. Without its message: that may quote what is sensitive.
+/// Logs that an attempt has failed and whether that discarded the job, without the message: it may quote
+/// sensitive values.
 fn tell_of_failure(job: &Delivery, outcome: &Outcome, is_discarded: bool) {
     let (Outcome::Retry(failure) | Outcome::Discard(failure)) = outcome else { return };
     let Delivery { id, job_type, queue, attempt, .. } = job;
@@ -276,14 +283,15 @@ fn too_long(timeout: Duration) -> Failure {
     Failure::new("timeout", format!("the attempt ran longer than its timeout of {timeout:?}"))
 }
 
-/// How a run ends that panics.
+/// The outcome of a run that panicked.
 pub(super) fn panicked(panic: Box<dyn Any + Send>) -> Outcome {
     let failure = Failure::new("panic", words(&*panic));
     put_away(panic);
     Outcome::Retry(failure)
 }
 
-/// Drops what was panicked with. Where that panics too, what it panics with is kept for good: the end of the run is to be told.
+/// Drops a panic's payload. If that panics too, the second payload is leaked: the end of the run must still
+/// be reported.
 fn put_away(panic: Box<dyn Any + Send>) {
     if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
         let _kept = Box::leak(another);
@@ -295,7 +303,7 @@ fn words(panic: &(dyn Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("the handler panicked")
 }
 
-/// Drops a handler. What it holds may panic by that; the end of its run is told all the same.
+/// Drops a handler. What it holds may panic while dropped; the end of its run must still be reported.
 fn let_go(job: &Delivery, handler: BoxFuture<'static, Outcome>) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(handler))) {
         tracing::error!(job = %job.id, job_type = &*job.job_type, panic = words(&*panic), "a handler panicked while it was dropped");

@@ -1,4 +1,4 @@
-//! What a handler may ask for besides its job.
+//! What a handler may take as arguments besides its job.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use super::run::Run;
 use super::verdict::Failure;
 use crate::error::Error;
 
-/// An argument of a handler that is taken from its run: [`State`], [`JobId`], [`Attempt`], [`Lease`],
+/// A handler's argument that is taken from its run: [`State`], [`JobId`], [`Attempt`], [`Lease`],
 /// [`CancellationToken`], [`Progress`] or the [`Run`] itself.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an argument that a handler can take",
@@ -18,25 +18,26 @@ use crate::error::Error;
     note = "after its job a handler takes State<T>, JobId, Attempt, Lease, CancellationToken, Progress or Run, in any order"
 )]
 pub trait FromRun: Sized + Send {
-    /// Takes it.
+    /// Takes the argument from the run.
     ///
     /// # Errors
-    /// The failure with which the attempt ends.
+    /// The failure with which the attempt then ends.
     fn from_run(run: &Run) -> Result<Self, Failure>;
 
-    /// The type of the [`State`] that must be there when the worker starts, if it is not.
+    /// The type of the [`State`] that this argument needs and the worker lacks, checked when the worker
+    /// starts.
     #[doc(hidden)]
     fn missing(_: &Needs<'_>) -> Option<&'static str> {
         None
     }
 }
 
-/// What a worker has when it starts.
+/// The states that a worker has when it starts.
 #[doc(hidden)]
 pub struct Needs<'a>(pub(crate) &'a super::run::States);
 
-/// A value that handlers share, given to the worker with [`Worker::state`](crate::Worker::state). Cloned for each run:
-/// put what is dear to clone in an `Arc`.
+/// A value that handlers share, given to the worker with [`Worker::state`](crate::Worker::state). It is
+/// cloned for each run: wrap what is expensive to clone in an `Arc`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State<T>(pub T);
 
@@ -64,17 +65,17 @@ impl FromRun for JobId {
     }
 }
 
-/// Which attempt this is.
+/// The number of this attempt, and how many are allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attempt {
-    /// From 1.
+    /// The number of this attempt, from 1.
     pub number: u32,
-    /// Attempts allowed.
+    /// The number of attempts allowed.
     pub max: u32,
 }
 
 impl Attempt {
-    /// Whether a failure now ends the job.
+    /// Whether a failure of this attempt ends the job.
     pub const fn is_last(self) -> bool {
         self.number >= self.max
     }
@@ -86,20 +87,22 @@ impl FromRun for Attempt {
     }
 }
 
-/// The right to run this attempt, and a fencing token: of two runs of one job, or of one unique key, the later has the
-/// greater fence. A worker that lost its lease without noticing (a long pause, a network cut) may go on acting; whoever
-/// it acts on can tell by the fence, if it keeps the greatest it has seen:
+/// The lease of this attempt, with its fencing token: of two runs of one job, or of one unique key, the later
+/// has the greater fence.
+///
+/// A worker that lost its lease without noticing (a long pause, a network cut) may go on acting. The system
+/// it acts on can detect that by the fence, if it keeps the greatest one it has seen:
 ///
 /// ```sql
 /// UPDATE account SET balance = ?2, fence = ?1 WHERE id = ?3 AND fence <= ?1
 /// ```
 ///
-/// No row changed means: somebody newer was here, stop.
+/// If no row changed, a newer run was here: stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lease(u64);
 
 impl Lease {
-    /// The fence: at most 2^63 - 1, so that every database holds it as an integer.
+    /// The fence: at most 2^63 - 1, so that every database can store it as an integer.
     #[expect(clippy::cast_possible_wrap, reason = "a fence is microseconds since 1970 or little more")]
     pub const fn fence(self) -> i64 {
         self.0 as i64
@@ -107,7 +110,7 @@ impl Lease {
 }
 
 impl fmt::Display for Lease {
-    /// The text that stands for it on the wire.
+    /// Writes the lease as it is sent on the wire.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         LeaseToken(self.0).fmt(f)
     }
@@ -125,15 +128,15 @@ impl FromRun for CancellationToken {
     }
 }
 
-/// Tells how far the run has come.
+/// Reports how far the run has come.
 #[derive(Clone, Debug)]
 pub struct Progress(Run);
 
 impl Progress {
-    /// Tells it: anything serde writes. Waits for the commit.
+    /// Reports progress: anything serde can write. Waits for the commit.
     ///
     /// # Errors
-    /// When the store cannot be written, or the lease is lost.
+    /// If the store cannot be written, or the lease is lost.
     pub async fn set(&self, value: impl serde::Serialize + Send) -> Result<(), Error> {
         self.0.progress(value).await
     }

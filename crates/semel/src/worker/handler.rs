@@ -1,4 +1,4 @@
-//! From an async function to something that runs jobs of a type.
+//! Turns an async function into a handler for jobs of one type.
 
 use std::future::Future;
 use std::marker::PhantomData;
@@ -13,8 +13,10 @@ use super::verdict::{Failure, IntoOutcome, Outcome};
 use crate::error::Error;
 use crate::job::Job;
 
-/// An async function that runs jobs of type `J`: its first argument is the job, the others [`FromRun`]. A job whose args cannot be read as
-/// `J` fails its attempt (`payload`); the next, if there is one, is made a minute later, for a newer worker may be able to read them.
+/// An async function that runs jobs of type `J`: its first argument is the job, the others are [`FromRun`].
+///
+/// If the args cannot be read as `J`, the attempt fails (`payload`). The next attempt, if there is one,
+/// follows a minute later, because a newer worker may be able to read them.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a handler of jobs",
     label = "not a handler",
@@ -25,7 +27,7 @@ pub trait Handler<J, A>: Clone + Send + Sync + 'static {
     /// Runs a job.
     fn call(self, run: Run) -> impl Future<Output = Outcome> + Send;
 
-    /// A state that the worker lacks.
+    /// The type of a state that the handler takes and the worker lacks.
     #[doc(hidden)]
     fn missing(needs: &Needs<'_>) -> Option<&'static str>;
 }
@@ -44,7 +46,8 @@ macro_rules! handlers {
             async fn call(self, run: Run) -> Outcome {
                 let job: J = match run.payload() {
                     Ok(job) => job,
-                    // A newer worker may be able to; attempts bound how often one is waited for.
+                    // A newer worker may be able to read it; the job's attempts bound how often that is
+                    // tried.
                     Err(error) => return Outcome::Retry(unreadable::<J>(&error)),
                 };
                 $(
@@ -76,7 +79,8 @@ handlers! {
     (A1, A2, A3, A4, A5, A6, A7, A8)
 }
 
-/// serde's words may quote a value.
+/// The failure for args that cannot be read. serde's message may quote a value, so it is hidden if some are
+/// sensitive.
 fn unreadable<J: Job>(error: &Error) -> Failure {
     let message = if J::SENSITIVE.is_empty() {
         error.to_string()
@@ -86,7 +90,7 @@ fn unreadable<J: Job>(error: &Error) -> Failure {
     Failure::new("payload", message).after(STRANGE_AGAIN_AFTER)
 }
 
-/// A handler whose types are forgotten.
+/// A handler with its types erased.
 pub(crate) trait Erased: Send + Sync {
     fn call(&self, run: Run) -> BoxFuture<'static, Outcome>;
     fn missing(&self, needs: &Needs<'_>) -> Option<&'static str>;
@@ -109,7 +113,7 @@ pub(crate) fn erase<J: 'static, A: 'static>(handler: impl Handler<J, A>) -> Arc<
     Arc::new(Typed(handler, PhantomData))
 }
 
-/// A handler of jobs without a Rust type.
+/// Erases a handler of jobs without a Rust type.
 pub(crate) fn erase_untyped<F, Fut, R>(handler: F) -> Arc<dyn Erased>
 where
     F: Fn(Run) -> Fut + Send + Sync + 'static,

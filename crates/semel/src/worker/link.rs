@@ -25,13 +25,13 @@ use super::verdict::Outcome;
 use crate::error::Error;
 use crate::queue::Semel;
 
-/// The longest a worker sleeps without looking, for whatever a hint failed to say.
+/// The longest that a worker sleeps without reading the store: a wake-up hint may be lost.
 const LOOK_AT_LEAST_EVERY: Duration = Duration::from_secs(1);
-/// So long after its grant a run is looked at, for what was written of it before anybody listened. Most are over by then, and
-/// cost no look.
+/// How long after its grant a run is first checked, for what was written before anybody listened. Most runs
+/// are over by then and need no read.
 const LOOK_AFTER: Duration = Duration::from_millis(250);
 
-/// A wish for jobs.
+/// A request for jobs.
 #[derive(Clone, Debug)]
 pub(crate) struct Ask {
     pub(crate) queue: QueueName,
@@ -40,17 +40,17 @@ pub(crate) struct Ask {
     pub(crate) lease: Option<Duration>,
 }
 
-/// Whose heartbeats they are, and what of itself it says with each.
+/// The worker that sends heartbeats, and what it says about itself in each.
 #[derive(Clone, Debug)]
 pub(crate) struct Speaker {
     pub(crate) worker: Arc<str>,
-    /// From which queues it takes jobs.
+    /// The queues that it takes jobs from.
     pub(crate) queues: Vec<QueueName>,
-    /// How long its leases last for jobs that do not say.
+    /// How long its leases last, for jobs that do not set it.
     pub(crate) lease: Option<Duration>,
 }
 
-/// A job to send a heartbeat for.
+/// A job whose lease a heartbeat extends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Held {
     pub(crate) id: JobId,
@@ -61,51 +61,53 @@ pub(crate) struct Held {
 /// A part of the answer to a heartbeat.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Beaten {
-    /// Jobs whose leases last longer now.
+    /// Jobs whose leases were extended.
     pub(crate) extended: Vec<Held>,
-    /// Jobs that their own runs have ended already, and which are nobody else's: nothing has to be extended any more.
+    /// Jobs that their own runs have already completed, so that no lease is left to extend and no other
+    /// worker has them.
     pub(crate) completed: Vec<Held>,
-    /// Jobs that are the worker's no more.
+    /// Jobs that no longer belong to the worker.
     pub(crate) lost: Vec<Held>,
-    /// Nor are these: they were cancelled, or replaced.
+    /// Jobs that no longer belong to the worker because they were cancelled or replaced.
     pub(crate) cancelled: Vec<Held>,
-    /// Jobs that nobody can have taken, and which could not be extended: somebody's open transaction holds them, such as their handlers' own,
-    /// or they cannot be read. To be spoken of again soon.
+    /// Jobs that could not be extended but that nobody can have taken: an open transaction holds them, such
+    /// as their own handler's, or they cannot be read. To be tried again soon.
     pub(crate) busy: Vec<Held>,
-    /// Jobs of which nothing is known: to be spoken of again soon.
+    /// Jobs about which nothing is known. To be tried again soon.
     pub(crate) unheard: Vec<Held>,
-    /// What an operator tells the worker, where this part says it.
+    /// The operator's directive, if this part has it.
     pub(crate) directive: Option<Directive>,
 }
 
-/// Hears the answer to a heartbeat, each part as soon as it is there: a lease that was extended is, whatever becomes of the rest.
+/// Receives each part of the answer to a heartbeat as soon as it arrives: an extended lease counts, whatever
+/// becomes of the rest.
 pub(crate) type Hears<'a> = &'a (dyn Fn(Beaten) + Send + Sync);
 
-/// What became of a report.
+/// The answer to the report of a run's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reported {
     /// It counts.
     Counted,
-    /// It counts, and the job is discarded by it.
+    /// It counts, and the job is now discarded.
     Discarded,
-    /// The lease was lost before; it does not count.
+    /// It does not count, because the lease was lost before.
     Late,
 }
 
-/// Where jobs come from.
+/// The source of a worker's jobs.
 pub(crate) trait Link: Send + Sync {
-    /// Whether they come from this very queue.
+    /// Whether the jobs come from this very queue.
     fn is_on(&self, _semel: &Semel) -> bool {
         false
     }
 
-    /// The queues that jobs of a type are put into when nobody names one, as far as that is known here.
+    /// The queues that jobs of a type are put into if the caller names none, as far as this process knows.
     fn queues_of(&self, _job_type: &str) -> Vec<QueueName> {
         vec![QueueName::default()]
     }
 
-    /// Takes jobs. Waits for some until `stop` fires; a fetch that has begun is not broken off, so that no granted job
-    /// is lost, unless nothing is heard of it for long after that.
+    /// Takes jobs; waits for some until `stop` fires. A fetch that has begun is not broken off, so that no
+    /// granted job is lost, unless it stays unanswered long after `stop`.
     fn fetch<'a>(
         &'a self,
         ask: &'a Ask,
@@ -119,8 +121,8 @@ pub(crate) trait Link: Send + Sync {
         outcome: &'a Outcome,
     ) -> BoxFuture<'a, Result<Reported, Error>>;
 
-    /// Sends a heartbeat for these of the jobs that the worker holds, which are so many. Those of which no part of the answer has
-    /// said anything when this ends, or is given up, have not been spoken of.
+    /// Sends a heartbeat for some of the `holds` jobs that the worker holds. A job that no part of the answer
+    /// has mentioned when this returns, or is given up, was not extended.
     fn beat<'a>(
         &'a self,
         speaker: &'a Speaker,
@@ -129,14 +131,15 @@ pub(crate) trait Link: Send + Sync {
         hears: Hears<'a>,
     ) -> BoxFuture<'a, Result<(), Error>>;
 
-    /// Ends when the run is known to have lost its lease, whenever that was, and says what for; may never end.
+    /// Completes when the run is known to have lost its lease, even if earlier, and says why; may never
+    /// complete.
     fn lost<'a>(&'a self, run: &'a Delivery) -> BoxFuture<'a, Stop>;
 
-    /// Tells how far a run has come: JSON text.
+    /// Reports a run's progress, as JSON text.
     fn progress<'a>(&'a self, run: &'a Delivery, value: Bytes) -> BoxFuture<'a, Result<(), Error>>;
 }
 
-/// The queue of this process.
+/// The link to the queue of this process.
 pub(crate) struct Local(pub(crate) Semel);
 
 impl Local {
@@ -153,7 +156,7 @@ fn bearer(run: &Delivery) -> Bearer {
     Bearer { lease: Some(LeaseToken(run.fence)), worker: None }
 }
 
-/// A job that was asked for then: it was granted no sooner.
+/// A job of a request made at `asked`: it was granted no earlier.
 pub(crate) fn delivery(job: Job, asked: Instant) -> Delivery {
     let Job { head, body, parent_results, .. } = job;
     let began = head.started_at.unwrap_or(head.created_at);
@@ -181,7 +184,7 @@ pub(crate) fn delivery(job: Job, asked: Instant) -> Delivery {
     }
 }
 
-/// Extends the leases of these by so much.
+/// Extends the leases of these jobs, by `lease` if the jobs do not set it.
 async fn extend(
     engine: &Engine,
     jobs: Vec<Held>,
@@ -210,9 +213,9 @@ async fn extend(
     Ok(())
 }
 
-/// Says that the worker is there, and hears what it is told.
+/// Announces the worker, and receives the operator's directive.
 async fn be_told(engine: &Engine, speaker: &Speaker, holds: usize, hears: Hears<'_>) -> Result<(), Error> {
-    // For people, as a server notes it of workers that speak to it.
+    // Noted for operators, as a server does for its remote workers.
     let said =
         SaidOfItself { queues: &speaker.queues, active_jobs: Some(holds as u64), ..SaidOfItself::default() };
     engine.workers().heard(engine.tenant(), &speaker.worker, engine.now().await?, &said);
@@ -250,7 +253,7 @@ impl Link for Local {
             let _waiting = hints.wait();
             let mut rest = Duration::ZERO;
             loop {
-                // Before looking, so that nothing that becomes ready in between is slept through.
+                // Taken before the claim, so that a job that becomes ready in between is not missed.
                 let mark = self.engine()?.mark(&claim.queues);
                 let looked = Instant::now();
                 let engine = self.engine()?;
@@ -258,7 +261,7 @@ impl Link for Local {
                 if !jobs.is_empty() {
                     return Ok(jobs.into_iter().map(|job| delivery(job, looked)).collect());
                 }
-                // A limit that held jobs back may open by itself.
+                // A rate limit that held jobs back may open by itself.
                 let opens = hints.closed_lanes().opens(looked);
                 let look = Instant::now() + LOOK_AT_LEAST_EVERY;
                 tokio::select! {
@@ -313,9 +316,9 @@ impl Link for Local {
     ) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
             let engine = self.engine()?;
-            // A job that says how long its lease lasts is extended by that, the others by what the worker asked for.
+            // A job that sets its lease is extended by that, the others by what the worker asks for.
             let (own, others) = jobs.iter().copied().partition(|held| held.has_own_lease);
-            // Beside each other: no lease waits for what else is asked.
+            // Concurrently, so that no lease waits for the other requests.
             let (own, others, told) = tokio::join!(
                 extend(&engine, own, None, hears),
                 extend(&engine, others, speaker.lease, hears),
@@ -333,7 +336,7 @@ impl Link for Local {
             let watch = hints.watch(run.id);
             drop(tokio::time::timeout_at(run.granted + LOOK_AFTER, watch.news()).await);
             loop {
-                // Registered before looking, so that nothing that is written in between is slept through.
+                // Registered before the read, so that a write in between is not missed.
                 let mut news = std::pin::pin!(watch.news());
                 news.as_mut().enable();
                 let Ok(engine) = self.engine() else { return Stop::LeaseLost };
@@ -345,8 +348,8 @@ impl Link for Local {
                         .map(|(head, _)| (standing(head, &bearer(run)), head.ending, head.state));
                     match now {
                         Some((Standing::Current, ..)) => {}
-                        // Its handler has said so itself, in a transaction of its own, and may have more to do: nobody else runs
-                        // the job.
+                        // Its own handler has completed it inside a transaction, and may have more to do: no
+                        // other worker runs the job.
                         Some((Standing::Settled, Some(Ending::Completed), _)) => {
                             return std::future::pending().await;
                         }
@@ -375,7 +378,7 @@ mod tests {
     use super::*;
     use crate::Envelope;
 
-    /// Nobody would be told of it before a heartbeat is.
+    /// Otherwise the run would learn of it only from a heartbeat.
     #[tokio::test(start_paused = true)]
     async fn a_loss_from_before_anybody_listened_is_heard_of() {
         let semel = Semel::open("memory:").await.unwrap();

@@ -1,4 +1,4 @@
-//! What happens around every run.
+//! Middleware: code that runs around every run.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -13,14 +13,16 @@ use super::handler::Erased;
 use super::run::Run;
 use super::verdict::{Failure, Outcome};
 
-/// A job that its worker does not handle, or whose args it cannot read, waits so long for one that can: in a fleet that is being renewed
-/// they come soon, and attempts that follow each other in seconds would be used up by then.
+/// How long a job waits for a newer worker when its own does not handle it, or cannot read its args. During a
+/// rolling upgrade one appears soon, but attempts that follow each other in seconds would be used up by then.
 pub(super) const STRANGE_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
-/// What happens around every run of a worker: an async function of the run and of what comes [next](Next). A handler that panics
-/// is a failed attempt there as well, and so is a type without a handler, of which a layer only hears: whatever it makes of that, the job
-/// waits for a worker that has one. A run that is dropped, as when its time is over, is
-/// dropped with all that is around it: whatever has to be done then as well is done by a guard's `Drop`.
+/// Code that runs around every run of a worker: an async function of the run and of what comes [next](Next).
+///
+/// A handler that panics is a failed attempt here too. So is a type without a handler, which a layer can only
+/// observe: whatever it returns, the job waits for a worker that has a handler. A run that is dropped, as
+/// when its time is over, is dropped with all the layers around it: put whatever must happen even then in a
+/// guard's `Drop`.
 ///
 /// ```
 /// use semel::{Next, Outcome, Run};
@@ -37,7 +39,7 @@ pub(super) const STRANGE_AGAIN_AFTER: Duration = Duration::from_secs(60);
     note = "write `async fn around(run: Run, next: Next) -> Outcome {{ next.run(run).await }}`"
 )]
 pub trait Middleware: Send + Sync + 'static {
-    /// Runs around `next`, or without it.
+    /// Runs the layer: around `next`, or in its place.
     fn call(&self, run: Run, next: Next) -> BoxFuture<'static, Outcome>;
 }
 
@@ -51,16 +53,16 @@ where
     }
 }
 
-/// The rest of what happens in a run: the middleware further in, and the handler.
+/// The rest of a run: the inner layers, and the handler.
 pub struct Next {
     pub(crate) layers: Arc<[Arc<dyn Middleware>]>,
     pub(crate) at: usize,
-    /// None where the worker does not handle the type.
+    /// `None` if the worker does not handle the type.
     pub(crate) handler: Option<Arc<dyn Erased>>,
 }
 
 impl Next {
-    /// Goes on.
+    /// Runs the inner layers and the handler.
     pub async fn run(mut self, run: Run) -> Outcome {
         match self.layers.get(self.at).cloned() {
             Some(layer) => {
@@ -69,7 +71,7 @@ impl Next {
             }
             None => match self.handler {
                 Some(handler) => {
-                    // Here, so that whoever is around it hears of it.
+                    // Caught here, so that the layers around it see the failure.
                     let running = AssertUnwindSafe(async move { handler.call(run).await });
                     running.catch_unwind().await.unwrap_or_else(panicked)
                 }

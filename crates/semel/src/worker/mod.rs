@@ -1,4 +1,4 @@
-//! Workers: what runs jobs.
+//! Workers, which run jobs.
 
 mod beat;
 mod execute;
@@ -47,26 +47,27 @@ pub use self::stop::Stop;
 pub use self::verdict::{Failure, IntoOutcome, Outcome, Return};
 pub use self::working::Working;
 
-/// Jobs of one queue that run at once, unless said.
+/// How many jobs of one queue run at once by default.
 pub const CONCURRENCY_DEFAULT: u32 = 16;
-/// The most.
+/// The most jobs of one queue that may run at once.
 pub const CONCURRENCY_MAX: u32 = 100_000;
-/// How long runs may go on after the shutdown began, unless said. With the grace time, and the 5 s for reports that nobody hears, it is well
-/// within the 30 s after which Kubernetes kills unless told otherwise: what is killed gives nothing back, and has spent its attempts.
+/// How long runs may go on after a shutdown begins, by default. Together with the grace time, and the 5 s for
+/// unanswered reports, it stays well within the 30 s after which Kubernetes kills by default: a killed
+/// process gives nothing back, and its attempts are spent.
 const DRAIN_DEFAULT: Duration = Duration::from_secs(15);
-/// How long a run may go on after its token has fired, unless said.
+/// How long a run may go on after its token has fired, by default.
 const GRACE_DEFAULT: Duration = Duration::from_secs(5);
 
-/// Tells the workers of one process apart.
+/// Numbers the workers of one process.
 static WORKERS: AtomicU64 = AtomicU64::new(1);
 
-/// What tells the workers of this process from those of another that has its number, as the first of every container has: 1.
+/// Tells this process from others with the same process id: the first process of every container is number 1.
 fn chance() -> u32 {
     static CHANCE: OnceLock<u32> = OnceLock::new();
     *CHANCE.get_or_init(|| (semel_store::random::number() >> 32) as u32)
 }
 
-/// Runs jobs.
+/// A worker: takes jobs from queues and runs them with its handlers.
 ///
 /// ```
 /// use semel::{Attempt, Job, Return, Semel, State, Worker};
@@ -92,8 +93,8 @@ fn chance() -> u32 {
 /// # }
 /// ```
 ///
-/// While a job runs its lease is extended by heartbeats. A run that panics is a failed attempt, one that lasts longer
-/// than its timeout likewise; a job that is cancelled or replaced fires the run's [token](Run::token).
+/// While a job runs, heartbeats extend its lease. A run that panics, or lasts longer than its timeout, is a
+/// failed attempt. If the job is cancelled or replaced, the run's [token](Run::token) fires.
 #[must_use = "a worker runs nothing until it is started"]
 pub struct Worker {
     link: Arc<dyn Link>,
@@ -101,9 +102,9 @@ pub struct Worker {
     handlers: HashMap<String, Arc<dyn Erased>>,
     layers: Vec<Arc<dyn Middleware>>,
     states: States,
-    /// Queues as they were said, with their concurrency.
+    /// The queues that were named, each with its concurrency.
     queues: Vec<(String, u32)>,
-    /// The types that are handled and their own queues, for when none is said.
+    /// The handled types, with the queue each type declares: used when no queue is named.
     own_queues: BTreeMap<String, Own>,
     concurrency: u32,
     prefetch: u32,
@@ -112,45 +113,48 @@ pub struct Worker {
     grace: Duration,
 }
 
-/// Where jobs of a type wait when nobody says otherwise.
+/// The queue that jobs of a type wait in by default.
 enum Own {
-    /// As the type says.
+    /// The one that the Rust type declares.
     Named(String),
-    /// The type says nothing.
+    /// The Rust type declares none.
     Unnamed,
-    /// There is no type that could.
+    /// There is no Rust type to declare one.
     Untyped,
 }
 
 impl Worker {
-    /// A worker on the jobs of this queue.
+    /// A worker for the jobs of this queue.
     pub fn new(semel: &Semel) -> Self {
         Self::on(Arc::new(Local(semel.clone())))
     }
 
-    /// A worker on the jobs of a Semel server, such as `http://127.0.0.1:8080`. Connects at the start. Of other servers that speak
-    /// Open Job Spec it takes no job: it wants the `lease` that each comes with. A server at `https` is believed by the system's
-    /// certificates; for those of an authority of one's own there is [`remote_with`](Self::remote_with).
+    /// A worker for the jobs of a Semel server, such as `http://127.0.0.1:8080`. It connects when it starts.
+    ///
+    /// It takes no jobs from other Open Job Spec servers, because it requires the `lease` that Semel sends
+    /// with each job. An `https` server is verified by the system's certificates; for an authority of your
+    /// own use [`remote_with`](Self::remote_with).
     ///
     /// # Errors
-    /// [`Error::Remote`] when the URL cannot be used.
+    /// [`Error::Remote`] if the URL cannot be used.
     #[cfg(feature = "remote")]
     pub fn remote(url: &str) -> Result<Self, Error> {
         Ok(Self::remote_with(semel_client::Client::new(url)?))
     }
 
-    /// As [`remote`](Self::remote), with a bearer token.
+    /// The same as [`remote`](Self::remote), with a bearer token.
     ///
     /// # Errors
-    /// [`Error::Remote`] when URL or token cannot be used.
+    /// [`Error::Remote`] if the URL or the token cannot be used.
     #[cfg(feature = "remote")]
     pub fn remote_with_token(url: &str, token: &str) -> Result<Self, Error> {
         Ok(Self::remote_with(semel_client::Client::new(url)?.with_token(token)?))
     }
 
-    /// As [`remote`](Self::remote), with a client of the crate `semel-client`, which can be told whom to believe, with what
-    /// token to ask and how long to wait: `Client::new(url)?.with_ca(&std::fs::read("ca.pem")?)?.with_token(token)?`. A fetch
-    /// waits a second at the server for jobs, so a client that waits for less than some seconds hears of none.
+    /// The same as [`remote`](Self::remote), with a client of the crate `semel-client`. That client sets
+    /// which authority to trust, which token to send and how long to wait:
+    /// `Client::new(url)?.with_ca(&std::fs::read("ca.pem")?)?.with_token(token)?`. A fetch waits at the
+    /// server for up to a second, so a client with a timeout of less than a few seconds gets no jobs.
     #[cfg(feature = "remote")]
     pub fn remote_with(client: semel_client::Client) -> Self {
         Self::on(Arc::new(remote::Remote::new(client)))
@@ -174,15 +178,15 @@ impl Worker {
         }
     }
 
-    /// Handles jobs of the handler's type; a later handler of the same type takes the place of the earlier one.
+    /// Handles jobs of the handler's type; a later handler of the same type replaces the earlier one.
     pub fn handle<J: Job, A: 'static>(mut self, handler: impl Handler<J, A>) -> Self {
         self.own_queues.insert(J::TYPE.to_owned(), J::defaults().queue.map_or(Own::Unnamed, Own::Named));
         self.handlers.insert(J::TYPE.to_owned(), erase(handler));
         self
     }
 
-    /// Handles jobs of a type without a Rust type: `|run: Run| async move { … }`. Name their [queue](Self::queue) if
-    /// it is neither `default` nor their template's.
+    /// Handles jobs of a type that has no Rust type: `|run: Run| async move { … }`. Name their
+    /// [queue](Self::queue) if it is neither `default` nor that of their template.
     pub fn handle_type<F, Fut, R>(mut self, job_type: &str, handler: F) -> Self
     where
         F: Fn(Run) -> Fut + Send + Sync + 'static,
@@ -194,10 +198,11 @@ impl Worker {
         self
     }
 
-    /// Takes jobs from this queue, so many at once; each queue has its own places. Said again of a queue, the later number
-    /// holds. Without it a worker takes from the queues that its types name, and where a type names none from those of its
-    /// templates, as they are when the worker starts; with it from no queue that is not named here. A remote worker knows
-    /// of no templates.
+    /// Takes jobs from this queue, with this many slots of its own. Naming a queue again replaces the number.
+    ///
+    /// Once a queue is named, the worker takes jobs from named queues only. Otherwise it takes them from the
+    /// queues that its job types declare, and for a type that declares none, from those of its templates as
+    /// of the worker's start. A remote worker knows no templates.
     pub fn queue(mut self, name: impl Into<String>, concurrency: u32) -> Self {
         let name = name.into();
         match self.queues.iter_mut().find(|(said, _)| *said == name) {
@@ -207,57 +212,60 @@ impl Worker {
         self
     }
 
-    /// How many jobs of each queue run at once where no queue is [named](Self::queue); 16 unless said. A queue that is named
-    /// has the places that are said there, and once one is named no other is served.
+    /// How many jobs of each queue run at once if no queue is [named](Self::queue). Default: 16. A named
+    /// queue has the number given there, and once one is named no other is served.
     pub fn concurrency(mut self, jobs: u32) -> Self {
         self.concurrency = jobs;
         self
     }
 
-    /// How many jobs of each queue wait in the worker for a place, beyond those that run; 0 unless said. Worth it for
-    /// short jobs; what waits here is given back when the worker stops, and when half of its timeout has gone by.
+    /// How many jobs of each queue wait in the worker for a slot, beyond those that run. Default: 0. Worth it
+    /// for short jobs. A waiting job is given back when the worker stops, and when half of its timeout has
+    /// passed.
     pub fn prefetch(mut self, jobs: u32) -> Self {
         self.prefetch = jobs;
         self
     }
 
-    /// A value for handlers that ask for [`State`] of its type. One for each type: a second one is refused at the start, so give it a
-    /// type of its own (a newtype).
+    /// Adds a value for handlers that take [`State`] of its type. Only one value per type:
+    /// [`start`](Self::start) refuses a second one, so wrap it in a type of its own (a newtype).
     pub fn state<T: Clone + Send + Sync + 'static>(mut self, value: T) -> Self {
         self.states.put(value);
         self
     }
 
-    /// Something that happens around every run. The first one added is the outermost.
+    /// Adds a middleware around every run. The first one added is the outermost.
     pub fn layer(mut self, layer: impl Middleware) -> Self {
         self.layers.push(Arc::new(layer));
         self
     }
 
-    /// What operators see of it; made up unless said. At most 255 bytes, without control characters.
+    /// The worker's name, for operators: at most 255 bytes, without control characters. Generated by default.
     pub fn name(mut self, name: impl Into<Arc<str>>) -> Self {
         self.name = name.into();
         self
     }
 
-    /// How long a lease lasts without a heartbeat, for jobs that do not say: a worker that died delays its jobs no
-    /// longer. 1 ms to 30 days; 2 minutes unless said. Heartbeats are sent at a third of it.
+    /// How long a lease lasts without a heartbeat, for jobs that do not set it: the longest that a dead
+    /// worker delays its jobs. 1 ms to 30 days. Default: 2 minutes. Heartbeats are sent at a third of it.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = Some(lease);
         self
     }
 
-    /// How long runs may go on after the shutdown began, before their tokens fire. 15 s unless said. A shutdown takes at most this, the
-    /// [grace time](Self::grace) and 5 s for what nobody answers, one after the other: 25 s unless said. Whoever kills what does not end is
-    /// to wait for longer (`terminationGracePeriodSeconds` of Kubernetes, 30 s unless said; `TimeoutStopSec` of systemd): what is
-    /// killed gives nothing back.
+    /// How long runs may go on after the shutdown begins, before their tokens fire. Default: 15 s.
+    ///
+    /// A shutdown takes at most this, then the [grace time](Self::grace), then 5 s for reports that nobody
+    /// answers: 25 s by default. Whatever kills the process must wait longer (`terminationGracePeriodSeconds`
+    /// in Kubernetes, 30 s by default; `TimeoutStopSec` in systemd): a killed worker gives nothing back.
     pub fn drain(mut self, wait: Duration) -> Self {
         self.drain = wait;
         self
     }
 
-    /// How long a run may go on after its token has fired, before it is dropped. 5 s unless said; in a shutdown it comes after the
-    /// [drain time](Self::drain). None for a run that has lasted too long: its next attempt may begin.
+    /// How long a run may go on after its token has fired, before it is dropped. Default: 5 s. In a shutdown
+    /// it follows the [drain time](Self::drain). A run that exceeds its timeout gets none, because its next
+    /// attempt may begin.
     pub fn grace(mut self, wait: Duration) -> Self {
         self.grace = wait;
         self
@@ -307,12 +315,12 @@ impl Worker {
         })
     }
 
-    /// Whether its jobs come from this very queue.
+    /// Whether the worker's jobs come from this very queue.
     pub(crate) fn is_on(&self, semel: &Semel) -> bool {
         self.link.is_on(semel)
     }
 
-    /// Runs one job that was granted to this worker's name, here and now.
+    /// Runs one job that was granted to this worker, inline.
     pub(crate) async fn run_one(&self, job: semel_engine::Job) -> Result<Option<Outcome>, Error> {
         let shared = self.shared()?;
         let (job, signals) = (delivery(job, Instant::now()), Signals::default());
@@ -329,15 +337,15 @@ impl Worker {
         }
     }
 
-    /// The types that are handled of whose own queues one is not taken from because others were named, each with that queue: jobs of
-    /// them are run only where whoever offers them names a queue too.
+    /// The handled types whose own queue is not served because other queues were named, each with that queue.
+    /// Their jobs run here only if the caller that enqueues them names a served queue.
     pub(crate) fn unserved(&self) -> Vec<(&str, String)> {
         let is_served =
             |name: &String| self.queues.is_empty() || self.queues.iter().any(|(said, _)| said == name);
         let mut unserved = Vec::new();
         for (job_type, own) in &self.own_queues {
             for queue in self.queues_of(job_type, own).into_iter().filter(|name| !is_served(name)) {
-                // Where jobs wait that no type speaks for is for whoever names the queues to know.
+                // Without a Rust type only the program that names the queues can know where jobs wait.
                 if !matches!(own, Own::Untyped) || queue != QueueName::default().as_str() {
                     unserved.push((job_type.as_str(), queue));
                 }
@@ -346,7 +354,7 @@ impl Worker {
         unserved
     }
 
-    /// The queues to take from, each with its concurrency.
+    /// The queues to take jobs from, each with its concurrency.
     pub(crate) fn queues(&self) -> Result<Vec<(QueueName, u32)>, Error> {
         let mut queues: Vec<(String, u32)> = self.queues.clone();
         if queues.is_empty() {
@@ -373,22 +381,24 @@ impl Worker {
         Ok(parsed)
     }
 
-    /// Starts taking jobs, on the tokio runtime that it is called in.
+    /// Starts taking jobs, on the tokio runtime in which it is called.
     ///
     /// # Errors
-    /// [`Error::Worker`] when a handler asks for a state that is not there, there are two of one type, a name is not one, there is nothing
-    /// to do, or no runtime to do it on.
+    /// [`Error::Worker`] if a handler takes a state that is missing, two states have one type, a name, lease
+    /// or concurrency is not valid, there is no handler, or there is no tokio runtime.
     pub fn start(self) -> Result<Working, Error> {
         Working::start(&self)
     }
 
-    /// Works until `shutdown` is done, such as [`shutdown_signal`](crate::shutdown_signal), an operator tells it to end or its store is gone
-    /// for good, then stops as [`Working::stop`]. Let this come to its end: where its future is dropped before, as by a `select!`
-    /// whose other branch was sooner, that is as if a [`Working`] were dropped. Whoever has more to do beside it joins both (`join!`).
+    /// Works until `shutdown` completes, such as [`shutdown_signal`](crate::shutdown_signal), an operator
+    /// tells the worker to end, or its store is gone for good; then stops like [`Working::stop`].
+    ///
+    /// Let this future complete: dropping it earlier, as a `select!` does whose other branch finishes first,
+    /// is like dropping a [`Working`]. To do other things at the same time, `join!` them.
     ///
     /// # Errors
-    /// As [`start`](Self::start); [`Error::Closed`] when the queue was closed, and [`Error::Store`] when the store has failed so
-    /// that it must be opened again. One that is only away is waited for.
+    /// As for [`start`](Self::start); [`Error::Closed`] if the queue was closed, and [`Error::Store`] if the
+    /// store has failed so that it must be opened again. A store that is only unreachable is waited for.
     pub async fn run_until(self, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
         let working = self.start()?;
         let ended = tokio::select! {
@@ -437,7 +447,7 @@ mod tests {
         assert_eq!(worker().queue("mail", 1).queue("default", 1).unserved(), []);
     }
 
-    /// Kubernetes kills after 30 s unless told otherwise, and a process needs some of them for other things.
+    /// Kubernetes kills after 30 s by default, and a process needs some of that for other things.
     #[test]
     fn a_shutdown_is_over_before_anybody_kills() {
         let longest = DRAIN_DEFAULT + GRACE_DEFAULT + execute::OVERDUE_AFTER;

@@ -1,4 +1,4 @@
-//! The places of one queue: so many jobs run at once, some more may wait in the worker for their turn.
+//! The slots of one queue: how many of its jobs run at once, and how many more wait in the worker for a slot.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,13 +15,13 @@ use super::rest::{News, Rest};
 use super::run::Delivery;
 use super::verdict::Outcome;
 
-/// The first rest after a fetch that failed.
+/// The first wait after a failed fetch.
 const REST_MIN: Duration = Duration::from_millis(250);
-/// The longest.
+/// The longest wait after a failed fetch.
 const REST_MAX: Duration = Duration::from_secs(5);
 
-/// How many jobs are asked for at once. Those of an answer that is lost on its way come back with an attempt spent, and what
-/// was too much for the way once would be so again.
+/// How many jobs to ask for at once. If an answer is lost on its way, its jobs come back with an attempt
+/// spent; and an answer that was too large for the connection once would be so again.
 struct Appetite(u32);
 
 impl Appetite {
@@ -29,23 +29,23 @@ impl Appetite {
         Self(CLAIM_JOBS_MAX)
     }
 
-    /// The answer to a wish for so many is lost.
+    /// The answer to a request for this many jobs was lost.
     fn lost(&mut self, asked: u32) {
         self.0 = (asked / 2).max(1);
     }
 
-    /// One has come: by an eighth more, so that few are lost where more would be too much.
+    /// An answer has arrived: ask for an eighth more, so that little is lost if that is too much.
     fn came(&mut self) {
         self.0 = (self.0 + (self.0 / 8).max(1)).min(CLAIM_JOBS_MAX);
     }
 }
 
-/// The places of one queue.
+/// The slots of one queue.
 pub(crate) struct Pool {
     queue: QueueName,
-    /// Jobs that may run at once.
+    /// Permits for jobs that run.
     places: Arc<Semaphore>,
-    /// Jobs that may be held at once: running, or waiting for a place.
+    /// Permits for jobs that the worker holds: running, or waiting for a slot.
     room: Arc<Semaphore>,
     size: u32,
 }
@@ -61,7 +61,7 @@ impl Pool {
         }
     }
 
-    /// Takes jobs and has them run until the worker stops, or its store is found gone for good.
+    /// Fetches jobs and starts them until the worker stops, or its store is found gone for good.
     pub(crate) async fn run(&self, shared: &Arc<Shared>) {
         let mut ask = Ask {
             queue: self.queue.clone(),
@@ -70,12 +70,12 @@ impl Pool {
             lease: shared.lease,
         };
         let mut told = shared.beats.told();
-        // Also by a heartbeat: while it is quiet, or has no room, it fetches nothing that would tell.
+        // A heartbeat may find the store gone: while the pool is quiet or full, it fetches nothing that would.
         let mut gone = std::pin::pin!(shared.beats.gone());
         let fresh = || (Rest::between(REST_MIN, REST_MAX), News::default());
         let ((mut rest, mut news), mut appetite) = (fresh(), Appetite::whole());
         loop {
-            // Told to be quiet, it takes no more until it is told otherwise.
+            // While an operator wants the worker quiet, it takes no jobs.
             tokio::select! {
                 biased;
                 () = shared.stop.cancelled() => return,
@@ -90,7 +90,7 @@ impl Pool {
             };
             // The semaphore is never closed.
             let Ok(mut room) = first else { return };
-            // It may have been told so while it waited for room.
+            // The directive may have changed while the pool waited for room.
             if *told.borrow() != Directive::Run {
                 continue;
             }
@@ -99,7 +99,7 @@ impl Pool {
                 room.merge(rest);
             }
             ask.limit = u32::try_from(room.num_permits()).unwrap_or(1);
-            // A fetch is ended by being told so and not dropped, but by a shutdown that waits no longer: it may have been granted jobs.
+            // A fetch is told to end, never dropped, because it may have been granted jobs; only a shutdown that waits no longer drops it.
             let hush = shared.stop.child_token();
             let mut fetch = shared.link.fetch(&ask, &hush);
             let fetched = tokio::select! {
@@ -131,7 +131,7 @@ impl Pool {
                         tracing::warn!(%error, queue = %self.queue, "jobs could not be fetched; it is tried again");
                     }
                     tokio::select! {
-                        // In one order, so that a run can be played again.
+                        // In a fixed order, so that a run can be replayed.
                         biased;
                         () = shared.stop.cancelled() => return,
                         _ = &mut gone => return,
@@ -148,18 +148,18 @@ impl Pool {
         let holding = shared.beats.hold(&job, signals.clone());
         tokio::spawn(async move {
             let mut loss = std::pin::pin!(shared.hears_of_loss(&job, &signals));
-            // Its time runs while it waits. With half of what it came with gone it goes back, for a run that had little left would fail for no fault
-            // of its own.
+            // The attempt's time runs while the job waits. It is given back once half of that time is gone: a
+            // run with little time left would fail through no fault of its own.
             let place = if shared.stop.is_cancelled() {
                 None
             } else if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
-                // Its turn at once, as most have: nobody need listen before it is begun.
+                // A slot is free at once, as for most jobs: nothing to listen for before the run begins.
                 Some(place)
             } else {
                 tokio::select! {
                     biased;
                     () = shared.stop.cancelled() => None,
-                    // Cancelled or replaced while it waits, it is not begun.
+                    // A job that is cancelled or replaced while it waits is not begun.
                     () = &mut loss => return,
                     () = signals.ran_out.cancelled() => None,
                     () = tokio::time::sleep_until(job.begins_by()) => None,
@@ -171,7 +171,7 @@ impl Pool {
                     shared.execute(&job, loss, &signals).await;
                     drop(place);
                 }
-                // It has not been begun, so somebody else may do it at once.
+                // It was never begun, so another worker may run it at once.
                 None => {
                     signals.ended.cancel();
                     shared.report(&job, &Outcome::GiveBack).await;
@@ -182,7 +182,7 @@ impl Pool {
         });
     }
 
-    /// Waits until nothing is held any more.
+    /// Waits until the pool holds no job.
     pub(crate) async fn empty(&self) {
         drop(self.room.acquire_many(self.size).await);
     }
@@ -202,7 +202,7 @@ mod tests {
     use super::*;
     use crate::{Error, Semel, Worker};
 
-    /// A link over which answers with more than so many jobs are lost, and that keeps how many it was asked for.
+    /// A link that loses answers of more than `most` jobs, and records how many it was asked for.
     struct Narrow {
         most: u32,
         asked: Mutex<Vec<u32>>,
@@ -249,7 +249,7 @@ mod tests {
         }
     }
 
-    /// What a worker with so many places asks for, over and over.
+    /// How many jobs a worker with so many slots asks for in its first fetches.
     async fn asked(places: u32, most: u32) -> Vec<u32> {
         let semel = Semel::open("memory:").await.unwrap();
         let mut shared = Worker::new(&semel).shared().unwrap();
@@ -259,7 +259,7 @@ mod tests {
         narrow.asked.lock().unwrap().clone()
     }
 
-    /// Each that is lost spends an attempt of all its jobs.
+    /// Every lost answer spends an attempt of each of its jobs.
     #[tokio::test(start_paused = true)]
     async fn a_fetch_whose_answer_is_lost_is_followed_by_one_for_fewer_jobs() {
         let asked_for = asked(16, 5).await;

@@ -1,4 +1,4 @@
-//! The jobs of a server that speaks Open Job Spec.
+//! The link to a server that speaks Open Job Spec.
 
 mod answers;
 mod said;
@@ -29,20 +29,22 @@ use super::stop::Stop;
 use super::verdict::{Failure, Outcome};
 use crate::error::Error;
 
-/// How long a fetch waits at the server. A shutdown waits for it, because a fetch that is broken off may have taken jobs.
+/// How long a fetch waits at the server. A shutdown waits for it, because a fetch that is broken off may have
+/// taken jobs.
 const WAIT_MAX: Duration = Duration::from_secs(1);
-/// So long after the stop a fetch is given up: far longer than a server that is well needs. What it was granted goes back when
-/// the server finds that nobody listens any more or, if that was on its way already, when the leases have ended.
+/// How long after the stop a fetch is given up: far longer than a healthy server needs. The jobs it was
+/// granted go back when the server notices that the client is gone or, if the answer was already on its way,
+/// when their leases end.
 const OVERDUE_AFTER: Duration = Duration::from_secs(5);
 
-/// Between two fetches that found nothing.
+/// The least time between two fetches that found nothing.
 const REST_MIN: Duration = Duration::from_millis(250);
-/// Leases of one heartbeat: the server reads no longer request.
+/// The most leases in one heartbeat: the server reads no longer request.
 const LEASES_MAX: usize = 1_000;
-/// What is told of a refusal, in characters.
+/// How much of a refusal's text is reported, in characters.
 const REASON_CHARS_MAX: usize = 500;
-/// So many reports are told at once, each on a connection of its own: when hundreds of runs end together, or a server comes
-/// back that many have waited for, they must not fall upon it all at the same moment.
+/// The most reports under way at once, each on a connection of its own: when hundreds of runs end together,
+/// or a server comes back after an outage, they must not all hit it at the same moment.
 const REPORTS_AT_ONCE_MAX: usize = 256;
 
 pub(crate) struct Remote {
@@ -50,7 +52,7 @@ pub(crate) struct Remote {
     reports: Semaphore,
 }
 
-/// A job as fetch answers it.
+/// A job in the answer to a fetch.
 #[derive(Deserialize)]
 struct Fetched {
     id: String,
@@ -82,7 +84,7 @@ struct Fetched {
 }
 
 impl Fetched {
-    /// The job, granted at that time, and asked for at that one.
+    /// Converts the job, which was granted and asked for at these times.
     fn delivery(self, ask: &Ask, granted: Instant, asked: Instant) -> Result<Delivery, Error> {
         let wrong = |what: &str| Error::Server(format!("the server answered a job without {what}"));
         let own = Some(self.visibility_timeout_ms).filter(|own| *own > 0);
@@ -115,7 +117,7 @@ impl Remote {
         Self { client, reports: Semaphore::const_new(REPORTS_AT_ONCE_MAX) }
     }
 
-    /// One request of a heartbeat.
+    /// Sends one heartbeat request.
     async fn speak_of(
         &self,
         held: Vec<Held>,
@@ -140,13 +142,15 @@ impl Remote {
         Ok(())
     }
 
-    /// Why a request was refused, or that it was not answered by a server of jobs. Without what is another in each answer,
-    /// such as a request's id: what stays the same is told now and then.
+    /// The error for a refused request, or `nothing` if the answer did not come from a job server. It leaves
+    /// out what differs from answer to answer, such as a request's id, so that a persisting error is
+    /// recognised and not logged each time.
     fn refusal(&self, response: semel_client::Response, nothing: Error) -> Error {
         self.client.read(response).map_or_else(Error::from, |_| nothing)
     }
 
-    /// Reports an end. Of what a success answers it is read that it is one, and of a failure whether the job is discarded by it.
+    /// Reports the end of a run. The answer's body is read only for whether it is an acceptance and, to a
+    /// failure, whether the job is discarded.
     async fn tell(
         &self,
         (method, path): (http::Method, &str),
@@ -172,7 +176,7 @@ impl Remote {
     }
 }
 
-/// Ends when a fetch that was told to stop is waited for no longer.
+/// Completes when a fetch that was told to stop has had its time.
 async fn overdue(stop: &CancellationToken) {
     stop.cancelled().await;
     tokio::time::sleep(OVERDUE_AFTER).await;
@@ -197,7 +201,7 @@ impl Link for Remote {
             }
             while !stop.is_cancelled() {
                 let asked = Instant::now();
-                // As text, so that args keep their bytes.
+                // Sent and read as text, so that args keep their bytes.
                 let text = serde_json::to_vec(&body).map_err(Error::Write)?;
                 let answer = self.client.request(
                     http::Method::POST,
@@ -220,10 +224,10 @@ impl Link for Remote {
                 let answer: Answer = serde_json::from_slice(&response.body)
                     .map_err(|error| Error::Server(format!("fetch was answered with no jobs: {error}")))?;
                 if !answer.jobs.is_empty() {
-                    // A server that has jobs answers by then. A long answer takes its time, and the leases end no later for that.
+                    // A server with jobs answers by then. A long answer takes time to read, but the leases end no later for it.
                     let granted = Instant::now();
                     let asked = granted.min(asked + WAIT_MAX);
-                    // One job that cannot be used must not take the others with it.
+                    // One unusable job must not take the others with it.
                     let read = |job: &RawValue| {
                         serde_json::from_str::<Fetched>(job.get())
                             .map_err(|error| {
@@ -241,13 +245,13 @@ impl Link for Remote {
                             }
                         }
                     }
-                    // Who answers none that can be run would be asked again at once, and take more jobs from others.
+                    // If no job is usable, this is an error: else the worker would ask again at once and take more jobs from others.
                     return match last.filter(|_| usable.is_empty()) {
                         Some(error) => Err(error),
                         None => Ok(usable),
                     };
                 }
-                // A server that has no room for those who wait answers at once.
+                // A server without room for waiting requests answers at once.
                 let rest = REST_MIN.saturating_sub(asked.elapsed());
                 tokio::select! {
                     () = tokio::time::sleep(rest) => {}
@@ -264,7 +268,7 @@ impl Link for Remote {
         outcome: &'a Outcome,
     ) -> BoxFuture<'a, Result<Reported, Error>> {
         Box::pin(async move {
-            // It is never closed.
+            // The semaphore is never closed.
             let _turn = self.reports.acquire().await;
             let said = Said { job_id: run.id.to_string(), lease: LeaseToken(run.fence).to_string() };
             let nack = |what| Nack { said: &said, what };
@@ -288,11 +292,12 @@ impl Link for Remote {
                     self.tell((http::Method::DELETE, &path), &said).await
                 }
             };
-            // What the server will not have, such as a result that is too long, it will not have of the next run either.
+            // What the server will not accept, such as a result that is too long, it will not accept from the
+            // next run either.
             let Err(Error::Server(reason)) = &told else { return told };
             let retryable = match outcome {
                 Outcome::GiveBack | Outcome::Cancel => return told,
-                // What is wanted is another run.
+                // The handler wants another run.
                 Outcome::Retry(_) | Outcome::Snooze(_) => None,
                 _ => Some(false),
             };
@@ -313,25 +318,25 @@ impl Link for Remote {
             let mut asking = Vec::new();
             for (own, lease) in [(true, None), (false, speaker.lease)] {
                 let held: Vec<Held> = jobs.iter().filter(|held| held.has_own_lease == own).copied().collect();
-                // One that holds nothing says that it is there, and hears what it is told.
+                // A worker that holds nothing still announces itself, and learns what an operator tells it.
                 let idle = (own && jobs.is_empty()).then(Vec::new);
                 for held in held.chunks(LEASES_MAX).map(<[Held]>::to_vec).chain(idle) {
                     asking.push(self.speak_of(held, lease, speaker, holds, hears));
                 }
             }
-            // Beside each other: one that is not answered holds up no other.
+            // Concurrently, so that an unanswered request delays no other.
             join_all(asking).await.into_iter().collect()
         })
     }
 
-    /// A server tells at the next heartbeat.
+    /// A server reports a lost lease only in answer to the next heartbeat.
     fn lost<'a>(&'a self, _: &'a Delivery) -> BoxFuture<'a, Stop> {
         Box::pin(std::future::pending())
     }
 
     fn progress<'a>(&'a self, run: &'a Delivery, value: Bytes) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
-            // As text, so that the value keeps its bytes.
+            // Sent as text, so that the value keeps its bytes.
             let lease = run.asked_lease().map(|millis| format!(",\"visibility_timeout_ms\":{millis}"));
             let lease = lease.unwrap_or_default();
             let mut text =
@@ -362,7 +367,7 @@ mod tests {
     use super::*;
     use crate::error::Again;
 
-    /// Else each would be told, and not one a minute.
+    /// Otherwise each refusal would be logged, instead of one a minute.
     #[test]
     fn a_refusal_that_stays_the_same_says_the_same() {
         let remote = Remote::new(Client::new("http://127.0.0.1:1").unwrap());
@@ -375,7 +380,7 @@ mod tests {
         assert!(told[0] == told[1] && told[0].contains("unauthorized"), "{told:?}");
     }
 
-    /// A run of which only the end is of interest.
+    /// A run of which only the end matters.
     fn run(number: u64) -> Delivery {
         let job = json!({ "id": JobId::mint(Timestamp::EPOCH, number, 1), "type": "a.b", "args": [], "lease": "l1-1" });
         let ask = Ask { queue: QueueName::default(), limit: 1, worker: "w".into(), lease: None };
@@ -383,7 +388,7 @@ mod tests {
         fetched.delivery(&ask, Instant::now(), Instant::now()).unwrap()
     }
 
-    /// The next report that somebody begins to tell.
+    /// The connection of the next report that a client sends.
     async fn told(listener: &TcpListener) -> TcpStream {
         let (mut stream, _) = listener.accept().await.unwrap();
         assert!(stream.read(&mut [0; 4096]).await.unwrap() > 0);
@@ -426,7 +431,7 @@ mod tests {
             asked.push(told(&listener).await);
         }
         assert!(listener.accept().now_or_never().is_none(), "one more");
-        // Each that is heard makes room for one that waits.
+        // Each answered report makes room for a waiting one.
         let answer = b"HTTP/1.1 204 Done\r\nconnection: close\r\n\r\n";
         for mut heard in asked {
             heard.write_all(answer).await.unwrap();

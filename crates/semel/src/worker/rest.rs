@@ -1,4 +1,4 @@
-//! How long whoever has failed rests before the next try, and how often it is told.
+//! Backoff after failures: how long to wait before the next try, and how often to log it.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -7,26 +7,26 @@ use tokio::time::Instant;
 
 use crate::Error;
 
-/// The longest that is waited because a server asks for it: one whose clock or proxy is wrong must not stop a worker.
+/// The longest `Retry-After` that is obeyed: a server or proxy with a wrong clock must not stop a worker.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
-/// What stays the same is told again so often.
+/// How often a persisting error is logged again.
 const TELL_EVERY: Duration = Duration::from_secs(60);
-/// So many things are told in that time: a text may have something else in it each time, such as a proxy's number of the request.
+/// The most errors logged in that time: each text may differ in something, such as a proxy's request number.
 const TOLD_MAX: usize = 16;
 
-/// The rests of whoever fails again and again.
+/// The waits of an exponential backoff.
 pub(super) struct Rest {
     next: Duration,
     most: Duration,
 }
 
 impl Rest {
-    /// The first one is so long; they double up to that.
+    /// Starts at `least` and doubles up to `most`.
     pub(super) const fn between(least: Duration, most: Duration) -> Self {
         Self { next: least, most }
     }
 
-    /// How long to rest after this.
+    /// How long to wait after this error.
     pub(super) fn after(&mut self, error: &Error) -> Duration {
         let own = self.next;
         self.next = own.saturating_mul(2).min(self.most);
@@ -34,15 +34,15 @@ impl Rest {
     }
 }
 
-/// A rest of one's own choice, or the longer one that a server asks for. Not all workers come back at the same moment: up to a
-/// quarter sooner, but never sooner than asked; a quarter later then.
+/// Jitters a wait, so that workers do not all come back at the same moment: up to a quarter less than `own`.
+/// If the server asks for a longer wait, never less than it asks, and up to a quarter more.
 pub(super) fn spread(own: Duration, asked: Option<Duration>, chance: u32) -> Duration {
     let quarter = |of: Duration| of * chance / 1024;
     let asked = asked.unwrap_or_default().min(RETRY_AFTER_MAX);
     (own - quarter(own)).max(asked + quarter(asked))
 }
 
-/// A number up to 255 that nobody can guess; of a simulation, one of its seed's.
+/// An unpredictable number up to 255; within a simulation, one drawn from its seed.
 pub(super) fn chance() -> u32 {
     #[cfg(test)]
     if let Some(drawn) = super::sim::chance() {
@@ -51,12 +51,12 @@ pub(super) fn chance() -> u32 {
     (semel_store::random::number() >> 56) as u32
 }
 
-/// What has been told of late.
+/// The errors that were logged recently.
 #[derive(Default)]
 pub(crate) struct News(Mutex<Vec<(String, Instant)>>);
 
 impl News {
-    /// Whether this is to be told: it was not of late, and not too much was.
+    /// Whether to log this error: it was not logged recently, nor were too many others.
     pub(super) fn is_news(&self, error: &Error) -> bool {
         let (now, text) = (Instant::now(), error.to_string());
         let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -111,7 +111,7 @@ mod tests {
         }
     }
 
-    /// And not by all who were told the same at the same moment.
+    /// And workers that got the same answer at the same moment do not all come back together.
     #[test]
     fn a_server_that_says_when_to_come_back_is_not_asked_sooner() {
         let seconds = Duration::from_secs;

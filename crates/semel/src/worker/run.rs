@@ -1,4 +1,4 @@
-//! One run of one job, as its handler and its middleware see it.
+//! One run of one job, as its handler and middleware see it.
 
 use std::any::{Any, TypeId, type_name};
 use std::collections::HashMap;
@@ -16,7 +16,7 @@ use super::stop::{Cause, Stop};
 use crate::error::Error;
 use crate::stored::payload;
 
-/// So long an attempt may run after its grant was heard of, if its timeout is no shorter.
+/// The least time that an attempt gets after its grant has arrived, unless its timeout is shorter.
 const ATTEMPT_LEAST: Duration = Duration::from_secs(1);
 
 /// A job that was granted to this worker.
@@ -29,50 +29,51 @@ pub(crate) struct Delivery {
     pub(crate) max_attempts: u32,
     pub(crate) args: Box<str>,
     pub(crate) meta: Box<str>,
-    /// Whether the job marks some of them.
+    /// Whether the job marks some of its args or meta as sensitive.
     pub(crate) has_sensitive: bool,
     pub(crate) tags: Vec<String>,
     pub(crate) created_at: Timestamp,
     pub(crate) fence: u64,
-    /// Whether the job itself says how long its lease lasts.
+    /// Whether the job itself sets the length of its lease.
     pub(crate) has_own_lease: bool,
     /// How long the lease lasts from the grant.
     pub(crate) lease: Duration,
-    /// When it was granted, as far as this process knows: no later. A lease or an attempt may be shorter than the way of an answer,
-    /// and is not to be over before it has begun.
+    /// When the grant arrived here: the job was granted no later. A lease or an attempt may be shorter than
+    /// the time that the answer takes, and must not be over before it begins.
     pub(crate) granted: Instant,
-    /// From when its lease and its attempt are counted: no sooner was it granted, or, by a server that waits for jobs to hand out, no sooner than when it
-    /// would have said that there are none.
+    /// From when its lease and attempt are counted: the job was not granted earlier. For a server that waits
+    /// for jobs, this is no later than when it would have answered that there are none.
     pub(crate) asked: Instant,
-    /// How long the attempt may run from the grant: by then the store lets the next one begin.
+    /// How long the attempt may run from the grant: after that the store allows the next one to begin.
     pub(crate) timeout: Duration,
-    /// What the earlier steps of its workflow returned: the text of a JSON array.
+    /// The results of the earlier steps of its workflow: the text of a JSON array.
     pub(crate) parent_results: Option<Box<str>>,
 }
 
 impl Delivery {
-    /// When its attempt is over: counted from when it was asked for, but it may run for a second, or for its timeout if that is shorter,
-    /// however long the answer that granted it was on its way.
+    /// When the attempt is over. Counted from the request, but it may run for a second, or its timeout if
+    /// that is shorter, however long the answer with the grant took.
     pub(crate) fn attempt_ends(&self) -> Instant {
         (self.asked + self.timeout).max(self.granted + self.timeout.min(ATTEMPT_LEAST))
     }
 
-    /// How long its lease is to last from a sign of life on, in milliseconds, where the job itself does not say.
+    /// How long a heartbeat or report of progress is to extend the lease, in milliseconds; `None` if the job
+    /// sets it.
     pub(crate) fn asked_lease(&self) -> Option<u32> {
         (!self.has_own_lease).then(|| millis(self.lease))
     }
 
-    /// By when it begins, or is given back: with half of the time gone that it came with.
+    /// When a job that has not begun is given back: after half of the time it had when it arrived.
     pub(crate) fn begins_by(&self) -> Instant {
         self.granted + self.attempt_ends().saturating_duration_since(self.granted) / 2
     }
 }
 
-/// Values that handlers share, by their types.
+/// The values that handlers share, by type.
 #[derive(Clone, Default)]
 pub(crate) struct States {
     by_type: HashMap<TypeId, Arc<dyn Any + Send + Sync>>,
-    /// The first type of which there was more than one.
+    /// The first type that was given more than one value.
     ambiguous: Option<&'static str>,
 }
 
@@ -87,12 +88,12 @@ impl States {
         self.by_type.get(&TypeId::of::<T>()).and_then(|value| value.downcast_ref::<T>()).cloned()
     }
 
-    /// Says what is missing.
+    /// Fails with the type's name if it has no value.
     pub(crate) fn require<T: Send + Sync + 'static>(&self) -> Result<(), &'static str> {
         if self.by_type.contains_key(&TypeId::of::<T>()) { Ok(()) } else { Err(type_name::<T>()) }
     }
 
-    /// A type of which more than one value was given: handlers that ask for it cannot say which.
+    /// A type that was given more than one value: a handler cannot choose between them.
     pub(crate) const fn ambiguous(&self) -> Option<&'static str> {
         self.ambiguous
     }
@@ -139,17 +140,17 @@ impl Run {
         &self.0.delivery.job_type
     }
 
-    /// The queue it came from.
+    /// The queue that the job came from.
     pub fn queue(&self) -> &str {
         &self.0.delivery.queue
     }
 
-    /// Which attempt this is, from 1.
+    /// The number of this attempt, from 1.
     pub fn attempt(&self) -> u32 {
         self.0.delivery.attempt
     }
 
-    /// Attempts allowed.
+    /// The number of attempts allowed.
     pub fn max_attempts(&self) -> u32 {
         self.0.delivery.max_attempts
     }
@@ -165,65 +166,66 @@ impl Run {
         self.0.delivery.fence
     }
 
-    /// Its labels.
+    /// The job's labels.
     pub fn tags(&self) -> &[String] {
         &self.0.delivery.tags
     }
 
-    /// Its args: the text of a JSON array.
+    /// The job's args: the text of a JSON array.
     pub fn args(&self) -> &str {
         &self.0.delivery.args
     }
 
-    /// The one item of its args.
+    /// The job's args as one value, if they are an array of one item.
     ///
     /// # Errors
-    /// [`Error::Read`] when the args are not one item of this type.
+    /// [`Error::Read`] if the args are not one item of this type.
     pub fn payload<T: DeserializeOwned>(&self) -> Result<T, Error> {
         payload(&self.0.delivery.args, self.0.delivery.has_sensitive)
     }
 
-    /// Its meta: the text of a JSON object.
+    /// The job's meta: the text of a JSON object.
     pub fn meta(&self) -> &str {
         &self.0.delivery.meta
     }
 
-    /// What the steps before it in its workflow returned, in order; empty for a job of no workflow, or without steps
-    /// before it. One that returned nothing or failed is a JSON null, so ask for an `Option` where that may be; one that was
-    /// too large to be handed on is `{"semel.omitted": true, "job_id": …}`.
+    /// The results of the earlier steps of the job's workflow, in order; empty if it is in no workflow or no
+    /// step comes before it. A step that failed or returned nothing gives a JSON null: ask for an `Option`
+    /// where that may happen. A result too large to pass on is `{"semel.omitted": true, "job_id": …}`.
     ///
     /// # Errors
-    /// [`Error::Read`] when one of them is of another type.
+    /// [`Error::Read`] if one of them is of another type.
     pub fn parent_results<T: DeserializeOwned>(&self) -> Result<Vec<T>, Error> {
         let text = self.0.delivery.parent_results.as_deref().unwrap_or("[]");
         serde_json::from_str(text).map_err(|source| Error::Read { what: "parents' results", source })
     }
 
-    /// Fires when the run is to stop: the job was cancelled or replaced, the lease is lost, or has run out because neither
-    /// store nor server said anything of it for so long, the attempt has run too long, or the worker shuts down. Which of them it was
-    /// is told by [`stopping`](Self::stopping).
+    /// Fires when the run is to stop: the job was cancelled or replaced, the lease is lost or has run out
+    /// because neither store nor server confirmed it for so long, the attempt has run too long, or the worker
+    /// shuts down. [`stopping`](Self::stopping) says which.
     pub fn token(&self) -> &CancellationToken {
         &self.0.token
     }
 
-    /// Why its [token](Self::token) has fired; `None` as long as it has not. `None` too where it fired because the run is over, which
-    /// only what the handler has spawned can see. A remote worker hears of a cancellation by its heartbeat, and of an older server that the
-    /// lease is lost.
+    /// Why the [token](Self::token) has fired; `None` while it has not. Also `None` if it fired because the
+    /// run is over, which only tasks spawned by the handler can see. A remote worker learns of a cancellation
+    /// from its heartbeat; an older server reports it as a lost lease.
     pub fn stopping(&self) -> Option<Stop> {
         self.0.cause.told().filter(|_| self.0.token.is_cancelled())
     }
 
-    /// Until when the attempt may run: then the worker drops the handler, and the attempt has failed by its timeout. No heartbeat moves
-    /// it, and the run may have to stop sooner, as its [token](Self::token) says. Who would rather end by himself waits for nothing longer
-    /// than until a moment before: `tokio::time::timeout_at((run.deadline() - moment).into(), …)`.
+    /// Until when the attempt may run: then the worker drops the handler, and the attempt fails by its
+    /// timeout. Heartbeats do not move it, and the run may have to stop sooner, as its [token](Self::token)
+    /// says. A handler that prefers to end by itself limits its waits to a moment before:
+    /// `tokio::time::timeout_at((run.deadline() - moment).into(), …)`.
     pub fn deadline(&self) -> std::time::Instant {
         self.0.delivery.attempt_ends().into_std()
     }
 
-    /// Tells how far the run has come: anything serde writes.
+    /// Reports how far the run has come: anything serde can write. Waits for the commit.
     ///
     /// # Errors
-    /// When the store cannot be written, or the lease is lost.
+    /// If the store cannot be written, the lease is lost, or serde cannot write the value.
     pub async fn progress(&self, value: impl serde::Serialize + Send) -> Result<(), Error> {
         let text = serde_json::to_vec(&value).map_err(Error::Write)?;
         drop(value);

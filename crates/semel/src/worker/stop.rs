@@ -1,23 +1,24 @@
-//! Why a run is to come to its end.
+//! Why a run is asked to stop.
 
 use std::sync::{Arc, OnceLock};
 
-/// Why the [token](crate::Run::token) of a run has fired: see [`Run::stopping`](crate::Run::stopping).
+/// Why the [token](crate::Run::token) of a run has fired; see [`Run::stopping`](crate::Run::stopping).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Stop {
-    /// The job was cancelled, or another took its place. What the run reports does not count.
+    /// The job was cancelled or replaced. What the run reports does not count.
     Cancelled,
-    /// The lease is lost, or has run out because neither store nor server said anything of it for so long. Somebody else may be at the
-    /// job.
+    /// The lease is lost, or has run out because neither store nor server confirmed it for so long. Another
+    /// worker may be running the job.
     LeaseLost,
-    /// The attempt has run longer than its timeout: it has failed, and the handler is dropped. Only what it has spawned can see this.
+    /// The attempt has run longer than its timeout: it has failed, and the handler is dropped. Only tasks
+    /// that it spawned can see this.
     TimedOut,
-    /// The worker stops, and the drain time is over. A failure from now on spends no attempt.
+    /// The worker is stopping, and the drain time is over. A failure from now on spends no attempt.
     ShuttingDown,
 }
 
-/// Why a run's token fires. It is told before the token does, and what is told first stays.
+/// The reason for which a run's token fires. It is set before the token fires, and the first reason stays.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cause(Arc<OnceLock<Stop>>);
 

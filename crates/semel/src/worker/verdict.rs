@@ -1,4 +1,4 @@
-//! How a run ends, as its handler says.
+//! How a run ends, as its handler decides.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,36 +9,37 @@ use semel_core::settle::Report;
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 
-/// The longest that the end of a run puts its job off: a server takes no longer wait, and here it is no longer either. 30 days.
+/// The longest that a run's end may put its job off, 30 days: a server accepts no more, and the local queue
+/// gets no more either.
 const PUT_OFF_MAX: Duration = Duration::from_millis(TIMEOUT_MS_MAX);
 
-/// How a run ends. Handlers return it, or anything that [becomes one](IntoOutcome).
+/// How a run ends. Handlers return it, or a value that [converts into it](IntoOutcome).
 #[non_exhaustive]
 pub enum Outcome {
     /// The work is done.
     Done,
     /// The work is done and has a result: see [`Return`].
     Returned(Box<RawValue>),
-    /// The attempt failed; whether there is another is the retry policy's to say.
+    /// The attempt failed; the retry policy decides whether there is another.
     Retry(Failure),
-    /// The job is put off by so long; the attempt does not count. By 30 days at most, with a warning in the log: then the handler is asked
-    /// again.
+    /// The job is put off by this long, and the attempt does not count. A longer wait than 30 days is cut to
+    /// that, with a warning in the log; the handler then decides again.
     Snooze(Duration),
-    /// The work is not wanted any more.
+    /// The work is no longer wanted: the job is cancelled.
     Cancel,
-    /// The work cannot be done, however often it is tried.
+    /// The work cannot be done, however often it is tried: the job is discarded.
     Discard(Failure),
     /// The job goes back into its queue at once, for another worker; the attempt does not count.
     GiveBack,
 }
 
 impl Outcome {
-    /// Whether the run did what it was for.
+    /// Whether the run did its work.
     pub const fn is_done(&self) -> bool {
         matches!(self, Self::Done | Self::Returned(_))
     }
 
-    /// The same, with a wait that is no longer than one may be, and none where no attempt follows.
+    /// The outcome with its wait cut to the longest allowed, and without one if no attempt follows.
     pub(crate) fn within_bounds(mut self, job: JobId) -> Self {
         let wait = match &mut self {
             Self::Snooze(wait) => Some(wait),
@@ -58,7 +59,7 @@ impl Outcome {
 }
 
 impl fmt::Debug for Outcome {
-    /// Without the result: it may be sensitive.
+    /// Leaves out the result, which may be sensitive.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Done => f.write_str("Done"),
@@ -76,8 +77,9 @@ impl fmt::Debug for Outcome {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure(pub(crate) Grounds);
 
-/// What a failure says. It is its own error's [source](std::error::Error::source), for that is what errors around it that show
-/// themselves as it, an `anyhow::Error` or a transparent one, let through.
+/// The content of a failure. It is the failure's own [source](std::error::Error::source), because errors that
+/// forward to an inner one, such as an `anyhow::Error` or a transparent one, expose only the inner one's
+/// source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Grounds {
     pub(crate) code: String,
@@ -95,17 +97,19 @@ impl fmt::Display for Grounds {
 impl std::error::Error for Grounds {}
 
 impl Failure {
-    /// A failure of this type, for `Retry::never` and for statistics, with a message for people. An error that is none has the name
-    /// of its Rust type: `Declined`, and of one that is called `Error` with its module's, `mail::Error`. Many have one name then: those of
-    /// `std::io`, `serde_json` and sqlx are all `error::Error`, for each is defined in a module of that name. Make of such an error
-    /// a failure with a name of your own, where a retry policy names it.
+    /// A failure of this type, for `Retry::never` and for statistics, with a message for people.
+    ///
+    /// An error that is not a `Failure` gets the name of its Rust type: `Declined`, or with its module if it
+    /// is called `Error`: `mail::Error`. Such names may clash: the errors of `std::io`, `serde_json` and sqlx
+    /// are all `error::Error`, because each is defined in a module of that name. If a retry policy is to name
+    /// such an error, turn it into a failure with a name of your own.
     pub fn new(error_type: impl Into<String>, message: impl Into<String>) -> Self {
         let error_type = error_type.into();
         Self(Grounds { code: error_type.clone(), message: message.into(), error_type, retry_in: None })
     }
 
-    /// The next attempt, if there is one, waits so long instead of what the retry policy says; 30 days at most, with a warning in
-    /// the log.
+    /// Sets the wait before the next attempt, if there is one, in place of what the retry policy says. A wait
+    /// longer than 30 days is cut to that, with a warning in the log.
     #[must_use]
     pub fn after(mut self, wait: Duration) -> Self {
         self.0.retry_in = Some(wait);
@@ -117,7 +121,7 @@ impl Failure {
         &self.0.message
     }
 
-    /// The type.
+    /// The failure's type, as given to [`new`](Self::new) or taken from the error.
     pub fn error_type(&self) -> &str {
         &self.0.error_type
     }
@@ -127,7 +131,7 @@ impl Failure {
         Report { code, message, error_type, retryable, retry_in, details: None }
     }
 
-    /// The failure that an error is, or is because of; its message is then the one of all of them.
+    /// The failure that an error is or is caused by; its message becomes that of the whole chain.
     fn within(error: &(dyn std::error::Error + 'static)) -> Option<Self> {
         let grounds = causes(error).find_map(|cause| match cause.downcast_ref::<Self>() {
             Some(failure) => Some(&failure.0),
@@ -151,7 +155,7 @@ impl std::error::Error for Failure {
     }
 }
 
-/// A result of the job, for whoever waits for it: `Ok(Return(sum))`.
+/// A result of the job, for callers that wait for it: `Ok(Return(sum))`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Return<T>(pub T);
 
@@ -164,7 +168,7 @@ pub struct Return<T>(pub T);
     note = "return (), Outcome, Return(value), or a Result of one of these; its error is any error type or a String"
 )]
 pub trait IntoOutcome {
-    /// How the run ends.
+    /// Converts the value into the outcome of the run.
     fn into_outcome(self) -> Outcome;
 }
 
@@ -209,8 +213,8 @@ where
     }
 }
 
-/// A type's own name, for a plain type; with its module's where it is `Error`, as many are. A box or a text says nothing about what
-/// went wrong.
+/// The bare name of a plain type, preceded by its module if it is `Error`, as many are. A box or a text says
+/// nothing about what went wrong: `handler_error`.
 fn short_name<E>() -> &'static str {
     let name = std::any::type_name::<E>();
     let is_plain = |name: &str| !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || c == '_');
@@ -224,7 +228,7 @@ fn short_name<E>() -> &'static str {
     short.unwrap_or("handler_error")
 }
 
-/// An error and what it is because of.
+/// An error and its chain of sources.
 fn causes<'a>(
     error: &'a (dyn std::error::Error + 'static),
 ) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {
@@ -232,7 +236,7 @@ fn causes<'a>(
 }
 
 fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    // What a failure says is in its own text.
+    // The failure's own text already contains its content.
     let texts = causes(error).filter(|cause| !cause.is::<Grounds>()).map(ToString::to_string);
     texts.collect::<Vec<_>>().join(": ")
 }
@@ -303,7 +307,7 @@ mod tests {
         pub(super) struct Error;
     }
 
-    /// `Error` by itself could be anybody's.
+    /// Any crate may have an `Error`.
     #[test]
     fn an_error_that_is_called_error_is_told_by_its_module() {
         let Outcome::Retry(failure) = Err::<(), _>(mail::Error).into_outcome() else { panic!("no failure") };

@@ -1,4 +1,4 @@
-//! A worker at work, and how it stops.
+//! A running worker, and how it stops.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,9 +14,12 @@ use super::pool::Pool;
 use crate::error::Error;
 use crate::open::NO_RUNTIME;
 
-/// A worker at work. [Stop](Self::stop) it, and wait for that. Dropped, it takes no more jobs and its runs' tokens fire; what has not ended
-/// within the grace time is given back, by tasks of the runtime that it was started on. Nobody waits for those: where the process or
-/// that runtime ends right after, nothing is given back, and the jobs run again when their leases have ended, an attempt spent.
+/// A running worker. To end it, [stop](Self::stop) it and await that.
+///
+/// If dropped, it takes no more jobs and its runs' tokens fire at once. Jobs that have not ended within the
+/// grace time are given back by tasks of the runtime on which the worker was started. Nothing waits for those
+/// tasks: if the process or that runtime ends right after, nothing is given back, and the jobs run again when
+/// their leases end, with an attempt spent.
 #[must_use = "a worker stops when this is dropped"]
 pub struct Working {
     shared: Arc<Shared>,
@@ -25,7 +28,7 @@ pub struct Working {
     beating: Option<JoinHandle<()>>,
     beats_end: tokio_util::sync::CancellationToken,
     drain: Duration,
-    /// Where it was started: it may be dropped elsewhere, and on no runtime at all.
+    /// The runtime on which the worker was started: it may be dropped on another one, or on none.
     runtime: Handle,
 }
 
@@ -67,40 +70,43 @@ impl Working {
         Ok(Self { shared, pools, fetching, beating, beats_end, drain, runtime })
     }
 
-    /// Ends when an operator tells the worker to [end](semel_core::settings::Directive::Terminate), by the admin API
-    /// of the server or of another on the same store. Until then it goes on, and afterwards it takes no more jobs:
-    /// [`stop`](Self::stop) it then, as [`run_until`](super::Worker::run_until) does by itself. Told to be quiet, a
-    /// worker takes no more jobs either, until it is told to go on.
+    /// Completes when an operator tells the worker to [end](semel_core::settings::Directive::Terminate),
+    /// through the admin API of its server or of another on the same store. The worker then takes no more
+    /// jobs: [`stop`](Self::stop) it, as [`run_until`](super::Worker::run_until) does by itself. A worker
+    /// that is told to be quiet takes no more jobs either, until it is told to go on.
     pub async fn told_to_end(&self) {
         let mut told = self.shared.beats.told();
-        // The sender is kept by what `self` keeps.
+        // `self` keeps the sender alive.
         drop(told.wait_for(|directive| *directive == Directive::Terminate).await);
     }
 
-    /// Ends when an operator tells the worker to be quiet or to end; at once, if it has been told so already.
+    /// Completes when an operator tells the worker to be quiet or to end; at once if that has already
+    /// happened.
     pub async fn told_to_be_quiet(&self) {
         let mut told = self.shared.beats.told();
         drop(told.wait_for(|directive| *directive != Directive::Run).await);
     }
 
-    /// Ends when the store is gone for good, with what was said of it: [`Error::Closed`] when the queue was closed, or
-    /// [`Error::Store`] when it has failed so that it must be opened again. The worker takes no more jobs then;
-    /// [`stop`](Self::stop) it, and start another when the queue was opened again.
+    /// Completes when the store is gone for good, with the error: [`Error::Closed`] if the queue was closed,
+    /// or [`Error::Store`] if it has failed so that it must be opened again. The worker then takes no more
+    /// jobs: [`stop`](Self::stop) it, and start another once the queue has been opened again.
     pub async fn store_gone(&self) -> Error {
         self.shared.beats.gone().await.into()
     }
 
-    /// Stops: no more jobs are taken, and what waits for a place is given back at once. Runs may go on for the drain
-    /// time; then their tokens fire, and what has not ended within the grace time is dropped and given back, without
-    /// its attempt being spent. Ends when all reports have been heard; where the store or the server does not answer, 5 seconds
-    /// after the grace time: those jobs go to others when their leases have ended. A handler that blocks its thread cannot be dropped:
-    /// it is waited for until it comes to its next `.await`.
+    /// Stops the worker: it takes no more jobs, and gives back at once those that wait for a slot. Runs may
+    /// go on for the drain time; then their tokens fire, and those that have not ended within the grace time
+    /// are dropped and given back, without spending an attempt.
+    ///
+    /// Completes when all reports have been acknowledged, or 5 seconds after the grace time if the store or
+    /// server does not answer: those jobs go to others when their leases end. A handler that blocks its
+    /// thread cannot be dropped: it is waited for until its next `.await`.
     pub async fn stop(mut self) {
         self.shared.stop.cancel();
         let fetching = std::mem::take(&mut self.fetching);
         let fetches: Vec<AbortHandle> = fetching.iter().map(JoinHandle::abort_handle).collect();
         {
-            // One clock for both: runs have no more time for a fetch that is slow to end.
+            // One deadline for both: a fetch that is slow to end gives the runs no extra time.
             let mut ended = std::pin::pin!(async {
                 for fetching in fetching {
                     drop(fetching.await);
@@ -111,7 +117,8 @@ impl Working {
                 self.shared.abort.cancel();
                 if tokio::time::timeout(self.patience(), ended.as_mut()).await.is_err() {
                     self.shared.give_up.cancel();
-                    // A store that answers no fetch may never do. What it grants to one that is dropped goes back.
+                    // A store that leaves a fetch unanswered may do so for ever. What it grants to a dropped
+                    // fetch goes back.
                     fetches.iter().for_each(AbortHandle::abort);
                     ended.await;
                 }
@@ -123,7 +130,7 @@ impl Working {
         }
     }
 
-    /// How long after their tokens have fired runs and their reports are waited for.
+    /// How long to wait for runs and their reports after their tokens have fired.
     fn patience(&self) -> Duration {
         self.shared.grace.saturating_add(OVERDUE_AFTER)
     }
@@ -140,7 +147,7 @@ impl Drop for Working {
         self.shared.stop.cancel();
         self.shared.abort.cancel();
         let (pools, end) = (self.pools.clone(), self.beats_end.clone());
-        // What is held keeps its lease until it has been given back.
+        // Jobs keep their leases until they have been given back.
         let last = async move {
             for pool in &pools {
                 pool.empty().await;
@@ -166,7 +173,7 @@ mod tests {
 
     use crate::{Envelope, JobState, Run, Semel, Worker};
 
-    /// A program's own thread may have it, and the runtime goes on.
+    /// A thread of the program may drop it while the runtime goes on.
     #[test]
     fn dropped_outside_of_its_runtime_it_keeps_its_leases_until_all_is_given_back() {
         let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();

@@ -1,4 +1,4 @@
-//! Heartbeats over links that answer late, by half or never.
+//! Heartbeats over links that answer late, in part or never.
 
 use bytes::Bytes;
 use semel_core::time::Timestamp;
@@ -30,7 +30,7 @@ fn granted(fence: u64) -> Delivery {
     }
 }
 
-/// How a link answers heartbeats, of which nothing else comes through.
+/// How a link answers heartbeats; it answers nothing else.
 trait Heart: Send + Sync + 'static {
     fn beat<'a>(&'a self, jobs: &'a [Held], hears: Hears<'a>) -> BoxFuture<'a, Result<(), Error>>;
 }
@@ -67,8 +67,8 @@ impl<H: Heart> Link for H {
     }
 }
 
-/// A link that never answers for the first job, nor in one heartbeat with it unless by half, and keeps when it was spoken of the
-/// other.
+/// A link that never answers for the first job, nor for other jobs in the same heartbeat unless
+/// `answers_half`, and records when a heartbeat included the second job.
 #[derive(Default)]
 struct Hangs {
     spoken: Mutex<Vec<Instant>>,
@@ -103,7 +103,7 @@ async fn a_heartbeat_that_is_not_answered_keeps_no_other_job_from_being_spoken_o
     let _first = beats.hold(&granted(1), Signals::default());
     let speaker = Speaker { worker: "w".into(), queues: Vec::new(), lease: None };
     let running = tokio::spawn(Arc::clone(&beats).run(link.clone(), speaker, stop.clone()));
-    // The first heartbeat for it is under way.
+    // By now the first heartbeat for the first job is under way.
     tokio::time::sleep(Duration::from_millis(10_500)).await;
     let lease = Duration::from_secs(1);
     let short = Delivery { id: JobId::mint(Timestamp::EPOCH, 2, 2), lease, ..granted(2) };
@@ -129,7 +129,7 @@ async fn a_lease_has_run_out_when_nothing_was_answered_for_so_long() {
     let (unanswered, answered) = (Signals::default(), Signals::default());
     let _first = beats.hold(&granted(1), unanswered.clone());
     let began = Instant::now();
-    // Never in one heartbeat with the first one, which would not be answered.
+    // Never in one heartbeat with the first job, which would not be answered.
     tokio::time::sleep(Duration::from_secs(5)).await;
     let other = Delivery { id: JobId::mint(Timestamp::EPOCH, 2, 2), ..granted(2) };
     let _second = beats.hold(&other, answered.clone());
@@ -156,7 +156,7 @@ async fn what_was_extended_is_whatever_becomes_of_the_rest_of_the_answer() {
     unanswered.ran_out.cancelled().await;
     tokio::time::sleep(Duration::from_secs(600)).await;
     assert!(!answered.ran_out.is_cancelled() && !answered.lost.is_cancelled());
-    // Nor is it spoken of again before it is due.
+    // Nor is it in another heartbeat before it is due.
     let spoken = link.spoken.lock().unwrap().clone();
     let every = granted(2).lease / BEATS_PER_LEASE;
     assert!(spoken.windows(2).all(|two| two[1] - two[0] >= every * 3 / 4), "{spoken:?}");
@@ -164,7 +164,7 @@ async fn what_was_extended_is_whatever_becomes_of_the_rest_of_the_answer() {
     running.await.unwrap();
 }
 
-/// A link that answers so late, and says of the first job that its run has completed it.
+/// A link that answers after this delay, and says that the first job was completed by its run.
 struct Slow {
     answers_after: Duration,
     spoken: Mutex<Vec<(u64, Instant)>>,
@@ -182,7 +182,7 @@ impl Heart for Slow {
     }
 }
 
-/// Plays it for ten minutes with a job of that fence and lease, which was granted so long ago.
+/// Ten minutes with a job of this fence and lease, which was granted `ago`.
 async fn played(
     answers_after: Duration,
     fence: u64,
@@ -205,7 +205,7 @@ async fn played(
     (signals, spoken)
 }
 
-/// The store has extended it, if later than it was waited for.
+/// The store has extended the lease, if later than the worker waited for.
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_comes_late_is_heard() {
     let second = Duration::from_secs(1);
@@ -213,7 +213,7 @@ async fn an_answer_that_comes_late_is_heard() {
     assert!(!signals.ran_out.is_cancelled() && !signals.lost.is_cancelled());
 }
 
-/// Nobody else's, it has no lease to be extended, nor one that may run out.
+/// No other worker has the job, so it has no lease to extend, and none that may run out.
 #[tokio::test(start_paused = true)]
 async fn a_job_that_its_run_has_completed_is_spoken_of_no_more() {
     let (signals, spoken) = played(Duration::ZERO, 1, Duration::from_secs(30), Duration::ZERO).await;
@@ -221,7 +221,7 @@ async fn a_job_that_its_run_has_completed_is_spoken_of_no_more() {
     assert_eq!(spoken.len(), 1);
 }
 
-/// A grant may have been long on its way.
+/// The grant may have taken long to arrive.
 #[tokio::test(start_paused = true)]
 async fn a_lease_is_extended_in_time_from_its_grant() {
     let ago = Duration::from_secs(25);
@@ -231,7 +231,7 @@ async fn a_lease_is_extended_in_time_from_its_grant() {
     assert_eq!(spoken[0] - begun, ago);
 }
 
-/// A link that says of every job that somebody holds it, but answers one heartbeat never.
+/// A link that says of every job that a transaction holds it, but never answers one of the heartbeats.
 struct Busy {
     begun: Instant,
     unanswered: Mutex<u32>,
@@ -249,7 +249,7 @@ impl Heart for Busy {
     }
 }
 
-/// However long a lease it had once: what somebody holds counts for less.
+/// However long its lease once was, an answer that the job is busy counts for less time.
 #[tokio::test(start_paused = true)]
 async fn a_job_that_is_held_outlives_a_heartbeat_that_is_lost() {
     let link = Arc::new(Busy { begun: Instant::now(), unanswered: Mutex::default() });
@@ -264,7 +264,7 @@ async fn a_job_that_is_held_outlives_a_heartbeat_that_is_lost() {
     running.await.unwrap();
 }
 
-/// It may have been granted just now, and a heartbeat can tell; where nobody answers it has run out.
+/// It may have been granted just now, which a heartbeat finds out; if nobody answers, it has run out.
 #[tokio::test(start_paused = true)]
 async fn a_grant_that_was_on_its_way_for_longer_than_its_lease_is_asked_about() {
     let second = Duration::from_secs(1);
@@ -274,7 +274,7 @@ async fn a_grant_that_was_on_its_way_for_longer_than_its_lease_is_asked_about() 
     assert!(signals.ran_out.is_cancelled());
 }
 
-/// Whoever has lost its lease has been answered, and whoever has ended has nobody to be told.
+/// A run that lost its lease was told so, and after the end of a run nobody is left to be told.
 #[tokio::test(start_paused = true)]
 async fn nobody_is_told_of_a_lease_that_is_lost_or_needed_no_more() {
     let (beats, link) = (Arc::new(Beats::default()), Arc::new(Hangs::default()));
@@ -297,7 +297,7 @@ async fn nobody_is_told_of_a_lease_that_is_lost_or_needed_no_more() {
     running.await.unwrap();
 }
 
-/// Nobody else would tell it: from then on heartbeats speak of the newer lease.
+/// Nothing else would tell the earlier run: from then on heartbeats are about the newer lease.
 #[tokio::test]
 async fn a_job_that_is_granted_again_has_lost_the_lease_before() {
     let beats = Arc::new(Beats::default());
@@ -312,7 +312,7 @@ async fn a_job_that_is_granted_again_has_lost_the_lease_before() {
     assert!(beats.held().by_id.is_empty());
 }
 
-/// A link that refuses every heartbeat, and keeps when it was asked.
+/// A link that refuses every heartbeat, and records when.
 #[derive(Default)]
 struct Refuses {
     spoken: Mutex<Vec<Instant>>,
@@ -326,7 +326,7 @@ impl Heart for Refuses {
     }
 }
 
-/// A server that is overwhelmed, or a token that was taken back, is not made better by two requests a second of every worker.
+/// Two requests a second from every worker help neither an overloaded server nor a revoked token.
 #[tokio::test(start_paused = true)]
 async fn a_heartbeat_that_fails_is_sent_less_and_less_often_but_to_the_end_of_its_lease() {
     semel_testkit::warnings::keep();
@@ -339,7 +339,7 @@ async fn a_heartbeat_that_fails_is_sent_less_and_less_often_but_to_the_end_of_it
     let running = tokio::spawn(Arc::clone(&beats).run(link.clone(), speaker, stop.clone()));
     signals.ran_out.cancelled().await;
     let (ended, spoken) = (Instant::now(), link.spoken.lock().unwrap().clone());
-    // One each half second would be 160.
+    // One every half second would be 160.
     assert!((20..=32).contains(&spoken.len()), "{}", spoken.len());
     assert!(ended - *spoken.last().unwrap() <= AGAIN_AFTER, "{:?}", ended - *spoken.last().unwrap());
     tokio::time::sleep(Duration::from_secs(600)).await;
@@ -360,11 +360,11 @@ fn a_heartbeat_is_sent_again_as_late_as_its_lease_allows() {
         (5, 80_000, None, 8_000),
         (6, 80_000, None, 10_000),
         (u32::MAX, 80_000, None, 10_000),
-        // Several times in what is left.
+        // Several times within what is left of the lease.
         (6, 20_000, None, 5_000),
         (6, 1_000, None, 500),
         (6, 1, None, 500),
-        // Nothing is left to be saved.
+        // Nothing is left to save.
         (6, 0, None, 10_000),
         (1, 80_000, Some(15_000), 15_000),
         (1, 80_000, Some(3_600_000), 20_000),

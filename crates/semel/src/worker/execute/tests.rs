@@ -1,4 +1,4 @@
-//! Ends of runs over links that do not hear them, or refuse them.
+//! Reports over links that leave them unanswered or refuse them.
 
 use bytes::Bytes;
 use semel_core::ident::QueueName;
@@ -16,11 +16,11 @@ async fn a_type_that_is_not_handled_is_told_of_once() {
     assert_eq!(["a.b", "a.c", "a.b"].map(|job_type| shared.is_news(job_type)), [true, true, false]);
 }
 
-/// A link over which heartbeats are answered from some time on, and a report is answered when that many were made.
+/// A link that answers heartbeats after some time, and reports after `unheard` of them were made.
 struct Deaf {
     begun: Instant,
     beats_after: Duration,
-    /// How long each report takes that is not heard.
+    /// How long an unanswered report takes.
     takes: Duration,
     unheard: Mutex<u32>,
     says: fn() -> Error,
@@ -33,7 +33,7 @@ impl Deaf {
         Arc::new(Self { begun, beats_after, takes, unheard, says })
     }
 
-    /// One that answers heartbeats, and so many reports with this.
+    /// A link that answers heartbeats at once, and fails the first `unheard` reports with this error.
     fn that_says(unheard: u32, says: fn() -> Error) -> Arc<Self> {
         let (begun, unheard) = (Instant::now(), Mutex::new(unheard));
         Arc::new(Self { begun, beats_after: Duration::ZERO, takes: Duration::ZERO, unheard, says })
@@ -84,12 +84,14 @@ impl Link for Deaf {
     }
 }
 
-/// Whether an end is heard over such a link, of a job with a lease of five seconds that is held by then, or is not.
+/// Whether a report over this link is acknowledged, for a job with a lease of five seconds that heartbeats
+/// extend or do not.
 async fn is_heard(link: Arc<Deaf>, is_held: bool) -> bool {
     reported(link, is_held, Duration::from_secs(5), |_| std::future::pending()).await
 }
 
-/// Whether an end is heard over such a link, of a job with this lease, while something else happens to the worker.
+/// Whether a report over this link is acknowledged, for a job with this lease, while something else happens
+/// to the worker.
 async fn reported<F: Future<Output = ()>>(
     link: Arc<Deaf>,
     is_held: bool,
@@ -119,7 +121,7 @@ async fn reported<F: Future<Output = ()>>(
     is_heard
 }
 
-/// How often an end is told within ten minutes that is answered with this, of a job with this lease.
+/// How often a report that always gets this error is sent in ten minutes, for a job with this lease.
 async fn told(lease: Duration, says: fn() -> Error) -> u32 {
     let link = Deaf::that_says(u32::MAX, says);
     let over = |_| tokio::time::sleep(Duration::from_secs(600));
@@ -132,16 +134,16 @@ async fn an_end_that_is_not_heard_is_told_less_and_less_often() {
     let says = || StoreError::Unavailable("a report that is told now and then".to_owned()).into();
     semel_testkit::warnings::keep();
     let times = told(Duration::from_secs(120), says).await;
-    // Every ten seconds at the end, and a quarter more often at most.
+    // Every ten seconds in the end, with at most a quarter less by jitter.
     assert!((65..=90).contains(&times), "{times}");
     let warned = semel_testkit::warnings::with("a report that is told now and then");
     assert!((8..=11).contains(&warned.len()), "{}", warned.len());
-    // But often enough for its lease.
+    // But often enough for a short lease.
     let times = told(Duration::from_secs(6), says).await;
     assert!((300..=420).contains(&times), "{times}");
 }
 
-/// A shutdown waits for some seconds only, and a report that waited for longer would be given up.
+/// A shutdown waits only some seconds, and would give up a report that paused for longer.
 #[tokio::test(start_paused = true)]
 async fn a_worker_that_stops_tells_an_end_again_soon() {
     let says = || StoreError::Unavailable(String::new()).into();
@@ -173,7 +175,7 @@ fn refusal(status: u16, retry_after: Option<u64>) -> Error {
     })
 }
 
-/// Its job would be held for as long as the attempt may last, and nobody else would have its place.
+/// Otherwise its job would be held for as long as the attempt may last, and its slot would be lost to others.
 #[cfg(feature = "remote")]
 #[tokio::test(start_paused = true)]
 async fn an_end_that_is_refused_for_long_gives_up_its_place() {
@@ -183,7 +185,7 @@ async fn an_end_that_is_refused_for_long_gives_up_its_place() {
     assert_eq!(heard, Ok(false), "it holds its place");
     let waited = link.begun.elapsed();
     assert!(waited >= 2 * minute && waited < 2 * minute + Duration::from_secs(3), "{waited:?}");
-    // One that passes in time, or that says that the server has no time, costs nobody the work.
+    // A refusal that passes in time, or a server that is too busy, loses no finished work.
     assert!(is_heard(Deaf::that_says(60, || refusal(403, None)), true).await);
     assert!(is_heard(Deaf::that_says(600, || refusal(503, None)), true).await);
 }
@@ -193,22 +195,22 @@ async fn an_end_that_is_refused_for_long_gives_up_its_place() {
 async fn an_end_is_told_again_when_the_server_asks_for_it() {
     let times = told(Duration::from_secs(120), || refusal(503, Some(30))).await;
     assert!((16..=21).contains(&times), "{times}");
-    // Whatever it asks for, several times before the lease would end.
+    // Whatever the server asks for, several times before the lease would end.
     let times = told(Duration::from_secs(60), || refusal(503, Some(3_600))).await;
     assert!((30..=32).contains(&times), "{times}");
 }
 
-/// The store would take it, and whoever gave up would have the work done again.
+/// The store would accept it; giving up would have the work done again.
 #[tokio::test(start_paused = true)]
 async fn an_end_is_told_for_as_long_as_its_lease_is_extended() {
     let second = Duration::from_secs(1);
     assert!(!is_heard(Deaf::new(60, second, Duration::ZERO), false).await, "nobody extends it");
     assert!(is_heard(Deaf::new(60, second, Duration::ZERO), true).await);
-    // It is extended after all, while what would be the last report is under way.
+    // The lease is extended after all, while what would be the last report is under way.
     assert!(is_heard(Deaf::new(2, second * 6, second * 7), true).await);
 }
 
-/// A grant that was long on its way leaves the attempt less, but a second at least.
+/// A grant that took long to arrive leaves the attempt less time, but at least a second.
 #[tokio::test(start_paused = true)]
 async fn an_attempt_ends_when_the_store_says() {
     let semel = Semel::open("memory:").await.unwrap();
@@ -227,7 +229,7 @@ async fn an_attempt_ends_when_the_store_says() {
     assert_eq!([30_000, 8_500, 2_000, 200].map(lasts), [22_000, 1_000, 1_000, 200]);
 }
 
-/// Nobody else would know that its work is done.
+/// Otherwise nobody would know that its work is done.
 #[tokio::test]
 async fn an_end_is_heard_that_comes_when_the_shutdown_waits_no_longer() {
     let semel = Semel::open("memory:").await.unwrap();

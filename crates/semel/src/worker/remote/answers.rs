@@ -1,4 +1,5 @@
-//! What a server answers, and whether it is one: what stands in its way has pages that say 200 as well.
+//! Reads a server's answers, and tells them from those of something in between: proxies have pages that say
+//! 200 too.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,7 +14,8 @@ use serde_json::Value;
 
 use crate::worker::link::{Beaten, Held};
 
-/// What a server answers to a heartbeat for these. None if it is no server of jobs: whatever that says, it has extended nothing.
+/// Sorts these jobs by the answer to their heartbeat; `None` if it is not from a job server, which then has
+/// extended nothing.
 pub(super) fn beaten(jobs: Vec<Held>, answer: &Value) -> Option<Beaten> {
     if !["state", "jobs_extended", "acknowledged"].iter().any(|member| answer.get(member).is_some()) {
         return None;
@@ -27,8 +29,8 @@ pub(super) fn beaten(jobs: Vec<Held>, answer: &Value) -> Option<Beaten> {
     let named = |member: &str| -> Option<HashSet<JobId>> {
         answer[member].as_array().map(|ids| ids.iter().filter_map(id_of).collect())
     };
-    // A server that does not say which it extended has extended the others.
-    // One that does not say which somebody's transaction holds may mean all that are left.
+    // A server that does not list the leases it extended has extended all that are not lost.
+    // A server that does not list the jobs held by an open transaction may mean all that are left.
     let (extended, busy) = (named("jobs_extended"), named("jobs_held"));
     let directive = answer["state"].as_str().and_then(Directive::from_name);
     let mut beaten = Beaten { directive, ..Beaten::default() };
@@ -46,37 +48,38 @@ pub(super) fn beaten(jobs: Vec<Held>, answer: &Value) -> Option<Beaten> {
     Some(beaten)
 }
 
-/// What an answer to the end of a run means.
+/// What an answer to the report of a run's end means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Heard {
-    /// The end counts.
+    /// The report counts.
     Counted,
-    /// The run is not this worker's any more.
+    /// The run no longer belongs to this worker.
     Late,
-    /// What was said of the end is not to be had, whoever says it and whenever.
+    /// The report itself is unacceptable, no matter when it is sent or by whom.
     Unfit,
-    /// It was not heard: something on the way there has answered, or a server that has no time for it. It may pass.
+    /// The report was not processed: something on the way answered, or a server that is too busy. This may
+    /// pass.
     Elsewhere,
 }
 
 pub(super) fn heard(status: StatusCode, body: &[u8]) -> Heard {
     match status.as_u16() {
         204 => Heard::Counted,
-        // A proxy has pages for maintenance that say 200.
+        // A proxy's maintenance page may say 200.
         200..=299 if is_acceptance(body) => Heard::Counted,
-        // If it is a server of jobs that says so, and not a proxy that has found none.
+        // Only if a job server says so, not a proxy that found no server.
         404 | 409 if is_refusal(body) => Heard::Late,
         400 | 413 | 415 | 422 => Heard::Unfit,
         _ => Heard::Elsewhere,
     }
 }
 
-/// Whether an answer is an error as Open Job Spec has them.
+/// Whether an answer is an error in the format of Open Job Spec.
 pub(super) fn is_refusal(body: &[u8]) -> bool {
     serde_json::from_slice::<Value>(body).is_ok_and(|answer| answer["error"]["code"].is_string())
 }
 
-/// Whether the answer to a failure says that the job is discarded by it. Whatever else is in it.
+/// Whether the answer to a failure says that the job is now discarded, whatever else it contains.
 pub(super) fn is_discarded(body: &[u8]) -> bool {
     #[derive(Deserialize)]
     struct Now {
@@ -85,7 +88,8 @@ pub(super) fn is_discarded(body: &[u8]) -> bool {
     serde_json::from_slice::<Now>(body).is_ok_and(|now| now.state == State::Discarded.name())
 }
 
-/// Whether an answer says that the end of a run is known, as Open Job Spec's servers say it. Whatever numbers are in it that no [`Value`] holds.
+/// Whether an answer accepts the end of a run, as Open Job Spec servers do. It may contain numbers that no
+/// [`Value`] holds.
 fn is_acceptance(body: &[u8]) -> bool {
     const ANY: [&str; 5] = ["acknowledged", "job", "id", "job_id", "state"];
     serde_json::from_slice::<HashMap<String, IgnoredAny>>(body)
@@ -103,7 +107,8 @@ mod tests {
 
     use super::*;
 
-    /// One that nobody can have taken is not one of which nothing is known.
+    /// A job that nobody can have taken (busy) is distinguished from one about which the answer says nothing
+    /// (unheard).
     #[test]
     fn an_answer_to_a_heartbeat_says_what_is_known_of_each_job() {
         let ids: Vec<JobId> = (1..=6).map(|number| JobId::mint(Timestamp::EPOCH, number, 1)).collect();
@@ -124,20 +129,20 @@ mod tests {
         let Beaten { extended, busy, lost, completed, cancelled, unheard, .. } = &heard;
         let told = [extended, busy, lost, completed, cancelled, unheard];
         assert_eq!(told.map(|jobs| ids_of(jobs)), [0, 1, 2, 3, 4, 5].map(|place| vec![ids[place]]));
-        // Of a server that says less, what it does not say is held, or extended.
+        // If a server says less, the jobs it does not mention are busy, or extended.
         answer.as_object_mut().unwrap().remove("jobs_held");
         assert_eq!(ids_of(&beaten(jobs(), &answer).unwrap().busy), [ids[1], ids[5]]);
         answer.as_object_mut().unwrap().remove("jobs_extended");
         let heard = beaten(jobs(), &answer).unwrap();
         assert_eq!(ids_of(&heard.extended), [ids[0], ids[1], ids[5]]);
         assert!(heard.busy.is_empty() && heard.unheard.is_empty());
-        // A proxy says 200 for its page, and so does one that answers nothing.
+        // A proxy's page says 200, and so does a server that answers nothing.
         for answer in [json!({ "status": "maintenance" }), Value::Null] {
             assert!(beaten(jobs(), &answer).is_none(), "{answer}");
         }
     }
 
-    /// Whoever is on the way there takes no finished work back, nor does he take it over.
+    /// Something on the way can neither refuse finished work for good nor accept it.
     #[test]
     fn an_answer_to_the_end_of_a_run_says_whether_it_was_heard() {
         const REFUSAL: &str = r#"{"error":{"code":"conflict","message":"no"}}"#;

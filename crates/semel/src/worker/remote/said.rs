@@ -1,4 +1,4 @@
-//! What is told of a run's end, as a server reads it.
+//! The requests that report the end of a run to a server.
 
 use semel_core::limits::{FAILURE_MESSAGE_BYTES_MAX, FAILURE_NAME_BYTES_MAX};
 use serde::Serialize;
@@ -7,19 +7,19 @@ use serde_json::value::RawValue;
 use crate::worker::link::millis;
 use crate::worker::verdict::{Failure, Grounds};
 
-/// Where a run's end is told that is done.
+/// The route for a run that completed.
 pub(super) const ACK: (http::Method, &str) = (http::Method::POST, "/ojs/v1/workers/ack");
-/// Where another end is told.
+/// The route for a run that failed or gives its job back.
 pub(super) const NACK: (http::Method, &str) = (http::Method::POST, "/ojs/v1/workers/nack");
 
-/// Which run is spoken of.
+/// The run that is reported.
 #[derive(Serialize)]
 pub(super) struct Said {
     pub(super) job_id: String,
     pub(super) lease: String,
 }
 
-/// It is done and returned something. As text, so that numbers keep their digits.
+/// The run completed with a result, which is kept as text so that numbers keep their digits.
 #[derive(Serialize)]
 pub(super) struct Ack<'a> {
     #[serde(flatten)]
@@ -27,7 +27,7 @@ pub(super) struct Ack<'a> {
     pub(super) result: &'a RawValue,
 }
 
-/// It is not done.
+/// The run did not complete.
 #[derive(Serialize)]
 pub(super) struct Nack<'a> {
     #[serde(flatten)]
@@ -61,7 +61,7 @@ pub(super) struct ErrorBody<'a> {
     retry_after_ms: Option<u32>,
 }
 
-/// A text as a store keeps it. A longer one a server would refuse, and with it the failure that it is of.
+/// Cuts a text to the length that stores keep. A server would refuse a longer one, and the failure with it.
 fn cut(text: &str, most: usize) -> &str {
     text.split_at(text.floor_char_boundary(most)).0
 }
@@ -86,7 +86,7 @@ mod tests {
         let failure = Failure::new(long.as_str(), long.as_str());
         let told = serde_json::to_value(Nacked::failed(&failure, None)).unwrap();
         let bytes = ["code", "type", "message"].map(|name| told["error"][name].as_str().unwrap().len());
-        // At the end of a letter.
+        // Cut at a character boundary.
         let name = FAILURE_NAME_BYTES_MAX - 1;
         assert_eq!(bytes, [name, name, FAILURE_MESSAGE_BYTES_MAX]);
         let failure = Failure::new("Busy", "later");

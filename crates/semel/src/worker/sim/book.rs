@@ -1,4 +1,4 @@
-//! What handlers do, and whether that is what was granted.
+//! The record of what handlers do, checked against what the store granted.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -13,19 +13,21 @@ use tokio_util::sync::CancellationToken;
 use super::super::run::Run;
 use super::super::verdict::Outcome;
 
-/// How long after its lease is lost a run's token may fire, beyond the lease: the answer to its claim may have been so late.
+/// How long after the loss of its lease, on top of the lease's length, a run's token may fire: the answer to
+/// its claim may have been this late.
 const LATE_MAX: u64 = 4_000_000;
-/// A report of a lease that lasts so long is heard before its end, however many are lost on the way.
+/// From this length of a lease on, a report is acknowledged before the lease ends, however many are lost on
+/// the way.
 const LONG_LEASE: Duration = Duration::from_secs(20);
-/// How long after its time is over a handler may be there. Its timer knows milliseconds.
+/// How long a handler may remain after its time is over: its timer has a resolution of milliseconds.
 const SOON: u64 = 5_000;
 
-/// What a handler said of its run.
+/// How a handler ended its run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Said {
-    /// It has not come to its end.
+    /// The handler has not ended.
     Nothing,
-    /// It was dropped before, or it panicked.
+    /// The handler was dropped before its end, or panicked.
     Dropped,
     Done,
     Retry,
@@ -47,8 +49,8 @@ impl Said {
         }
     }
 
-    /// Whether a run of which this was said may be reported so. `was_told` says that its token had fired; in calm only because its
-    /// worker stopped, which spends no attempt.
+    /// Whether a run that ended so may be reported with this state. `was_told`: its token had fired, which in
+    /// a calm plan happens only because its worker stopped, and that spends no attempt.
     fn may_be(self, state: State, was_told: bool, is_calm: bool) -> bool {
         match self {
             Self::Nothing => false,
@@ -65,14 +67,14 @@ impl Said {
     }
 }
 
-/// Who runs it.
+/// Where a handler runs.
 #[derive(Clone, Debug)]
 pub(super) struct Whose {
-    /// The seat of its process.
+    /// The seat of the process.
     pub(super) seat: usize,
-    /// Its worker.
+    /// The name of the worker.
     pub(super) worker: Arc<str>,
-    /// How many may run at once from each queue.
+    /// How many jobs the worker may run at once from each queue.
     pub(super) places: usize,
 }
 
@@ -84,15 +86,15 @@ struct Handling {
     queue: Box<str>,
     token: CancellationToken,
     lease: Duration,
-    /// When its time is over, as its worker knows it.
+    /// When the attempt's time is over, as its worker knows it.
     until: u64,
-    /// Since when its lease is known to be gone.
+    /// When its lease was first seen to be gone.
     lost: Option<u64>,
     said: Said,
     was_told: bool,
 }
 
-/// Everything that handlers did.
+/// The record of everything that handlers did.
 #[derive(Default)]
 pub(super) struct Book {
     handlings: Vec<Handling>,
@@ -103,19 +105,19 @@ pub(super) struct Book {
     is_steady: bool,
 }
 
-/// A handler at work, for as long as it is kept.
+/// A handler at work. Dropping this before it says how it ended counts as the handler being dropped.
 pub(super) struct Working {
     book: Arc<Mutex<Book>>,
     at: usize,
 }
 
 impl Working {
-    /// Which handling it is, counted from the beginning of the run.
+    /// The number of this call among all calls of handlers in the run.
     pub(super) const fn number(&self) -> usize {
         self.at
     }
 
-    /// The handler has come to this end.
+    /// Records that the handler ended with this outcome.
     pub(super) fn says(self, outcome: Outcome) -> Outcome {
         self.book.lock().unwrap().close(self.at, Said::of(&outcome));
         outcome
@@ -133,12 +135,13 @@ fn ended(witness: &Witness, handling: &Handling) -> Option<Ended> {
 }
 
 impl Book {
-    /// An empty one. `is_calm` says that no lease may be lost but by a cancellation, `is_steady` that no long one may.
+    /// An empty book. `is_calm`: no lease may be lost except by a cancellation. `is_steady`: no long lease
+    /// may.
     pub(super) fn new(is_calm: bool, is_steady: bool) -> Self {
         Self { is_calm, is_steady, ..Self::default() }
     }
 
-    /// A handler is called.
+    /// Records and checks the call of a handler.
     pub(super) fn begin(
         book: &Arc<Mutex<Self>>,
         whose: Whose,
@@ -184,14 +187,15 @@ impl Book {
                     "{job} was begun by the lease {fence}, which was reported to have ended: {end:?}"
                 ));
             }
-            // A cancellation that another process has committed is heard of by the next heartbeat, and a slow answer to a claim makes
-            // a short time end later here than in the store.
+            // A worker learns of a cancellation committed by another process from its next heartbeat. And
+            // after a slow answer to a claim, a short time ends later here than in the store.
             Some(end) if self.is_calm && end.had_run_out => {
                 return Err(format!("{job} was begun by the lease {fence}, which is gone: {end:?}"));
             }
             _ => {}
         }
-        // Whoever is begun by a lease that is gone may not know of it; nobody else comes after a later one.
+        // Only a run whose lease is already gone may begin after a later one, as its worker may not know of
+        // the loss.
         let is_known_gone = end.is_some();
         if !is_known_gone && self.fences.get(job).is_some_and(|known| known >= fence) {
             return Err(format!("{job} was begun by the lease {fence}, after a run by a later one"));
@@ -215,7 +219,7 @@ impl Book {
         handling.was_told = handling.token.is_cancelled();
     }
 
-    /// The process of this seat goes on after a pause: what it should have done meanwhile it does now.
+    /// The process in this seat goes on after a pause: what it should have done meanwhile, it does now.
     pub(super) fn goes_on(&mut self, seat: usize, now: u64) {
         for at in &self.open {
             let handling = &mut self.handlings[*at];
@@ -226,7 +230,7 @@ impl Book {
         }
     }
 
-    /// Whether those who run are those who may. `is_still` says which seats' processes stand still.
+    /// Checks that only those handlers run that may. `is_still` says whether a seat's process is paused.
     pub(super) fn check(&mut self, witness: &Witness, now: u64, is_still: impl Fn(usize) -> bool) -> Checked {
         for at in &self.open {
             let handling = &mut self.handlings[*at];
@@ -254,7 +258,7 @@ impl Book {
         Ok(())
     }
 
-    /// Nobody handles anything for this worker any more.
+    /// Checks that no handler runs for this worker any more.
     pub(super) fn check_stopped(&self, worker: &str) -> Checked {
         let open = self.open.iter().map(|at| &self.handlings[*at]);
         match open.into_iter().find(|handling| &*handling.whose.worker == worker) {
@@ -265,7 +269,7 @@ impl Book {
         }
     }
 
-    /// What can be said only in the end: what was reported is what the handlers said.
+    /// The checks at the end of a run: what was reported is what the handlers said.
     pub(super) fn judge(&self, witness: &Witness) -> Checked {
         if let Some(at) = self.open.first() {
             return Err(format!("the handler of {} goes on in the end", self.handlings[*at].job));
@@ -298,14 +302,14 @@ impl Book {
         Ok(())
     }
 
-    /// How many were at work when their leases ran out.
+    /// How many handlers were called whose leases ran out.
     pub(super) fn outlived(&self, witness: &Witness) -> u64 {
         let is_outlived =
             |run: &&Handling| ended(witness, run).is_some_and(|end| end.is_burned && end.had_run_out);
         self.handlings.iter().filter(is_outlived).count() as u64
     }
 
-    /// How often handlers were called.
+    /// How many times handlers were called.
     pub(super) fn handled(&self) -> u64 {
         self.handlings.len() as u64
     }

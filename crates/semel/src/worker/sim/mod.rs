@@ -1,12 +1,14 @@
-//! Workers in programs that die, stand still and are ended, over a store that fails, by a seed.
+//! A seeded simulation of workers in programs that crash, pause and stop, over a store that fails.
 //!
-//! Each process is a [runtime of its own](process) with a clock that whoever plays moves: he says which goes on and how far, drops
-//! one wherever it stands, or lets it stand still for longer than a lease. In each a [program](program) has the real queue, its
-//! batcher and duties, real workers and callers; all are on one store, the kit's, which judges every commit. What handlers are
-//! called with, and what becomes of what they say, is held against the store's word in a [book](book).
+//! Each process is a [runtime of its own](process), whose clock the player moves: the player decides which
+//! process goes on and how far, drops one wherever it stands, or pauses it for longer than a lease. Each
+//! process runs a [program](program) with the real queue, its batcher and duties, real workers and callers.
+//! All share one store, the test kit's, which checks every commit. A [book](book) checks what handlers are
+//! called with, and what becomes of their outcomes, against the store.
 //!
-//! A run is a function of its seed and its [`Plan`]: `SEMEL_SEED=7 SEMEL_PLAN="processes=1" cargo test -p semel --lib worker::sim`.
-//! `SEMEL_WORKER_SEEDS=100000` plays so many instead of those of a usual run.
+//! A run is a function of its seed and its [`Plan`]:
+//! `SEMEL_SEED=7 SEMEL_PLAN="processes=1" cargo test -p semel --lib worker::sim`. `SEMEL_WORKER_SEEDS=100000`
+//! plays that many seeds instead of the usual number.
 
 mod book;
 mod plan;
@@ -24,18 +26,18 @@ use semel_testkit::sim::dice::Dice;
 use self::plan::Plan;
 use self::run::{Ran, play, shrink};
 
-/// Seeds of a run in all shards together.
+/// How many seeds a run plays, in all shards together.
 const SEEDS: u64 = 400;
 const SHARDS: u64 = 2;
 /// A failure in one shard ends the others.
 static FAILED: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    /// What a run on this thread draws where others ask the system.
+    /// The randomness of the run on this thread, where other code asks the system.
     static CHANCE: RefCell<Option<Dice>> = const { RefCell::new(None) };
 }
 
-/// A number up to 255 of the run on this thread, if there is one.
+/// A random number up to 255, if a simulation runs on this thread.
 pub(super) fn chance() -> Option<u32> {
     CHANCE.with_borrow_mut(|dice| dice.as_mut().map(|dice| dice.below(256) as u32))
 }
@@ -65,14 +67,14 @@ fn shard(at: u64) {
             }
             Err(broken) => {
                 FAILED.store(true, Ordering::Relaxed);
-                // Of a bug that was put in on purpose nobody wants the smallest example.
+                // A bug planted on purpose needs no smallest example.
                 let is_planted = std::env::var_os(PLANTED).is_some();
                 panic!("{}", if is_planted { broken } else { shrink(broken) });
             }
         }
     }
     println!("{sum:?}");
-    // Every promise holds where nothing happens.
+    // If nothing happens, every promise holds.
     assert!(
         sum.jobs >= 4 * played && sum.handled >= sum.jobs / 2,
         "{played} seeds, and hardly a run: {sum:?}"
@@ -98,7 +100,7 @@ fn shard_1() {
     shard(1);
 }
 
-/// A plan is read as it is shown, and the shrinker ends at the least of them.
+/// A plan can be parsed from its own display, and shrinking ends at the least plan.
 #[test]
 fn a_plan_is_read_as_it_is_shown_and_can_be_made_least() {
     let plan = Plan::of(7);
@@ -111,7 +113,7 @@ fn a_plan_is_read_as_it_is_shown_and_can_be_made_least() {
     assert_eq!(least.to_string(), text);
 }
 
-/// Were a run not a function of its seed, a failure could not be played again.
+/// Otherwise a failure could not be replayed.
 #[test]
 fn the_same_seed_is_the_same_run() {
     for seed in 0..40 {

@@ -1,37 +1,39 @@
-//! What a seed draws: how many of whom, and which troubles.
+//! What a seed draws: how many processes, workers and requests, and which troubles.
 //!
-//! Left out: workers of a server, over HTTP; more than one thread in a program, and handlers that hold theirs; a store that is gone
-//! for good; workflows, crons, limits, templates and layers; operators, who cancel jobs and tell workers to be quiet or to end. That
-//! a job is cancelled while it runs comes from others who replace it.
+//! Not simulated: workers of a server, over HTTP; programs with more than one thread, and handlers that block
+//! theirs; a store that is gone for good; workflows, crons, limits, templates and layers; operators, who
+//! cancel jobs and tell workers to be quiet or to end. Running jobs are cancelled only by others that replace
+//! them.
 
 use std::fmt;
 use std::time::Duration;
 
 use semel_testkit::sim::dice::Dice;
 
-/// A run's shape. Every member can be made smaller by hand and by the shrinker.
+/// The shape of a run. Every member can be made smaller, by hand and by the shrinker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// Processes, each with a queue of its own on the one store.
+    /// The number of processes, each with a queue of its own on the one store.
     pub(super) processes: u64,
-    /// Workers of each.
+    /// The number of workers in each process.
     pub(super) workers: u64,
-    /// Jobs that are asked for, by all callers together.
+    /// The number of jobs that all callers together enqueue.
     pub(super) requests: u64,
-    /// Faults of the store per 1,024 calls.
+    /// The number of store faults per 1,024 calls.
     pub(super) faults: u64,
-    /// Whether processes die.
+    /// Whether processes crash.
     pub(super) crashes: u64,
-    /// Whether processes stand still for longer than leases last.
+    /// Whether processes pause for longer than leases last.
     pub(super) pauses: u64,
     /// Whether the store's clock jumps.
     pub(super) jumps: u64,
-    /// Whether workers stop, and others begin, while the troubles last.
+    /// Whether workers stop and others start while the troubles last.
     pub(super) stops: u64,
 }
 
 impl Plan {
-    /// The plan of a seed. Of four seeds one has no trouble but workers that stop: there no lease may be lost.
+    /// The plan of a seed. One seed in four is calm: no trouble except workers that stop, so that no lease
+    /// may be lost.
     pub(super) fn of(seed: u64) -> Self {
         let mut dice = Dice::of(seed, 1);
         let is_calm = dice.chance(256);
@@ -49,17 +51,17 @@ impl Plan {
         }
     }
 
-    /// Whether whoever holds a lease can keep it.
+    /// Whether every lease can be kept.
     pub(super) fn is_calm(&self) -> bool {
         self.faults == 0 && self.is_steady()
     }
 
-    /// Whether whoever holds a long lease can keep it: nothing happens but that calls are lost, never all of them.
+    /// Whether every long lease can be kept: the only trouble is that calls are lost, and never all of them.
     pub(super) fn is_steady(&self) -> bool {
         self.crashes == 0 && self.pauses == 0 && self.jumps == 0
     }
 
-    /// How long leases last. In calm far longer than a slow store takes to answer two heartbeats.
+    /// The length of a lease. In a calm plan, far longer than a slow store takes to answer two heartbeats.
     pub(super) fn lease(&self, dice: &mut Dice) -> Duration {
         let ms = if self.is_calm() { 20_000 } else { dice.pick(&[400, 400, 2_000, 20_000]) };
         Duration::from_millis(ms)
@@ -78,7 +80,7 @@ impl Plan {
         ]
     }
 
-    /// Smaller plans, the boldest first.
+    /// The smaller plans to try, the boldest first.
     pub(super) fn smaller(&self) -> Vec<Self> {
         let mut smaller = Vec::new();
         for at in 0..self.clone().members().len() {
@@ -96,7 +98,7 @@ impl Plan {
         smaller
     }
 
-    /// This plan, with the members that `text` names: `processes=1 crashes=0`.
+    /// This plan with the members set that `text` names: `processes=1 crashes=0`.
     pub(super) fn with(mut self, text: &str) -> Self {
         for word in text.split_whitespace() {
             let read = word.split_once('=').and_then(|(name, value)| Some((name, value.parse().ok()?)));

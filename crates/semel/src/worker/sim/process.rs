@@ -1,5 +1,5 @@
-//! A process: a runtime of its own, whose clock stands still but for what it is moved by. Dropped, all of it is dropped, wherever it
-//! stands.
+//! A simulated process: a runtime of its own, whose clock moves only when the player moves it. Dropping it
+//! drops everything in it, wherever it stands.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -11,14 +11,14 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::time::{Instant, advance, sleep};
 
-/// Nothing is waited for.
+/// The player waits for nothing.
 const OPEN: u8 = 0;
-/// Nobody in the process can go on.
+/// No task of the process can go on.
 const IDLE: u8 = 1;
-/// Time has passed in the process, and nobody has gone on yet.
+/// Time has passed in the process, and no task has gone on yet.
 const LATER: u8 = 2;
 
-/// What whoever plays waits for, while the process goes on.
+/// What the player waits for while the process goes on.
 #[derive(Default)]
 struct Gate {
     awaited: AtomicU8,
@@ -47,7 +47,7 @@ impl Gate {
     }
 }
 
-/// A process. Times are microseconds since the run began.
+/// A simulated process. Times are microseconds since the run began.
 pub(super) struct Process {
     runtime: Runtime,
     gate: Arc<Gate>,
@@ -56,14 +56,14 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// A process that begins `at`.
+    /// A process that begins at this time.
     pub(super) fn new(at: u64) -> Self {
         let gate = Arc::new(Gate::default());
         let (idle, later) = (Arc::clone(&gate), Arc::clone(&gate));
         let runtime = Builder::new_current_thread()
             .enable_time()
             .start_paused(true)
-            // One task, then whoever plays may have his turn.
+            // After each task the player gets a turn.
             .event_interval(1)
             .global_queue_interval(1)
             .on_thread_park(move || idle.has_come(IDLE))
@@ -77,18 +77,18 @@ impl Process {
         Self { runtime, gate, started: at, began }
     }
 
-    /// How tasks are started in it.
+    /// The handle through which tasks are started in it.
     pub(super) fn handle(&self) -> &Handle {
         self.runtime.handle()
     }
 
-    /// How late it is there.
+    /// The time in the process.
     pub(super) fn at(&self) -> u64 {
         let _inside = self.runtime.enter();
         self.started + u64::try_from((Instant::now() - self.began).as_micros()).unwrap()
     }
 
-    /// Lets it go on for so many polls of its tasks at most.
+    /// Lets it go on for at most this many polls of its tasks.
     pub(super) fn step(&self, polls: u64) {
         let mut left = polls;
         self.runtime.block_on(poll_fn(|context| {
@@ -101,13 +101,14 @@ impl Process {
         }));
     }
 
-    /// Lets it go on until nobody in it can, at this time.
+    /// Lets it go on until none of its tasks can, without moving its clock.
     pub(super) fn run(&self) {
         self.gate.close(IDLE);
         self.runtime.block_on(poll_fn(|context| self.gate.poll(context)));
     }
 
-    /// Moves its clock to what comes next in it, by `limit` at most. Nobody goes on by that; it must be [run](Self::run) before.
+    /// Moves its clock to its next timer, by `limit` at most. No task goes on by that; it must have been
+    /// [run](Self::run) before.
     pub(super) fn rest(&self, limit: Duration) {
         self.runtime.block_on(async {
             let mut sleep = pin!(sleep(limit));
@@ -122,7 +123,7 @@ impl Process {
         });
     }
 
-    /// Moves its clock on to `at`, whatever it sleeps through.
+    /// Moves its clock to `at`, past any timers.
     pub(super) fn skip_to(&self, at: u64) {
         let by = at.saturating_sub(self.at());
         if by > 0 {
@@ -137,7 +138,7 @@ mod tests {
 
     use super::*;
 
-    /// Two sleepers, and one who is spawned by the first.
+    /// Two sleepers, and a task that each of them spawns.
     #[test]
     fn a_process_goes_on_as_far_as_it_is_let() {
         let process = Process::new(7_000);
@@ -172,7 +173,7 @@ mod tests {
         assert_eq!(process.handle().metrics().num_alive_tasks(), 0);
     }
 
-    /// As a crash does.
+    /// As in a crash.
     #[test]
     fn what_a_process_was_doing_is_dropped_with_it() {
         let process = Process::new(0);

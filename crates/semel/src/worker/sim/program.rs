@@ -1,4 +1,4 @@
-//! What a process does: a program with a queue, workers, and callers who ask for jobs.
+//! The program of a process: a queue, workers, and callers that enqueue jobs.
 
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -24,15 +24,15 @@ use crate::{Envelope, Retry, Semel, Unique};
 /// The queues of a run.
 const QUEUES: [&str; 2] = ["default", "other"];
 const TYPE: &str = "sim.job";
-/// Keys that all callers share.
+/// How many unique keys the callers share.
 const KEYS: u64 = 3;
-/// How often whoever waits for the end of the run looks.
+/// How often the end of the run is checked for.
 const LOOK: Duration = Duration::from_millis(500);
-/// A store that answers takes no longer for all that a stop may have to wait for, beyond what it is bounded by.
+/// The most that a stop may take beyond its drain and grace times, if the store answers.
 const STOP_MAX: Duration = Duration::from_secs(15);
-/// What is left may take so long to end after the workers have.
+/// How long remaining tasks may take to end after the workers have.
 const END_MAX: Duration = Duration::from_secs(60);
-/// The tasks of a process that are not a worker's: the batcher, the duties, and the program.
+/// The tasks of a process that belong to no worker: the batcher, the duties, and the program.
 const TASKS: usize = 3;
 
 fn ms(dice: &mut Dice, from: u64, to: u64) -> Duration {
@@ -73,7 +73,7 @@ pub(super) async fn program(world: Arc<World>, seat: usize) {
     drop(semel);
 }
 
-/// One worker after the other, until the run is over.
+/// Runs one worker after the other, until the run is over.
 async fn employ(world: Arc<World>, semel: Semel, seat: usize) {
     while !world.is_over() {
         let (number, mut dice) = world.start();
@@ -108,7 +108,7 @@ async fn employ(world: Arc<World>, semel: Semel, seat: usize) {
             sleep(part).await;
             life = life.saturating_sub(part);
         }
-        // In the end nobody is to be left; before, one may be let go of where it stands.
+        // In the end no worker may be left; before that, one may be dropped wherever it stands.
         if !world.is_over() && dice.chance(256) {
             drop(working);
             continue;
@@ -126,12 +126,12 @@ async fn employ(world: Arc<World>, semel: Semel, seat: usize) {
     }
 }
 
-/// Asks for jobs, one after the other.
+/// Enqueues jobs, one after the other.
 async fn call(world: Arc<World>, semel: Semel, mut dice: Dice) {
     while let Some(number) = world.request() {
         let calling = world.calls();
         let envelope = envelope(&world, &mut dice, number);
-        // Whoever hears nothing asks once more, and may get a second job.
+        // A caller without an answer tries once more, and may get a second job.
         let mut told = semel.enqueue(envelope).await;
         if told.is_err() && dice.chance(512) {
             told = semel.enqueue(self::envelope(&world, &mut dice, number)).await;
@@ -175,7 +175,7 @@ fn envelope(world: &World, dice: &mut Dice, number: u64) -> Envelope {
     job.unique(if waits { unique.when_active(WhenActive::Wait) } else { unique })
 }
 
-/// One run: quick or slow, by one that listens to its token or one that does not, with any end.
+/// One run of a handler: quick or slow, heeding its token or not, with any outcome.
 async fn handle(world: Arc<World>, whose: Whose, run: Run) -> Outcome {
     let (working, checked) = {
         let witness = world.store.witness.lock().unwrap();
@@ -191,7 +191,7 @@ async fn handle(world: Arc<World>, whose: Whose, run: Run) -> Outcome {
         0..10 => ms(&mut dice, 0, 200),
         10..13 => ms(&mut dice, 0, lease),
         13..15 => ms(&mut dice, lease, 2 * lease),
-        // Long enough for everybody to be told whose lease is lost, however late.
+        // Long enough for every run whose lease is lost to be told, however late.
         _ => ms(&mut dice, lease, 2 * lease + 15_000),
     };
     let (listens, tells) = (dice.chance(512), dice.chance(200));
@@ -204,13 +204,13 @@ async fn handle(world: Arc<World>, whose: Whose, run: Run) -> Outcome {
             () = sleep(part) => left -= part,
         }
         if tells {
-            // It may be refused: the lease may be lost.
+            // The report may be refused, because the lease may be lost.
             drop(run.progress(left.as_millis() as u64).await);
         }
     }
     let failure = Failure::new("boom", "as it was drawn");
     let outcome = match dice.below(16) {
-        // Without a word to whoever looks after panics.
+        // Bypasses the panic hook.
         0 => resume_unwind(Box::new("as it was drawn")),
         1 => Outcome::Snooze(ms(&mut dice, 1, 1_500)),
         2 => Outcome::Cancel,

@@ -1,4 +1,4 @@
-//! One seed from its beginning to its judgement, and a smaller plan that still fails.
+//! Plays one seed from beginning to judgement, and shrinks a failing plan.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,31 +15,31 @@ use super::process::Process;
 use super::program::program;
 use super::world::World;
 
-/// Turns of one run at most: a run that takes more goes round in circles.
+/// The most turns of one run: one that takes more is going round in circles.
 const TURNS_MAX: u64 = 200_000;
-/// The furthest that anybody sleeps at a time.
+/// The furthest that time moves at once.
 const SLEEP_MAX: Duration = Duration::from_secs(5);
-/// How long the troubles last at most, in seconds.
+/// The longest that the troubles last, in seconds.
 const TROUBLES_MAX: u64 = 30;
-/// How long what waits may take to end once they are over.
+/// How long everything that waits may take to end once the troubles are over, in microseconds.
 const HEALING: u64 = 240_000_000;
-/// How long all has ended before it is the end: what is written late has been written.
+/// How long all jobs must have ended before the run does, in microseconds, so that late writes have arrived.
 const CALM: u64 = 2_000_000;
 
-/// What a run amounted to.
+/// What happened in a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Ran {
-    /// Turns of processes.
+    /// Turns that processes took.
     pub(super) turns: u64,
-    /// Things that the witness saw.
+    /// Events that the witness saw.
     pub(super) events: u64,
     /// Jobs stored.
     pub(super) jobs: u64,
     /// Calls of handlers.
     pub(super) handled: u64,
-    /// Those of them whose leases ran out.
+    /// Handlers that were called and whose leases ran out.
     pub(super) outlived: u64,
-    /// A digest of all that was committed, to tell two runs apart.
+    /// A digest of everything committed, to tell two runs apart.
     pub(super) digest: u64,
 }
 
@@ -69,15 +69,15 @@ impl fmt::Display for Broken {
     }
 }
 
-/// The place of a process, whichever has it.
+/// The seat of a process, which successive processes may take.
 #[derive(Default)]
 struct Seat {
     process: Option<Process>,
-    /// Somebody in it may go on, once it is as late as it is there.
+    /// Whether a task in it may go on, once the world's time has reached the process's own.
     is_busy: bool,
-    /// It stands still until then; 0 when it goes on.
+    /// Until when it is paused; 0 if it is not.
     still_until: u64,
-    /// It is away until then.
+    /// Until when the seat stays empty.
     away_until: u64,
 }
 
@@ -85,7 +85,7 @@ struct Play {
     world: Arc<World>,
     dice: Dice,
     seats: Vec<Seat>,
-    /// Where what the store does late is done.
+    /// Runs what the store does late.
     network: Process,
     orders: Handle,
     is_network_busy: bool,
@@ -123,7 +123,7 @@ pub(super) fn play(seed: u64, plan: &Plan) -> Result<Ran, Broken> {
     Ok(Ran { turns, events: witness.seq(), jobs: witness.jobs.len() as u64, handled, outlived, digest })
 }
 
-/// The smallest plan found with which the seed still fails, whatever it is that fails.
+/// The smallest plan found with which the seed still fails, in whatever way.
 pub(super) fn shrink(broken: Broken) -> Broken {
     let mut least = broken;
     while let Some(smaller) = least.plan.smaller().iter().find_map(|plan| play(least.seed, plan).err()) {
@@ -192,7 +192,7 @@ impl Play {
         self.seats[at].still_until > 0
     }
 
-    /// One process goes on, for some steps or as far as it can; or, where none can, time passes.
+    /// One process goes on, for some polls or as far as it can. If none can, time passes.
     fn take_turn(&mut self) {
         let now = self.world.now();
         let may = |at: &usize| {
@@ -227,11 +227,11 @@ impl Play {
             Some(seat) => seat.is_busy = is_busy,
             None => self.is_network_busy = is_busy,
         }
-        // What is given to the network from outside wakes it.
+        // Orders from outside wake the network.
         self.is_network_busy |= self.orders.has_orders();
     }
 
-    /// Nobody can go on now: on to the first who can later.
+    /// No process can go on now: moves time to the first that can later.
     fn pass_time(&mut self) {
         let now = self.world.now();
         let mut next = now + SLEEP_MAX.as_micros() as u64;
@@ -257,7 +257,7 @@ impl Play {
             }
         }
         let next = next.max(now + 1);
-        // It goes on with what comes from outside, so it never gets ahead of the others.
+        // Orders arrive from outside, so the network must never get ahead of the others.
         self.network.skip_to(now);
         self.network.rest(Duration::from_micros(next - now));
         let at = self.network.at().max(now + 1);
@@ -265,7 +265,8 @@ impl Play {
         self.world.pass_to(next.min(at));
     }
 
-    /// Whatever is to happen now: those who are away come back, those who stood still go on, and what the plan has of troubles.
+    /// What is to happen now: seats that were empty get a process, paused processes go on, and the plan's
+    /// troubles strike.
     fn trouble(&mut self) {
         let now = self.world.now();
         for at in 0..self.seats.len() {
@@ -312,7 +313,7 @@ impl Play {
         book.check(&witness, self.world.now(), |at| self.is_still(at))
     }
 
-    /// Ends the troubles, and the run when all jobs have ended.
+    /// Ends the troubles when their time is over, and the run when all jobs have ended.
     fn watch(&mut self) -> Checked {
         let now = self.world.now();
         let Some(healed) = self.healed else {

@@ -1,4 +1,4 @@
-//! What all processes of a run share, none of it by their memory but the store.
+//! State shared by all processes of a run. In reality they would share only the store.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,14 +11,14 @@ use semel_testkit::sim::store::{SharedStore, SimClock};
 use super::book::Book;
 use super::plan::Plan;
 
-/// The world of a run. Times are microseconds since it began.
+/// The world of one run. Times are microseconds since it began.
 pub(super) struct World {
     pub(super) plan: Plan,
     pub(super) seed: u64,
     pub(super) store: Arc<SharedStore>,
     /// The store's clock.
     pub(super) clock: SimClock,
-    /// What handlers do.
+    /// The record of what handlers do.
     pub(super) book: Arc<Mutex<Book>>,
     now: AtomicU64,
     requests: AtomicU64,
@@ -52,42 +52,42 @@ impl World {
         self.now.load(Ordering::Relaxed)
     }
 
-    /// Time passes everywhere.
+    /// Moves the world's time and the store's clock to `at`.
     pub(super) fn pass_to(&self, at: u64) {
         let before = self.now.swap(at, Ordering::Relaxed);
         self.clock.pass(Duration::from_micros(at.saturating_sub(before)));
     }
 
-    /// Keeps the first thing that does not hold.
+    /// Records a broken promise; the store keeps the first.
     pub(super) fn judge(&self, checked: Checked) {
         self.store.judge(checked);
     }
 
-    /// A stream of chance for something that is started, and its number.
+    /// A number and a random stream for something that starts.
     pub(super) fn start(&self) -> (u64, Dice) {
         let number = self.starts.fetch_add(1, Ordering::Relaxed);
         (number, Dice::of(self.seed, 1_000 + number))
     }
 
-    /// The next request's number, while there is one.
+    /// The number of the next request, while some are left.
     pub(super) fn request(&self) -> Option<u64> {
         let next = self.requests.fetch_add(1, Ordering::Relaxed) + 1;
         (next <= self.plan.requests).then_some(next)
     }
 
-    /// Whether all requests were sent.
+    /// Whether all requests were sent and answered.
     pub(super) fn has_asked(&self) -> bool {
         self.requests.load(Ordering::Relaxed) >= self.plan.requests
             && self.calling.load(Ordering::Relaxed) == 0
     }
 
-    /// Somebody asks for a job, for as long as this is kept.
+    /// Marks that a caller enqueues a job, until the guard is dropped.
     pub(super) fn calls(&self) -> Calling<'_> {
         self.calling.fetch_add(1, Ordering::Relaxed);
         Calling(self)
     }
 
-    /// No more troubles: handlers are quick, workers stay.
+    /// Ends all troubles: handlers become quick, and workers stay.
     pub(super) fn heal(&self) {
         self.is_quiet.store(true, Ordering::Relaxed);
         self.store.heal();
@@ -97,7 +97,7 @@ impl World {
         self.is_quiet.load(Ordering::Relaxed)
     }
 
-    /// All jobs have ended: workers stop.
+    /// All jobs have ended: tells the workers to stop.
     pub(super) fn end(&self) {
         self.is_over.store(true, Ordering::Relaxed);
     }
@@ -111,13 +111,13 @@ impl World {
         self.ended.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many have.
+    /// How many processes have come to their end.
     pub(super) fn ended(&self) -> u64 {
         self.ended.load(Ordering::Relaxed)
     }
 }
 
-/// Somebody who asks for a job.
+/// A caller that is enqueueing a job.
 pub(super) struct Calling<'a>(&'a World);
 
 impl Drop for Calling<'_> {
