@@ -8,7 +8,7 @@
 import pg from "pg";
 
 const order = 7;
-// An Open Job Spec request. One of equal ones runs: of two such entries the second is told `existing`.
+// An Open Job Spec request. Equal ones make one job: the second such entry gets the outcome `existing`.
 const envelope = (order) => JSON.stringify({
   type: "order.ship",
   args: [{ order }],
@@ -26,11 +26,11 @@ try {
   const { rows: [{ id }] } = await db.query(insert, [envelope(order)]);
   await db.query("COMMIT");
 
-  await db.query("BEGIN"); // Taken back, it never was.
+  await db.query("BEGIN"); // Rolled back: this entry never existed.
   await db.query(insert, [envelope(8)]);
   await db.query("ROLLBACK");
 
-  // Nobody has to wait for it; this is what became of it, once a server has relayed it.
+  // Waiting is optional: this reads the outcome, once a server has relayed the entry.
   let row;
   do {
     await new Promise((resolve) => setTimeout(resolve, 50));

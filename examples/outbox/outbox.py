@@ -13,7 +13,7 @@ import psycopg
 from psycopg.types.json import Json
 
 ORDER = 7
-ENVELOPE = {  # An Open Job Spec request. One of equal ones runs: of two such entries the second is told `existing`.
+ENVELOPE = {  # An Open Job Spec request. Equal ones make one job: the second such entry gets the outcome `existing`.
     "type": "order.ship",
     "args": [{"order": ORDER}],
     "options": {"unique": {"keys": ["type", "args"], "on_conflict": "ignore"}},
@@ -26,10 +26,10 @@ with psycopg.connect(os.environ["DATABASE_URL"], autocommit=True) as db:
         db.execute("INSERT INTO orders (id) VALUES (%s) ON CONFLICT DO NOTHING", [ORDER])
         row = db.execute("INSERT INTO semel.outbox (envelope) VALUES (%s) RETURNING id", [Json(ENVELOPE)]).fetchone()
 
-    with db.transaction(force_rollback=True):  # Taken back, it never was.
+    with db.transaction(force_rollback=True):  # Rolled back: this entry never existed.
         db.execute("INSERT INTO semel.outbox (envelope) VALUES (%s)", [Json({**ENVELOPE, "args": [{"order": 8}]})])
 
-    # Nobody has to wait for it; this is what became of it, once a server has relayed it.
+    # Waiting is optional: this reads the outcome, once a server has relayed the entry.
     while True:
         outcome, job = db.execute("SELECT outcome, job FROM semel.outbox WHERE id = %s", row).fetchone()
         if outcome is not None:

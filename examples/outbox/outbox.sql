@@ -7,7 +7,7 @@ CREATE TABLE IF NOT EXISTS orders (id bigint PRIMARY KEY);
 
 BEGIN;
 INSERT INTO orders (id) VALUES (7) ON CONFLICT DO NOTHING;
--- An Open Job Spec request. One of equal ones runs: of two such entries the second is told `existing`.
+-- An Open Job Spec request. Equal ones make one job: the second such entry gets the outcome `existing`.
 INSERT INTO semel.outbox (envelope) VALUES ('{
     "type": "order.ship",
     "args": [{"order": 7}],
@@ -15,9 +15,9 @@ INSERT INTO semel.outbox (envelope) VALUES ('{
 }');
 COMMIT;
 
--- Taken back, it never was.
+-- Rolled back: this entry never existed.
 BEGIN;
 INSERT INTO semel.outbox (envelope) VALUES ('{"type": "order.ship", "args": [{"order": 8}]}');
 ROLLBACK;
 
--- A moment later a server, or a program that relays, has relayed it: `SELECT outcome, job FROM semel.outbox`.
+-- A moment later a server, or a program that relays, has relayed the entry: `SELECT outcome, job FROM semel.outbox`.

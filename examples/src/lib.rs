@@ -1,12 +1,12 @@
-//! What the two programs share: the job that one offers and the other does, and the tables of the shop.
+//! What the two programs share: the job that one enqueues and the other runs, and the shop's tables.
 
 use semel::Job;
 use serde::{Deserialize, Serialize};
 
 /// Sends the customer a receipt for a payment.
 ///
-/// One per event, for ever: an upstream may deliver an event again after days, when the receipt was sent long ago, so the
-/// ended job blocks as well as a waiting one. A duplicate is answered with the job that is there.
+/// One per event, for ever: an upstream may deliver an event again after days, when the receipt was sent long
+/// ago, so an ended job blocks as well as a waiting one. A duplicate is answered with the existing job.
 #[derive(Debug, Serialize, Deserialize, Job)]
 #[job(
     type = "receipt.send",
@@ -32,7 +32,8 @@ pub struct SendReceipt {
     pub invoice: i64,
 }
 
-/// The shop's own tables: what came in, and what went out. The lock is for programs that start at the same moment.
+/// The shop's own tables: payments received and receipts sent. The lock is for programs that start at the
+/// same moment.
 pub const TABLES: &str = "
     SELECT pg_advisory_xact_lock(4711);
     CREATE TABLE IF NOT EXISTS payment (event text PRIMARY KEY, invoice bigint NOT NULL, cents bigint NOT NULL);

@@ -1,25 +1,26 @@
-//! Two runs beside each other, by their shares of the limits that each measured for itself: those of different days may be
-//! compared, and with care those of different machines.
+//! Compares two runs by their shares of the limits that each measured for itself: so runs of different days
+//! can be compared, and with care those of different machines.
 
 use serde::{Deserialize, Serialize};
 
 use crate::report::{BenchError, Report};
 
-/// Two-sided 95 % points of Student's distribution, for 1, 2, … degrees of freedom; the last one beyond, which is rather too wide.
+/// Two-sided 95 % points of Student's t-distribution for 1, 2, … degrees of freedom. The last one is used
+/// beyond; it is then slightly too wide.
 const STUDENT: [f64; 10] = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228];
-/// Rounds of each side without which nothing is said.
+/// Fewest rounds of each side that a comparison needs.
 pub const ROUNDS_MIN: usize = 3;
 
-/// What a case did in each round, as a share of the limit that was measured before it.
+/// A case's result in each round, as a share of the limit measured before it.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct Shares {
     /// The case.
     pub name: String,
-    /// Of each round.
+    /// The share in each round.
     pub shares: Vec<f64>,
 }
 
-/// Rounds to compare others with.
+/// The rounds that later ones are compared with.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct Baseline {
     /// The engine's name.
@@ -35,10 +36,10 @@ pub struct Baseline {
 }
 
 impl Baseline {
-    /// What these rounds, all of one engine, measured.
+    /// The baseline of these rounds, which are all of one engine.
     ///
     /// # Errors
-    /// When there is none.
+    /// When there are no rounds.
     pub fn of(rounds: &[Report]) -> Result<Self, BenchError> {
         let Some(first) = rounds.first() else {
             return Err(BenchError::Invalid("there is no round to compare".to_owned()));
@@ -52,7 +53,7 @@ impl Baseline {
                     continue;
                 }
                 if figure.offered_per_second.is_some() {
-                    // As many are done as were offered.
+                    // In an open loop as many jobs are done as were offered.
                     continue;
                 }
                 let beside = figure.share_of_limit.or(limit.map(|limit| figure.per_second / limit));
@@ -67,10 +68,10 @@ impl Baseline {
         Ok(Self { engine, durability, callers: first.callers, args_bytes: first.args_bytes, cases })
     }
 
-    /// Each case that both have, `self` being the earlier one.
+    /// Compares each case that both have; `self` is the earlier one.
     ///
     /// # Errors
-    /// When they are of different engines, durabilities or loads, or have no case in common with rounds enough.
+    /// When the engines, durabilities or loads differ, or no common case has enough rounds.
     pub fn compare(&self, now: &Self) -> Result<Vec<Change>, BenchError> {
         let what = |of: &Self| {
             let Self { engine, durability, callers, args_bytes, .. } = of;
@@ -101,11 +102,11 @@ impl Baseline {
 pub struct Change {
     /// The case.
     pub name: String,
-    /// Now ÷ before, of the geometric means of the shares.
+    /// Now ÷ before, from the geometric means of the shares.
     pub ratio: f64,
-    /// Between these it is, with 95 % confidence.
+    /// The lower end of the 95 % confidence interval.
     pub low: f64,
-    /// The upper one.
+    /// The upper end.
     pub high: f64,
 }
 
@@ -114,7 +115,7 @@ impl Change {
         let ((before, its), (now, ours)) = (logs(before)?, logs(now)?);
         let (its_part, our_part) = (its.spread / its.count, ours.spread / ours.count);
         let error = (its_part + our_part).sqrt();
-        // Welch: the degrees of freedom of two samples that spread differently.
+        // Welch: the degrees of freedom of two samples with different variances.
         let freedom = (its_part + our_part).powi(2)
             / (its_part.powi(2) / (its.count - 1.0) + our_part.powi(2) / (ours.count - 1.0));
         let reach = if error > 0.0 { student(freedom) * error } else { 0.0 };
@@ -127,7 +128,7 @@ impl Change {
         })
     }
 
-    /// Whether it has surely become slower by more than this part.
+    /// Whether it has become slower by more than this fraction, with 95 % confidence.
     pub fn is_slower(&self, by: f64) -> bool {
         self.high < 1.0 - by
     }
@@ -138,7 +139,7 @@ struct Spread {
     spread: f64,
 }
 
-/// Mean and variance of the logarithms: ratios are as far from 1 whichever way they go.
+/// Mean and variance of the logarithms, in which ratios are symmetric around 1.
 fn logs(shares: &[f64]) -> Option<(f64, Spread)> {
     if shares.len() < ROUNDS_MIN {
         return None;
@@ -150,7 +151,7 @@ fn logs(shares: &[f64]) -> Option<(f64, Spread)> {
 }
 
 fn student(freedom: f64) -> f64 {
-    // Rounded down: rather too wide than too narrow.
+    // Rounded down: too wide an interval rather than too narrow.
     let at = if freedom.is_finite() { freedom.max(1.0) as usize } else { usize::MAX };
     STUDENT.get(at - 1).copied().unwrap_or(STUDENT[STUDENT.len() - 1])
 }
@@ -174,7 +175,7 @@ mod tests {
         let before = [0.40, 0.42, 0.38, 0.41];
         let half = change(&before, &[0.20, 0.21, 0.19, 0.20]);
         assert!((half.ratio - 0.497).abs() < 0.01 && half.is_slower(0.25), "{half:?}");
-        // A third slower, and nobody knows.
+        // A third slower, but the spread is too wide to be sure.
         let noisy = change(&before, &[0.15, 0.45, 0.25, 0.30]);
         assert!(noisy.ratio < 0.75 && !noisy.is_slower(0.25), "{noisy:?}");
         let same = change(&before, &before);
@@ -183,7 +184,7 @@ mod tests {
         assert!(faster.low > 1.5 && !faster.is_slower(0.0), "{faster:?}");
     }
 
-    /// By Welch's formula, worked out by hand: variances 0.04 and 0.01 of three rounds each.
+    /// Worked out by hand with Welch's formula: variances 0.04 and 0.01, three rounds each.
     #[test]
     fn the_interval_is_students() {
         let before = [-0.2_f64, 0.0, 0.2].map(f64::exp);

@@ -1,4 +1,4 @@
-//! A database that has grown: many finished jobs, each with a key of its own, multiplied from one.
+//! A database that has grown: one finished job, copied many times with a key of its own each.
 
 use semel_core::lease::Grant;
 use semel_engine::Engine;
@@ -8,11 +8,13 @@ use semel_store::backend::Claim;
 use crate::load::{self, Work};
 use crate::report::BenchError;
 
-/// Rows of one statement.
+/// Rows inserted by one statement.
 const PIECE: u64 = 250_000;
 
-/// Runs the job with the number `from` to its end, and multiplies what is stored of it: so many finished jobs with different
-/// ids and keys. Then the database is given the time to look over its tables, as it does by itself in the course of days.
+/// Runs the job with the number `from` to its end, and copies its records into `count` finished jobs with
+/// different ids and keys.
+///
+/// Then the tables are vacuumed and analyzed, which the database would do by itself in the course of days.
 ///
 /// # Errors
 /// When the store or the database fails.
@@ -23,7 +25,7 @@ pub async fn finished(
     from: u64,
     count: u64,
 ) -> Result<(), BenchError> {
-    // In a queue of its own, so that it is this one that is claimed.
+    // A queue of its own, so that the claim takes this job.
     let mut offer = work.offer(from)?;
     offer.queue = load::queue("bench-old")?;
     let queues = vec![offer.queue.clone()];
@@ -34,7 +36,7 @@ pub async fn finished(
 
     let client = Postgres::connect(address).await?;
     let schema = address.schema();
-    // Everything as it is, but for the id and the key.
+    // Everything as it is, except for the id and the key.
     let rows = client
         .query(
             &format!(

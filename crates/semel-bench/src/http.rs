@@ -1,6 +1,7 @@
-//! Single enqueues over HTTP: kept connections, one request at a time on each, beside the same accept loop answering every
-//! request with the same bytes. Both are asked by the same client on the same processors. Then new jobs by a schedule, on as many
-//! connections.
+//! Single enqueues over HTTP on kept connections, one request at a time on each, compared with the same
+//! accept loop answering every request with constant bytes.
+//!
+//! The same client on the same processors drives both. Then new jobs in an open loop, on as many connections.
 
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -22,18 +23,19 @@ use crate::load::drive;
 use crate::open_loop::{self, Pace};
 use crate::report::{BenchError, Figure};
 
-/// The cases' names: callers who wait for their answers, and jobs that come by a schedule.
+/// The cases' names: callers that wait for their answers, and jobs in an open loop.
 pub const NAMES: [&str; 2] = [NAME, OPEN];
 const NAME: &str = "unique enqueue over HTTP";
 const OPEN: &str = "new jobs over HTTP, open loop";
-/// The limit's.
+/// The name of the limit.
 const LIMIT: &str = "limit: a constant answer over HTTP";
 const PATH: &str = "/ojs/v1/jobs";
 const MEDIA_TYPE: &str = "application/openjobspec+json";
-/// An answer is a few hundred bytes; one that is longer than this is none.
+/// Answers have a few hundred bytes; a longer one than this is an error.
 const ANSWER_MAX: usize = 64 * 1024;
 
-/// Measures all on a new embedded store in the options' folder: the limit, then the enqueues as a share of it, and at half of their rate.
+/// Measures all cases on a new embedded store in the options' folder: the limit, the enqueues as a share of
+/// it, and an open loop, by default at half of their rate.
 ///
 /// # Errors
 /// When the server cannot be started, or answers anything but that a job was created.
@@ -51,7 +53,7 @@ async fn figures(
     options: &Options,
     progress: impl Fn(&str),
 ) -> Result<Vec<Figure>, BenchError> {
-    // What a new job is answered with, so that both answer as much.
+    // The answer to a new job, so that both servers answer as many bytes.
     let first = Asker::connect(server).await?.ask(&request(options.args_bytes, 0)).await?;
     progress(LIMIT);
     let constant = Served::start(answering(first)).await?;
@@ -71,7 +73,7 @@ async fn figures(
     Ok(figures)
 }
 
-/// A server that reads each request and answers the same.
+/// A server that reads each request and gives always the same answer.
 fn answering(answer: Bytes) -> Router {
     let handler = move |body: Bytes| {
         let status = if body.is_empty() { StatusCode::BAD_REQUEST } else { StatusCode::CREATED };
@@ -81,7 +83,7 @@ fn answering(answer: Bytes) -> Router {
     Router::new().route(PATH, axum::routing::post(handler))
 }
 
-/// Kept connections with no request on them.
+/// Kept connections without a request.
 #[derive(Clone)]
 struct Idle {
     askers: Arc<Mutex<Vec<Asker>>>,
@@ -97,7 +99,7 @@ impl Idle {
         Ok(Self { askers: Arc::new(Mutex::new(askers)), count: Arc::new(Semaphore::new(count)) })
     }
 
-    /// Asks on one of them, once there is one.
+    /// Sends a request on one of them, as soon as one is idle.
     async fn ask(&self, request: &[u8]) -> Result<(), BenchError> {
         let none = || BenchError::Invalid("no connection is idle".to_owned());
         let _one = self.count.acquire().await.map_err(|_| none())?;
@@ -119,7 +121,8 @@ async fn ask_all(name: &str, address: SocketAddr, options: &Options) -> Result<F
     .await
 }
 
-/// New jobs by a schedule. What finds no connection idle waits for one, and its time runs.
+/// New jobs in an open loop. A job that finds no connection idle waits for one; the wait counts as its
+/// latency.
 async fn offer_all(
     name: &str,
     address: SocketAddr,
@@ -139,7 +142,7 @@ async fn offer_all(
 /// The request for the job with this number, unique by its args.
 fn request(args_bytes: usize, number: u64) -> Vec<u8> {
     let mut body = String::with_capacity(args_bytes + 256);
-    // A string takes whatever is written to it.
+    // Writing to a `String` cannot fail.
     let _ = write!(
         body,
         "{{\"type\":\"bench.work\",\"args\":[{{\"order\":{number},\"user\":\"u-{}\",\"note\":\"{}\"}}],\"options\":{{\"queue\":\
@@ -152,7 +155,7 @@ fn request(args_bytes: usize, number: u64) -> Vec<u8> {
         .into_bytes()
 }
 
-/// A kept connection. It understands what these two servers answer, and no more of HTTP.
+/// A kept connection. It understands only as much HTTP as these two servers answer.
 struct Asker {
     stream: TcpStream,
     read: Vec<u8>,
@@ -165,7 +168,7 @@ impl Asker {
         Ok(Self { stream, read: Vec::with_capacity(4096) })
     }
 
-    /// The body of an answer that says that something was created.
+    /// Sends a request, and answers the body of a `201 Created`; anything else is an error.
     async fn ask(&mut self, request: &[u8]) -> Result<Bytes, BenchError> {
         self.stream.write_all(request).await?;
         self.read.clear();
@@ -184,7 +187,7 @@ impl Asker {
     }
 }
 
-/// The head and the body of an answer, once all of it is there.
+/// The head and the body of an answer, once it is complete.
 fn parts(read: &[u8]) -> Option<(&str, &[u8])> {
     let end = read.windows(4).position(|window| window == b"\r\n\r\n")?;
     let head = std::str::from_utf8(&read[..end]).ok()?;
@@ -207,14 +210,14 @@ impl Served {
         let address = listener.local_addr()?;
         let (stop, stopped) = oneshot::channel();
         let serving = tokio::spawn(serve(listener, router, Limits::default(), async {
-            // A dropped sender means the same.
+            // A dropped sender also means stop.
             drop(stopped.await);
         }));
         Ok(Self { address, stop, serving })
     }
 
     async fn stop(self) -> Result<(), BenchError> {
-        // It may have ended by itself.
+        // The server may have ended already.
         let _ = self.stop.send(());
         let ended = self.serving.await.map_err(|error| BenchError::Invalid(error.to_string()))?;
         Ok(ended?)

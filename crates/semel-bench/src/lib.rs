@@ -1,7 +1,8 @@
-//! Load on a Semel engine, in this process, beside what the same disk and the same SQLite do without a queue.
+//! Load on a Semel engine in this process, measured against what the same disk and the same SQLite do without
+//! a queue.
 //!
-//! Every figure names its durability, and the limits are measured in the same run: figures of different runs or
-//! machines are not to be compared, but for their [shares of those limits](compare).
+//! Every figure names its durability, and the limits are measured in the same run: do not compare figures of
+//! different runs or machines, only their [shares of those limits](compare).
 
 pub mod compare;
 pub mod grown;
@@ -29,25 +30,25 @@ pub use report::{BenchError, Figure, Report};
 /// What to measure.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where the files are made; they are left there.
+    /// The folder for the files, which are left there.
     pub folder: PathBuf,
-    /// Callers in flight.
+    /// How many callers run at once.
     pub callers: usize,
     /// Bytes of each job's args.
     pub args_bytes: usize,
     /// How long each case runs.
     pub duration: Duration,
-    /// Jobs a second that are offered in an open loop; half of what was reached by callers who wait for their answers, without.
+    /// Jobs per second offered in an open loop; if not set, half of what the waiting callers reached.
     pub rate: Option<f64>,
-    /// Jobs already waiting in the second round; without any there is no second round.
+    /// Jobs already waiting in the second round; with 0 there is no second round.
     pub waiting: u64,
-    /// Kept connections of the case over HTTP; without any it is left out.
+    /// Kept connections of the case over HTTP; with 0 it is left out.
     pub connections: usize,
-    /// In a database: finished jobs that are kept, beside those that wait, in the second round.
+    /// Databases only: finished jobs that are kept in the second round, besides those waiting.
     pub finished: u64,
-    /// In a database: how long jobs come and go before the last figures are taken again; zero leaves it out.
+    /// Databases only: how long jobs come and go before the last figures are taken; zero leaves these out.
     pub churn: Duration,
-    /// Only the cases whose names contain this.
+    /// Run only the cases whose names contain this.
     pub only: Option<String>,
 }
 
@@ -56,7 +57,7 @@ impl Options {
         self.only.as_deref().is_none_or(|only| name.contains(only))
     }
 
-    /// How an open loop goes beside callers who reached so many jobs a second by waiting for their answers.
+    /// The pace of an open loop, where waiting callers reached this many jobs per second.
     fn pace(&self, reached: f64) -> Pace {
         Pace { rate: self.rate.unwrap_or(reached / 2.0), duration: self.duration }
     }
@@ -65,7 +66,7 @@ impl Options {
 /// Runs all cases on new embedded stores, telling `progress` the name of each.
 ///
 /// # Errors
-/// When a store fails or the promise is broken.
+/// When a store fails, or a key is admitted twice or not at all.
 pub async fn run(options: &Options, progress: impl Fn(&str)) -> Result<Report, BenchError> {
     let Options { folder, args_bytes, duration, .. } = options;
     std::fs::create_dir_all(folder)?;
@@ -82,7 +83,7 @@ pub async fn run(options: &Options, progress: impl Fn(&str)) -> Result<Report, B
     figures.extend(run.cases(&engine, 0).await?);
     engine.close().await;
     if options.waiting > 0 {
-        // A store of its own: what the cases before have left to be filed is none of its jobs.
+        // A store of its own: the jobs that earlier cases left to be filed must not be counted here.
         let engine = Engine::start(Arc::new(Sqlite::open(folder.join("waiting.db"))?))?;
         run.fill(&engine).await?;
         figures.extend(run.cases(&engine, options.waiting).await?);
@@ -95,8 +96,10 @@ pub async fn run(options: &Options, progress: impl Fn(&str)) -> Result<Report, B
     Ok(report)
 }
 
-/// Runs all cases on a new store in the Redis at `address`, which must have a prefix for it that nobody uses: what is under it is
-/// deleted. The limit is measured at the same Redis; where several are one store there is none to compare with.
+/// Runs all cases on a new store in the Redis at `address`.
+///
+/// Its prefix must be unused: everything under it is deleted. The limit is measured on the same Redis; a
+/// cluster or Sentinel has none to compare with.
 ///
 /// # Errors
 /// As [`run`].
@@ -131,7 +134,7 @@ pub async fn run_on_redis(
         };
         let measured: Result<Vec<Figure>, BenchError> = measured.await;
         let facts = engine.facts();
-        // Nothing of it writes any more when all is deleted.
+        // After this nothing writes to the store, and all of it can be deleted.
         engine.close().await;
         Ok(Report::of(&facts, options, measured?))
     };
@@ -140,7 +143,7 @@ pub async fn run_on_redis(
     report
 }
 
-/// What is measured, one round after the other; no two jobs of it are the same.
+/// What is measured, one round after the other; no two rounds use the same job.
 struct Run<'a, P> {
     options: &'a Options,
     progress: &'a P,
@@ -153,7 +156,8 @@ impl<P: Fn(&str)> Run<'_, P> {
         load::Work::new(self.options.args_bytes, true)
     }
 
-    /// Has as many jobs wait as are to, and the store do what it has put off meanwhile: a queue is long for longer than that takes.
+    /// Enqueues the jobs that are to wait, and lets the store catch up with deferred work: real queues are
+    /// long for longer than that takes.
     async fn fill(&mut self, engine: &Engine) -> Result<(), BenchError> {
         let waiting = self.options.waiting;
         (self.progress)("filling");
@@ -164,7 +168,7 @@ impl<P: Fn(&str)> Run<'_, P> {
         Ok(())
     }
 
-    /// All cases that are wanted, beside so many jobs that wait.
+    /// Runs all wanted cases while `waiting` jobs wait.
     async fn cases(&mut self, engine: &Engine, waiting: u64) -> Result<Vec<Figure>, BenchError> {
         let Options { callers, duration, .. } = self.options;
         let (work, mut figures) = (self.work()?, Vec::new());

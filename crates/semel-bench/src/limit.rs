@@ -1,4 +1,5 @@
-//! What the same disk and the same SQLite do without a queue: the bound the engine's figures are held against.
+//! What the same disk and the same SQLite do without a queue: the bound that the engine's figures are
+//! compared with.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -53,7 +54,7 @@ pub fn raw_writer(folder: &Path, args_bytes: usize, duration: Duration) -> Resul
     ))
 }
 
-/// One write of 4 KiB in place and its fsync, one after the other.
+/// One 4 KiB write in place and its fsync, again and again.
 ///
 /// # Errors
 /// When the file cannot be written.

@@ -1,4 +1,4 @@
-//! Callers in flight: each offers its next job as soon as the last is answered.
+//! Closed-loop load: each caller offers its next job as soon as its last one is answered.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::report::{BenchError, Figure};
 /// Jobs one claim takes.
 const CLAIM_JOBS: u32 = 50;
 
-/// What the jobs of a run are.
+/// The jobs that a run uses.
 #[derive(Clone)]
 pub struct Work {
     policy: Arc<UniquePolicy>,
@@ -53,13 +53,13 @@ impl Work {
         })
     }
 
-    /// The job with this number, as a caller who got its args as text would offer it.
+    /// The job with this number, as a caller that has its args as text would offer it.
     ///
     /// # Errors
     /// Never in practice: the args are well formed.
     pub fn offer(&self, number: u64) -> Result<Offer, BenchError> {
         let mut args = String::with_capacity(self.padding.len() + 64);
-        // A string takes whatever is written to it.
+        // Writing to a `String` cannot fail.
         let _ = write!(
             args,
             "[{{\"order\":{number},\"user\":\"u-{}\",\"note\":\"{}\"}}]",
@@ -98,15 +98,15 @@ impl Work {
     }
 }
 
-/// The queue of that name.
+/// The queue with that name.
 ///
 /// # Errors
-/// When it is no name for one.
+/// When the name is not valid for a queue.
 pub fn queue(name: &str) -> Result<QueueName, BenchError> {
     QueueName::parse(name, "/queue").map_err(|invalid| BenchError::invalid(&invalid))
 }
 
-/// Runs `callers` loops until `duration` is over; each turn does some work and says how many jobs it was.
+/// Runs `callers` loops until `duration` is over. Each turn does some work and answers how many jobs it was.
 pub(crate) async fn drive<F, Fut>(
     name: &str,
     callers: usize,
@@ -123,7 +123,7 @@ where
     for _ in 0..callers {
         let (turn, next) = (turn.clone(), Arc::clone(&next));
         loops.push(tokio::spawn(async move {
-            // A histogram for each caller would be tens of megabytes that nobody's cache holds.
+            // A histogram for each caller would be tens of megabytes, more than any cache holds.
             let mut latencies = Vec::with_capacity(1024);
             let mut jobs = 0;
             let mut began = Instant::now();
@@ -154,7 +154,7 @@ pub(crate) fn histogram() -> Result<Histogram<u64>, BenchError> {
     Histogram::new_with_bounds(1, 60_000_000, 3).map_err(|error| BenchError::Invalid(error.to_string()))
 }
 
-/// Single enqueues. One of `fresh_every` is new (1: all are), the others are duplicates of any that came before.
+/// Single enqueues. One in `fresh_every` is new (1: all are); the others are duplicates of earlier ones.
 ///
 /// # Errors
 /// When the store fails, or a job was admitted twice.
@@ -168,7 +168,8 @@ pub async fn enqueue(
     fresh_every: u64,
 ) -> Result<Figure, BenchError> {
     let created = Arc::new(AtomicU64::new(0));
-    // One count for all that a turn needs: what many callers count is dear, and none of the engine's doing.
+    // One reference count for everything a turn needs: counters shared by many callers are expensive, and not
+    // the engine's cost.
     let shared = Arc::new((engine.clone(), work.clone(), Arc::clone(&created)));
     let figure = drive(name, callers, duration, move |turn| {
         let shared = Arc::clone(&shared);
@@ -191,18 +192,19 @@ pub async fn enqueue(
     }
 }
 
-/// Which job is offered in this turn: a new one, or one of those that were new before.
+/// The number of the job offered in this turn: a new one, or that of an earlier new one.
 const fn number_of(turn: u64, fresh_every: u64) -> u64 {
     let fresh = turn / fresh_every;
     if turn.is_multiple_of(fresh_every) {
         return fresh;
     }
-    // The newest of them may still be on its way.
+    // The newest of them may still be under way.
     let known = if fresh == 0 { 1 } else { fresh };
     (turn.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 17) % known
 }
 
-/// Claims `CLAIM_JOBS` at a time and completes each job by a request of its own, all of one claim in flight at once.
+/// Claims `CLAIM_JOBS` jobs at a time and completes each by a request of its own, all of one claim
+/// concurrently.
 ///
 /// # Errors
 /// When the store fails, or a claimed job cannot be completed.
@@ -231,10 +233,10 @@ pub async fn process(
     .await
 }
 
-/// Completes each of the jobs by a request of its own, all in flight at once. Says how many those were.
+/// Completes each of the jobs by a request of its own, all concurrently. Answers how many there were.
 ///
 /// # Errors
-/// When the store fails, or one cannot be completed.
+/// When the store fails, or a job cannot be completed.
 pub async fn complete_all(engine: &Engine, jobs: &[semel_engine::Job]) -> Result<u64, BenchError> {
     let mut acks = tokio::task::JoinSet::new();
     for job in jobs {
@@ -251,7 +253,7 @@ pub async fn complete_all(engine: &Engine, jobs: &[semel_engine::Job]) -> Result
     Ok(done)
 }
 
-/// Enqueue, claim and complete at once: half of the callers offer, the other half work.
+/// Enqueues, claims and completes: each caller does the whole cycle.
 ///
 /// # Errors
 /// When the store fails.
@@ -263,7 +265,7 @@ pub async fn cycle(
     duration: Duration,
     from: u64,
 ) -> Result<Figure, BenchError> {
-    // A caller does the whole cycle for its own number of jobs, so that the queue's depth stays as it was.
+    // Each caller runs the cycle for its own number of jobs, so that the queue's depth does not change.
     let shared = Arc::new((engine.clone(), work.clone()));
     drive(name, callers, duration, move |turn| {
         let shared = Arc::clone(&shared);
@@ -297,7 +299,7 @@ pub async fn cycle(
 /// Batches of `jobs` different jobs each, all new.
 ///
 /// # Errors
-/// When the store fails, or a job of them was not created.
+/// When the store fails, or one of the jobs was not created.
 pub async fn bulk(
     name: &str,
     engine: &Engine,
@@ -338,7 +340,7 @@ pub async fn fill(engine: &Engine, work: &Work, from: u64, count: u64) -> Result
     Ok(())
 }
 
-/// Works off whatever waits, so that what is put in next is all there is.
+/// Works off all waiting jobs, so that the next case starts with an empty queue.
 ///
 /// # Errors
 /// When the store fails.
@@ -365,7 +367,7 @@ mod tests {
         let mut seen = HashSet::new();
         let fresh = (0..10_000).filter(|turn| seen.insert(number_of(*turn, 100))).count();
         assert_eq!(fresh, 100);
-        // They are spread over all that were there.
+        // The duplicates are spread over all earlier jobs.
         assert!((9_900..10_000).map(|turn| number_of(turn, 100)).collect::<HashSet<_>>().len() > 40);
         assert!((0..50).all(|turn| number_of(turn, 1) == turn));
     }

@@ -1,4 +1,4 @@
-//! The cases in a database: the figures beside those of the plain table of the same run.
+//! The cases on PostgreSQL, with figures relative to those of the plain table in the same run.
 
 use std::sync::Arc;
 
@@ -10,15 +10,15 @@ use crate::postgres::{self, Plain};
 use crate::report::{BenchError, Figure, Report};
 use crate::{Options, grown, open_loop};
 
-/// Jobs of one batch of the case with batches, and how many callers offer such.
+/// Jobs per batch in the batch case, and how many callers send batches.
 const BULK: u64 = 1_000;
 const BULK_CALLERS: usize = 4;
-/// Callers of the case in which jobs only come and go.
+/// Callers in the case in which jobs only come and go.
 const WORKERS: usize = 200;
-/// What a round is called before which nothing waits.
+/// The label of the round in which no jobs wait.
 const EMPTY: &str = "empty";
 
-/// Runs all cases on a new store in the database at `address`, which must have a schema for it that nobody uses: it is made and
+/// Runs all cases on a new store in the database at `address`. Its schema must be unused: it is made and
 /// deleted.
 ///
 /// # Errors
@@ -49,7 +49,7 @@ struct Run<'a, P: Fn(&str)> {
     work: Work,
 }
 
-/// What a case's figure is a share of: so many jobs a second.
+/// The limits that figures are shares of, in jobs per second.
 struct Limits {
     inserts: f64,
     claims: f64,

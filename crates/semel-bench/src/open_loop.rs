@@ -1,5 +1,7 @@
-//! Jobs that come by a schedule of their own, whatever is answered. How long one took is counted from the time it was due at, so that a
-//! stall counts for all that it delayed; callers who wait for their answers would not even have asked meanwhile.
+//! Open-loop load: jobs come by a schedule, whatever is answered.
+//!
+//! A job's latency is counted from the time it was due, so that a stall counts for every job it delayed;
+//! callers that wait for their answers would not even have asked meanwhile.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,27 +14,27 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use crate::load::{Work, histogram};
 use crate::report::{BenchError, Figure};
 
-/// What is due within this is offered together.
+/// Jobs that are due within this time are offered together.
 const TOGETHER: Duration = Duration::from_micros(100);
-/// Jobs under way at one time, at most: what is due beyond that waits, and its time runs.
+/// Most jobs under way at once. A job that is due beyond that waits, and the wait counts as its latency.
 const UNDER_WAY_MAX: u64 = 100_000;
 
-/// What a run of an open loop is.
+/// The pace of an open loop.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// Jobs that are due each second.
+    /// Jobs that are due per second.
     pub rate: f64,
-    /// For so long.
+    /// How long the loop runs.
     pub duration: Duration,
 }
 
 impl Pace {
     fn jobs(self) -> u64 {
-        // A rate of nothing would be no run.
+        // At least one job, even at a rate of zero.
         ((self.rate * self.duration.as_secs_f64()).ceil() as u64).max(1)
     }
 
-    /// When this one is due, from the beginning on.
+    /// When the job with this number is due, counted from the beginning.
     fn due(self, number: u64) -> Duration {
         Duration::try_from_secs_f64(number as f64 / self.rate).unwrap_or(self.duration)
     }
@@ -73,7 +75,7 @@ struct Shared {
 /// A turn under way.
 struct Turn {
     shared: Arc<Shared>,
-    /// Nobody has one once all turns are over.
+    /// Closed once all turns are over.
     failed: UnboundedSender<BenchError>,
 }
 
@@ -90,7 +92,7 @@ impl Drop for Turn {
     }
 }
 
-/// Begins turns by the schedule, however many of them are still under way; each is a job.
+/// Starts turns by the schedule, however many are still under way; each turn is one job.
 pub(crate) async fn drive<F, Fut>(name: &str, pace: Pace, turn: F) -> Result<Figure, BenchError>
 where
     F: Fn(u64) -> Fut + Send + 'static,
@@ -100,7 +102,7 @@ where
     let (failed, mut failures) = unbounded_channel();
     let (turns, here) = (Arc::clone(&shared), Handle::current());
     let started = Instant::now();
-    // On a thread of its own: nothing that the engine is at delays it.
+    // On a thread of its own, so that nothing the engine does delays the schedule.
     let pacing = tokio::task::spawn_blocking(move || {
         for number in 0..pace.jobs() {
             let due = started + pace.due(number);
@@ -119,7 +121,7 @@ where
             here.spawn(async move {
                 match work.await {
                     Ok(()) => of_it.end(due.elapsed()),
-                    // The first that is told ends the run.
+                    // The first error that arrives ends the run.
                     Err(error) => drop(of_it.failed.send(error)),
                 }
             });
@@ -143,7 +145,7 @@ mod tests {
 
     use super::*;
 
-    /// A thousand a second. The first one has the only thread stand still until the two-hundredth is due.
+    /// 1,000 jobs per second. The first one blocks the only thread until the 200th is due.
     #[tokio::test]
     async fn a_stall_counts_for_all_that_it_delayed_and_holds_up_none() {
         let (go, stands) = mpsc::channel();
@@ -164,7 +166,7 @@ mod tests {
         .await
         .unwrap();
         assert_eq!((figure.jobs, figure.offered_per_second), (300, Some(1_000.0)));
-        // 200 of 300 waited, from 200 ms down to none.
+        // 200 of 300 waited, from 200 ms down to 0.
         assert!(figure.p50_ms >= 49.0 && figure.p99_ms >= 195.0, "{figure:?}");
     }
 

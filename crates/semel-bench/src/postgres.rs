@@ -1,4 +1,4 @@
-//! What the same database does without a queue: the bounds the figures on PostgreSQL are held against.
+//! What the same database does without a queue: the bounds that the figures on PostgreSQL are compared with.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,16 +12,16 @@ use tokio_postgres::{Client, Row};
 
 use crate::report::{BenchError, Figure};
 
-/// Rows of one statement that inserts.
+/// Rows inserted by one statement.
 const GROUP: u64 = 512;
-/// Rows of one statement that claims.
+/// Rows claimed by one statement.
 const CLAIM: i64 = 100;
 /// Connections that work at once.
 const CONNECTIONS: u64 = 4;
-/// The table.
+/// The table's name.
 const TABLE: &str = "bench_limit";
 
-/// A table with the rows of jobs, the indexes that a queue cannot do without, and nothing of a queue's rules.
+/// A table with the rows of jobs and the indexes that a queue needs, and none of a queue's rules.
 pub struct Plain<'a> {
     address: &'a Address,
     table: String,
@@ -29,7 +29,7 @@ pub struct Plain<'a> {
 }
 
 impl<'a> Plain<'a> {
-    /// Makes it, empty, and its schema where nobody has made that.
+    /// Makes the table, empty, and its schema if there is none.
     ///
     /// # Errors
     /// When the database refuses.
@@ -49,7 +49,7 @@ impl<'a> Plain<'a> {
         Ok(Self { address, table, next: Arc::default() })
     }
 
-    /// Plain inserts of so many rows a statement, each a transaction, by the same driver.
+    /// Plain inserts of 512 rows per statement, each a transaction, by the same driver.
     ///
     /// # Errors
     /// When the database refuses.
@@ -75,13 +75,13 @@ impl<'a> Plain<'a> {
         .await
     }
 
-    /// Claims a hundred of the rows in the order of a queue and marks them finished, by two statements, each a transaction;
-    /// the rows stay.
+    /// Claims a hundred rows in the order of a queue and marks them finished: two statements, each a
+    /// transaction. The rows stay.
     ///
     /// # Errors
     /// When the database refuses.
     pub async fn claims(&self, duration: Duration) -> Result<Figure, BenchError> {
-        // As it would be after a minute of its own.
+        // As autovacuum would do after a minute.
         Postgres::connect(self.address).await?.batch_execute(&format!("ANALYZE {}", self.table)).await?;
         let claim = format!(
             "UPDATE {0} t SET state = 3, worker = 'bench', started_at = at FROM (SELECT id FROM {0} \
@@ -105,7 +105,7 @@ impl<'a> Plain<'a> {
         .await
     }
 
-    /// Turns of all connections until the time is over. A turn says how many rows it was.
+    /// Runs turns on all connections until the time is over. A turn answers how many rows it was.
     async fn drive<F, Fut>(&self, name: &str, duration: Duration, turn: F) -> Result<Figure, BenchError>
     where
         F: Fn(Arc<Client>, Arc<AtomicU64>) -> Fut + Clone + Send + 'static,
@@ -142,7 +142,7 @@ impl<'a> Plain<'a> {
         Ok(Figure::new(name, all, started.elapsed(), &latencies))
     }
 
-    /// Takes the table away.
+    /// Drops the table.
     ///
     /// # Errors
     /// When the database refuses.
@@ -154,7 +154,7 @@ impl<'a> Plain<'a> {
     }
 }
 
-/// An id as the database has it.
+/// An id in the database's binary format.
 #[derive(Debug)]
 struct Raw([u8; 16]);
 
@@ -185,7 +185,7 @@ impl ToSql for Raw {
     tokio_postgres::types::to_sql_checked!();
 }
 
-/// Takes away everything the bench has made.
+/// Drops everything the bench has made.
 ///
 /// # Errors
 /// When the database refuses.

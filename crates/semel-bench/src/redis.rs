@@ -1,4 +1,4 @@
-//! What the same Redis does without a queue: the bound the figures on Redis are held against.
+//! What the same Redis does without a queue: the bound that the figures on Redis are compared with.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,12 +10,12 @@ use tokio::task::JoinSet;
 
 use crate::report::{BenchError, Figure};
 
-/// Calls that are sent together.
+/// Script calls per pipeline.
 const GROUP: u64 = 64;
-/// Connections that call at once.
+/// Connections that call concurrently.
 const CONNECTIONS: u64 = 8;
 
-/// What a queue cannot do without: a key that is taken once, the job, its place.
+/// What a queue cannot do without: a key that is taken once, the job, its place in the queue.
 const SCRIPT: &str = "\
 if redis.call('SET', KEYS[1] .. 'k' .. ARGV[1], ARGV[1], 'NX') then
     redis.call('SET', KEYS[1] .. 'j' .. ARGV[1], ARGV[2])
@@ -24,8 +24,8 @@ if redis.call('SET', KEYS[1] .. 'k' .. ARGV[1], ARGV[1], 'NX') then
 end
 return 0";
 
-/// A script that only writes, by the same client, pipelined, under keys that begin with `base`: the bench's own, which are deleted
-/// afterwards.
+/// A script that only writes, by the same client, pipelined. Its keys begin with `base`, are the bench's own,
+/// and are deleted afterwards.
 ///
 /// # Errors
 /// When Redis refuses.

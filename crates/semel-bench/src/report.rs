@@ -1,4 +1,4 @@
-//! What a run found.
+//! The results of a run.
 
 use std::time::Duration;
 
@@ -17,16 +17,16 @@ pub struct Figure {
     pub name: String,
     /// Jobs done.
     pub jobs: u64,
-    /// In so many seconds.
+    /// The time they took, in seconds.
     pub seconds: f64,
     /// Jobs per second.
     pub per_second: f64,
-    /// Jobs that were due each second, where they came by a schedule, whatever was answered: how long one took is counted from the time
-    /// that it was due at. Else callers offer their next one once the last is answered.
+    /// In an open loop, jobs that were due per second: they come by a schedule, and latency counts from the
+    /// time each was due. None where callers offer their next job once the last is answered.
     pub offered_per_second: Option<f64>,
-    /// Half of the turns took at most so many milliseconds.
+    /// The median duration of a turn, in milliseconds.
     pub p50_ms: f64,
-    /// 99 of 100 turns took at most so many milliseconds.
+    /// The 99th percentile of a turn's duration, in milliseconds.
     pub p99_ms: f64,
     /// The share of the limit measured in the same run, where one applies.
     pub share_of_limit: Option<f64>,
@@ -49,13 +49,13 @@ impl Figure {
         }
     }
 
-    /// The same, of jobs that came by a schedule of so many a second.
+    /// This figure, measured with jobs due at that rate per second.
     #[must_use]
     pub fn offered(self, rate: f64) -> Self {
         Self { offered_per_second: Some(rate), ..self }
     }
 
-    /// The same, beside a limit of so many jobs a second that was measured in the same run.
+    /// This figure with its share of a limit, in jobs per second, that was measured in the same run.
     #[must_use]
     pub fn beside(self, limit: f64) -> Self {
         Self { share_of_limit: Some(self.per_second / limit), ..self }
@@ -80,7 +80,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// The figures of a run on the store that `facts` are of.
+    /// The report of a run on the store that `facts` describe.
     pub fn of(facts: &Facts, options: &Options, figures: Vec<Figure>) -> Self {
         Self {
             engine: facts.engine.to_owned(),
@@ -105,7 +105,7 @@ pub enum BenchError {
     /// The raw writer failed.
     #[error(transparent)]
     Raw(#[from] rusqlite::Error),
-    /// The database failed, or what was sent to it.
+    /// The store in PostgreSQL failed.
     #[error(transparent)]
     Postgres(#[from] semel_postgres::PostgresError),
     /// The store in Redis failed.
@@ -120,10 +120,10 @@ pub enum BenchError {
     /// A file could not be made.
     #[error(transparent)]
     Io(#[from] std::io::Error),
-    /// Something that cannot be.
+    /// An unexpected answer, or options that make no sense.
     #[error("{0}")]
     Invalid(String),
-    /// The promise was broken.
+    /// The promise was broken: not exactly one job for each distinct offer.
     #[error("{created} jobs were created of {offered} offered: a key was admitted twice, or not at all")]
     Twice {
         /// Jobs offered.

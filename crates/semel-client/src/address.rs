@@ -16,7 +16,7 @@ impl Address {
         if !trimmed.contains("://") {
             return refuse("start it with http://, as in http://127.0.0.1:8080");
         }
-        // A path that is appended would be a part of it, and of no request.
+        // A path appended after a fragment would become part of the fragment, and of no request.
         if trimmed.contains('#') {
             return refuse("leave out what begins with #; it belongs to a page, not to a server");
         }
@@ -28,7 +28,8 @@ impl Address {
             _ => return refuse("only http:// and https:// are supported"),
         }
         match uri.authority() {
-            // A password in a URL ends up in logs and process lists. What is behind a slash in it is taken for a path.
+            // A password in a URL ends up in logs and process lists. One with a slash is parsed as a path, so
+            // the `@` is looked for in the whole text.
             Some(_) if trimmed.contains('@') => {
                 return refuse("leave the user and password out and give the client a bearer token");
             }
@@ -41,7 +42,7 @@ impl Address {
         Ok(Self(trimmed.trim_end_matches('/').to_owned()))
     }
 
-    /// Whether TLS is spoken there.
+    /// Whether the server uses TLS.
     pub(crate) fn is_secure(&self) -> bool {
         self.0.get(..6).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https:"))
     }
@@ -63,9 +64,9 @@ impl Address {
     }
 }
 
-/// The text without what stands before an `@` or behind a `?`, so that no message repeats a password.
+/// The text without what precedes an `@` or follows a `?`, so that no message repeats a password.
 fn redact(text: &str) -> String {
-    // What an `@` is behind may have a `?` in it.
+    // What precedes an `@` may contain a `?`.
     let at = text.rfind('@');
     let start = at.map(|at| text.find("://").map_or(0, |scheme| scheme + 3).min(at));
     let hidden = if start.is_some() { "***" } else { "" };

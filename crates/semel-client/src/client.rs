@@ -27,8 +27,8 @@ pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 /// The longest answer that is read; a longer one is an error.
 pub const RESPONSE_BYTES_MAX: usize = 64 << 20;
 
-/// An answer that comes in pieces is waited for this many times as long as for one piece: long enough for a
-/// large one on a slow line, and one that trickles for ever keeps nobody for ever.
+/// An answer in pieces may take this many times as long as one piece: long enough for a large answer on a
+/// slow line, and a trickle without end does not block the caller for ever.
 const WHOLE_ANSWER_TIMES: u32 = 10;
 /// A host that drops packets must not use up the whole timeout before it is called unreachable.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -45,7 +45,7 @@ pub struct Client {
     timeout: Duration,
 }
 
-/// Whatever a server answered, refusals included.
+/// An answer of the server, a refusal included.
 #[derive(Clone, Debug)]
 pub struct Response {
     /// The HTTP status.
@@ -63,13 +63,13 @@ impl Client {
     /// [`ClientError::Address`] when the URL cannot be used.
     pub fn new(base_url: &str) -> Result<Self, ClientError> {
         let address = Address::parse(base_url)?;
-        // Reading the system's certificates takes a while; only who needs them waits for it.
+        // Reading the system's certificates takes a while; only clients that need them wait for it.
         let roots = if address.is_secure() { tls::system_roots() } else { RootCertStore::empty() };
         let http = pool(tls::connector(roots, CONNECT_TIMEOUT)?);
         Ok(Self { http, address, authorization: None, timeout: TIMEOUT_DEFAULT })
     }
 
-    /// Believes servers that these certificates (PEM) vouch for, and no others.
+    /// Trusts servers whose certificates these authorities (PEM) have signed, and no others.
     ///
     /// # Errors
     /// [`ClientError::Request`] when there is no certificate in the text.
@@ -90,14 +90,14 @@ impl Client {
         }
         let mut value = HeaderValue::try_from(format!("Bearer {token}"))
             .map_err(|_| refuse("the bearer token has characters that cannot stand in a header"))?;
-        // Keeps it out of every Debug, here and in hyper.
+        // Keeps the token out of every `Debug` output, here and in hyper.
         value.set_sensitive(true);
         self.authorization = Some(value);
         Ok(self)
     }
 
-    /// Waits this long for an answer to begin, connecting included, and this long for each piece of it; for all of
-    /// it ten times as long.
+    /// Waits this long for an answer to begin, connecting included, and this long for each piece of it; for
+    /// the whole answer ten times as long.
     #[must_use]
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
@@ -113,7 +113,7 @@ impl Client {
     /// `Content-Type` among `headers` is sent as [`MEDIA_TYPE`].
     ///
     /// # Errors
-    /// Every [`ClientError`] but `Status`.
+    /// Every [`ClientError`] except `Status`.
     pub async fn request(
         &self,
         method: Method,
@@ -123,7 +123,8 @@ impl Client {
     ) -> Result<Response, ClientError> {
         let request = self.prepare(method, path, body, headers)?;
         let most = self.timeout.saturating_mul(WHOLE_ANSWER_TIMES);
-        // In a box: what is awaited inside is deep, and callers' own futures are not to be too deep for the compiler.
+        // Boxed: the future inside is deeply nested, and callers' futures must not become too deep for the
+        // compiler.
         timeout(most, Box::pin(self.exchange(request))).await.unwrap_or_else(|_| {
             Err(ClientError::no_answer(self.base_url(), format!("not all of it within {most:?}")))
         })
@@ -160,8 +161,9 @@ impl Client {
         self.read(self.request(method, path, body, headers).await?)
     }
 
-    /// What [`request`](Self::request) was answered, as [`get_json`](Self::get_json) would give it: its JSON; null for a success
-    /// without a body. A number that a [`Value`] cannot hold is a string of its digits in it.
+    /// The JSON of an answer of [`request`](Self::request), as [`get_json`](Self::get_json) would answer it;
+    /// null for a success without a body. A number that a [`Value`] cannot hold becomes a string of its
+    /// digits.
     ///
     /// # Errors
     /// [`ClientError::Status`] when it is a refusal, [`ClientError::Protocol`] when a success is not JSON.
@@ -218,7 +220,7 @@ impl Client {
             timeout(self.timeout, body.frame()).await.map_err(|_| stands_still("nothing more"))?
         {
             let piece = piece.map_err(|error| body_error(url, &*error))?;
-            // Other pieces than data, such as trailers, are not asked for.
+            // Frames that are not data, such as trailers, are ignored.
             whole.extend_from_slice(piece.data_ref().map_or(&[][..], Bytes::as_ref));
         }
         Ok(Response { status: head.status, headers: head.headers, body: whole.freeze() })

@@ -1,4 +1,4 @@
-//! What can go wrong between a caller and a server, told apart by what the caller may assume.
+//! What can go wrong between a caller and a server, distinguished by what the caller may assume.
 
 use std::error::Error;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use http::header::RETRY_AFTER;
 use http::{HeaderMap, StatusCode};
 use serde_json::Value;
 
-/// Why there is no answer to use. Never carries the bearer token.
+/// Why there is no usable answer. Never contains the bearer token.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
@@ -57,7 +57,7 @@ pub enum ClientError {
         message: String,
         /// What to do next: the server's own hint, or ours for a status that has one.
         hint: Option<String>,
-        /// How long it says to wait before asking again: its `Retry-After`, where that is in seconds.
+        /// How long the server asks to wait before the next request: its `Retry-After`, if given in seconds.
         retry_after: Option<Duration>,
         /// The whole answer.
         body: Bytes,
@@ -74,7 +74,7 @@ pub enum ClientError {
     },
 }
 
-/// What to do about a server that is there, and with which no encrypted connection came about: in the words of rustls why.
+/// Advice for a server with which no TLS connection could be made, from rustls's words for the reason.
 fn not_believed(reason: &str) -> Option<String> {
     let says = |what: &str| reason.contains(what);
     let advice = if says("CaUsedAsEndEntity") {
@@ -140,7 +140,8 @@ impl ClientError {
         }
     }
 
-    /// How long a refusal says to wait before asking again, if it does, as it says it: bounding it is the caller's.
+    /// How long the server asks to wait before the next request, if it does. The value is the server's:
+    /// bounding it is up to the caller.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Status { retry_after, .. } => *retry_after,
@@ -148,8 +149,8 @@ impl ClientError {
         }
     }
 
-    /// Whether who only asks may ask the same again later and be answered: the server cannot be reached or did not answer, has no time for
-    /// it now, or a proxy found nobody behind it.
+    /// Whether a read may succeed when it is repeated later: the server cannot be reached or did not answer,
+    /// is too busy now, or a proxy found no server behind it.
     pub fn passes(&self) -> bool {
         match self {
             Self::Unreachable { .. } | Self::NoAnswer { .. } => true,
@@ -178,7 +179,7 @@ impl ClientError {
     }
 }
 
-/// Servers of jobs say it in seconds. A date would need the server's clock.
+/// Job servers give it in seconds. A date would need the server's clock.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok().map(Duration::from_secs)
 }
@@ -209,14 +210,14 @@ fn status_text(status: StatusCode, code: Option<&str>, message: &str, hint: Opti
 /// The first words of a body on one line.
 fn excerpt(body: &[u8]) -> String {
     const EXCERPT_CHARS_MAX: usize = 200;
-    // Four bytes a character at most: a long body is not decoded for its first line.
+    // A character has at most four bytes: a long body is not decoded for its first line.
     let head = &body[..body.len().min(4 * EXCERPT_CHARS_MAX)];
     let text = String::from_utf8_lossy(head);
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     line.chars().filter(|c| !c.is_control()).take(EXCERPT_CHARS_MAX).collect()
 }
 
-/// An error and its causes, the outermost first, each said once.
+/// An error and its causes, the outermost first, each text once.
 pub(crate) fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -286,7 +287,7 @@ mod tests {
         assert!(!ClientError::protocol("http://h", String::new()).passes());
     }
 
-    /// In rustls' own words, with what it says of the circumstances and without.
+    /// The texts are rustls's own, with details and without.
     #[test]
     fn a_server_that_is_not_believed_is_not_asked_whether_it_runs() {
         use rustls::CertificateError::{

@@ -9,12 +9,14 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Servers at `https` are believed by the system's certificates, or by those of [`Client::with_ca`].
+//! Certificates of `https` servers are checked against the system's authorities, or those of
+//! [`Client::with_ca`].
 //!
 //! # Layout
 //! - [`Client`]: requests over a pool of kept connections, with a bound on each wait.
-//! - [`ClientError`]: what went wrong, told apart by what the caller may assume and do next.
-//! - `address`: base URLs; `tls`: whom to believe; `numbers`: what answers have that a value cannot hold.
+//! - [`ClientError`]: what went wrong, distinguished by what the caller may assume and do next.
+//! - `address`: base URLs; `tls`: trusted certificates; `numbers`: numbers in answers that a value cannot
+//!   hold.
 
 mod address;
 mod client;

@@ -1,9 +1,10 @@
-//! Numbers in answers that a [`Value`](serde_json::Value) cannot hold: JSON has no bound to them, and somebody's args may have any.
+//! Numbers in answers that a [`Value`](serde_json::Value) cannot hold: JSON does not bound them, and a job's
+//! args may contain any.
 
 use std::borrow::Cow;
 
-/// The text with such numbers as strings of their digits: integers of more than 64 bits, of which some would be lost, and what is
-/// beyond a double, which would make the whole text unreadable.
+/// The text with such numbers turned into strings of their digits: integers of more than 64 bits, whose last
+/// digits would be lost, and numbers beyond a double, which would make the whole text unreadable.
 pub fn readable(text: &[u8]) -> Cow<'_, [u8]> {
     let (mut out, mut copied, mut at) = (Vec::new(), 0, 0);
     while let Some(byte) = text.get(at) {
@@ -31,7 +32,7 @@ pub fn readable(text: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(out)
 }
 
-/// How long the string is that the text begins with.
+/// The length of the string that the text begins with.
 fn string(text: &[u8]) -> usize {
     let mut is_escaped = false;
     let end = text.iter().skip(1).position(|byte| {
@@ -42,7 +43,7 @@ fn string(text: &[u8]) -> usize {
     end.map_or(text.len(), |inside| inside + 2)
 }
 
-/// Whether a number can be held. What is none is for the parser to refuse.
+/// Whether a number can be held. What is not a number is left for the parser to refuse.
 fn fits(literal: &[u8]) -> bool {
     let Ok(literal) = std::str::from_utf8(literal) else { return true };
     if literal.contains(['.', 'e', 'E']) {

@@ -1,4 +1,4 @@
-//! Whom to believe: the system's certificates, or the caller's own.
+//! Which certificates to trust: the system's, or the caller's own.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use rustls::{ClientConfig, RootCertStore};
 
 use crate::error::ClientError;
 
-/// Connects with TLS to `https`, without to `http`.
+/// Connects with TLS to `https`, without it to `http`.
 pub(crate) type Connector = HttpsConnector<HttpConnector>;
 
-/// The system's certificates. When it has none, nobody is believed, and the first request says so.
+/// The system's certificates. If there are none, no server is trusted, and the first request says so.
 pub(crate) fn system_roots() -> RootCertStore {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
@@ -38,12 +38,12 @@ pub(crate) fn own_roots(certificates: &[u8]) -> Result<RootCertStore, ClientErro
     Ok(roots)
 }
 
-/// A connector that believes whom these vouch for.
+/// A connector that trusts servers by these certificates.
 pub(crate) fn connector(roots: RootCertStore, patience: Duration) -> Result<Connector, ClientError> {
     let mut http = HttpConnector::new();
     http.set_nodelay(true);
     http.set_connect_timeout(Some(patience));
-    // The connector around it looks at the scheme.
+    // The outer connector checks the scheme.
     http.enforce_http(false);
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()

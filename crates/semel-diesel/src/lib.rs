@@ -1,5 +1,5 @@
-//! Jobs inside transactions of [diesel-async](https://docs.rs/diesel-async), on PostgreSQL: they are there with the commit, or
-//! not at all.
+//! Jobs inside transactions of [diesel-async](https://docs.rs/diesel-async), on PostgreSQL: enqueued when the
+//! transaction commits, or not at all.
 //!
 //! ```no_run
 //! use diesel_async::{AsyncConnection as _, AsyncPgConnection, RunQueryDsl as _};
@@ -23,12 +23,13 @@
 //! # }
 //! ```
 //!
-//! What holds inside such a transaction is said at [`semel::InTransaction`].
+//! [`semel::InTransaction`] says what holds inside such a transaction.
 //!
 //! # Known gap
-//! diesel keeps the database's code of an error to itself, but for a few kinds. A deadlock and an exceeded `lock_timeout` are
-//! known here by PostgreSQL's English words for them: where `lc_messages` is another language they are told as any other
-//! failure of the store, with the database's words, and the transaction is to be rolled back just so.
+//! diesel passes on the SQLSTATE of only a few kinds of errors. A deadlock and an exceeded `lock_timeout` are
+//! recognized here by PostgreSQL's English messages: where `lc_messages` is another language they are
+//! reported as any other failure of the store, with the database's message, and the transaction must be
+//! rolled back just the same.
 
 use diesel::QueryableByName;
 use diesel::deserialize;
@@ -40,8 +41,8 @@ use diesel::sql_types::{Array, BigInt, Binary, Bool, HasSqlType, Integer, SmallI
 use diesel_async::{AsyncPgConnection, RunQueryDsl as _, SimpleAsyncConnection as _};
 use semel::session::{BoxFuture, Failure, Line, Session, Value};
 
-/// A transaction of diesel-async: `Diesel(conn)` of the connection that `transaction` hands to its closure, or of one after
-/// `BEGIN`.
+/// A transaction of diesel-async: `Diesel(conn)` of the connection that `transaction` hands to its closure,
+/// or of a connection after `BEGIN`.
 pub struct Diesel<'a>(pub &'a mut AsyncPgConnection);
 
 impl std::fmt::Debug for Diesel<'_> {
@@ -59,7 +60,7 @@ impl Session for Diesel<'_> {
         Box::pin(async move {
             let mut query = diesel::sql_query(sql).into_boxed::<Pg>();
             for value in values {
-                // diesel wants a type of Rust's for each of the database's.
+                // diesel needs a Rust type for each SQL type.
                 query = match value.oid {
                     16 => query.bind::<Bool, _>(Raw(value)),
                     20 => query.bind::<BigInt, _>(Raw(value)),
@@ -86,7 +87,7 @@ impl Session for Diesel<'_> {
     }
 }
 
-/// A parameter that is in the database's form already.
+/// A parameter already in PostgreSQL's binary format.
 #[derive(Debug)]
 struct Raw<'a>(&'a Value);
 
@@ -127,7 +128,7 @@ fn failure(error: Error) -> Failure {
     }
 }
 
-/// The database's code, as far as diesel lets it be known.
+/// The SQLSTATE, as far as diesel reveals it.
 fn code(kind: &DatabaseErrorKind, message: &str) -> Option<&'static str> {
     match (kind, message) {
         (DatabaseErrorKind::SerializationFailure, _) => Some("40001"),

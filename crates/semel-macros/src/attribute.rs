@@ -1,4 +1,4 @@
-//! `#[job(...)]` on a type.
+//! Parses `#[job(...)]` on a type.
 
 use proc_macro2::TokenStream;
 use quote::quote;
@@ -10,26 +10,26 @@ use crate::form::{texts, value, words};
 use crate::member::Members;
 use crate::{check, form, unique};
 
-/// What can be said, for messages.
+/// The words of the attribute, for messages.
 const KNOWN: &str = "type, queue, priority, max_attempts, timeout, lease, expires, retry(...), rate_limit(...), tags(...), sensitive_meta(...) and unique(...)";
 
-/// The least that is said of one.
+/// The shortest useful attribute, for messages.
 const EXAMPLE: &str = "#[job(type = \"email.send\", queue = \"mail\")]";
 
-/// What is said of a limit.
+/// An example of a rate limit, for messages.
 const RATE_LIMIT_EXAMPLE: &str = "rate_limit(key = \"smtp\", concurrency = 5, rate = 100, period = \"1m\")";
 
 /// What a type's attributes say.
 pub struct Said {
     /// The job's type.
     pub job_type: Option<LitStr>,
-    /// Calls that put the defaults together.
+    /// Method calls that build the defaults.
     pub calls: Vec<TokenStream>,
-    /// What has been said.
+    /// The words seen so far.
     once: Once,
 }
 
-/// Reads a type's attributes.
+/// Parses a type's attributes.
 pub fn read(attributes: &[Attribute], members: &Members) -> Result<Said> {
     let mut said = Said { job_type: None, calls: Vec::new(), once: Once::default() };
     for attribute in attributes.iter().filter(|attribute| attribute.path().is_ident("job")) {
@@ -223,12 +223,12 @@ fn rate_limit(meta: &ParseNestedMeta<'_>) -> Result<TokenStream> {
     Ok(quote!(#new #concurrency #rate))
 }
 
-/// The words that have been said: of two that are the same the later would take the place of the earlier, and nobody would see it.
+/// The words seen so far. Of two equal ones the later would silently replace the earlier.
 #[derive(Default)]
 pub struct Once(Vec<String>);
 
 impl Once {
-    /// Refuses a word that has been said. One that nobody knows is refused at its first time anyway.
+    /// Refuses a word that was seen before. An unknown word is refused at its first occurrence anyway.
     pub fn say(&mut self, meta: &ParseNestedMeta<'_>, word: &str) -> Result<()> {
         if self.0.iter().any(|said| said == word) {
             return Err(meta.error(format!("`{word}` is said twice; say it once, with all that holds")));
@@ -238,7 +238,7 @@ impl Once {
     }
 }
 
-/// A name on the wire as the variant it stands for: `replace_except_schedule` is `ReplaceExceptSchedule`.
+/// The variant that a wire name stands for: `replace_except_schedule` is `ReplaceExceptSchedule`.
 pub fn variant(text: &LitStr) -> syn::Ident {
     let name: String = text
         .value()
@@ -251,7 +251,7 @@ pub fn variant(text: &LitStr) -> syn::Ident {
     syn::Ident::new(&name, text.span())
 }
 
-/// A whole number, with its sign.
+/// An integer with its sign.
 struct Whole {
     is_negative: bool,
     number: LitInt,

@@ -1,4 +1,4 @@
-//! What the values of attributes must look like. The rules are the server's; a test of `semel` holds the two together.
+//! Checks attribute values. The rules are the server's; a test in `semel` keeps both the same.
 
 use syn::{Error, LitFloat, LitInt, LitStr, Result};
 
@@ -8,13 +8,14 @@ pub const TIMEOUT_DAYS_MAX: u64 = 30;
 pub const INTERVAL_DAYS_MAX: u64 = 366;
 /// Longest period of a unique policy, and longest wait of a job for its run, in days.
 pub const PERIOD_DAYS_MAX: u64 = 36_525;
-/// Most jobs of a limit that run at once.
+/// Most jobs of a limit that may run at once.
 pub const CONCURRENCY_MAX: u32 = 1_000;
-/// Most starts of a rate.
+/// Most starts per period of a rate.
 pub const RATE_MAX: u32 = 1_000_000;
 /// Longest period of a rate, in days.
 pub const RATE_PERIOD_DAYS_MAX: u64 = 1;
-/// Most tags of a job, most members that a part of a unique policy names, and most errors that are never retried.
+/// Most tags of a job, most members that a part of a unique policy names, and most errors that are never
+/// retried.
 const NAMES_MAX: usize = 64;
 /// Longest name of such a member or error, in bytes.
 const NAME_BYTES_MAX: usize = 255;
@@ -61,7 +62,7 @@ fn millis(text: &LitStr) -> Result<u64> {
     }
 }
 
-/// The same, of so many days at most.
+/// As [`millis`], of at most so many days.
 pub fn millis_within(text: &LitStr, days_max: u64) -> Result<u64> {
     let millis = millis(text)?;
     if millis > days_max * DAY_MS {
@@ -70,7 +71,7 @@ pub fn millis_within(text: &LitStr, days_max: u64) -> Result<u64> {
     Ok(millis)
 }
 
-/// By how much waits grow.
+/// The factor by which waits grow.
 pub fn coefficient(number: &LitFloat) -> Result<()> {
     if (1.0..=1_000.0).contains(&number.base10_parse::<f64>()?) {
         return Ok(());
@@ -78,7 +79,7 @@ pub fn coefficient(number: &LitFloat) -> Result<()> {
     Err(Error::new_spanned(number, "a coefficient is 1.0 to 1000.0; 1.0 means that waits do not grow"))
 }
 
-/// Not more names than may be there.
+/// At most as many names as are allowed.
 pub fn number(names: &[LitStr]) -> Result<()> {
     match names.get(NAMES_MAX) {
         Some(more) => refuse(more, &format!("is one more than the {NAMES_MAX} that may be named")),
@@ -86,7 +87,7 @@ pub fn number(names: &[LitStr]) -> Result<()> {
     }
 }
 
-/// The same, and none that is longer than it may be.
+/// As [`number`], and none longer than allowed.
 pub fn names(names: &[LitStr]) -> Result<()> {
     number(names)?;
     match names.iter().find(|name| name.value().len() > NAME_BYTES_MAX) {
@@ -118,7 +119,8 @@ pub fn limit_key(text: &LitStr) -> Result<()> {
     Ok(())
 }
 
-/// The name of a member of meta that may be a part of a key: what tracing writes, and what the queue does, differ from call to call.
+/// The name of a meta member that may be part of a key: what tracing writes, and what the queue does, differ
+/// from call to call.
 pub fn counts(name: &LitStr) -> Result<()> {
     let value = name.value();
     if value.starts_with("semel.") || ["traceparent", "tracestate", "baggage"].contains(&value.as_str()) {
@@ -152,7 +154,7 @@ fn parse_millis(text: &str) -> Option<u64> {
     Some(sum)
 }
 
-/// A word out of a list.
+/// One word out of a list.
 pub fn one_of(text: &LitStr, words: &[&str]) -> Result<()> {
     let value = text.value();
     if words.contains(&value.as_str()) {

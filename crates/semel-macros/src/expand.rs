@@ -1,4 +1,4 @@
-//! The implementation that the derive writes.
+//! Generates the implementation.
 
 use proc_macro2::TokenStream;
 use quote::quote;
@@ -6,7 +6,7 @@ use syn::{DeriveInput, Error, Result};
 
 use crate::{attribute, member};
 
-/// `impl semel::Job`.
+/// Generates `impl semel::Job`.
 pub fn job(input: &DeriveInput) -> Result<TokenStream> {
     let members = member::read(input)?;
     let said = attribute::read(&input.attrs, &members)?;

@@ -1,5 +1,5 @@
-//! How words of an attribute are written: `word`, `word = value`, `word("text", ..)` and `word(word, ..)`. Whoever writes one
-//! otherwise is shown how, where `syn` would say which token it had expected.
+//! The syntax of an attribute's words: `word`, `word = value`, `word("text", ..)` and `word(word, ..)`. A
+//! word written otherwise is answered with an example, where `syn` would only name the token it expected.
 
 use syn::meta::ParseNestedMeta;
 use syn::parse::{Parse, ParseStream};
@@ -33,12 +33,13 @@ pub fn words(
     })
 }
 
-/// That no text or number stands where a word should.
+/// Refuses a text or number where a word must stand.
 pub fn are_words(input: ParseStream<'_>, example: &str) -> Result<()> {
     if input.peek(Lit) { Err(input.error(advice(example))) } else { Ok(()) }
 }
 
-/// That a word ends here, as a comma or the end of the list says; and that it is followed by another word.
+/// Checks that a word ends here, with a comma or the end of the list, and that a comma is followed by another
+/// word.
 pub fn ends(input: ParseStream<'_>, example: &str) -> Result<()> {
     if input.is_empty() {
         return Ok(());
@@ -53,7 +54,7 @@ pub fn ends(input: ParseStream<'_>, example: &str) -> Result<()> {
     are_words(&ahead, example)
 }
 
-/// What is in parentheses. In a box of its own, for it is made by a macro that returns.
+/// The content of parentheses. A type of its own, because it comes from a macro that returns early.
 struct Content<'a>(syn::parse::ParseBuffer<'a>);
 
 fn in_parentheses<'a>(input: ParseStream<'a>) -> Result<Content<'a>> {

@@ -1,33 +1,33 @@
-//! How long a key holds and what meets it, as far as one of these contradicts another. The rules are the server's; a test of
-//! `semel` holds the two together.
+//! How long a key holds and what happens to a duplicate, as far as these can contradict each other. The rules
+//! are the server's; a test in `semel` keeps both the same.
 
 use syn::{Error, LitStr, Result};
 
-/// The states: those in which a job is live, then those that end it.
+/// The job states: first the live ones, then those that end a job.
 pub const STATES: [&str; 8] =
     ["scheduled", "available", "pending", "active", "retryable", "completed", "cancelled", "discarded"];
-/// How many of them are live.
+/// How many of the states are live.
 pub const LIVE: usize = 5;
 
-/// As it is written, so that what is wrong is told at its place.
+/// The policy as written, so that an error can point to its place.
 #[derive(Default)]
 pub struct Hold {
     /// `args`, `strict`, `content`, or nothing.
     pub identity: String,
     /// Which states block.
     pub states: Option<Vec<LitStr>>,
-    /// For how long.
+    /// How long the key holds.
     pub period: Option<LitStr>,
-    /// Since when.
+    /// What the period is counted from.
     pub period_from: Option<LitStr>,
     /// What happens to a duplicate.
     pub on_conflict: Option<LitStr>,
-    /// Whether it is shown the existing job.
+    /// Whether a duplicate is shown the existing job.
     pub disclose: Option<LitStr>,
 }
 
 impl Hold {
-    /// Refuses what contradicts itself, which would be refused at the first enqueue.
+    /// Refuses contradictions that would otherwise be refused at the first enqueue.
     pub fn check(&self) -> Result<()> {
         let (is_strict, is_content) = (self.identity == "strict", self.identity == "content");
         let conflict = match &self.on_conflict {

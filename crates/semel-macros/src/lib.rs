@@ -1,5 +1,5 @@
-//! `#[derive(Job)]`. Use it through the crate `semel`, which documents it; everything here is checked when the
-//! program is compiled, so that a mistake in an attribute is not found by the first job.
+//! `#[derive(Job)]`. Use it through the crate `semel`, which documents it. Everything here is checked at
+//! compile time, so that a mistake in an attribute is not found only by the first job.
 
 use proc_macro::TokenStream;
 

@@ -1,8 +1,8 @@
-//! The members that a type's fields become in JSON, as far as serde's attributes say.
+//! The members that a type's fields become in JSON, according to serde's attributes.
 
 use syn::{Attribute, Data, DeriveInput, Error, Field, Fields, LitStr, Result};
 
-/// The members of a job's object.
+/// The members of a job's JSON object.
 pub struct Members {
     /// Their names on the wire.
     pub names: Vec<String>,
@@ -10,7 +10,7 @@ pub struct Members {
     pub sensitive: Vec<String>,
     /// Those that serde leaves out of some jobs.
     pub optional: Vec<String>,
-    /// Whether these are all: a flattened field, an enum or serde's own conversion may bring others.
+    /// Whether these are all: a flattened field, an enum or serde's own conversion may add others.
     pub are_all: bool,
 }
 
@@ -100,7 +100,7 @@ fn add(members: &mut Members, field: &Field, container: &Serde) -> Result<()> {
     if is_sensitive {
         members.sensitive.push(name.clone());
     }
-    // What another type writes, serde's words about this one's fields do not touch.
+    // If serde writes another type instead, its attributes on these fields have no effect.
     if serde.is_optional && !container.is_other {
         members.optional.push(name.clone());
     }
@@ -129,13 +129,13 @@ struct Serde {
     rename: Option<String>,
     rename_all: Option<String>,
     is_flat: bool,
-    /// The field is not written.
+    /// The field is never written.
     is_skipped: bool,
-    /// The field is written at times.
+    /// The field is sometimes left out.
     is_optional: bool,
-    /// The type is written as another one.
+    /// Another type is written instead of this one.
     is_other: bool,
-    /// A member that says which type it is stands beside the fields'.
+    /// A member that names the type stands beside the fields'.
     is_tagged: bool,
 }
 
@@ -180,7 +180,7 @@ fn written(meta: &syn::meta::ParseNestedMeta<'_>) -> Result<Option<String>> {
     Ok(name)
 }
 
-/// Whatever else serde is told is serde's.
+/// Skips the arguments of an attribute that does not matter here.
 fn skip(meta: &syn::meta::ParseNestedMeta<'_>) -> Result<()> {
     if meta.input.peek(syn::Token![=]) {
         meta.value()?.parse::<syn::Expr>()?;
@@ -190,7 +190,7 @@ fn skip(meta: &syn::meta::ParseNestedMeta<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A field's name by one of serde's rules, which know the letters of ASCII only.
+/// A field's name under one of serde's rename rules, which change ASCII letters only.
 fn renamed(name: &str, rule: &str) -> String {
     let words = || name.split('_').filter(|word| !word.is_empty());
     let capital = |word: &str| {

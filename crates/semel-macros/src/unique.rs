@@ -1,4 +1,4 @@
-//! `unique(...)`: which jobs are the same, for how long, and what happens to a duplicate.
+//! Parses `unique(...)`: which jobs are the same, for how long, and what happens to a duplicate.
 
 use proc_macro2::TokenStream;
 use quote::quote;
@@ -14,21 +14,21 @@ use crate::member::Members;
 
 const KNOWN: &str = "args, args(\"member\", ..), queue, meta(\"member\", ..), meta_except(\"member\", ..), period = \"1h\", period_from, live_and(\"completed\", ..) or states(\"active\", ..), while_active, when_active, on_conflict, on_mismatch, disclose, strict or content";
 
-/// The identity begins the builder, the rest follows.
+/// The parts of the builder expression: it begins with the identity, and the other calls follow.
 #[derive(Default)]
 struct Parts {
     identity: Option<TokenStream>,
     calls: Vec<TokenStream>,
     hold: Hold,
     once: Once,
-    /// Whether it is said which members of meta count.
+    /// Whether it was said which meta members count.
     has_meta: bool,
 }
 
-/// Reads the attribute into an expression of type `semel::Unique`.
+/// Parses the attribute into an expression of type `semel::Unique`.
 pub fn read(meta: &ParseNestedMeta<'_>, members: &Members) -> Result<TokenStream> {
     let mut parts = Parts::default();
-    // Alone it means the type.
+    // Without parentheses it means the job's type.
     if !meta.input.is_empty() && !meta.input.peek(Token![,]) {
         words(meta, "unique(args(\"user_id\"), on_conflict = \"ignore\")", |meta| {
             one(&meta, &mut parts, members)
@@ -50,7 +50,7 @@ fn one(meta: &ParseNestedMeta<'_>, parts: &mut Parts, members: &Members) -> Resu
         Ok((text, variant))
     };
     match name.as_str() {
-        // Told apart below: any two of them contradict each other.
+        // Checked below: any two of them contradict each other.
         "args" | "strict" | "content" | "states" | "live_and" => {}
         "meta" | "meta_except" if parts.has_meta => {
             return Err(meta.error(
@@ -165,7 +165,8 @@ fn named(meta: &ParseNestedMeta<'_>, example: &str) -> Result<Vec<LitStr>> {
     Ok(names)
 }
 
-/// A member that is not there would be refused: one of no job at the first enqueue, one that serde leaves out at times later.
+/// Refuses members that would fail later: an unknown one at the first enqueue, one that serde sometimes
+/// leaves out at some later one.
 fn known(names: &[LitStr], members: &Members) -> Result<()> {
     for name in names {
         if members.optional.contains(&name.value()) {

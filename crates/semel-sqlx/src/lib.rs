@@ -1,4 +1,5 @@
-//! Jobs inside transactions of [sqlx](https://docs.rs/sqlx), on PostgreSQL: they are there with the commit, or not at all.
+//! Jobs inside transactions of [sqlx](https://docs.rs/sqlx), on PostgreSQL: enqueued on commit, or not at
+//! all.
 //!
 //! ```no_run
 //! use semel::{Job, Semel};
@@ -19,11 +20,12 @@
 //! # }
 //! ```
 //!
-//! Make the pool by [`roll_back_on_release`] where the future that begins a transaction may be dropped before it is ready, as in a
-//! handler of axum whose client goes away, or of a [`semel::Worker`] whose time is over.
+//! Make the pool with [`roll_back_on_release`] where the future that begins a transaction may be dropped
+//! before it is ready, as in an axum handler whose client goes away, or in a [`semel::Worker`] whose handler
+//! runs out of time.
 //!
-//! What holds inside such a transaction is said at [`semel::InTransaction`]. This crate turns on none of sqlx's runtimes, TLS
-//! or macros: a program chooses its own.
+//! [`semel::InTransaction`] says what holds inside such a transaction. This crate turns on none of sqlx's
+//! runtimes, TLS or macros: a program chooses its own.
 
 use semel::session::{BoxFuture, Failure, Line, Session, Value};
 use sqlx::encode::IsNull;
@@ -35,12 +37,13 @@ use sqlx::postgres::{
 };
 use sqlx::{Arguments as _, AssertSqlSafe, Column as _, Encode, Row as _, Type, ValueRef as _};
 
-/// Has a pool's connections end what transaction is open on them when they come back.
+/// Makes a pool's connections end any open transaction when they are returned.
 ///
-/// sqlx (0.9) does not know of a transaction whose `begin()` was dropped before the database had answered: its connection goes
-/// back into the pool with the transaction open. What others execute on it then is answered as done, and is gone when that
-/// connection is closed or rolls back. With this each connection that is given back asks the database once more, behind whoever gave it
-/// back; one on which a statement has failed is closed. A pool has one such hook: where you have one of your own, execute `BEGIN; ROLLBACK` in it.
+/// sqlx (0.9) does not know of a transaction whose `begin()` was dropped before the database had answered:
+/// its connection returns to the pool with the transaction open. What others then execute on it is answered
+/// as done, and is lost when that connection is closed or rolls back. With this hook each returned connection
+/// makes one more round trip to the database, after its user has let it go; one on which a statement has
+/// failed is closed. A pool has one such hook: if you have your own, execute `BEGIN; ROLLBACK` in it.
 ///
 /// ```no_run
 /// # async fn example(url: &str) -> Result<(), sqlx::Error> {
@@ -52,7 +55,8 @@ use sqlx::{Arguments as _, AssertSqlSafe, Column as _, Encode, Row as _, Type, V
 pub fn roll_back_on_release(options: PgPoolOptions) -> PgPoolOptions {
     options.after_release(|connection, _| {
         Box::pin(async move {
-            // A `ROLLBACK` alone is a warning in the database's log wherever none is open, which is nearly always.
+            // A `ROLLBACK` alone logs a warning in the database where no transaction is open, which is nearly
+            // always.
             sqlx::raw_sql("BEGIN; ROLLBACK").execute(connection).await?;
             Ok(true)
         })
@@ -84,11 +88,11 @@ impl Session for Sqlx<'_> {
     }
 }
 
-/// A parameter that is in the database's form already.
+/// A parameter already in PostgreSQL's binary format.
 struct Raw<'a>(&'a Value);
 
 impl Type<Postgres> for Raw<'_> {
-    // Each value says its own type, below.
+    // Each value reports its own type, in `produces`.
     fn type_info() -> PgTypeInfo {
         PgTypeInfo::with_oid(Oid(0))
     }

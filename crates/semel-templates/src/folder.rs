@@ -1,4 +1,4 @@
-//! A directory of templates: all of them, or everything that is wrong with any.
+//! Loads a directory of templates: all of them, or everything that is wrong with any.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,23 +10,23 @@ use semel_ojs::{Template, Templates};
 
 use crate::yaml::{self, Place};
 
-/// Files of a directory, at most.
+/// Most template files in a directory.
 pub const FILES_MAX: usize = 1_000;
-/// How deep directories may lie in each other.
+/// Deepest nesting of directories.
 pub const FOLDERS_DEEP_MAX: usize = 8;
-/// Directories, the first one among them, at most.
+/// Most directories, including the first one.
 pub const FOLDERS_MAX: usize = 200;
-/// Entries that are looked at, whatever they are, at most.
+/// Most directory entries that are looked at, of whatever kind.
 pub const ENTRIES_MAX: usize = 10_000;
 
-/// Something that is wrong, and where.
+/// One fault, and where it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// The file, or the directory.
+    /// The file or directory.
     pub path: PathBuf,
-    /// Where in the file; none when the file could not be read.
+    /// Where in the file; none if the file could not be read.
     pub place: Option<Place>,
-    /// The JSON pointer of the value, empty for the whole.
+    /// The JSON pointer to the value; empty for the whole document.
     pub pointer: String,
     /// What is wrong and what to do instead.
     pub message: String,
@@ -43,21 +43,22 @@ impl fmt::Display for Fault {
     }
 }
 
-/// A directory that was read.
+/// A directory whose templates were all loaded.
 #[derive(Clone, Debug, Default)]
 pub struct Loaded {
-    /// What is in it.
+    /// The templates.
     pub templates: Templates,
-    /// The file of each, in order, with its type and version.
+    /// Each template's file with its type and version, in order.
     pub files: Vec<(PathBuf, String, String)>,
 }
 
-/// Reads every `.yaml` and `.yml` file of a directory and of those in it, one template each; links are followed, to
-/// directories too, but no directory is read twice. What begins with a dot is left alone. Nothing is loaded unless all is
-/// well.
+/// Reads every `.yaml` and `.yml` file of a directory and its subdirectories, one template each.
+///
+/// Links are followed, to directories too, but no directory is read twice. Names that begin with a dot are
+/// skipped. Nothing is loaded unless everything is well.
 ///
 /// # Errors
-/// Everything that is wrong, by file and line.
+/// Everything that is wrong, with file and line.
 pub fn load(folder: &Path) -> Result<Loaded, Vec<Fault>> {
     let mut found = Found::default();
     if let Err(fault) = found.look(folder, 0) {
@@ -100,12 +101,12 @@ fn read(path: &Path) -> Result<(Template, Place), Vec<Fault>> {
         |place, pointer: String, message: String| Fault { path: path.to_owned(), place, pointer, message };
     let unreadable =
         |error: std::io::Error| vec![fault(None, String::new(), format!("cannot be read: {error}"))];
-    // Opening what is no file, such as a pipe, may last for ever.
+    // Opening what is not a regular file, such as a pipe, may block for ever.
     if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
         let message = "is no file; write the template into one".to_owned();
         return Err(vec![fault(None, String::new(), message)]);
     }
-    // However long it says it is.
+    // Bounded, whatever size the file claims to have.
     let mut bytes = Vec::new();
     let most = yaml::BYTES_MAX as u64 + 1;
     File::open(path).and_then(|file| file.take(most).read_to_end(&mut bytes)).map_err(unreadable)?;
@@ -132,11 +133,11 @@ fn read(path: &Path) -> Result<(Template, Place), Vec<Fault>> {
     }
 }
 
-/// What was found so far.
+/// What the search has found so far.
 #[derive(Default)]
 struct Found {
     files: Vec<PathBuf>,
-    /// Where each directory really is, and by which path it was met.
+    /// Each directory's real path, and the path under which it was met.
     folders: BTreeMap<PathBuf, PathBuf>,
     entries: usize,
 }
@@ -173,7 +174,7 @@ impl Found {
                 path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
             match std::fs::metadata(&path) {
                 Ok(what) if what.is_dir() => self.look(&path, depth + 1)?,
-                // A link to nowhere is nobody's template, unless it says that it is one.
+                // A dangling link is ignored, unless its name is a template's.
                 Err(error) if !is_template && error.kind() == ErrorKind::NotFound => {}
                 Err(error) if !is_template => {
                     return Err(fault(format!("has {}, which cannot be read: {error}", path.display())));
@@ -195,7 +196,7 @@ impl Found {
 mod tests {
     use super::*;
 
-    /// A directory of this test's own, gone with it.
+    /// A directory of one test's own, deleted with it.
     struct Folder(PathBuf);
 
     impl Folder {
@@ -260,7 +261,7 @@ mod tests {
         assert!(told[3].contains("c.yaml; change"), "{}", told[3]);
     }
 
-    /// Also where a directory is a link, which a file of its name would be taken for.
+    /// Also where the link is named like a template file but leads to a directory.
     #[cfg(unix)]
     #[test]
     fn links_are_followed_and_those_that_lead_back_are_told() {

@@ -1,17 +1,18 @@
-//! A YAML text as JSON, with the place of every value. What people write is small and plain: anchors, aliases and tags
-//! are refused, so that a text means what it shows and takes no more room than it has.
+//! A YAML text as JSON, with the place of every value. Templates are small and plain: anchors, aliases and
+//! tags are refused, so that a text means what it shows and needs no more room than it takes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span};
 
-/// Bytes of a file, at most.
+/// Longest file, in bytes.
 pub const BYTES_MAX: usize = 256 * 1024;
-/// How deep lists and mappings may lie in each other.
+/// Deepest nesting of lists and mappings.
 pub const DEPTH_MAX: usize = 32;
-/// Values of a file, at most.
+/// Most values in a file.
 pub const VALUES_MAX: usize = 20_000;
-/// Bytes of all pointers to values, at most: long names around many values would take more room than any file has.
+/// Most bytes in all pointers to values: long names around many values would take far more room than the
+/// file.
 const POINTERS_BYTES_MAX: usize = 16 * BYTES_MAX;
 
 /// A place in a text; both count from 1.
@@ -29,26 +30,26 @@ impl From<&Marker> for Place {
     }
 }
 
-/// What is wrong with a text.
+/// A fault in a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wrong {
-    /// Where.
+    /// Where it is.
     pub place: Place,
-    /// What.
+    /// What it is.
     pub message: String,
 }
 
 /// A text that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Document {
-    /// The same as JSON. Strings, numbers and the order of members are as they were written.
+    /// The document as JSON. Strings, numbers and the order of members are as written.
     pub json: String,
-    /// Where each value is, by its JSON pointer; of a member, where its name is.
+    /// Where each value is, by its JSON pointer; for a member, where its name is.
     places: BTreeMap<String, Place>,
 }
 
 impl Document {
-    /// Where a value is; of one that is not there, where the value around it is.
+    /// Where a value is; if it is absent, where its nearest enclosing value is.
     pub fn place(&self, pointer: &str) -> Place {
         let mut pointer = pointer;
         loop {
@@ -63,10 +64,10 @@ impl Document {
     }
 }
 
-/// Reads a text.
+/// Parses a text.
 ///
 /// # Errors
-/// What is wrong first, and where.
+/// The first fault, and where it is.
 pub fn read(text: &str) -> Result<Document, Wrong> {
     if text.len() > BYTES_MAX {
         return Err(wrong(Place { line: 1, column: 1 }, format!("is longer than {BYTES_MAX} bytes")));
@@ -111,12 +112,12 @@ struct Reader<'i> {
     events: Parser<'i, saphyr_parser::StrInput<'i>>,
     json: String,
     places: BTreeMap<String, Place>,
-    /// Bytes of the pointers in `places`.
+    /// Total bytes of the pointers in `places`.
     pointers: usize,
 }
 
 impl<'i> Reader<'i> {
-    /// Makes room for one more value's pointer, before there is one.
+    /// Reserves room for the pointer of one more value, before it is built.
     fn reserve(&mut self, bytes: usize, place: Place) -> Result<(), Wrong> {
         self.pointers = self.pointers.saturating_add(bytes);
         if self.pointers > POINTERS_BYTES_MAX {
@@ -135,7 +136,7 @@ impl<'i> Reader<'i> {
         }
     }
 
-    /// Writes one value, which begins with this event.
+    /// Writes the value that begins with this event.
     fn value(&mut self, event: Event<'i>, span: &Span, pointer: &str, depth: usize) -> Result<(), Wrong> {
         let place = at(span);
         if self.places.len() >= VALUES_MAX {
@@ -220,7 +221,8 @@ fn not_plain(place: Place) -> Wrong {
     wrong(place, "has an anchor or a tag; write the plain value")
 }
 
-/// A plain scalar by YAML 1.2's core schema: nothing, a truth, a number, else a text. `yes` and `no` are texts.
+/// A plain scalar by YAML 1.2's core schema: null, a boolean, a number, or else a string. `yes` and `no` are
+/// strings.
 fn plain(text: &str) -> Result<String, String> {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => return Ok("null".to_owned()),
@@ -318,7 +320,7 @@ mod tests {
             (line, column)
         };
         assert_eq!(place("/steps/0/handler"), (4, 5));
-        // What is missing is missing in what is around it.
+        // An absent value is reported at its nearest enclosing value.
         assert_eq!(place("/steps/0/depends_on/3"), (3, 5));
         assert_eq!(place("/queue"), (1, 1));
     }
@@ -327,7 +329,7 @@ mod tests {
     fn what_is_not_plain_is_refused_with_its_line() {
         let deep = format!("a: {}1{}", "[".repeat(40), "]".repeat(40));
         let many = format!("a: [{}1]", "1, ".repeat(VALUES_MAX));
-        // 60 kB of it, and a gigabyte of pointers.
+        // 60 kB of text, and a gigabyte of pointers.
         let long = format!("? \"{}\"\n: [{}1]\n", "n".repeat(50_000), "1,".repeat(19_000));
         for (text, line, part) in [
             ("a: &x 1\nb: *x\n", 1, "anchor"),

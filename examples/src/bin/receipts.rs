@@ -1,5 +1,7 @@
-//! Sends the receipts: a worker whose effect and whose end are one commit. There is never a receipt whose job runs again, nor a
-//! finished job without its receipt, whenever this program is killed. Start as many as you like.
+//! Sends the receipts: a worker whose effect and whose completion are one commit.
+//!
+//! There is never a receipt whose job runs again, nor a finished job without its receipt, whenever this
+//! program is killed. Start as many as you like.
 //!
 //!     DATABASE_URL=postgres://localhost/shop cargo run -p semel-examples --bin example-receipts
 
@@ -26,7 +28,7 @@ async fn send(job: SendReceipt, run: Run, State(shop): State<Shop>) -> Result<()
         .bind(job.invoice)
         .execute(&mut *tx)
         .await?;
-    // Refused when the lease was lost, for another worker has the job then: the `?` takes the receipt back.
+    // Refused if the lease was lost, because another worker then has the job: the `?` rolls the receipt back.
     shop.semel.in_transaction(Sqlx(&mut tx)).complete(&run).await?;
     tx.commit().await?;
     Ok(())

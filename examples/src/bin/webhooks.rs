@@ -1,5 +1,7 @@
-//! Receives webhooks: an upstream delivers each event at least once, often twice at the same moment. What was paid and the job
-//! that follows from it are written in one transaction: both, or neither, and the job once.
+//! Receives webhooks: an upstream delivers each event at least once, often twice at the same moment.
+//!
+//! The payment and the job that follows from it are written in one transaction: both, or neither, and the job
+//! once.
 //!
 //! ```sh
 //! DATABASE_URL=postgres://localhost/shop cargo run -p semel-examples --bin example-webhooks
@@ -38,7 +40,7 @@ struct Paid {
     cents: i64,
 }
 
-/// What it is answered. It does not care, but whoever looks at its log does.
+/// Our answer. The upstream ignores it, but it shows up in the upstream's log.
 #[derive(Serialize)]
 struct Received {
     is_new: bool,
@@ -53,15 +55,16 @@ async fn receive(State(shop): State<Shop>, Json(paid): Json<Paid>) -> Result<Jso
         .bind(paid.cents)
         .execute(&mut *tx)
         .await?;
-    // Last in the transaction: whoever offers the same event meanwhile waits for our commit, and is a duplicate then.
+    // Last in the transaction: whoever enqueues the same event meanwhile waits for our commit, and is then a
+    // duplicate.
     let job = SendReceipt { event: paid.event, invoice: paid.invoice };
     let outcome = shop.semel.in_transaction(Sqlx(&mut tx)).enqueue(job).await?;
     tx.commit().await?;
     Ok(Json(Received { is_new: outcome.is_inserted(), job: outcome.id().map(|id| id.to_string()) }))
 }
 
-/// Nothing was kept: the transaction is rolled back when it is dropped. With 503 the upstream delivers the event again; why is for
-/// our log, and not for it.
+/// Nothing was kept: the transaction rolls back when it is dropped. After a 503 the upstream delivers the
+/// event again; the reason is for our log, not for the upstream.
 struct Problem;
 
 impl<E: std::error::Error> From<E> for Problem {

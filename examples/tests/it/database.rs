@@ -1,11 +1,11 @@
-//! A database of a test's own: the examples use the schemas that a shop would use.
+//! A separate database for each test: the examples use the schemas that a shop would use.
 
 use std::time::Duration;
 
 use semel_testkit::database::{schema_name, url};
 use tokio_postgres::{Client, NoTls};
 
-/// Longer than anything takes that works.
+/// Longer than anything takes unless it hangs.
 const LONG: Duration = Duration::from_secs(120);
 
 pub(crate) struct Database {
@@ -28,7 +28,7 @@ impl Database {
         Self { client: connect(&url).await, url, name }
     }
 
-    /// Another connection to it.
+    /// Opens another connection to the database.
     pub(crate) async fn another(&self) -> Connection {
         Connection(connect(&self.url).await)
     }
@@ -37,12 +37,12 @@ impl Database {
         self.client.batch_execute(sql).await.unwrap();
     }
 
-    /// The one number that a statement answers.
+    /// The single number that a statement answers.
     pub(crate) async fn number(&self, sql: &str) -> i64 {
         self.client.query_one(sql, &[]).await.unwrap().get(0)
     }
 
-    /// The one text.
+    /// The single text that a statement answers.
     pub(crate) async fn text(&self, sql: &str) -> String {
         self.client.query_one(sql, &[]).await.unwrap().get(0)
     }
@@ -57,7 +57,7 @@ impl Database {
         tokio::time::timeout(LONG, reached).await.unwrap_or_else(|_| panic!("never {number}: {sql}"));
     }
 
-    /// Who is still connected is cut off.
+    /// Drops the database, and cuts off everything still connected.
     pub(crate) async fn drop(self) {
         drop(self.client);
         let drops = format!("DROP DATABASE {} WITH (FORCE)", self.name);
@@ -73,7 +73,7 @@ impl Connection {
         self.0.batch_execute(sql).await.unwrap();
     }
 
-    /// Waits until another one waits for a lock that this one holds.
+    /// Waits until another connection waits for a lock that this one holds.
     pub(crate) async fn until_it_blocks_somebody(&self, database: &Database) {
         let pid: i32 = self.0.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
         let blocked =

@@ -1,4 +1,4 @@
-//! The examples as real programs, on a database of their own.
+//! Runs the examples as real programs, on databases of their own.
 
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "a test says where it fails")]
 #![allow(clippy::print_stderr, reason = "a test says what it installed")]

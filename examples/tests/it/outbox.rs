@@ -1,11 +1,11 @@
-//! The examples of the outbox: each is run twice, so its second entry is a duplicate of the first.
+//! The outbox examples: each is run twice, so its second entry is a duplicate of the first.
 
 use semel::Semel;
 
 use crate::database::Database;
 use crate::tools;
 
-/// A database with a queue that relays, then what holds whoever wrote into the outbox.
+/// A database with a store that relays its outbox.
 async fn shop() -> (Database, Semel) {
     let database = Database::create().await;
     let semel = Semel::open(&database.url).relay_outbox().await.unwrap();
@@ -34,7 +34,7 @@ async fn outbox_from_sql() {
     one_job_of_two_entries(database, semel).await;
 }
 
-/// Runs a script twice. It waits for its outcome and prints it.
+/// Runs a script twice; it waits for its outcome and prints it.
 async fn script(command: fn() -> std::process::Command, name: &'static str) {
     let (database, semel) = shop().await;
     let url = database.url.clone();

@@ -1,4 +1,4 @@
-//! An example that runs.
+//! A running example program.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
-/// Killed, not asked, when it is dropped.
+/// Killed without warning when it is dropped.
 pub(crate) struct Program {
     child: Child,
 }
@@ -18,7 +18,7 @@ impl Program {
         Self { child: command.spawn().unwrap() }
     }
 
-    /// Where it says that it listens.
+    /// The address that it says it listens on.
     pub(crate) fn address(&mut self) -> String {
         let mut line = String::new();
         BufReader::new(self.child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -33,7 +33,7 @@ impl Drop for Program {
     }
 }
 
-/// Posts a body; the status and what is answered.
+/// Posts a body; answers the status and the JSON of the response.
 pub(crate) fn post(address: &str, path: &str, body: &Value) -> (u16, Value) {
     let body = body.to_string();
     let mut stream = TcpStream::connect(address).unwrap();

@@ -1,15 +1,17 @@
-//! What the examples in other languages need: their interpreter must be there, the driver is installed into a folder of the
-//! build's own where it is missing. What cannot be had is a failure that says how to have it;
-//! `cargo xtask test` finds out before and leaves those tests out, aloud.
+//! What the examples in other languages need: their interpreter must be there; the driver, where it is
+//! missing, is installed into a folder inside the build directory.
+//!
+//! What cannot be had is a failure that says how to get it; `cargo xtask test` finds out beforehand, and
+//! skips those tests with a notice.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// The drivers, by what their registries call them.
+/// The drivers, by their names in their registries.
 const PSYCOPG: &str = "psycopg[binary]>=3.2,<4";
 const PG: &str = "pg@8";
 
-/// A command that runs a script of `examples/outbox`.
+/// A Python command that runs a script of `examples/outbox`.
 pub(crate) fn python() -> Command {
     let folder = installed("psycopg-3", |folder| {
         let mut command = Command::new("python3");
@@ -22,7 +24,7 @@ pub(crate) fn python() -> Command {
     command
 }
 
-/// The same of Node: its modules are looked for from where it is started.
+/// The same for Node, which looks for modules from the directory it is started in.
 pub(crate) fn node() -> Command {
     let folder = installed("pg-8", |folder| {
         let mut command = Command::new("npm");
@@ -37,7 +39,7 @@ pub(crate) fn node() -> Command {
     command
 }
 
-/// Runs a script to its end; what it printed.
+/// Runs a script to its end; answers what it printed.
 pub(crate) fn run(mut command: Command, script: &str, url: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("outbox").join(script);
     let input = std::fs::File::open(&path).unwrap();
@@ -47,7 +49,7 @@ pub(crate) fn run(mut command: Command, script: &str, url: &str) -> String {
     String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
 }
 
-/// A folder with something installed in it. It has its name only when all of it is there.
+/// A folder with something installed in it. It gets its name only once it is complete.
 fn installed(name: &str, install: impl FnOnce(&Path) -> Command) -> PathBuf {
     let tools = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let folder = tools.join(name);
@@ -71,7 +73,7 @@ fn installed(name: &str, install: impl FnOnce(&Path) -> Command) -> PathBuf {
         folder.display(),
         told(&ran)
     );
-    // Another run may have been faster.
+    // A concurrent run may have been faster.
     if std::fs::rename(&fresh, &folder).is_err() {
         assert!(folder.is_dir(), "{} cannot be made", folder.display());
         drop(std::fs::remove_dir_all(&fresh));

@@ -1,4 +1,5 @@
-//! The receiver and the workers: each event delivered several times at once, a worker killed in the middle of its work.
+//! The receiver and the workers: each event delivered several times at once, and a worker killed in the
+//! middle of its work.
 
 use serde_json::{Value, json};
 
@@ -41,7 +42,7 @@ async fn every_event_is_one_payment_and_one_receipt_however_often_it_is_delivere
     let workers = [worker(&database.url), worker(&database.url)];
     database.until("SELECT count(*) FROM receipt", EVENTS).await;
     database.until("SELECT count(*) FROM semel.jobs WHERE state = 'completed'", EVENTS).await;
-    // Much later, the upstream delivers one again.
+    // Much later, the upstream delivers one event again.
     let late = tokio::task::spawn_blocking(move || deliver(&address, 7)).await.unwrap();
     assert_eq!(late["is_new"], json!(false));
     assert_eq!(database.number("SELECT count(*) FROM semel.jobs").await, EVENTS);
@@ -52,7 +53,8 @@ async fn every_event_is_one_payment_and_one_receipt_however_often_it_is_delivere
     database.drop().await;
 }
 
-/// The worker is stopped where it has written its effect and is about to end its job, and killed there.
+/// The worker is stopped after it has written its effect and before it completes its job, and is killed
+/// there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_that_is_killed_before_its_commit_has_done_nothing() {
     let database = Database::create().await;
