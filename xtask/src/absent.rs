@@ -1,18 +1,19 @@
-//! What some tests need of others' programs, packages and files. Where one is missing and cannot be had, as without a
-//! network, those tests alone are left out; it is said before the first step and after the last.
+//! Third-party programs, packages and files that some tests need. When one is missing and cannot be obtained,
+//! as without a network, only those tests are left out, and a message says so before the first step and after
+//! the last.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Something that is not here and cannot be had.
+/// Something that is missing here and cannot be obtained.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Absent {
     /// What it is.
     pub what: &'static str,
-    /// A part of the names of the tests that need it, and of no others'.
+    /// A part of the names of the tests that need it, and of no other tests' names.
     pub tests: &'static str,
-    /// Why it cannot be had.
+    /// Why it cannot be obtained.
     pub why: String,
 }
 
@@ -22,13 +23,13 @@ impl fmt::Display for Absent {
     }
 }
 
-/// A driver of another language, which a test installs.
+/// A driver for another language, which a test installs.
 struct Driver {
     what: &'static str,
     tests: &'static str,
-    /// The folder that the test makes.
+    /// The folder that the test creates.
     folder: &'static str,
-    /// What finds out whether its registry has the driver for us.
+    /// A program that finds out whether the driver can be downloaded from its registry.
     program: &'static str,
     args: &'static [&'static str],
 }
@@ -60,14 +61,15 @@ const DRIVERS: [Driver; 2] = [
     },
 ];
 
-/// What a program is asked to see whether it is here.
+/// The arguments that show whether a program is here.
 const VERSION: &[&str] = &["--version"];
-/// Whether this machine lets a process have a file system of its own: containers mostly do not.
+/// Whether this machine lets a process mount a file system of its own: containers mostly do not.
 const MOUNTS: &[&str] = &["-rm", "mount", "-t", "tmpfs", "tmpfs", "."];
-/// Whether what is made here may be given to somebody else: only root may do that, and not in every container.
+/// Whether a file made here can be given to another account: only root can do that, and not in every
+/// container.
 const GIVES: &[&str] = &["65534:65534", "."];
 
-/// Programs that tests run: what each is called, what it is asked, and a test that needs it.
+/// Programs that tests run: name, arguments to try it with, and a test that needs it.
 const PROGRAMS: [(&str, &[&str], &str); 9] = [
     ("python3", VERSION, "keys_in_python"),
     ("node", VERSION, "keys_in_javascript"),
@@ -80,17 +82,18 @@ const PROGRAMS: [(&str, &[&str], &str); 9] = [
     ("unshare", MOUNTS, "what_the_file_system_refuses_is_said_when_a_store_is_opened"),
 ];
 
-/// The variable that names the folder of Open Job Spec's suites; unless somebody sets it, `.cargo/config.toml` does.
+/// The variable that names the folder of Open Job Spec's suites; if the environment does not set it,
+/// `.cargo/config.toml` does.
 pub const SUITES: &str = "OJS_SUITES";
-/// Where they are published.
+/// The place where the suites are published.
 const SUITES_SOURCE: &str = "https://github.com/openjobspec/ojs-conformance";
 
-/// The folder of Open Job Spec's suites, if the one that is named is there.
+/// The folder of Open Job Spec's suites, if the named folder exists.
 ///
 /// # Errors
-/// When it is not.
+/// When it does not exist.
 pub fn suites(named: Option<PathBuf>) -> Result<PathBuf, Absent> {
-    // Tests run in their package's folder: what is relative here would be lost there.
+    // Tests run in their package's folder, where a path relative to this one would be wrong.
     let found = named.as_ref().and_then(|named| named.canonicalize().ok());
     found.filter(|folder| folder.is_dir()).ok_or_else(|| {
         let named = named.map(|named| format!("{} is no folder: ", named.display())).unwrap_or_default();
@@ -99,7 +102,7 @@ pub fn suites(named: Option<PathBuf>) -> Result<PathBuf, Absent> {
     })
 }
 
-/// The programs that are not here.
+/// The programs that are missing here.
 pub fn programs() -> Vec<Absent> {
     let absent = |(program, args, tests)| {
         let why = ask(program, args).err()?;
@@ -108,7 +111,7 @@ pub fn programs() -> Vec<Absent> {
     PROGRAMS.into_iter().filter_map(absent).collect()
 }
 
-/// The drivers that are neither in `target` nor to be had.
+/// The drivers that are neither in `target` nor available for download.
 pub fn drivers(target: &Path) -> Vec<Absent> {
     let missing = DRIVERS.into_iter().filter(|driver| !target.join("tmp").join(driver.folder).is_dir());
     missing
@@ -119,7 +122,7 @@ pub fn drivers(target: &Path) -> Vec<Absent> {
         .collect()
 }
 
-/// Runs a command in a folder of its own, which is thrown away.
+/// Runs a command in a temporary folder, which is then deleted.
 fn ask(program: &str, args: &[&str]) -> Result<(), String> {
     let folder = std::env::temp_dir().join(format!("semel-ask-{}", std::process::id()));
     std::fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
@@ -133,7 +136,7 @@ fn ask(program: &str, args: &[&str]) -> Result<(), String> {
     Err(told.lines().find(|line| !line.trim().is_empty()).unwrap_or("no word of why").trim().to_owned())
 }
 
-/// What is to be said to the runner of tests, so that it leaves those out.
+/// The arguments that make the test runner leave those tests out.
 pub fn arguments(absent: &[Absent], has_nextest: bool) -> Vec<String> {
     if absent.is_empty() {
         return Vec::new();

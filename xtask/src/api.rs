@@ -1,7 +1,7 @@
-//! The public API of the library, as a file in the repository: what changes of it shows in a review.
+//! The public API of the library, as a file in the repository, so that reviews show changes to it.
 //!
-//! It is read from the pages that `cargo doc` writes, because rustdoc's JSON is for nightly compilers. A new compiler may
-//! word a declaration otherwise; `cargo xtask golden` accepts that too.
+//! It is read from the pages that `cargo doc` writes, because rustdoc's JSON needs a nightly compiler. A new
+//! compiler may word a declaration differently; `cargo xtask golden` accepts that too.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,31 +13,31 @@ use crate::workspace::Workspace;
 
 /// The library's package, which is also its folder under `crates`.
 pub const PACKAGE: &str = "semel";
-/// Its API, one declaration a line, beside its `Cargo.toml`.
+/// The file with its API, one declaration a line, beside its `Cargo.toml`.
 const GOLDEN: &str = "crates/semel/api.txt";
-/// What begins the name of a page of one item; the folder says its module.
+/// Prefixes of the file names of item pages; the folder gives the module.
 const KINDS: [&str; 9] =
     ["struct.", "enum.", "trait.", "fn.", "macro.", "derive.", "attr.", "type.", "constant."];
 
-/// What rustdoc is told by.
+/// The variable with rustdoc's flags, and its value.
 pub const FLAGS: (&str, &str) = ("RUSTDOCFLAGS", "-D warnings");
 
-/// What has cargo write the pages: of the whole workspace at once, the library with all its features, so that one build serves the check
-/// of the docs and this.
+/// The cargo arguments that build the pages: of the whole workspace at once, the library with all its
+/// features, so that one build serves the docs check and this one.
 pub fn documented(metadata: &Value) -> Vec<String> {
     let features: Vec<String> =
         features_of(metadata, PACKAGE).map(|feature| format!("{PACKAGE}/{feature}")).collect();
     ["doc", "--no-deps", "--workspace", "--features", &features.join(",")].map(str::to_owned).to_vec()
 }
 
-/// The features of a package, those that it has unasked aside.
+/// The features of a package, except its default ones.
 pub fn features_of<'a>(metadata: &'a Value, package: &str) -> impl Iterator<Item = &'a str> {
     let package = packages(metadata).iter().find(|known| known["name"] == package);
     let features = package.and_then(|package| package["features"].as_object()).into_iter().flatten();
     features.map(|(name, _)| name.as_str()).filter(|name| *name != "default")
 }
 
-/// Compares the API with the one in the repository.
+/// Compares the API with the file in the repository.
 ///
 /// # Errors
 /// What differs, or why it cannot be read.
@@ -51,10 +51,10 @@ pub fn check(workspace: &Workspace) -> Result<(), String> {
     Err(format!("the public API of {PACKAGE} differs from {GOLDEN}:\n{}", differences.join("\n")))
 }
 
-/// Writes the file anew.
+/// Rewrites the file.
 ///
 /// # Errors
-/// Why it cannot be read or written.
+/// Why the API cannot be read or the file written.
 pub fn write(workspace: &Workspace) -> Result<(), String> {
     let text = read(workspace)?;
     std::fs::write(workspace.root.join(GOLDEN), text).map_err(|error| format!("{GOLDEN}: {error}"))
@@ -73,7 +73,7 @@ fn read(workspace: &Workspace) -> Result<String, String> {
     }
     let target = metadata["target_directory"].as_str().ok_or("cargo names no target directory")?;
     let root = Path::new(target).join("doc").join(PACKAGE);
-    // Pages of what is gone stay until somebody cleans up: the list of all items is of this run.
+    // Pages of removed items stay until a clean build: the list of all items is of this run.
     let all = std::fs::read_to_string(root.join("all.html")).map_err(|error| error.to_string())?;
     let mut items = BTreeMap::new();
     for page in pages(&all) {
@@ -94,7 +94,7 @@ fn read(workspace: &Workspace) -> Result<String, String> {
     Ok(text)
 }
 
-/// The pages of items that the list of all items links to.
+/// The pages of items to which the list of all items links.
 fn pages(all: &str) -> Vec<String> {
     let links = all.split("href=\"").skip(1).filter_map(|rest| rest.split('"').next());
     let is_item = |link: &&str| {
@@ -104,7 +104,7 @@ fn pages(all: &str) -> Vec<String> {
     links.filter(is_item).map(str::to_owned).collect()
 }
 
-/// `testing/struct.Ran.html` is `semel::testing::Ran`.
+/// The path of a page's item: `testing/struct.Ran.html` is `semel::testing::Ran`.
 fn name_of(page: &str) -> String {
     let path = PathBuf::from(page);
     let folders = path.parent().into_iter().flat_map(Path::components);
@@ -117,8 +117,9 @@ fn name_of(page: &str) -> String {
     format!("{kind} {}", parts.join("::"))
 }
 
-/// What one item's page declares: the item itself, its own methods, the traits that it implements. What it has without
-/// saying so (auto traits, blanket implementations) stands after these on the page, and so do a trait's implementors.
+/// The declarations on an item's page: the item itself, its own methods, the traits that it implements.
+/// Implicit ones (auto traits, blanket implementations) come after these on the page, and so do a trait's
+/// implementors.
 fn declarations(html: &str) -> Vec<String> {
     let ends = [
         "id=\"synthetic-implementations\"",
@@ -131,7 +132,7 @@ fn declarations(html: &str) -> Vec<String> {
     let mut found: Vec<String> = between(page, "item-decl\"><code>", "</code></pre>").map(text).collect();
     for section in page.split("<section id=\"").skip(1) {
         let Some((id, rest)) = section.split_once('"') else { continue };
-        // What a trait brings, and a trait's methods, which are in its declaration.
+        // Skips methods that come from a trait, and a trait's own, which its declaration has.
         if rest.get(..80).unwrap_or(rest).contains("trait-impl") || id.contains("tymethod.") {
             continue;
         }
@@ -148,7 +149,7 @@ fn between<'a>(text: &'a str, begin: &'a str, end: &'a str) -> impl Iterator<Ite
     text.split(begin).skip(1).filter_map(move |rest| rest.split(end).next())
 }
 
-/// The words of a piece of HTML, on one line.
+/// The plain text of a piece of HTML, on one line.
 fn text(html: &str) -> String {
     let mut plain = String::with_capacity(html.len());
     let mut is_tag = false;
@@ -165,7 +166,7 @@ fn text(html: &str) -> String {
     plain.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Lines that only one of them has, each after its item.
+/// The lines that only one of the texts has, each after its item.
 fn differences(before: &str, now: &str) -> Vec<String> {
     let lines = |text: &str| -> Vec<String> {
         let mut item = "";

@@ -1,16 +1,17 @@
-//! `cargo xtask bench peers`: other job queues, as their packages are published, and Semel, asked the same on one machine in one run.
+//! `cargo xtask bench peers`: other job queues, as their packages are published, and Semel, measured alike on
+//! one machine in one run.
 //!
-//! Every figure comes from a program of its own on an empty store, and rounds go through all queues before they begin again, so that
-//! a machine's moods are shared out.
+//! Each measurement is a process of its own on an empty store, and each round goes through all queues before
+//! the next begins, so that slow phases of the machine affect all of them.
 //!
 //! # Layout
-//! - [`peers`]: who is asked, and how each is set up.
-//! - [`cases`]: what is asked.
-//! - [`stores`]: what they run on, emptied before each, with its size and its processor time.
+//! - [`peers`]: the queues, and how each is set up.
+//! - [`cases`]: what is measured.
+//! - [`stores`]: the servers they run on, emptied before each measurement, with their size and processor time.
 //! - [`packages`]: where the programs come from.
 //! - [`summary`]: medians, as a table and as data; [`plot`]: as pictures.
-//! - [`scaling`]: Semel alone, as jobs wait and callers come.
-//! - [`instructions`]: what decisions take of a processor, counted.
+//! - [`scaling`]: Semel alone, with growing backlogs and more callers.
+//! - [`instructions`]: the processor instructions that decisions take.
 
 mod cases;
 pub mod instructions;
@@ -33,17 +34,18 @@ use self::peers::{PEERS, Peer};
 use self::stores::{Store, Stores};
 use crate::workspace::Workspace;
 
-/// No case takes as long.
+/// The time limit of a case, far longer than any takes.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// How it is run.
+/// The options of a run.
 #[derive(Debug, PartialEq)]
 struct Options {
     rounds: u32,
     seconds: f64,
     only: Option<String>,
     folder: Option<PathBuf>,
-    /// The folder of a run whose figures are kept: what failed there, or is missing, is asked again.
+    /// The folder of an earlier run whose figures are kept; only what failed or is missing there is measured
+    /// again.
     kept: Option<PathBuf>,
 }
 
@@ -76,13 +78,13 @@ impl Options {
     }
 }
 
-/// One figure of one round.
+/// One measurement in one round.
 #[derive(Clone, Debug)]
 struct Run {
     peer: &'static Peer,
     case: &'static Case,
     round: u32,
-    /// What the program printed, and what was seen of its store; or why there is none.
+    /// The program's output together with what was observed of its store, or why there is none.
     result: Result<Value, String>,
 }
 
@@ -92,10 +94,10 @@ impl Run {
     }
 }
 
-/// Runs it.
+/// Runs the benchmark.
 ///
 /// # Errors
-/// What is missing, or a file that cannot be written. A queue that fails is a line of the table.
+/// What is missing, or a file that cannot be written. A queue that fails only gets a line in the table.
 pub fn run(workspace: &Workspace, args: &[&str]) -> Result<(), String> {
     let options = Options::read(args)?;
     let peers: Vec<&'static Peer> = PEERS.iter().filter(|peer| options.wants(peer)).collect();
@@ -155,7 +157,7 @@ fn ask(
     result.insert("store_cpu_seconds".to_owned(), json!(stores.processor_seconds(peer.store) - before.1));
     result.insert("store_bytes".to_owned(), json!(stores.bytes(&place)?.saturating_sub(before.0)));
     if peer.store == Store::File {
-        // The store is in the program.
+        // The store is in the program's own process.
         result.insert("store_cpu_seconds".to_owned(), Value::Null);
     }
     Ok(Value::Object(result))
@@ -167,7 +169,7 @@ fn told(packages: &Packages, peer: &Peer, case: &Case, asked: Map<String, Value>
     command
 }
 
-/// What a program prints, if it ends well and in time.
+/// A program's output, if it succeeds in time.
 fn output(mut command: Command, patience: Duration) -> Result<String, String> {
     let mut child = command
         .stdin(Stdio::null())
@@ -190,7 +192,7 @@ fn output(mut command: Command, patience: Duration) -> Result<String, String> {
         }
     });
     let output = child.wait_with_output().map_err(|error| error.to_string())?;
-    // The watch is over by itself when it has come too late.
+    // Tells the watching thread to stop; fails harmlessly when that has timed out.
     let _ = over.send(());
     drop(watch.join());
     let errors = errors.and_then(|reader| reader.join().ok()).unwrap_or_default();

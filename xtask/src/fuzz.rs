@@ -1,17 +1,18 @@
-//! `cargo xtask fuzz`: the fuzz targets, one after the other.
+//! `cargo xtask fuzz`: runs the fuzz targets, one after the other.
 //!
-//! They are a workspace of their own (`fuzz/`), built by cargo-fuzz without sanitizers: nothing of Semel is `unsafe`, and
-//! panics and broken properties are found without. Inputs that reach new code are kept in `target/`, from run to run; an
-//! input that breaks something goes to `fuzz/corpus/TARGET`, where the tests play it from then on.
+//! They are a separate workspace (`fuzz/`), built by cargo-fuzz without sanitizers: Semel has no `unsafe`
+//! code, and panics and broken properties show without them. Inputs that reach new code are kept in `target/`
+//! from run to run; an input that breaks something goes to `fuzz/corpus/TARGET`, and the tests play it from
+//! then on.
 
 use std::path::Path;
 
 use crate::workspace::Workspace;
 
-/// Seconds of each target unless somebody says otherwise.
+/// The default duration of each target, in seconds.
 const SECONDS: &str = "60";
 
-/// What is asked for.
+/// The parsed arguments.
 #[derive(Debug, PartialEq, Eq)]
 struct Wanted<'a> {
     seconds: &'a str,
@@ -48,10 +49,10 @@ fn targets(folder: &Path) -> Result<Vec<String>, String> {
     Ok(names)
 }
 
-/// Runs each target for so many seconds.
+/// Runs each target for the wanted number of seconds.
 ///
 /// # Errors
-/// When a target finds something, cannot be built, or there is none of that name.
+/// When a target finds something, cannot be built, or does not exist.
 pub fn run(workspace: &Workspace, args: &[&str]) -> Result<(), String> {
     let Wanted { seconds, targets: only } = wanted(args)?;
     let all = targets(&workspace.root.join("fuzz/fuzz_targets"))?;
@@ -68,11 +69,11 @@ pub fn run(workspace: &Workspace, args: &[&str]) -> Result<(), String> {
             .map_err(|error| format!("{working}: {error}"))?;
         println!("{target}, {seconds} s");
         let mut command = workspace.cargo();
-        // The flags that libFuzzer needs are no stable ones; the compiler is.
+        // libFuzzer needs unstable compiler flags, which the stable compiler then accepts.
         command.env("RUSTC_BOOTSTRAP", "1");
         command.args(["fuzz", "run", "--fuzz-dir", "fuzz", "-s", "none", target]).args([&working, &kept]);
         command.arg("--").arg(format!("-max_total_time={seconds}"));
-        // In full: cargo-fuzz names a folder of its own before.
+        // The full path: otherwise cargo-fuzz puts a folder of its own before it.
         command.arg(format!("-artifact_prefix={}/", workspace.root.join(&kept).display()));
         command.args(["-timeout=60", "-rss_limit_mb=2048", "-print_final_stats=1"]);
         if !command.status().map_err(|error| format!("cargo: {error}"))?.success() {
@@ -102,7 +103,7 @@ mod tests {
         assert_eq!(wanted(&["--fast"]).unwrap_err(), "fuzz does not take `--fast`");
     }
 
-    /// Each is a program of the workspace of its own, with inputs that are kept.
+    /// Each is a program of the fuzz workspace, with a corpus in the repository.
     #[test]
     fn every_target_is_listed_and_has_a_corpus() {
         let root = Workspace::here().root;

@@ -1,4 +1,4 @@
-//! `cargo xtask golden`: writes the golden files anew.
+//! `cargo xtask golden`: rewrites the golden files.
 
 use std::collections::BTreeSet;
 
@@ -6,10 +6,10 @@ use crate::api;
 use crate::tidy::tree::{File, Tree};
 use crate::workspace::Workspace;
 
-/// The variable that tests with golden files read: `write` accepts what they produce.
+/// The variable that tests with golden files read: `write` makes them accept what they produce.
 const VARIABLE: &str = "SEMEL_GOLDEN";
 
-/// Runs the tests that have golden files, in a mode in which they write them.
+/// Runs the tests that have golden files, in the mode in which they write them.
 ///
 /// # Errors
 /// When a test fails for another reason, or no test has golden files.
@@ -44,7 +44,7 @@ pub fn run(workspace: &Workspace) -> Result<(), String> {
 enum Packages {
     None,
     Some(BTreeSet<String>),
-    /// A library reads the variable: any package's tests may use it.
+    /// A library reads the variable, so tests of any package may use it.
     All,
 }
 

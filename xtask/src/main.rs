@@ -1,19 +1,19 @@
 //! The workspace's own tasks, as `cargo xtask TASK`.
 //!
 //! # Layout
-//! - [`test`](mod@test): which steps `cargo xtask test` takes; [`steps`]: how steps are run and told of.
+//! - [`test`](mod@test): which steps `cargo xtask test` takes; [`steps`]: how steps are run and reported.
 //! - [`tidy`]: what the compiler does not check; one file per kind of check.
-//! - [`services`]: what tests talk to, started for them alone.
-//! - [`absent`]: what some tests need and cannot be had here.
+//! - [`services`]: servers that tests talk to, started for them alone.
+//! - [`absent`]: what some tests need and is not available here.
 //! - [`bench`](mod@bench): other queues and Semel, measured side by side.
 //! - [`picture`]: draws what the demo prints.
-//! - [`planted`]: puts in bugs on purpose and sees what finds them.
+//! - [`planted`]: plants bugs on purpose and sees which tests find them.
 //! - [`simulate`]: plays many seeds of the simulation, by hand.
 //! - [`fuzz`]: runs the fuzz targets.
 //! - [`api`]: the library's public API, as it is in the repository.
-//! - [`golden`]: writes the golden files anew.
+//! - [`golden`]: rewrites the golden files.
 //! - [`package`]: a static binary, and what is installed with it.
-//! - [`schemathesis`]: asks a server whatever its OpenAPI document allows, about [`things`] that are there.
+//! - [`schemathesis`]: tests a server with requests that its OpenAPI document allows, about existing [`things`].
 //! - [`workspace`]: where the workspace is, and what cargo knows of it.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line tool prints")]

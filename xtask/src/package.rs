@@ -1,18 +1,18 @@
-//! `cargo xtask package`: everything that is installed, in one folder and one archive: a binary that needs nothing of the
-//! system but its kernel, manual pages, completions, the unit.
+//! `cargo xtask package`: everything that is installed, in one folder and one archive: a binary that depends
+//! on nothing but the kernel, manual pages, completions, the unit.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::workspace::Workspace;
 
-/// Shells, and where their completions are looked for.
+/// The supported shells, and the path where each looks for completions.
 const SHELLS: [(&str, &str); 3] = [
     ("bash", "share/bash-completion/completions/semel"),
     ("zsh", "share/zsh/site-functions/_semel"),
     ("fish", "share/fish/vendor_completions.d/semel.fish"),
 ];
-/// What is copied as it is.
+/// The files that are copied unchanged.
 const COPIED: [(&str, &str); 8] = [
     ("packaging/systemd/semel.service", "lib/systemd/system/semel.service"),
     ("packaging/prometheus/alerts.yml", "share/semel/prometheus/alerts.yml"),
@@ -24,10 +24,10 @@ const COPIED: [(&str, &str); 8] = [
     ("LICENSE-MIT", "share/doc/semel/LICENSE-MIT"),
 ];
 
-/// Builds, checks and gathers.
+/// Builds the binary, checks it, and gathers everything.
 ///
 /// # Errors
-/// What failed; that the binary is not static.
+/// What failed, or that the binary is not static.
 pub fn run(workspace: &Workspace) -> Result<(), String> {
     let host = host(workspace)?;
     let target = workspace.target()?;
@@ -60,8 +60,8 @@ pub fn run(workspace: &Workspace) -> Result<(), String> {
     Ok(())
 }
 
-/// Builds the binary with the C library in it, where there is one to be had so. The target is named, so that what runs while
-/// it is built is built as ever.
+/// Builds the binary with the C library linked statically, where that is available. The target is named
+/// explicitly, so that build scripts and macros are built as usual.
 fn build(workspace: &Workspace, host: &str) -> Result<(), String> {
     let variable = format!("CARGO_TARGET_{}_RUSTFLAGS", host.to_uppercase().replace('-', "_"));
     let mut cargo = workspace.cargo();
@@ -92,7 +92,7 @@ fn host(workspace: &Workspace) -> Result<String, String> {
     host.map(str::to_owned).ok_or_else(|| "rustc does not say for which machine it is".to_owned())
 }
 
-/// What a program says on stdout.
+/// A program's stdout.
 fn say(program: &Path, words: &[&str]) -> Result<String, String> {
     let output = Command::new(program)
         .args(words)
@@ -128,7 +128,7 @@ fn gather(workspace: &Workspace, built: &Path, folder: &Path) -> Result<(), Stri
     Ok(())
 }
 
-/// The verbs that a help lists.
+/// The verbs that a help text lists.
 fn verbs_behind(help: &str) -> Vec<String> {
     let lines =
         help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
@@ -151,9 +151,9 @@ fn write(path: &Path, text: &str) -> Result<(), String> {
     std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// The program that the kernel is to load a 64-bit ELF program with; a static one has none.
+/// The dynamic loader that a 64-bit ELF program names; a static program has none.
 fn interpreter(program: &[u8]) -> Option<String> {
-    /// The kind of the header that names it.
+    /// The type of the program header with the loader's path.
     const INTERPRETER: u32 = 3;
     let number = |at: usize, size: usize| -> Option<u64> {
         let bytes = program.get(at..at.checked_add(size)?)?;
@@ -176,7 +176,7 @@ mod tests {
     use super::{COPIED, interpreter, verbs_behind};
     use crate::workspace::Workspace;
 
-    /// A 64-bit program with one header of this kind, which names `text`.
+    /// A 64-bit ELF program with one header of this type, which names `text`.
     fn program(kind: u8, text: &str) -> Vec<u8> {
         let mut bytes = vec![0; 64 + 56];
         bytes[..6].copy_from_slice(b"\x7fELF\x02\x01");

@@ -1,18 +1,18 @@
-//! `cargo xtask picture`: plays the demo, and draws what it printed, for those who read about it first.
+//! `cargo xtask picture`: plays the demo and draws its output, for readers of the documentation.
 
 use std::fmt::Write as _;
 use std::process::Command;
 
 use crate::workspace::Workspace;
 
-/// The picture.
+/// The file of the picture.
 const PATH: &str = "docs/demo.svg";
-/// A line's height, a letter's width and the edge, in pixels.
+/// The line height, letter width and margin, in pixels.
 const LINE: usize = 19;
 const LETTER: usize = 8;
 const EDGE: usize = 16;
 
-/// Plays the demo by a release build, or by `program`, and draws it.
+/// Plays the demo with a release build, or with `program`, and draws its output.
 ///
 /// # Errors
 /// When it cannot be built, or the demo's own check fails.
@@ -39,18 +39,18 @@ pub fn run(workspace: &Workspace, program: Option<&str>) -> Result<(), String> {
     Ok(())
 }
 
-/// The first table that the demo prints, and its last word.
+/// The first table that the demo prints, and its final line.
 fn end(printed: &str) -> Vec<String> {
     let table =
         printed.lines().skip_while(|line| !line.starts_with("WHAT ")).take_while(|line| !line.is_empty());
     let word = printed.lines().find(|line| line.starts_with("verified: "));
-    // The time it took is the machine's.
+    // How long it took depends on the machine.
     let word = word.map(|line| line.rsplit_once(" (").map_or(line, |(line, _)| line));
     let lines = ["$ semel demo", ""].into_iter().chain(table).chain(["", word.unwrap_or_default()]);
     lines.map(|line| line.trim_end().to_owned()).collect()
 }
 
-/// Lines of text on a dark ground, as a terminal shows them.
+/// Draws lines of text on a dark background, like a terminal.
 fn draw(lines: &[String]) -> String {
     let letters = lines.iter().map(|line| line.chars().count()).max().unwrap_or(0);
     let (width, height) = (letters * LETTER + 2 * EDGE, lines.len() * LINE + 2 * EDGE);
@@ -71,7 +71,7 @@ fn draw(lines: &[String]) -> String {
             _ => "",
         };
         let long = line.chars().count() * LETTER;
-        // Said of each line, so that columns stand under one another in any font.
+        // Set on each line, so that columns align in any font.
         let fit = format!(" textLength=\"{long}\" lengthAdjust=\"spacingAndGlyphs\"");
         let text = line.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
         let _ = writeln!(svg, "<text x=\"{EDGE}\" y=\"{y}\"{fit}{fill} xml:space=\"preserve\">{text}</text>");
@@ -95,7 +95,7 @@ mod tests {
         assert!(svg.contains(">verified: 7 &lt; 8</text>") && svg.matches("<text ").count() == 4, "{svg}");
     }
 
-    /// A row that the demo no longer prints is no picture of it.
+    /// The picture must show the rows that the demo prints now.
     #[test]
     fn the_picture_is_of_this_demo() {
         let tree = Tree::read(&Workspace::here()).unwrap();

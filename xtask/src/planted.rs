@@ -1,6 +1,6 @@
-//! `cargo xtask planted`: puts in one bug after the other and sees which suite finds it, and how fast.
+//! `cargo xtask planted`: plants one bug after the other and sees which suite finds it, and how fast.
 //!
-//! One build has all bugs, each behind a switch (`semel-core/src/planted.rs`, the one list of them).
+//! One build has all bugs, each behind a switch; `semel-core/src/planted.rs` is the one list of them.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -11,25 +11,27 @@ use serde_json::Value;
 
 use crate::workspace::Workspace;
 
-/// The list of bugs.
+/// The file with the list of bugs.
 const LIST: &str = "crates/semel-core/src/planted.rs";
-/// The variable that names the bug to a test.
+/// The variable that names the bug to plant in a test process.
 const VARIABLE: &str = "SEMEL_PLANTED";
-/// Seeds that the simulation plays in search of one bug.
+/// The number of seeds that the simulation plays in search of one bug.
 const SEEDS: &str = "4000";
-/// A suite that takes so many times as long as without a bug goes round in circles, which is a finding too.
+/// A suite that takes this many times as long as without a bug is in an endless loop, which counts as finding
+/// it.
 const PATIENCE: u32 = 4;
-/// And at least so long, for what is over at once.
+/// The shortest time limit, for suites that are over at once.
 const LIMIT_MIN: Duration = Duration::from_secs(60);
-/// Without a bug, a suite is over by then on the slowest machine.
+/// The time limit of a suite without a bug, enough on the slowest machine.
 const LIMIT_MAX: Duration = Duration::from_secs(3_600);
 const POLL: Duration = Duration::from_millis(10);
 
-/// A suite: its name in the list, the crate whose tests it is among, which program of that crate's they are in, and their names.
+/// A suite: its name in the list, the crate that its tests belong to, the target of that crate that they are
+/// in, and a filter for their names.
 struct Suite {
     name: &'static str,
     package: &'static str,
-    /// As cargo names kinds of targets: `test` from outside, `lib` inside.
+    /// The kind of cargo target: `test` for integration tests, `lib` for unit tests.
     kind: &'static str,
     filter: &'static str,
 }
@@ -51,7 +53,7 @@ struct Bug {
     breaks: String,
 }
 
-/// A suite that is built, and how long it may take.
+/// A suite that is built, and its time limit.
 struct Built {
     suite: &'static Suite,
     program: PathBuf,
@@ -64,7 +66,7 @@ struct Found {
     after: Duration,
 }
 
-/// Puts in every bug, or those that `only` names.
+/// Plants every bug, or those that `only` names.
 ///
 /// # Errors
 /// When a bug survives, or a suite fails without one.
@@ -113,7 +115,7 @@ pub fn run(workspace: &Workspace, only: &[&str]) -> Result<(), String> {
     }
 }
 
-/// The suite that should find it first, then the others.
+/// Runs the suite that should find the bug first, then the others.
 fn find(bug: &Bug, suites: &[Built], log: &Path) -> Result<Option<Found>, String> {
     let mut suites: Vec<&Built> = suites.iter().collect();
     suites.sort_by_key(|built| built.suite.name != bug.suite);
@@ -144,7 +146,7 @@ fn search(built: &Built, bug: &str, log: &Path) -> Result<Option<Found>, String>
     }
 }
 
-/// Whether it ended well; nothing when it did not end in time.
+/// Whether the process succeeded; `None` when it did not end in time.
 fn wait(mut child: Child, limit: Duration) -> std::io::Result<Option<bool>> {
     let began = Instant::now();
     loop {
@@ -171,7 +173,7 @@ fn finder(said: &str) -> String {
     seed.or_else(test).unwrap_or("it ended badly").to_owned()
 }
 
-/// Builds the suites, with the bugs in them; their programs, in the order of the suites.
+/// Builds the suites, with the bugs in them; returns their programs, in the order of the suites.
 fn build(workspace: &Workspace) -> Result<Vec<Built>, String> {
     let mut command = workspace.cargo();
     command.args(["test", "--no-run", "--lib", "--test", "it", "--features", "semel-core/planted"]);

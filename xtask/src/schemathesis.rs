@@ -1,5 +1,5 @@
-//! `cargo xtask schemathesis`: a server that runs is asked whatever its OpenAPI document allows, and more, and must
-//! answer as the document says.
+//! `cargo xtask schemathesis`: sends a running server requests that its OpenAPI document allows, and others;
+//! it must answer as the document says.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -8,19 +8,19 @@ use std::process::{Child, Command, Stdio};
 use crate::things;
 use crate::workspace::Workspace;
 
-/// The program, if it is not `st` on the path.
+/// The variable with schemathesis's program, if it is not `st` on the path.
 const VARIABLE: &str = "SCHEMATHESIS";
 const INSTALL: &str =
     "schemathesis is not there; pip install 'schemathesis>=4', or name its program in SCHEMATHESIS";
-/// What an answer must be: no fault of the server's, and as it is documented.
+/// What every answer must pass: it is no server error, and is as documented.
 const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance,response_headers_conformance";
-/// Longer than the longest long poll.
+/// A request timeout in seconds, longer than the longest long poll.
 const PATIENCE: &str = "40";
-/// These have no end, end what others are in the middle of, or answer 503 as they are meant to: a worker's health, once
-/// it has been silent for a minute.
+/// Endpoints that have no end, that disturb other requests, or that rightly answer 503: a worker's health,
+/// once it has been silent for a minute.
 const LEFT_OUT: &str = "(/admin/reset|/events/stream|/events|/workers/[^/]+/health)$";
 
-/// A server that is stopped in the end.
+/// A server, stopped on drop.
 struct Server {
     child: Child,
     url: String,
@@ -36,7 +36,7 @@ impl Server {
             .map_err(|error| format!("cannot start {}: {error}", program.display()))?;
         let mut line = String::new();
         if let Some(out) = child.stdout.take() {
-            // What it says is the one line with its address, or nothing when it ends.
+            // It prints only the line with its address, or nothing when it ends.
             drop(BufReader::new(out).read_line(&mut line));
         }
         match line.trim_end().strip_prefix("listening on ") {
@@ -53,10 +53,10 @@ impl Drop for Server {
     }
 }
 
-/// Builds the server, starts it and lets schemathesis at it. `examples` is how many requests each endpoint gets.
+/// Builds and starts the server, and runs schemathesis against it, with `examples` requests per endpoint.
 ///
 /// # Errors
-/// What was answered as it should not, or what is missing.
+/// The answers that were wrong, or what is missing.
 pub fn run(workspace: &Workspace, examples: &str) -> Result<(), String> {
     let program = std::env::var(VARIABLE).unwrap_or_else(|_| "st".to_owned());
     let found = Command::new(&program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();

@@ -1,5 +1,5 @@
-//! The services that tests talk to: found, or installed, started for this run alone, told to the tests by variables,
-//! and stopped at the end.
+//! The servers and programs that tests use: found or installed, started for this run alone, passed to the
+//! tests by environment variables, and stopped at the end.
 
 mod account;
 mod chromium;
@@ -17,7 +17,7 @@ pub use redis::Redis;
 
 use crate::absent::Absent;
 
-/// Every service of a run. They stop when this is dropped.
+/// All services of a run. Dropping this stops them.
 pub struct Services {
     postgres: Postgres,
     redis: Redis,
@@ -26,10 +26,10 @@ pub struct Services {
 }
 
 impl Services {
-    /// Starts all of them, and says what was done.
+    /// Starts all services, and prints what was done.
     ///
     /// # Errors
-    /// What is missing, and how it is installed.
+    /// What is missing, and how to install it.
     pub fn start() -> Result<Self, String> {
         Ok(Self {
             postgres: Postgres::start()?,
@@ -39,12 +39,12 @@ impl Services {
         })
     }
 
-    /// What cannot be had here.
+    /// What is not available here.
     pub fn absent(&self) -> Vec<Absent> {
         [&self.pooler, &self.browser].into_iter().filter_map(|found| found.as_ref().err().cloned()).collect()
     }
 
-    /// What the tests are told: names of variables and their values.
+    /// The environment variables for the tests, with their values.
     pub fn variables(&self) -> Vec<(&'static str, String)> {
         let mut variables = vec![
             (postgres::VARIABLE, self.postgres.url()),
@@ -53,13 +53,13 @@ impl Services {
         variables.extend(self.redis.variables());
         variables.extend(self.pooler.iter().map(|found| (pgbouncer::VARIABLE, found.display().to_string())));
         variables.extend(self.browser.iter().map(|found| (chromium::VARIABLE, found.display().to_string())));
-        // Tests that start programs of their own must not do so as root either.
+        // Tests that start programs themselves must not run them as root either.
         variables.extend(self.postgres.account().map(|account| (account::VARIABLE, account.to_string())));
         variables
     }
 }
 
-/// `cargo xtask services`: starts them, says how tests find them, and stops them at the end of the input.
+/// `cargo xtask services`: starts them, prints how tests find them, and stops them at the end of the input.
 ///
 /// # Errors
 /// As [`Services::start`].
@@ -82,10 +82,10 @@ fn on_path(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
 }
 
-/// Installs a Debian package, where that is possible without asking anybody.
+/// Installs a Debian package, where that is possible without asking the user.
 ///
 /// # Errors
-/// Why not.
+/// Why it could not be installed.
 fn install(package: &str) -> Result<(), String> {
     if !account::is_root() {
         return Err("only root may install it".to_owned());
@@ -113,23 +113,23 @@ fn free_port() -> Result<u16, String> {
     listener.local_addr().map(|address| address.port()).map_err(|error| error.to_string())
 }
 
-/// A directory of this run, deleted with its owner.
+/// A directory of this run, deleted on drop.
 pub struct Folder(PathBuf);
 
 impl Folder {
-    /// A new one with this name.
+    /// A new directory with this name.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// When it cannot be created.
     pub fn new(name: &str) -> Result<Self, String> {
-        // A socket's path may have about a hundred bytes, so it is not under a build's folder.
+        // A socket's path has a limit of about a hundred bytes, so it is not below a build folder.
         let path = std::env::temp_dir().join(format!("semel-{name}-{}", std::process::id()));
         drop(std::fs::remove_dir_all(&path));
         std::fs::create_dir_all(&path).map_err(|error| format!("{}: {error}", path.display()))?;
         Ok(Self(path))
     }
 
-    /// Where it is.
+    /// The directory's path.
     pub fn path(&self) -> &Path {
         &self.0
     }

@@ -1,8 +1,8 @@
-//! `cargo xtask simulate`: many seeds of the simulation, on a release build and all cores.
+//! `cargo xtask simulate`: plays many seeds of the simulation, with a release build on all cores.
 
 use crate::workspace::Workspace;
 
-/// Builds the player (`examples/simulate.rs` of the kit) and hands it the arguments.
+/// Builds the player (`examples/simulate.rs` of the testkit) and passes the arguments on.
 ///
 /// # Errors
 /// When a seed fails, or the player cannot be built.

@@ -4,26 +4,26 @@ use std::fmt::Write as _;
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-/// How often a step with a time limit is asked whether it is done.
+/// How often to check whether a step with a time limit is done.
 const POLL: Duration = Duration::from_millis(20);
 
 /// One thing to do.
 pub struct Step {
-    /// A word or two.
+    /// A name of a word or two.
     pub name: &'static str,
-    /// What is run, as one would type it.
+    /// What is run, as a user would type it.
     pub shown: String,
     /// What to do when it fails.
     pub remedy: &'static str,
-    /// How it is done.
+    /// How it is run.
     pub action: Action,
 }
 
-/// How a step is done.
+/// How a step is run.
 pub enum Action {
     /// A process; it must end with exit code 0.
     Run(Command),
-    /// The same, and it must end within a time.
+    /// The same, with a time limit.
     RunWithin(Command, Duration),
     /// A function of this tool.
     Call(Box<dyn FnOnce() -> Result<(), String>>),
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn a_process_that_takes_too_long_fails_its_step() {
-        // The compiler waits for a program that nobody types.
+        // The compiler waits for source text that never comes.
         let mut waits = std::process::Command::new("rustc");
         waits.arg("-").stdin(std::process::Stdio::piped());
         let failure =

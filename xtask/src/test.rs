@@ -1,4 +1,4 @@
-//! `cargo xtask test`: the one command that checks everything, on a fresh machine too.
+//! `cargo xtask test`: the one command that checks everything, also on a fresh machine.
 
 use std::num::NonZero;
 use std::path::PathBuf;
@@ -17,24 +17,24 @@ use crate::workspace::Workspace;
 
 /// Events that the demo plays as a smoke test.
 const DEMO_EVENTS: &str = "2000";
-/// Of the store in Redis, what is tried on Valkey too: names begin so.
+/// Prefixes of the names of tests of the store in Redis that also run on Valkey.
 const ON_VALKEY: [&str; 5] = ["as_it_is::", "divided_as_it_is::", "cluster::", "sentinels::", "replicas::"];
-/// The package that it is in.
+/// The package with the store in Redis.
 const STORE_IN_REDIS: &str = "semel-redis";
-/// How long that may take; it needs about a minute.
+/// The time limit of the Valkey step, which needs about a minute.
 const VALKEY_LIMIT: Duration = Duration::from_secs(900);
-/// The profile of nextest in which tests that wait for timers run beside those that need a processor.
+/// The nextest profile in which tests that wait for timers run beside those that need a processor.
 const WHOLE: &str = "whole";
-/// How it is looked at without its features.
+/// The cargo arguments that check the library without its features.
 const ALONE: [&str; 6] = ["check", "--locked", "--package", LIBRARY, "--lib", "--no-default-features"];
-/// What checks the dependencies.
+/// The cargo command that checks the dependencies.
 const DENY: &str = "cargo-deny";
-/// What counts instructions.
+/// The program that counts instructions.
 const VALGRIND: &str = "valgrind";
-/// How long the demo may take; it needs a few seconds.
+/// The time limit of the demo, which needs a few seconds.
 const DEMO_LIMIT: Duration = Duration::from_secs(120);
 
-/// Runs every step, or those up to the tests.
+/// Runs every step, or only those up to the tests.
 ///
 /// # Errors
 /// The first step that fails.
@@ -84,7 +84,7 @@ pub fn run(workspace: &Workspace, is_quick: bool) -> Result<(), String> {
     Ok(())
 }
 
-/// Programs that a step of its own needs and that are not here; such a step is left out.
+/// Programs that a step of its own needs and that are missing here; such a step is left out.
 fn lacking(has_deny: bool, counts: Result<(), String>) -> Vec<Absent> {
     let deny = (!has_deny).then(|| Absent {
         what: DENY,
@@ -95,7 +95,7 @@ fn lacking(has_deny: bool, counts: Result<(), String>) -> Vec<Absent> {
     deny.into_iter().chain(valgrind).collect()
 }
 
-/// Whether instructions can be counted, and held against those that are kept.
+/// Whether instructions can be counted here, and compared with the kept counts.
 fn counts() -> Result<(), String> {
     if cfg!(target_arch = "x86_64") {
         return valgrind::find();
@@ -110,7 +110,7 @@ fn cargo_step(workspace: &Workspace, name: &'static str, args: &[&str], remedy: 
     Step { name, shown: format!("cargo {}", args.join(" ")), remedy, action: Action::Run(command) }
 }
 
-/// Sets a variable for the step's command, and shows it.
+/// Sets an environment variable for the step's command, and shows it.
 fn with_variable(mut step: Step, name: &str, value: &str) -> Step {
     if let Action::Run(command) = &mut step.action {
         command.env(name, value);
@@ -170,19 +170,19 @@ fn tests(
     step
 }
 
-/// As many as [`WHOLE`] says, of which a test takes several.
+/// The number of test threads for the profile [`WHOLE`], in which a test may take several.
 fn slots() -> String {
     let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
     processors.saturating_mul(4).saturating_add(3).to_string()
 }
 
-/// The store in Redis, on Valkey.
+/// The step that runs tests of the store in Redis on Valkey.
 fn on_valkey(workspace: &Workspace, variables: &[(&'static str, String)], has_nextest: bool) -> Step {
     let named = ON_VALKEY.map(|name| format!("test(/^{name}/)")).join(" + ");
     let named = format!("package({STORE_IN_REDIS}) & ({named})");
     let threads = slots();
     let args = if has_nextest {
-        // All packages, of which one is run: one alone would have its dependencies with fewer features, and built anew.
+        // All packages, though only one is run: built alone it would get other features of its dependencies.
         let whole = ["nextest", "run", "--workspace", "--no-fail-fast", "--profile", WHOLE, "--test-threads"];
         [&whole[..], &[threads.as_str(), "-E", &named]].concat()
     } else {
@@ -207,7 +207,7 @@ fn doc_tests(workspace: &Workspace) -> Step {
     )
 }
 
-/// The tests have the library with all its features at once.
+/// The step that checks each feature alone; the tests use the library with all of them at once.
 fn features(workspace: &Workspace) -> Step {
     let workspace = Workspace { root: workspace.root.clone() };
     Step {

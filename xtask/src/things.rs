@@ -1,15 +1,16 @@
-//! Things for a server to be asked about: without them an invented id is all that a path can name, and the answer is that
-//! there is no such thing.
+//! Objects for a server to be asked about: without them, paths could name only invented ids, and every answer
+//! would be that there is no such object.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
 use serde_json::{Value, json};
 
-/// Makes one of each thing at the server, and says what the parameters of paths stand for, as schemathesis's own settings.
+/// Creates one of each object at the server, and returns the values for path parameters, as settings of
+/// schemathesis.
 ///
 /// # Errors
-/// What was not answered as it should have been.
+/// What was not answered as expected.
 pub fn make(url: &str) -> Result<String, String> {
     let address = url.trim_start_matches("http://");
     let post = |path: &str, body: Value| post(address, path, &body);
@@ -49,7 +50,7 @@ pub fn make(url: &str) -> Result<String, String> {
         (r"/subscriptions/\\{id\\}", "id", id(&hook, "/subscription/id")?),
         (r"/rate-limits/\\{key\\}", "key", "l".to_owned()),
         (r"/unique-jobs/\\{key\\}", "key", id(&held, "/job/unique_key")?),
-        // Its health is 503 once it has been silent for a minute, as it is meant to be.
+        // Its health is 503 once it has been silent for a minute, as intended.
         (r"/admin/workers/\\{id\\}", "id", "w".to_owned()),
     ];
     let row = |(paths, name, value): &(&str, &str, String)| {

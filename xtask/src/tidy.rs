@@ -1,18 +1,18 @@
 //! `cargo xtask tidy`: what must stay true of this workspace and the compiler does not check.
 //!
 //! - [`graph`]: which crate may depend on which.
-//! - [`homes`]: what may be written only in one place: rules, moves between states, the clock.
-//! - [`length`]: files that want to be two, functions that want to be several.
-//! - [`leftovers`]: reminders, ignored tests, paths of somebody's machine.
+//! - [`homes`]: what may be written in one place only: rules, state transitions, the clock.
+//! - [`length`]: files and functions that have become too long.
+//! - [`leftovers`]: reminders, ignored tests, paths of a single machine.
 //! - [`licence`]: licences of the dependencies.
 //! - [`links`]: links and anchors of the documentation, and the book's list of pages.
-//! - [`metrics`]: which metrics alerts and dashboards may speak of.
+//! - [`metrics`]: which metrics alerts and dashboards may use.
 //! - [`modules`]: files that are in no module.
-//! - [`packaging`]: flags, variables and addresses of what is shipped beside the program.
-//! - [`promql`]: alerts and panels that Prometheus can read.
-//! - [`publish`]: what a registry wants of each crate.
-//! - [`states`]: who names single states of a job outside of the core.
-//! - [`wrappers`]: stores around stores that leave something out.
+//! - [`packaging`]: flags, variables and addresses in what is shipped beside the program.
+//! - [`promql`]: alerts and panels that Prometheus can parse.
+//! - [`publish`]: what a registry requires of each crate.
+//! - [`states`]: code outside of the core that names single states of a job.
+//! - [`wrappers`]: wrapper stores that fail to forward a method.
 //!
 //! A check reads a [`Tree`] or cargo's metadata and returns findings. Each has tests that show how it fails.
 
@@ -38,24 +38,24 @@ use std::fmt;
 use crate::workspace::Workspace;
 use tree::Tree;
 
-/// One thing that does not hold.
+/// One violation of a check.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Finding {
     /// A file and line, or a crate.
     pub place: String,
-    /// What is wrong, and what to do.
+    /// What is wrong, and what to do about it.
     pub what: String,
-    /// Whether it only warns.
+    /// Whether it is only a warning.
     pub is_warning: bool,
 }
 
 impl Finding {
-    /// Something that must be mended.
+    /// A violation that must be fixed.
     pub fn error(place: impl Into<String>, what: impl Into<String>) -> Self {
         Self { place: place.into(), what: what.into(), is_warning: false }
     }
 
-    /// Something that should be thought about.
+    /// A violation that is worth a thought.
     pub fn warning(place: impl Into<String>, what: impl Into<String>) -> Self {
         Self { is_warning: true, ..Self::error(place, what) }
     }
@@ -68,10 +68,10 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Runs every check and prints what it finds.
+/// Runs every check and prints its findings.
 ///
 /// # Errors
-/// How much must be mended.
+/// The number of violations that must be fixed.
 pub fn run(workspace: &Workspace) -> Result<(), String> {
     let tree = Tree::read(workspace)?;
     let metadata = workspace.metadata()?;

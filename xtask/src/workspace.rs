@@ -14,8 +14,8 @@ pub struct Workspace {
 }
 
 impl Workspace {
-    /// The workspace around this package: as cargo says at run time, because checkouts that share a target directory
-    /// share this binary; else as it was built.
+    /// The workspace around this package: as cargo says at run time, because checkouts that share a target
+    /// directory share this binary; else the path from build time.
     pub fn here() -> Self {
         let package =
             std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
@@ -40,7 +40,7 @@ impl Workspace {
         self.cargo().args([name, "--version"]).output().is_ok_and(|output| output.status.success())
     }
 
-    /// Where cargo builds.
+    /// The directory in which cargo builds.
     ///
     /// # Errors
     /// As [`metadata`](Self::metadata).
@@ -50,10 +50,10 @@ impl Workspace {
         folder.ok_or_else(|| "cargo names no target directory".to_owned())
     }
 
-    /// What `cargo metadata` says of all packages, dependencies included.
+    /// The output of `cargo metadata` about all packages, dependencies included.
     ///
     /// # Errors
-    /// When cargo fails, in its own words.
+    /// When cargo fails, with cargo's message.
     pub fn metadata(&self) -> Result<Value, String> {
         let output = self
             .cargo()

@@ -1,5 +1,5 @@
-//! What decisions cost in allocations. Time is too noisy for a test to go by; these are counted, so that none comes in
-//! unnoticed. All runs on one thread, on the `memory:` store.
+//! What decisions cost in allocations. Time is too noisy for a test to go by; allocations are counted, so
+//! that no new one goes unnoticed. Everything runs on one thread, on the `memory:` store.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -23,7 +23,7 @@ fn started() -> (Runtime, Engine, Work) {
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     let engine = runtime.block_on(async { Engine::start(Arc::new(Memory::default())).unwrap() });
     let work = Work::new(200, true).unwrap();
-    // What is made once is made.
+    // What is allocated only once is allocated here.
     let warm: Vec<Offer> = (0..JOBS).map(|number| work.offer(number).unwrap()).collect();
     for offer in warm {
         let outcome = runtime.block_on(engine.enqueue(offer, "t")).unwrap();
@@ -32,7 +32,8 @@ fn started() -> (Runtime, Engine, Work) {
     (runtime, engine, work)
 }
 
-/// Allocations for each of so many jobs; and what is seen of them when the bound is broken.
+/// Checks that `act` takes at most `most` allocations for each of `jobs` jobs, and if not reports what it
+/// took.
 #[track_caller]
 fn costs_at_most(most: f64, of: &str, jobs: u64, act: impl FnOnce()) {
     let counted = measure(act);
@@ -42,7 +43,7 @@ fn costs_at_most(most: f64, of: &str, jobs: u64, act: impl FnOnce()) {
         "{of} takes {each:.2} allocations and {:.0} bytes each, where {most} were enough",
         counted.bytes_total as f64 / jobs as f64
     );
-    // A bound far above what is needed lets everything in.
+    // A bound far above the need lets new allocations go unnoticed.
     assert!(each >= most * 0.8, "{of} takes {each:.2} allocations only: lower the bound of {most}");
 }
 
@@ -79,7 +80,7 @@ fn new_jobs_of_a_batch() {
     });
 }
 
-/// Each of its jobs has all that came before it among the holders of its key.
+/// Each of its jobs finds all earlier ones among the holders of its key.
 #[test]
 fn a_batch_that_replaces_its_own_jobs() {
     let (runtime, engine, work) = started();
@@ -94,7 +95,7 @@ fn a_batch_that_replaces_its_own_jobs() {
         let Batch::Done(outcomes) = batch else { unreachable!("each by itself is never refused") };
         assert!(outcomes.iter().all(Outcome::is_inserted) && outcomes.len() == 2 * JOBS as usize);
     });
-    // A copy of all of them for each would be several times as much.
+    // A copy of all of them for each job would take several times as much.
     let each = counted.bytes_total / (2 * JOBS);
     assert!(each < 50_000, "a job takes {each} bytes");
 }
@@ -118,17 +119,17 @@ fn a_claim_of_fifty_and_their_ends() {
     });
 }
 
-/// Just more than a table of keys holds before it grows: of no number does a job take more.
+/// Just more than a table of keys holds before it grows: at no other number does a job take more.
 const WAITING: u64 = 14_400;
 
-/// As it is where a settled file is opened, SQLite's own memory left out.
+/// As when a settled file is opened, without SQLite's own memory.
 #[test]
 fn a_waiting_job_with_a_key_takes_350_bytes_at_most() {
     let folder = std::env::temp_dir().join(format!("semel-allocations-{}", std::process::id()));
     std::fs::create_dir(&folder).unwrap();
     let open = || Sqlite::open(folder.join("waiting.db")).unwrap();
     Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
-        // What is in the journal alone takes more.
+        // Jobs that are in the journal alone take more.
         let engine = Engine::start(Arc::new(open().filing_at_once())).unwrap();
         fill(&engine, &Work::new(200, true).unwrap(), 0, WAITING).await.unwrap();
         while engine.store().maintain().await.unwrap() {}

@@ -1,5 +1,5 @@
-//! Every call of an engine and its store that writes or waits, each as it stands among jobs in every state: for tests that let go of
-//! them.
+//! Every call of an engine and its store that writes or waits, each made against jobs in every state. For
+//! tests that drop such calls half-way.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -28,32 +28,32 @@ use crate::history::Mark;
 use crate::history::requests::digest;
 use crate::make::{Want, foreign_id, key, keyed};
 
-/// The number of the request for a task.
+/// The number of the request for a task, see [`marked`].
 pub const TASK: u64 = 20;
-/// Those of the jobs under a limit.
+/// The numbers of the requests for jobs under a limit.
 pub const LIMITED: [u64; 2] = [21, 22];
-/// That of the job under an `Idempotency-Key`.
+/// The number of the request for a job under an `Idempotency-Key`.
 pub const ONCE: u64 = 23;
 
-/// A call on its way.
+/// A call in progress.
 pub type Call = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// The jobs that are there before the call.
+/// The jobs that exist before the call.
 #[derive(Clone)]
 pub struct Scene {
-    /// Whose they are.
+    /// The engine that they belong to.
     pub engine: Engine,
-    /// One that waits.
+    /// A job that is waiting.
     pub waiting: Head,
-    /// One that runs, for worker `w`.
+    /// A job that is running, for worker `w`.
     pub running: Head,
-    /// One that waits to be activated.
+    /// A job that waits to be activated.
     pub pending: Head,
-    /// One that has failed for good.
+    /// A job that has failed for good: a dead letter.
     pub dead: Head,
 }
 
-/// A request that says its number.
+/// The same request, with its number in its meta.
 pub fn marked(number: u64, want: Want) -> Want {
     let meta = Mark { n: number, inspect: true }.write();
     want.body(|body| body.meta = meta.into())
@@ -69,12 +69,12 @@ pub fn wish(limit: u32) -> Claim {
     }
 }
 
-/// The right that the claim gave.
+/// The bearer of the lease that a claim granted.
 pub fn bearer(head: &Head) -> Bearer {
     Bearer { lease: Some(LeaseToken(head.fence)), worker: Some("w".into()) }
 }
 
-/// Makes the jobs.
+/// Creates the jobs.
 pub async fn scene(engine: Engine) -> Scene {
     let create = async |number, want: Want| match engine.enqueue(marked(number, want).offer(), "").await {
         Ok(Outcome::Created(head)) => *head,
@@ -93,7 +93,7 @@ pub async fn scene(engine: Engine) -> Scene {
 
 macro_rules! calls {
     ($($name:ident: |$scene:ident| $call:expr;)*) => {
-        /// The calls, by their names.
+        /// All calls with their names.
         pub const CALLS: &[(&str, fn(Scene) -> Call)] = &[$((stringify!($name), |$scene| Box::pin(async move {
             let _answer = $call.await;
         })),)*];
@@ -192,12 +192,12 @@ fn limited(number: u64, name: &str) -> Offer {
     Offer { limit: Some(limit()), ..marked(number, keyed(name)).offer() }
 }
 
-/// The limit that they are under.
+/// The limit of the limited jobs.
 pub fn limit() -> Limit {
     Limit { key: "limit".into(), concurrency: Some(1), rate: None }
 }
 
-/// The key that it is sent under.
+/// The `Idempotency-Key` of the request, and its digest.
 pub fn once() -> Once {
     Once { key: key("request"), digest: digest(ONCE) }
 }
@@ -210,7 +210,7 @@ async fn soon() {
     tokio::time::sleep(Duration::from_millis(20)).await;
 }
 
-/// The workflow, and the steps of the task.
+/// The workflow to create; also the steps of the task.
 pub fn workflow() -> Workflow {
     chain([new(), marked(11, keyed("newer")).offer()])
 }
@@ -223,7 +223,7 @@ fn hourly() -> CronName {
     cron_name("hourly")
 }
 
-/// A workflow that is there; none when the server is gone.
+/// Creates a workflow; `None` when the server is gone.
 async fn a_workflow(engine: &Engine) -> Option<WorkflowId> {
     match engine.create_workflow(workflow()).await.ok()? {
         Created::Done(id, _) => Some(id),
@@ -231,7 +231,7 @@ async fn a_workflow(engine: &Engine) -> Option<WorkflowId> {
     }
 }
 
-/// A task that is there; none when the server is gone.
+/// Creates a task; `None` when the server is gone.
 async fn a_task(engine: &Engine) -> Option<WorkflowId> {
     match engine.create_task(task(), "").await.ok()? {
         TaskOutcome::Created { id, .. } => Some(id),
@@ -239,7 +239,7 @@ async fn a_task(engine: &Engine) -> Option<WorkflowId> {
     }
 }
 
-/// A cron that is there; none when the server is gone.
+/// Registers a cron; `None` when the server is gone.
 async fn a_cron(engine: &Engine) -> Option<CronName> {
     let wanted = registration("@every 1h", Overlap::Allow, new());
     engine.register_cron(hourly(), wanted).await.ok().map(|_| hourly())

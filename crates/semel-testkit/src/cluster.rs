@@ -1,5 +1,6 @@
-//! PostgreSQL of a test's own, to be killed, filled up, copied and promoted, and a pooler in front of it. They are spoken to by
-//! sockets in a folder of theirs: no port is chosen, so none is taken by somebody else while they are down.
+//! A PostgreSQL of a test's own, to be killed, filled up, copied and promoted, and a pooler in front of it.
+//! Connections go through sockets in a folder of its own: no TCP port is chosen, so no other process can take
+//! it while the server is down.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::chown;
@@ -10,19 +11,21 @@ use std::time::{Duration, Instant};
 
 use crate::signal::kill;
 
-/// Says where PostgreSQL's programs are.
+/// The variable that says where PostgreSQL's programs are.
 pub const PROGRAMS: &str = "SEMEL_TEST_POSTGRES_PROGRAMS";
-/// Says where pgbouncer is.
+/// The variable that says where pgbouncer is.
 pub const POOLER: &str = "SEMEL_TEST_PGBOUNCER";
-/// Says as whom they run, `user:group` in numbers, when the run itself is root's: they refuse to be.
+/// The variable with the account that the programs run as, numeric `user:group`, when the test run is root:
+/// they refuse to run as root.
 pub const ACCOUNT: &str = "SEMEL_TEST_ACCOUNT";
 
-/// How long a start may take on a machine that does other things as well.
+/// How long a start may take on a busy machine.
 const START: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(10);
-/// The number in a socket's name.
+/// The port number in a socket's name.
 const PORT: u16 = 5432;
-/// What was committed survives the death of processes; that of the machine is not played here, so nothing is synced.
+/// What was committed survives the death of processes. A crash of the machine is not simulated, so nothing is
+/// synced.
 const SETTINGS: &[&str] = &[
     "listen_addresses=",
     "fsync=off",
@@ -39,7 +42,7 @@ const SETTINGS: &[&str] = &[
     "wal_retrieve_retry_interval=100ms",
 ];
 
-/// What a variable says.
+/// The value of an environment variable.
 fn told(variable: &str) -> String {
     std::env::var(variable).unwrap_or_else(|_| {
         panic!(
@@ -55,7 +58,7 @@ fn account() -> Option<(u32, u32)> {
     Some((user.parse().unwrap(), group.parse().unwrap()))
 }
 
-/// Has a command run as somebody who is not root, without what this process is told.
+/// Makes a command run as an account that is not root, with no input, the C locale and `/` as its directory.
 fn as_somebody(mut command: Command) -> Command {
     command.stdin(Stdio::null()).env("LC_ALL", "C").current_dir("/");
     if let Some((user, group)) = account() {
@@ -64,7 +67,7 @@ fn as_somebody(mut command: Command) -> Command {
     command
 }
 
-/// A folder that belongs to whom the programs run as.
+/// A folder owned by the account that the programs run as.
 fn own_folder(path: &Path) {
     std::fs::create_dir_all(path).unwrap();
     if let Some((user, group)) = account() {
@@ -72,7 +75,7 @@ fn own_folder(path: &Path) {
     }
 }
 
-/// Which version the programs are of.
+/// The major version of the PostgreSQL programs.
 pub fn version() -> u32 {
     let output = Command::new(Path::new(&told(PROGRAMS)).join("postgres")).arg("--version").output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
@@ -80,12 +83,12 @@ pub fn version() -> u32 {
     number.unwrap_or_else(|| panic!("postgres does not say its version: {text}"))
 }
 
-/// The address of a cluster in a folder, or in what a link says.
+/// The address of the cluster in a folder, which may be a symbolic link.
 pub fn address(folder: &Path) -> String {
     url(folder, PORT)
 }
 
-/// The address of a database by its socket's folder. A slash in a name is written as a number.
+/// The address of a database, given its socket's folder. Slashes in the folder's name are percent-encoded.
 fn url(folder: &Path, port: u16) -> String {
     format!("postgres://postgres@{}:{port}/postgres", host(folder))
 }
@@ -94,19 +97,19 @@ fn host(folder: &Path) -> String {
     folder.to_str().unwrap().replace('/', "%2F")
 }
 
-/// A cluster in a folder. It ends with its owner.
+/// A PostgreSQL cluster in a folder. Dropping it stops the server.
 pub struct Cluster {
     folder: PathBuf,
     process: Option<Child>,
 }
 
 impl Cluster {
-    /// A fresh one, not started.
+    /// A fresh cluster, not started.
     pub fn new(folder: &Path) -> Self {
         Self::new_with(folder, &[])
     }
 
-    /// As [`new`](Self::new), with more arguments for `initdb`.
+    /// As [`new`](Self::new), with additional arguments for `initdb`.
     pub fn new_with(folder: &Path, more: &[&str]) -> Self {
         let cluster = Self::at(folder);
         let mut command = cluster.command("initdb");
@@ -116,9 +119,9 @@ impl Cluster {
         cluster
     }
 
-    /// A standby of this one in another folder, whose contents go; not started.
+    /// A standby of this cluster in another folder, whose contents are deleted first; not started.
     pub fn standby(&self, folder: &Path) -> Self {
-        // Those who are left of an earlier life there may still be ending.
+        // Processes of an earlier cluster in that folder may still be ending.
         let begun = Instant::now();
         while folder.exists() && std::fs::remove_dir_all(folder).is_err() {
             assert!(begun.elapsed() < START, "{} cannot be removed", folder.display());
@@ -157,17 +160,18 @@ impl Cluster {
         &self.folder
     }
 
-    /// The address of its database.
+    /// The address of the cluster's database.
     pub fn url(&self) -> String {
         url(&self.folder, PORT)
     }
 
-    /// The address of the one that takes writes, of this and another that stands or will stand in a folder.
+    /// The address of whichever of two clusters takes writes: this one, or one that is or will be in the
+    /// folder `other`.
     pub fn url_with(&self, other: &Path) -> String {
         format!("postgres://postgres@{}:{PORT},{}:{PORT}/postgres", host(&self.folder), host(other))
     }
 
-    /// What it wrote to its log, over all its lives.
+    /// The server's log, over all its starts.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.folder.join("log")).unwrap_or_default()
     }
@@ -176,13 +180,15 @@ impl Cluster {
         as_somebody(Command::new(Path::new(&told(PROGRAMS)).join(program)))
     }
 
-    /// Starts it, with more settings, and waits until it takes connections.
+    /// Starts the server with additional settings, and waits until it takes connections.
     pub fn start(&mut self, settings: &[&str]) {
         self.start_by(self.command("postgres"), settings);
     }
 
-    /// Starts it so that no file of it may be longer than so many blocks of 512 bytes: the disk that is full, for who has none
-    /// of his own to fill. A number that is not a page's has a page written in part, as on a full disk.
+    /// Starts the server with a limit on the length of each of its files, in blocks of 512 bytes: a full disk
+    /// without needing one.
+    ///
+    /// Unless `blocks` is a whole number of pages, a page gets partly written, as on a full disk.
     pub fn start_within(&mut self, blocks: u32) {
         let mut command = as_somebody(Command::new("sh"));
         let postgres = Path::new(&told(PROGRAMS)).join("postgres");
@@ -199,7 +205,7 @@ impl Cluster {
         let begun = Instant::now();
         loop {
             self.process = Some(command.spawn().unwrap());
-            // Those who are left of its last life may still be ending: then it does not start yet.
+            // Processes of the previous start may still be ending; until then the server does not start.
             while !self.has_ended() {
                 if self.answers() {
                     return;
@@ -216,7 +222,8 @@ impl Cluster {
         self.process.as_mut().is_none_or(|process| process.try_wait().unwrap().is_some())
     }
 
-    /// Its file says how it stands; one that an earlier life left says another process.
+    /// Whether `postmaster.pid` says that the server is ready. A file left by an earlier process names
+    /// another pid.
     fn answers(&self) -> bool {
         let Some(pid) = self.process.as_ref().map(|process| process.id().to_string()) else { return false };
         let state = std::fs::read_to_string(self.data().join("postmaster.pid")).unwrap_or_default();
@@ -224,14 +231,14 @@ impl Cluster {
         lines.next() == Some(&pid) && lines.any(|line| line == "ready" || line == "standby")
     }
 
-    /// SIGKILL, to the process that all others depend on.
+    /// Sends SIGKILL to the postmaster, on which all other processes depend.
     pub fn kill(&mut self) {
         let mut process = self.process.take().unwrap();
         process.kill().unwrap();
         process.wait().unwrap();
     }
 
-    /// Ends it as a power cut does: nothing is finished.
+    /// Stops the server as a power cut does: nothing is finished.
     pub fn stop(&mut self) {
         let Some(mut process) = self.process.take() else { return };
         let mut command = self.command("pg_ctl");
@@ -242,7 +249,7 @@ impl Cluster {
         drop(process.wait());
     }
 
-    /// Makes a standby the one that takes writes.
+    /// Promotes a standby: it takes writes from now on.
     pub fn promote(&self) {
         let mut command = self.command("pg_ctl");
         command.args(["promote", "-s", "-w", "-t", "120", "-D"]).arg(self.data());
@@ -256,7 +263,7 @@ impl Drop for Cluster {
     }
 }
 
-/// SIGKILL, to one process of a cluster. Says whether it was still there.
+/// Sends SIGKILL to one process of a cluster. Returns whether it still existed.
 pub fn kill_process(pid: i32) -> bool {
     let mut command = as_somebody(kill("-KILL", pid));
     command.stdout(Stdio::null()).stderr(Stdio::null());
@@ -268,14 +275,15 @@ fn run(mut command: Command) {
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// A pgbouncer that hands connections from transaction to transaction. It ends with its owner.
+/// A pgbouncer that assigns server connections per transaction. Dropping it stops it.
 pub struct Pooler {
     folder: PathBuf,
     process: Child,
 }
 
 impl Pooler {
-    /// One in a folder, before a database at `postgres://postgres@HOST:PORT/…` or a cluster's, with so many connections.
+    /// Starts a pooler in a folder, for a database at `postgres://postgres@HOST:PORT/…` or that of a cluster,
+    /// with this many connections.
     pub fn start(folder: &Path, database: &str, connections: u32) -> Self {
         own_folder(folder);
         let place = database.split('@').nth(1).unwrap().split('/').next().unwrap();
@@ -303,7 +311,7 @@ impl Pooler {
         Self { folder: folder.to_owned(), process }
     }
 
-    /// The address of the database behind it.
+    /// The address of the database through the pooler.
     pub fn url(&self) -> String {
         url(&self.folder, PORT)
     }

@@ -1,4 +1,4 @@
-//! A store with something of everything, and what it is asked to find out whether another is its copy.
+//! A store with something of everything, and the questions that tell whether another store is its copy.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -31,7 +31,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);
 const DAY: Duration = Duration::from_secs(24 * 3_600);
 
-/// Texts of the keys of a store that was [filled](fill).
+/// Texts of the keys in a store that was [filled](fill).
 const KEYS: [&str; 14] = [
     "purged",
     "chosen and purged",
@@ -49,18 +49,18 @@ const KEYS: [&str; 14] = [
     "sliding",
 ];
 
-/// What is known of a store that was [filled](fill).
+/// What is known about a store that was [filled](fill).
 #[derive(Clone, Debug)]
 pub struct Filled {
-    /// A job that runs.
+    /// A job that is running.
     run: Head,
     /// A run, and the follow-up that waits for its end.
     followed: (Head, JobId),
-    /// Half way through.
+    /// A workflow half-way through.
     workflow: WorkflowId,
-    /// Under a limit that another uses up.
+    /// A job under a limit that another job uses up.
     limited: JobId,
-    /// That holds what webhooks know of the log.
+    /// The job whose args hold what webhooks know of the log.
     paper: JobId,
 }
 
@@ -80,21 +80,23 @@ async fn claim_one(f: &Fixture, queue: &str) -> Head {
     f.claim(queue, 1).await.jobs.remove(0).0
 }
 
-/// Fills an empty store by what callers, workers and operators do: jobs in every state, windows, keys that are remembered although
-/// their jobs are gone, absorbed requests, crons, a workflow half way, limits, settings, leases.
+/// Fills an empty store through the requests of callers, workers and operators.
+///
+/// It gets jobs in every state, windows, keys remembered after their jobs are gone, absorbed requests, crons,
+/// a half-done workflow, limits, settings and leases.
 pub async fn fill(f: &Fixture) -> Filled {
     f.finished(&strict("purged").period(DAY * 400, "created").offer()).await;
     f.finished(&strict("chosen and purged").id(foreign_id(8)).offer()).await;
     f.finished(&keyed("forgotten").offer()).await;
     f.advance(DAY * 2).await;
     assert_eq!(f.purge().await, 3);
-    // Others outlive the first ones: they are released with these, and do not say so themselves.
+    // The last holder outlives the first ones: they are released with it, without a record of their own.
     for _ in 0..3 {
         f.finished(&keyed("released").offer()).await;
         f.advance(SECOND).await;
     }
     f.decide(|draft| life::release_key(draft, key("released"))).await;
-    // Of those that are kept for longer than is the default as well.
+    // The same with jobs that are kept for longer than the default.
     let rules = retention::rules(DAY * 30);
     for _ in 0..9 {
         retention::finished(f, &rules, &keyed("often")).await;
@@ -140,7 +142,7 @@ pub async fn fill(f: &Fixture) -> Filled {
     Filled { run, followed: (first, next.id), workflow, limited: limited.id, paper }
 }
 
-/// The job that holds what webhooks know of the log.
+/// Creates the job whose args hold what webhooks know of the log.
 async fn paper(f: &Fixture) -> JobId {
     let log = f.backend().events(0, 1).await.unwrap().newest;
     let space = Namespace::new(Tenant::system(), &f.backend().secret());
@@ -173,7 +175,7 @@ async fn is_granted(f: &Fixture, id: JobId) -> bool {
     matches!(turn.await, Turn::Granted(_))
 }
 
-/// All jobs, by their ids, each with the key that it holds.
+/// All jobs by id, each with the key that it holds.
 async fn jobs(f: &Fixture) -> Vec<Head> {
     let mut filter = Filter { limit: 7, ..Filter::default() };
     let mut found = Vec::new();
@@ -191,7 +193,7 @@ async fn jobs(f: &Fixture) -> Vec<Head> {
             head.key = None;
         }
         if head.key.is_none() {
-            // It says how a key is held, and not every store keeps it without one.
+            // The hold says how a key is held; not every store keeps it for a job without a key.
             head.hold = Hold::NONE;
         }
     }
@@ -220,7 +222,7 @@ async fn rows(f: &Fixture) -> BTreeMap<String, QueueRow> {
     }
 }
 
-/// Heads kept for their keys alone, as far as all stores keep them.
+/// Heads kept for their keys alone, reduced to what all stores keep of them.
 async fn remembered(f: &Fixture) -> BTreeMap<JobId, String> {
     let (mut found, mut after) = (BTreeMap::new(), None);
     loop {
@@ -239,13 +241,13 @@ async fn remembered(f: &Fixture) -> BTreeMap<JobId, String> {
     }
 }
 
-/// Whom a key leads to, as far as decisions go by it.
+/// The holders that a key leads to, reduced to what decisions depend on.
 async fn holders(f: &Fixture, key: UniqueKey) -> Vec<String> {
     let holders = f.holders(key).await.into_iter();
     holders.map(|head| format!("{} {:?} {} {:?}", head.id, head.state, head.fence, head.renewed_at)).collect()
 }
 
-/// Both show the same, whatever is asked.
+/// Asserts that both stores answer every question alike.
 pub async fn same(original: &Fixture, copy: &Fixture, filled: &Filled) {
     let (known, found) = (jobs(original).await, jobs(copy).await);
     assert_eq!(known, found);
@@ -286,16 +288,16 @@ pub async fn same(original: &Fixture, copy: &Fixture, filled: &Filled) {
         assert_eq!(queue.created, queue.counts.iter().sum::<u64>() + queue.purged);
     }
     assert!(copy.now().await >= original.now().await);
-    // Nobody goes on reading the one's log in the other's.
+    // No reader of the original's log can continue with its cursor in the copy's log.
     let old = original.backend().events(0, 1_000).await.unwrap();
     let new = copy.backend().events(0, 1_000).await.unwrap();
     assert!(new.events.is_empty() && new.kept_after <= new.newest);
-    // Whoever had read all of it misses nothing.
+    // A reader that had read the whole log misses nothing.
     let goes_on = |cursor| cursor != old.newest && new.place(cursor) == semel_core::event::Place::Kept;
     assert!(!old.events.iter().any(|event| goes_on(event.cursor)));
 }
 
-/// What callers and workers are told from now on: the same by a store and by its copy. Moves the clock.
+/// What callers and workers are told from now on: a store and its copy must give the same. Moves the clock.
 pub async fn go_on(f: &Fixture, filled: &Filled) -> Vec<String> {
     let mut told = Vec::new();
     for text in KEYS {
@@ -341,7 +343,7 @@ pub async fn go_on(f: &Fixture, filled: &Filled) -> Vec<String> {
     told
 }
 
-/// An outcome in short; ids of new jobs are anybody's.
+/// A short form of an outcome, without the ids of new jobs, which may differ.
 fn said(outcome: &Outcome) -> String {
     match outcome {
         Outcome::Rejected { holder, .. } => format!("rejected {:?}", holder.named().map(|head| head.id)),

@@ -1,5 +1,5 @@
-//! A process to be killed, and the account of what it acknowledged. The victim writes one line per answer it got; the
-//! judge reads them and looks whether the store stands by each.
+//! A process to be killed, and the account of what it acknowledged. The victim writes one line per answer it
+//! got; the judge reads the lines and checks that the store still stands by each.
 
 pub(crate) mod crossings;
 mod flows;
@@ -34,13 +34,14 @@ pub use self::replayed::Seen;
 use crate::history::Holds;
 use crate::make::{Want, keyed};
 
-/// Tasks that offer; every key is offered by two of them.
+/// Tasks that offer jobs; every key is offered by two of them.
 const OFFERERS: usize = 4;
 const WORKERS: usize = 2;
-/// Requests about several records of each kind, at most: enough to have some in every stage.
+/// The most requests about several records at once, of each kind: enough to have some in every stage.
 const VARIETY: u64 = 1_000;
 
-/// Stands for a job of the victim's: half of the keys are remembered for ever, and a quarter of the jobs is under a limit.
+/// The job that the victim offers under this number: half of the keys are remembered for ever, and a quarter
+/// of the jobs are under a limit.
 pub fn want(round: u64, number: u64) -> Want {
     let want = keyed(&name(round, number)).args(&format!("[{number}]"));
     match number % 4 {
@@ -54,8 +55,8 @@ fn name(round: u64, number: u64) -> String {
     format!("{round}-{number}")
 }
 
-/// Offers, claims, acknowledges and keeps house, as fast as it can, until it is killed or `turns` are over. Each answer
-/// becomes a line on stdout before the next question.
+/// Offers, claims, acknowledges and does housekeeping as fast as it can, until it is killed or `turns` are
+/// over. Each answer becomes a line on stdout before the next request.
 pub async fn victim(backend: Arc<dyn Backend>, round: u64, turns: u64) {
     crate::planted::plant_from_environment();
     let engine = Engine::without_duties(backend).unwrap();
@@ -132,7 +133,7 @@ pub async fn victim(backend: Arc<dyn Backend>, round: u64, turns: u64) {
     keeper.await.unwrap();
 }
 
-/// Up to so many jobs of the queue that they are in.
+/// A claim of up to `limit` jobs from their queue.
 pub fn claim(limit: u32) -> Claim {
     Claim {
         queues: vec![QueueName::default()],
@@ -142,7 +143,7 @@ pub fn claim(limit: u32) -> Claim {
     }
 }
 
-/// One line in one write, so that lines of several tasks never mix.
+/// Writes one line in one write, so that lines of several tasks never mix.
 fn say(line: &str) {
     let mut text = String::with_capacity(line.len() + 2);
     let _infallible = writeln!(text, "@{line}");
@@ -151,18 +152,18 @@ fn say(line: &str) {
     drop(out.flush());
 }
 
-/// What a victim was told.
+/// The answers that a victim got.
 #[derive(Debug, Default)]
 pub struct Account {
-    /// Jobs it was told to have created, by the key's number.
+    /// Jobs reported to the victim as created, by the key's number.
     pub created: BTreeMap<u64, BTreeSet<JobId>>,
-    /// Jobs it was told to exist, by the key's number.
+    /// Jobs reported to the victim as existing, by the key's number.
     pub named: BTreeMap<u64, BTreeSet<JobId>>,
-    /// Runs it was granted.
+    /// Runs granted to the victim.
     pub claimed: BTreeSet<JobId>,
     /// Runs whose end was acknowledged.
     pub acked: BTreeSet<JobId>,
-    /// When jobs surely held their keys, by the places of the lines.
+    /// When jobs certainly held their keys, as positions among the lines.
     pub holds: Holds,
     /// Crons, workflows and their jobs.
     pub flows: Told,
@@ -170,17 +171,17 @@ pub struct Account {
     pub tasks: tasks::Told,
     /// Requests about several records at once.
     pub crossings: crossings::Told,
-    /// Requests of all policies, in words.
+    /// Requests under all policies, as text lines.
     medley: Vec<String>,
     /// Requests that failed.
     pub errors: Vec<String>,
-    /// Whether the log is not in the order of the decisions: transactions of callers stand in PostgreSQL's where they
-    /// began to write. It is not replayed then.
+    /// Whether the log is not in the order of the decisions: in PostgreSQL's log a caller's transaction has
+    /// the place at which it began to write. Such a log is not replayed.
     pub is_log_unordered: bool,
 }
 
 impl Account {
-    /// Reads what a victim said; a last line that was cut off is no answer.
+    /// Reads a victim's lines; a last line that was cut off is not an answer.
     pub fn read(said: &str) -> Self {
         let mut account = Self::default();
         let whole = said.rfind('\n').map_or("", |end| &said[..end]);
@@ -192,7 +193,7 @@ impl Account {
                 ["created", number, job] => {
                     let number: u64 = number.parse().unwrap();
                     let created = account.created.entry(number).or_default();
-                    // The others are free again when their job has ended.
+                    // Other keys are free again once their job has ended.
                     let is_strict = number.is_multiple_of(2);
                     assert!(!is_strict || created.is_empty(), "the strict key {number} was created twice");
                     created.insert(id(job));
@@ -216,8 +217,8 @@ impl Account {
         account
     }
 
-    /// Whether the store, opened again, stands by all of it. Its clock must be past the leases of the dead. Answers what was
-    /// looked at as it was found.
+    /// Asserts that the store, opened again, stands by every answer. Its clock must be past the leases of the
+    /// dead workers. Returns the records that it checked, as found.
     pub async fn judge(&self, backend: Arc<dyn Backend>, round: u64) -> Seen {
         assert_eq!(self.errors, Vec::<String>::new());
         assert_eq!(self.holds.doubled(), None, "two jobs surely held one key at one time");
@@ -227,7 +228,7 @@ impl Account {
         self.flows.judge_as_found(&heads);
         self.tasks.judge_as_found(&engine, &heads).await;
         self.crossings.judge_as_found(&engine, &heads).await;
-        // A holder that was named exists, whether or not its own creator heard of it.
+        // A holder that was named exists, whether or not its creator got the answer.
         for (number, ids) in self.created.iter().chain(&self.named) {
             for id in ids {
                 let job =
@@ -261,11 +262,11 @@ impl Account {
         let mut waiting = BTreeSet::new();
         let heads = flows::all(engine).await;
         for head in &heads {
-            // Under different policies several rightly hold one key.
+            // Under different policies several jobs may rightly hold one key.
             let Some(key) = head.key.filter(|_| head.queue.as_str() != medley::QUEUE) else { continue };
             let all = head.hold.states == StateSet::ALL;
             assert!(!all || strict.insert(key), "two jobs with the strict key of {}", head.id);
-            // One that waits for the end of another may be beside it, and no third.
+            // One follow-up may wait for the end of a live holder of its key; no third job may hold it.
             if head.role == Role::FollowUp && head.state == State::Pending {
                 assert!(waiting.insert(key), "two follow-ups with the key of {}", head.id);
                 continue;
@@ -281,8 +282,8 @@ impl Account {
         assert_eq!(heads.len() as u64, stored, "listed and counted");
     }
 
-    /// A dead worker delays its job no longer than its lease; then the key's job runs, ends, and the key is as free as
-    /// its policy says.
+    /// A dead worker delays its job no longer than its lease; then the key's job runs and ends, and the key
+    /// is as free as its policy says.
     async fn no_key_is_stuck(&self, engine: &Engine, round: u64) {
         while !engine.store().due(Due::Lease, 1).await.unwrap().ids.is_empty() {
             Reap.run_once(engine.store()).await.unwrap();

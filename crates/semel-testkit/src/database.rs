@@ -1,14 +1,14 @@
-//! PostgreSQL for tests: a schema of a test's own in the server that the run was given.
+//! PostgreSQL for tests: a schema of a test's own, on the server that the run was given.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Says where the server is.
+/// The variable that says where the server is.
 pub const VARIABLE: &str = "SEMEL_TEST_POSTGRES";
 
-/// Where the server is.
+/// The address of the server.
 ///
 /// # Panics
-/// When the run was given none: these tests are not skipped.
+/// When the run was given no server: these tests are never skipped.
 pub fn url() -> String {
     std::env::var(VARIABLE).unwrap_or_else(|_| {
         panic!(
@@ -18,11 +18,11 @@ pub fn url() -> String {
     })
 }
 
-/// A name that no other schema of the server has.
+/// A schema name that is unique on the server.
 pub fn schema_name() -> String {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    // Numbers of processes come again while a server runs.
+    // A random number as well, because process ids repeat while a server runs.
     format!("test_{:x}_{number}", semel_store::random::number())
 }
 

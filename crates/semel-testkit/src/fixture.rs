@@ -1,4 +1,4 @@
-//! A store under test: opened with a clock that is moved by hand, and, where it lasts, opened again.
+//! A store under test: opened with a manually driven clock and, where it is durable, reopened.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,9 +26,9 @@ use crate::transact::transact;
 pub enum Step {
     /// Nothing.
     Nothing,
-    /// Its housekeeping, until nothing is left to do.
+    /// The store's housekeeping, until nothing is left to do.
     Maintain,
-    /// It is closed and opened again.
+    /// The store is closed and opened again.
     Reopen,
 }
 
@@ -42,12 +42,12 @@ pub struct Fixture {
     open: Open,
     step: Step,
     dir: Option<TempDir>,
-    /// Into how many partitions the store is divided.
+    /// The number of partitions of the store.
     pub partitions: u16,
 }
 
 impl Fixture {
-    /// A store that `open` opens; it is called again to open what was closed.
+    /// A store that `open` opens; it is called again whenever the store is reopened.
     pub fn new(step: Step, open: impl Fn(&ManualClock) -> Arc<dyn Backend> + Send + Sync + 'static) -> Self {
         crate::planted::plant_from_environment();
         let clock = ManualClock::default();
@@ -62,13 +62,13 @@ impl Fixture {
         }
     }
 
-    /// The same, of a store that is divided into so many partitions.
+    /// The same fixture, for a store that is divided into this many partitions.
     #[must_use]
     pub fn divided(self, partitions: u16) -> Self {
         Self { partitions, ..self }
     }
 
-    /// A store in a directory of its own, which goes with the fixture.
+    /// A store in a directory of its own, deleted with the fixture.
     pub fn in_dir(
         step: Step,
         open: impl Fn(&Path, &ManualClock) -> Arc<dyn Backend> + Send + Sync + 'static,
@@ -79,17 +79,17 @@ impl Fixture {
         Self { dir: Some(dir), ..fixture }
     }
 
-    /// The directory it is in, if it is in one.
+    /// The store's directory, if it has one.
     pub fn dir(&self) -> Option<&Path> {
         self.dir.as_ref().map(TempDir::path)
     }
 
-    /// The store. Not to be kept over a step.
+    /// The store. Do not keep the handle over a step, which may close the store.
     pub fn backend(&self) -> Arc<dyn Backend> {
         self.backend.lock().unwrap().clone().unwrap()
     }
 
-    /// The store's housekeeping, until nothing is left to do.
+    /// Runs the store's housekeeping until nothing is left to do.
     pub async fn maintain(&self) {
         while self.backend().maintain().await.unwrap() {}
     }
@@ -111,7 +111,7 @@ impl Fixture {
         }
     }
 
-    /// Moves the clock so long past the store's present time, which may be a little ahead of the clock.
+    /// Moves the clock to `by` past the store's present time, which may be a little ahead of the clock.
     pub async fn advance(&self, by: Duration) {
         let now = self.now().await;
         if now > Clock::now(&self.clock) {
@@ -120,7 +120,7 @@ impl Fixture {
         self.clock.advance(by);
     }
 
-    /// Loads.
+    /// Loads a snapshot of what `reads` names.
     pub async fn load(&self, reads: &Reads) -> Snapshot {
         self.backend().load(reads).await.unwrap()
     }
@@ -136,7 +136,7 @@ impl Fixture {
         Draft::new(backend.load(reads).await.unwrap(), 7, backend.rows())
     }
 
-    /// Takes a decision and does not commit it: the first half of an interleaving.
+    /// Takes a decision without committing it: the first half of an interleaving.
     pub async fn decided<T>(
         &self,
         reads: &Reads,
@@ -153,7 +153,7 @@ impl Fixture {
         }
     }
 
-    /// Commits: the second half of an interleaving. No step follows.
+    /// Commits groups: the second half of an interleaving. No step follows.
     pub async fn commit(&self, groups: Vec<Group>) -> Vec<Verdict> {
         self.commit_all(groups, Vec::new()).await.groups
     }
@@ -181,14 +181,14 @@ impl Fixture {
         outcome
     }
 
-    /// Offers a job.
+    /// Offers a job, and commits the decision.
     pub async fn enqueue(&self, offer: &Offer) -> Outcome {
         let mut reads = Reads::default();
         offer.reads(&mut reads);
         self.decide_on(&reads, |draft| enqueue(draft, offer)).await
     }
 
-    /// Offers a job that must be created.
+    /// Offers a job, and asserts that it is created.
     pub async fn create(&self, offer: &Offer) -> Head {
         match self.enqueue(offer).await {
             Outcome::Created(head) | Outcome::Replaced { head, .. } | Outcome::FollowUp(head) => *head,
@@ -210,25 +210,25 @@ impl Fixture {
         claimed.jobs.remove(0)
     }
 
-    /// ACK with the lease of `head`.
+    /// Acknowledges the run (ACK) with the lease of `head`.
     pub async fn complete(&self, head: &Head) -> Settled {
         let bearer = bearer(head);
         self.decide(|draft| settle::complete(draft, head.id, &bearer, None)).await
     }
 
-    /// FAIL with the lease of `head`.
+    /// Reports the run as failed (FAIL) with the lease of `head`.
     pub async fn fail(&self, head: &Head) -> Settled {
         let bearer = bearer(head);
         let report = settle::Report { code: "boom".to_owned(), ..settle::Report::default() };
         self.decide(|draft| settle::fail(draft, head.id, &bearer, &report)).await
     }
 
-    /// CANCEL by anybody.
+    /// Cancels the job (CANCEL), without a lease.
     pub async fn cancel(&self, id: JobId) -> Settled {
         self.decide(|draft| life::cancel(draft, id, &Bearer::default())).await
     }
 
-    /// Makes a job, runs it and ends it well.
+    /// Creates a job, claims it and completes it.
     pub async fn finished(&self, offer: &Offer) -> Head {
         let head = self.create(offer).await;
         let mut claimed = self.claim(offer.queue.as_str(), 100).await;
@@ -261,12 +261,12 @@ impl Fixture {
         holders
     }
 
-    /// What is due now, at most `limit`.
+    /// The jobs that have become due for a duty, at most `limit`.
     pub async fn due(&self, due: Due, limit: u32) -> Vec<JobId> {
         self.backend().due(due, limit).await.unwrap().ids
     }
 
-    /// Runs the duties of timers, leases and expiry on what is due.
+    /// Runs the timer, lease and expiry duties on everything that is due.
     pub async fn run_duties(&self) {
         for id in self.due(Due::Timer, 1_000).await {
             self.decide(|draft| life::promote(draft, id)).await;
@@ -279,7 +279,8 @@ impl Fixture {
         }
     }
 
-    /// Purges whatever is due, the store's housekeeping done before and after.
+    /// Purges everything that is due, with the store's housekeeping before and after. Returns how many jobs
+    /// were purged.
     pub async fn purge(&self) -> usize {
         self.maintain().await;
         let mut purged = 0;
@@ -294,7 +295,7 @@ impl Fixture {
             }
         }
         self.maintain().await;
-        // A store may forget in pieces: one look over the whole of a small store takes two.
+        // A store may forget in pieces; a small store needs two passes.
         self.maintain().await;
         purged
     }
@@ -306,7 +307,7 @@ impl Fixture {
     }
 }
 
-/// The right that a claim gave.
+/// The bearer of the lease that a claim granted.
 pub fn bearer(head: &Head) -> Bearer {
     Bearer {
         lease: Some(LeaseToken(head.fence)),
@@ -320,7 +321,7 @@ pub fn claim(queues: &[&str], limit: u32) -> Claim {
     Claim { queues, limit, grant: Grant::new("w".into(), None), closed: Vec::new() }
 }
 
-/// What is decided on these jobs, each of which must be created, one after the other; not committed.
+/// Decides on these jobs one after the other, each of which must be created; commits nothing.
 pub async fn groups_of(store: &dyn Backend, offers: &[Offer]) -> Vec<Group> {
     let mut reads = Reads::default();
     offers.iter().for_each(|offer| offer.reads(&mut reads));
@@ -334,7 +335,7 @@ pub async fn groups_of(store: &dyn Backend, offers: &[Offer]) -> Vec<Group> {
     groups
 }
 
-/// The job after a request that must have been done.
+/// The job after a request that must have been carried out.
 pub fn done(settled: Settled) -> Head {
     match settled {
         Settled::Done(head) => *head,
@@ -347,12 +348,12 @@ pub fn bytes(text: &str) -> Bytes {
     Bytes::copy_from_slice(text.as_bytes())
 }
 
-/// A directory that is deleted with its owner.
+/// A temporary directory, deleted on drop.
 #[derive(Debug)]
 pub struct TempDir(PathBuf);
 
 impl TempDir {
-    /// A fresh one.
+    /// A fresh temporary directory.
     pub fn new() -> Self {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -362,7 +363,7 @@ impl TempDir {
         Self(path)
     }
 
-    /// A fresh one in memory, where the system has such a place: for tests that write much and sync often.
+    /// A fresh directory in memory where the system offers that: for tests that write much and sync often.
     pub fn in_memory() -> Self {
         let made = Self::new();
         let name = made.path().file_name().unwrap_or_default();
@@ -370,7 +371,7 @@ impl TempDir {
         if std::fs::create_dir(&path).is_ok() { Self(path) } else { made }
     }
 
-    /// Where it is.
+    /// The directory's path.
     pub fn path(&self) -> &Path {
         &self.0
     }

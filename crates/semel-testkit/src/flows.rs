@@ -1,4 +1,4 @@
-//! Workflows and crons to ask for, and what tests do with them.
+//! Workflows and crons to request, and helpers for tests of them.
 
 use semel_core::cron::{self, Enabled, Looked, Overlap, Registered, Registration, Schedule};
 use semel_core::draft::Reads;
@@ -9,7 +9,8 @@ use semel_core::workflow::{self, Created, Form, Plan, PlannedStep, StepStatus, W
 
 use crate::fixture::Fixture;
 
-/// A workflow of these steps: the job, and the numbers of the steps it waits for, whose results it is given.
+/// A workflow of these steps: each a job and the numbers of the steps it waits for, whose results it is
+/// given.
 pub fn graph(steps: Vec<(Offer, Vec<u32>)>) -> Plan {
     let steps = steps.into_iter().enumerate().map(|(at, (offer, after))| PlannedStep {
         id: format!("step-{at}"),
@@ -30,7 +31,7 @@ pub fn graph(steps: Vec<(Offer, Vec<u32>)>) -> Plan {
     }
 }
 
-/// One after the other.
+/// A workflow whose steps run one after the other.
 pub fn chain(offers: impl IntoIterator<Item = Offer>) -> Plan {
     let steps = offers.into_iter().enumerate().map(|(at, offer)| {
         let before = u32::try_from(at).unwrap().checked_sub(1);
@@ -39,7 +40,7 @@ pub fn chain(offers: impl IntoIterator<Item = Offer>) -> Plan {
     Plan { form: Form::Chain, ..graph(steps.collect()) }
 }
 
-/// All at once.
+/// A workflow whose steps run all at once.
 pub fn group(offers: impl IntoIterator<Item = Offer>) -> Plan {
     Plan { form: Form::Group, ..graph(offers.into_iter().map(|offer| (offer, Vec::new())).collect()) }
 }
@@ -62,7 +63,7 @@ pub fn batch(offers: impl IntoIterator<Item = Offer>, callbacks: Vec<(When, Offe
     plan
 }
 
-/// A chain, a group, a batch whose callbacks are all its last job, or a tree.
+/// A chain, a group, a batch whose callbacks are all its last job, or a tree, by `form` modulo 4.
 pub fn of_form(form: usize, mut offers: Vec<Offer>) -> Plan {
     match form % 4 {
         0 => chain(offers),
@@ -81,7 +82,7 @@ pub fn of_form(form: usize, mut offers: Vec<Offer>) -> Plan {
     }
 }
 
-/// Creates a workflow that must be created.
+/// Creates a workflow, and asserts that it is created.
 pub async fn create(f: &Fixture, plan: &Plan) -> (WorkflowId, Workflow) {
     plan.check().unwrap();
     match f.decide(|draft| workflow::create(draft, plan)).await {
@@ -90,7 +91,7 @@ pub async fn create(f: &Fixture, plan: &Plan) -> (WorkflowId, Workflow) {
     }
 }
 
-/// What a workflow needs to be loaded.
+/// The reads that load a workflow.
 pub fn reads(id: WorkflowId) -> Reads {
     Reads { documents: vec![workflow::key(&Tenant::default(), id)], ..Reads::default() }
 }
@@ -103,12 +104,12 @@ pub async fn stored(f: &Fixture, id: WorkflowId) -> Option<Workflow> {
         .map(|document| Workflow::decode(&document.text).unwrap())
 }
 
-/// The statuses of its steps, a letter each: `wrcfxs`.
+/// The statuses of a workflow's steps, a letter each: `wrcfxs`.
 pub async fn statuses(f: &Fixture, id: WorkflowId) -> String {
     letters(&stored(f, id).await.unwrap())
 }
 
-/// The statuses of its steps, a letter each: `wrcfxs`.
+/// The statuses of a workflow's steps, a letter each: `wrcfxs`.
 pub fn letters(workflow: &Workflow) -> String {
     let letter = |step: &workflow::Step| match step.status {
         StepStatus::Waiting => 'w',
@@ -121,7 +122,7 @@ pub fn letters(workflow: &Workflow) -> String {
     workflow.steps.iter().map(letter).collect()
 }
 
-/// The job that a step stands for.
+/// The job of a step.
 pub async fn job_of(f: &Fixture, id: WorkflowId, step: usize) -> JobId {
     stored(f, id).await.unwrap().steps[step].job().unwrap()
 }
@@ -131,7 +132,7 @@ pub fn cron_name(text: &str) -> CronName {
     CronName::parse(text, "/name").unwrap()
 }
 
-/// What a cron is to be.
+/// A request to register a cron.
 pub fn registration(expression: &str, overlap: Overlap, offer: Offer) -> Registration {
     Registration {
         expression: expression.to_owned(),
@@ -149,7 +150,7 @@ pub async fn register(f: &Fixture, name: &str, wanted: &Registration) -> Registe
     f.decide(|draft| cron::register(draft, &cron_name(name), wanted)).await.unwrap()
 }
 
-/// Looks at a cron as the duty does.
+/// Lets a cron tick if it is due, as the duty does.
 pub async fn look(f: &Fixture, name: &str) -> Looked {
     f.decide(|draft| cron::tick(draft, &cron_name(name))).await
 }

@@ -1,4 +1,4 @@
-//! A store whose commits wait for a permit, as for a slow disk.
+//! A store whose commits wait for a permit: simulates a slow disk.
 
 use semel_store::backend::{Applied, Batch, BoxFuture};
 use semel_store::layer::Layer;
@@ -6,18 +6,18 @@ use semel_store::memory::Memory;
 use semel_store::{Backend, StoreError};
 use tokio::sync::Semaphore;
 
-/// The memory model behind a gate.
+/// The in-memory store behind a gate.
 pub struct Gated {
-    /// The store.
+    /// The store behind the gate.
     pub inner: Memory,
-    /// A permit for each commit that has come to the gate.
+    /// Gets a permit for each commit that has arrived at the gate.
     pub begun: Semaphore,
-    /// What they wait for, one each.
+    /// The permits that commits wait for, one each.
     pub gate: Semaphore,
 }
 
 impl Gated {
-    /// Lets the first so many commits through.
+    /// A gate that lets the first `permits` commits through.
     pub fn new(inner: Memory, permits: usize) -> Self {
         Self { inner, begun: Semaphore::new(0), gate: Semaphore::new(permits) }
     }

@@ -1,18 +1,19 @@
-//! Calls whose callers do not wait for the answer: dropped in the middle, as by a timeout, a `select!` or a connection that ends.
+//! Calls whose callers do not wait for the answer: the future is dropped half-way, as by a timeout, a
+//! `select!` or a closed connection.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
 
-/// No call that is tested waits so often.
+/// More polls than any tested call needs.
 pub const POLLS_MAX: u32 = 500;
 
-/// When a call is dropped that waits.
+/// When a pending call is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
-    /// As soon as it waits: what it asked for is on its way, or not even that.
+    /// As soon as it is pending: its request may be under way, or not even sent.
     Waiting,
-    /// When it was woken, before it looks: what it waited for is there, and nobody takes it.
+    /// After it was woken and before it is polled again: what it waited for is there, and nobody takes it.
     Woken,
 }
 
@@ -21,10 +22,11 @@ impl Moment {
     pub const ALL: [Self; 2] = [Self::Waiting, Self::Woken];
 }
 
-/// Polls a call so many times, each time as it is woken, and drops it where it stands. What it answers, if it does before.
+/// Polls a call up to `polls` times, each time it is woken, and then drops it. Returns its answer if it
+/// completes before that.
 ///
 /// # Panics
-/// When there is no poll to be made.
+/// When `polls` is zero.
 pub async fn let_go<F: Future>(call: F, polls: u32, moment: Moment) -> Option<F::Output> {
     assert!(polls > 0, "a call that is not polled has not begun");
     let (mut call, mut left) = (pin!(call), polls);
@@ -42,11 +44,13 @@ pub async fn let_go<F: Future>(call: F, polls: u32, moment: Moment) -> Option<F:
     .await
 }
 
-/// Has a call let go at every await: `once` makes one, lets it go after so many polls at that moment, looks what it has left behind, and
-/// says whether it had answered before. Returns how many were dropped.
+/// Has a call dropped at every await. Returns how many calls were dropped.
+///
+/// `once` makes a call, drops it after this many polls at that moment, checks what it left behind, and says
+/// whether it had answered before.
 ///
 /// # Panics
-/// When there is no end to it.
+/// When the call does not complete within [`POLLS_MAX`] polls.
 pub async fn at_every_await(what: &str, mut once: impl AsyncFnMut(u32, Moment) -> bool) -> u32 {
     let mut dropped = 0;
     for moment in Moment::ALL {
@@ -66,7 +70,7 @@ mod tests {
 
     use super::*;
 
-    /// Waits so often, and counts how often it goes on.
+    /// Is pending `waits` times, and counts how often it resumes.
     async fn call(waits: u32, went_on: Arc<AtomicU32>) -> u32 {
         for _ in 0..waits {
             tokio::task::yield_now().await;

@@ -1,7 +1,7 @@
 //! What Semel's tests share. Never part of a release.
 //!
 //! # Layout
-//! - [`fixture`], [`make`], [`flows`]: a store under test with a clock that is moved by hand, and what to ask of it.
+//! - [`fixture`], [`make`], [`flows`]: a store under test with a manually driven clock, and requests for it.
 //! - [`cases`]: the conformance kit; one line of [`conformance!`](crate::conformance) admits a store to it.
 //! - [`copying`]: a store with something of everything, to be copied.
 //! - [`mod@races`]: many tasks on one key.
@@ -9,18 +9,18 @@
 //! - [`sim`]: servers, workers and callers on one thread by a seed, over a store and a network that fail.
 //! - [`history`]: the judge of what a store did and answered; [`planted`]: bugs on purpose, to judge the judges.
 //! - [`transact`]: one decision on a store that has no batcher.
-//! - `log`: the event log of a store that may keep it back for a while.
-//! - [`logbook`]: a store that tells after each commit what is in it; [`gated`]: one whose commits wait.
+//! - `log`: the event log of a store that may hold events back for a while.
+//! - [`logbook`]: a store that reports its whole state after each commit; [`gated`]: one whose commits wait.
 //! - [`crash`]: a process to be killed, and the account of what it acknowledged.
 //! - [`mod@let_go`]: calls that are dropped at every await, [`calls`]: all those of the engine;
-//!   [`whole`]: what must be so afterwards.
-//! - [`traffic`]: callers and workers who go on through outages of their store.
+//!   [`whole`]: what must hold afterwards.
+//! - [`traffic`]: callers and workers that go on through outages of their store.
 //! - [`database`]: a schema of a test's own in PostgreSQL; [`cluster`]: a PostgreSQL of a test's own, to be killed.
 //! - [`redis`]: a prefix of a test's own in Redis.
-//! - [`warnings`]: what was said in the log for an operator.
+//! - [`warnings`]: what the process logged for an operator.
 //! - [`chromium`]: a Chromium of a test's own.
-//! - [`patience`]: times of a real clock, and how often a test is played; [`runtime`]: one that outlives a test's own;
-//!   [`signal`]: what ends or halts a process.
+//! - [`patience`]: real-clock timing, and how often a test is played; [`runtime`]: a runtime that outlives tests;
+//!   [`signal`]: signals that end or halt a process.
 //! - [`ojs`]: the runner of Open Job Spec's suites, which tools use too.
 
 #[allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]

@@ -1,6 +1,6 @@
-//! The event log of a store under test. A store may keep back what it has committed for the sake of transactions that are older
-//! and not its own, for as long as they take: whoever expects something in the log waits for it, and whoever expects nothing more
-//! waits for what comes after.
+//! The event log of a store under test. A store may hold back committed events for as long as older
+//! transactions of other programs are open. So a test that expects an event waits for it, and a test that
+//! expects no more events waits for a later one.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -14,28 +14,29 @@ use crate::fixture::Fixture;
 use crate::flows::cron_name;
 use crate::transact::transact;
 
-/// The longest that is waited.
+/// The longest time to wait for events.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How long between two looks.
+/// How long to pause between two looks at the log.
 const REST: Duration = Duration::from_millis(5);
-/// The cron of the marks, which there is not.
+/// The cron that the mark events name; no such cron exists.
 const MARK: &str = "mark-of-the-log";
 
 impl Fixture {
-    /// The log after `cursor`, as soon as so many events are in it: more, if more are, and fewer when there are no more in all the
-    /// time that is waited.
+    /// The log after `cursor`, as soon as it has at least `expected` events; after `PATIENCE` whatever is
+    /// there, which may be fewer.
     pub async fn log_page(&self, cursor: u64, limit: u32, expected: usize) -> LogPage {
         self.log_when(cursor, limit, |events| events.len() >= expected).await
     }
 
-    /// All that has happened. A mark is written behind it, and waited for: what is not before that will never be.
+    /// The whole log so far. Writes a mark event behind it and waits for that one: no event can still appear
+    /// before it.
     pub async fn log(&self) -> Vec<Recorded> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let (name, id) = (cron_name(MARK), JobId::from_bytes([0; 16]));
         let (job_type, queue) = (JobType::from_stored(MARK), QueueName::from_stored(MARK));
         let mark = Event::of_tick(EventKind::CronSkipped, &name, id, &job_type, &queue, number);
-        // A commit that writes nothing tells nothing.
+        // A commit that writes nothing adds no event, so the mark comes with a document.
         let document = DocumentKey::new(DocumentKind::Request, MARK);
         transact(&*self.backend(), &semel_core::draft::Reads::default(), |draft| {
             draft.document(&document)?;

@@ -1,5 +1,6 @@
-//! A store that keeps a logbook: after each commit that it answered, all that can be seen in it. Whatever becomes of its
-//! process or its disk then, the store as it is opened again must be on the last page that was told, or on the next.
+//! A store that keeps a logbook: after each answered commit, everything that can be seen in the store.
+//! Whatever then happens to its process or its disk, the reopened store must match the last page that was
+//! reported, or the next one.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -17,18 +18,18 @@ use semel_store::layer::Layer;
 use crate::differential::{KEYS, POLICIES, policy};
 use crate::make::foreign_id;
 
-/// One page.
+/// One page: the state of a store at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page {
     /// Its number: commits answered before it.
     pub number: u64,
     /// The store's time.
     pub at: Timestamp,
-    /// What was to be seen.
+    /// The visible state, as text.
     pub state: String,
 }
 
-/// Where pages are told.
+/// The place that pages are reported to.
 pub struct Logbook {
     number: AtomicU64,
     /// The time of the last page.
@@ -37,7 +38,7 @@ pub struct Logbook {
 }
 
 impl Logbook {
-    /// An empty one. `tell` has told a page when it returns.
+    /// An empty logbook. When `tell` returns, the page must have been reported.
     pub fn new(tell: impl Fn(&Page) + Send + Sync + 'static) -> Arc<Self> {
         Arc::new(Self { number: AtomicU64::new(0), last: AtomicI64::new(0), tell: Box::new(tell) })
     }
@@ -47,7 +48,7 @@ impl Logbook {
         self.number.load(Ordering::SeqCst)
     }
 
-    /// Tells what is to be seen in a store now.
+    /// Reports the store's present state as a page.
     pub async fn tell(&self, backend: &dyn Backend) {
         let at = backend.load(&Reads::default()).await.unwrap().now;
         self.last.store(at.as_micros(), Ordering::SeqCst);
@@ -64,13 +65,13 @@ pub struct Logged {
 }
 
 impl Logged {
-    /// `inner`, told of in `book`.
+    /// Wraps `inner`, and reports its pages to `book`.
     pub fn new(inner: Arc<dyn Backend>, book: Arc<Logbook>) -> Self {
         Self { inner, book }
     }
 }
 
-/// All that people and decisions can see of a store, as text.
+/// Everything that people and decisions can see of a store, as text.
 pub async fn state(backend: &dyn Backend) -> String {
     let mut text = String::new();
     let mut filter = Filter { limit: 500, ..Filter::default() };
@@ -142,7 +143,7 @@ impl Layer for Logged {
 
     fn maintain(&self) -> BoxFuture<'_, Result<bool, StoreError>> {
         Box::pin(async move {
-            // The time at which it keeps house is written down too: a page of its own, if time has passed.
+            // The time of the housekeeping is reported too: as a page of its own, if time has passed.
             let now = self.inner.load(&Reads::default()).await?.now;
             if now.as_micros() != self.book.last.load(Ordering::SeqCst) {
                 self.book.tell(&*self.inner).await;

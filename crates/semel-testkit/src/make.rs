@@ -13,7 +13,7 @@ use semel_core::state::StateSet;
 use semel_core::time::Timestamp;
 use semel_core::unique::{PolicySpec, UniqueKey, UniquePolicy};
 
-/// A job somebody wants, in few words.
+/// A job that a test wants, described in few words.
 #[derive(Clone, Debug)]
 pub struct Want {
     offer: Offer,
@@ -22,7 +22,7 @@ pub struct Want {
     key: Option<UniqueKey>,
 }
 
-/// The key that a text stands for in tests.
+/// The unique key that a text stands for in tests.
 pub fn key(text: &str) -> UniqueKey {
     let mut bytes = [0x5e_u8; 32];
     for (place, byte) in text.bytes().enumerate() {
@@ -56,7 +56,7 @@ pub fn job() -> Want {
     Want { offer, body: Body { retry, ..Body::default() }, spec: PolicySpec::default(), key: None }
 }
 
-/// A job with a key, rejected while a live job holds it.
+/// A job with a key; it is rejected while a live job holds that key.
 pub fn keyed(text: &str) -> Want {
     let mut want = job();
     want.key = Some(key(text));
@@ -65,11 +65,11 @@ pub fn keyed(text: &str) -> Want {
 }
 
 impl Want {
-    /// With a key of its own for every number, by the default policy.
+    /// Gives every number a key of its own, under the default policy.
     pub fn keyed_by_number(mut self, number: u64) -> Self {
         let mut bytes = [0; 32];
         for (place, chunk) in bytes.chunks_exact_mut(8).enumerate() {
-            // Spread as a hash spreads; distinct, for each step can be undone.
+            // Spread as a hash spreads, and distinct, because each step can be inverted.
             let mixed = (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15 ^ (place as u64) << 1);
             chunk.copy_from_slice(&mixed.to_le_bytes());
         }
@@ -78,7 +78,7 @@ impl Want {
         self
     }
 
-    /// With a caller's own id.
+    /// With an id chosen by the caller.
     pub fn id(mut self, id: JobId) -> Self {
         self.offer.id = Some(id);
         self.body.request_digest = Some([1; 32]);
@@ -91,7 +91,7 @@ impl Want {
         self
     }
 
-    /// Of this type.
+    /// Of this job type.
     pub fn of_type(mut self, name: &str) -> Self {
         self.offer.job_type = JobType::from_stored(name);
         self
@@ -109,44 +109,44 @@ impl Want {
         self
     }
 
-    /// So long from now.
+    /// Starting this long from now.
     pub fn later(mut self, after: Duration) -> Self {
         self.offer.start = Start::Later(When::In(after));
         self
     }
 
-    /// When it is activated.
+    /// Waiting until it is activated.
     pub fn pending(mut self) -> Self {
         self.offer.start = Start::OnActivation;
         self
     }
 
-    /// Ends unstarted after so long.
+    /// Expires if not started after this long.
     pub fn expires(mut self, after: Duration) -> Self {
         self.offer.expires = Some(When::In(after));
         self
     }
 
-    /// Ends unstarted then.
+    /// Expires if not started by this time.
     pub fn expires_at(mut self, at: Timestamp) -> Self {
         self.offer.expires = Some(When::At(at));
         self
     }
 
-    /// With so many attempts.
+    /// With this many attempts.
     pub fn attempts(mut self, max: u32) -> Self {
         self.offer.max_attempts = max;
         self.body.retry.max_attempts = max;
         self
     }
 
-    /// Listed as a dead letter in the end.
+    /// Kept as a dead letter when its attempts are exhausted.
     pub fn dead_letter(mut self) -> Self {
         self.body.retry.on_exhaustion = OnExhaustion::DeadLetter;
         self
     }
 
-    /// With these lengths of a lease and of a run.
+    /// With this visibility timeout and this run timeout.
     pub fn times(mut self, visibility_ms: u32, timeout_ms: u32) -> Self {
         (self.offer.visibility_ms, self.offer.timeout_ms) = (visibility_ms, timeout_ms);
         self
@@ -164,13 +164,13 @@ impl Want {
         self
     }
 
-    /// Refused when as many wait in its queue as may.
+    /// Refused when its queue already has as many waiting jobs as its bound allows.
     pub fn bounded(mut self) -> Self {
         self.offer.bounded = true;
         self
     }
 
-    /// By this strategy.
+    /// With this conflict strategy.
     pub fn on_conflict(mut self, name: &str) -> Self {
         self.spec.on_conflict = Some(name.to_owned());
         self
@@ -189,19 +189,19 @@ impl Want {
         self
     }
 
-    /// The policy, changed further.
+    /// With further changes to the policy.
     pub fn policy(mut self, change: impl FnOnce(&mut PolicySpec)) -> Self {
         change(&mut self.spec);
         self
     }
 
-    /// The body, changed further.
+    /// With further changes to the body.
     pub fn body(mut self, change: impl FnOnce(&mut Body)) -> Self {
         change(&mut self.body);
         self
     }
 
-    /// Whether nothing in the policy contradicts the rest of it.
+    /// Whether the policy is free of contradictions.
     pub fn is_consistent(&self) -> bool {
         UniquePolicy::build(&self.spec, "/unique").is_ok()
     }
@@ -219,7 +219,7 @@ impl Want {
     }
 }
 
-/// An id as a caller may choose it: a UUIDv7 that no store numbers so.
+/// An id as a caller may choose it: a UUIDv7 with a row number that no store reaches.
 pub fn foreign_id(number: u32) -> JobId {
     JobId::mint(Timestamp::from_millis(1_700_000_000_000 + i64::from(number)), JobId::ROW_MAX - 5, number)
 }

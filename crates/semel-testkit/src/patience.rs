@@ -1,18 +1,18 @@
-//! Times of a real clock, on a machine that does other things as well, and how often a test is played on it.
+//! Timing on a real clock of a busy machine, and how often a test is played on it.
 
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-/// How long anything may take that works.
+/// How long anything that works may take.
 pub const PATIENCE: Duration = Duration::from_secs(120);
-/// How often it is looked whether something is so.
+/// How long to wait between two checks of a condition.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// How often the quickest is tried.
+/// How many times the quickest is tried, at least.
 const TRIES: usize = 15;
-/// And at least so long: all of them may be within one second of load.
+/// How long the quickest is tried, at least: otherwise all tries could fall within one second of load.
 const TRIED_FOR: Duration = Duration::from_secs(20);
 
-/// Waits for something, which `what` names.
+/// Waits until `is_so` holds; `what` names the condition.
 pub async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     let begun = Instant::now();
     while !is_so().await {
@@ -21,8 +21,8 @@ pub async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     }
 }
 
-/// How long `once` says it took: the first time that is under `good`, or else the shortest of many. What else the machine does
-/// in the meantime is not what is measured; a delay that is always there still shows.
+/// The first duration from `once` that is below `good`, or else the shortest of many tries. Load on the
+/// machine is not what is measured; a delay that is always there still shows.
 pub async fn quickest<F: Future<Output = Duration>>(good: Duration, mut once: impl FnMut() -> F) -> Duration {
     let (begun, mut best, mut tries) = (Instant::now(), Duration::MAX, 0);
     while best >= good && (tries < TRIES || begun.elapsed() < TRIED_FOR) {
@@ -32,10 +32,11 @@ pub async fn quickest<F: Future<Output = Duration>>(good: Duration, mut once: im
     best
 }
 
-/// How often something is done: a few times, or as often as a variable says.
+/// How often to repeat something: a few times, or as often as an environment variable says.
 ///
 /// # Panics
-/// When the variable says no number, or zero: the test that somebody asked for would pass without being played.
+/// When the variable is not a number, or is zero: the test that was asked for would pass without being
+/// played.
 pub fn rounds<N: FromStr + PartialEq + Default>(variable: &str, few: N) -> N {
     match std::env::var_os(variable) {
         Some(said) => read(variable, &said.to_string_lossy()),

@@ -1,4 +1,4 @@
-//! Many tasks on one key, through the batcher and the engine: what the whole must keep, whoever wins.
+//! Many tasks on one key, through the batcher and the engine: what must hold in the end, whichever task wins.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ fn engine(backend: Arc<dyn Backend>) -> Engine {
     Engine::without_duties(backend).unwrap()
 }
 
-/// The same act by all tasks at once; what each got.
+/// Runs the same action in all tasks at once; returns what each got.
 pub async fn at_once<T, F>(tasks: usize, act: impl Fn(usize) -> F) -> Vec<T>
 where
     T: Send + 'static,
@@ -61,7 +61,7 @@ async fn live(engine: &Engine) -> usize {
     engine.list(filter).await.unwrap().heads.len()
 }
 
-/// Exactly one is created, and every loser is told which.
+/// Exactly one job is created, and every loser is told which.
 pub async fn of_many_equal_jobs_one_is_created(backend: Arc<dyn Backend>) {
     let engine = engine(backend);
     for round in 0..20 {
@@ -81,7 +81,7 @@ pub async fn of_many_equal_jobs_one_is_created(backend: Arc<dyn Backend>) {
     }
 }
 
-/// No deadlock between batches with the same keys in opposite orders, and nothing twice.
+/// Batches with the same keys in opposite orders do not deadlock, and nothing is created twice.
 pub async fn batches_in_opposite_orders_both_end(backend: Arc<dyn Backend>) {
     let engine = engine(backend);
     for mode in [Mode::Each, Mode::AllOrNothing] {
@@ -107,7 +107,7 @@ pub async fn batches_in_opposite_orders_both_end(backend: Arc<dyn Backend>) {
     }
 }
 
-/// One survives; every other was cancelled exactly once, and no cancelled one completes.
+/// One job survives; every other was cancelled exactly once, and no cancelled one completes.
 pub async fn a_storm_of_replacements_leaves_one(backend: Arc<dyn Backend>) {
     let engine = engine(backend);
     let cancelled = Arc::new(Mutex::new(Vec::new()));
@@ -117,7 +117,7 @@ pub async fn a_storm_of_replacements_leaves_one(backend: Arc<dyn Backend>) {
             for _ in 0..20 {
                 if task % 4 == 0 {
                     for run in engine.claim(wish(1)).await.unwrap() {
-                        // Either it ends here or it was replaced before; never both.
+                        // The run either ends here or was replaced before; never both.
                         if let Settled::Done(head) = ack(&engine, &run).await {
                             cancelled.lock().unwrap().push(head.id);
                         }
@@ -141,7 +141,7 @@ pub async fn a_storm_of_replacements_leaves_one(backend: Arc<dyn Backend>) {
     assert_eq!(created as usize, all + live(&engine).await);
 }
 
-/// Every job is granted to one worker.
+/// Every job is granted to exactly one worker.
 pub async fn no_job_is_claimed_twice(backend: Arc<dyn Backend>) {
     let engine = engine(backend);
     let offers = vec![job().offer(); 400];
@@ -164,11 +164,11 @@ pub async fn no_job_is_claimed_twice(backend: Arc<dyn Backend>) {
     assert_eq!((all.len(), all.iter().collect::<HashSet<_>>().len()), (400, 400));
 }
 
-/// Never two runs of the key under way, and what was asked for last runs after it was asked for.
+/// Two runs of the key are never under way at once, and the last request runs after it was made.
 pub async fn follow_ups_never_overlap_and_never_lose_the_last_request(backend: Arc<dyn Backend>) {
     let engine = engine(backend);
     let under_way = Arc::new(Mutex::new(HashSet::new()));
-    // What has been asked for, and what the runs that began since have seen.
+    // The requests so far, and the requests that later runs have seen.
     let ran = Arc::new(Mutex::new(HashMap::new()));
     let want = |task: usize, turn: usize| -> Want {
         keyed("k").on_conflict("follow_up").args(&format!("[{task},{turn}]"))
@@ -196,7 +196,7 @@ pub async fn follow_ups_never_overlap_and_never_lose_the_last_request(backend: A
         }
     })
     .await;
-    // The last word is still there to be run: an unstarted job, or none is left and it was the last to run.
+    // The last request is still to be run, as an unstarted job, or else was the last to run.
     let last =
         engine.enqueue(keyed("k").on_conflict("follow_up").args("[\"last\"]").offer(), "").await.unwrap();
     assert!(!last.is_refused(), "{last:?}");
@@ -212,7 +212,7 @@ pub async fn follow_ups_never_overlap_and_never_lose_the_last_request(backend: A
     assert_eq!(live(&engine).await, 0, "nothing waits for ever");
 }
 
-/// ACK, CANCEL, the reaper and heartbeats on the same runs: each ends once.
+/// ACK, CANCEL, the reaper and heartbeats meet on the same runs: each run ends once.
 pub async fn a_run_ends_once_whoever_ends_it(backend: Arc<dyn Backend>) {
     let engine = engine(backend);
     for _ in 0..20 {
@@ -246,7 +246,7 @@ pub async fn a_run_ends_once_whoever_ends_it(backend: Arc<dyn Backend>) {
     );
 }
 
-/// Plays every race on a fresh store each, in a runtime of several threads.
+/// Plays every race, each on a fresh store, in a multi-threaded runtime.
 #[macro_export]
 macro_rules! races {
     (@each $backend:expr; $($race:ident),* $(,)?) => {

@@ -1,12 +1,12 @@
-//! Redis for tests: a prefix of a test's own in the server that the run was given.
+//! Redis for tests: a key prefix of a test's own, on the server that the run was given.
 
-/// Says where the server is.
+/// The variable that says where the server is.
 pub const VARIABLE: &str = "SEMEL_TEST_REDIS";
 
-/// Where the server is.
+/// The address of the server.
 ///
 /// # Panics
-/// When the run was given none: these tests are not skipped.
+/// When the run was given no server: these tests are never skipped.
 pub fn url() -> String {
     std::env::var(VARIABLE).unwrap_or_else(|_| {
         panic!(
@@ -16,7 +16,7 @@ pub fn url() -> String {
     })
 }
 
-/// A prefix that no other store of the server has.
+/// A prefix that is unique on the server.
 pub fn prefix() -> String {
     format!("test_{:016x}", semel_store::random::number())
 }
@@ -26,13 +26,13 @@ pub fn store_url() -> String {
     format!("{}?prefix={}", url(), prefix())
 }
 
-/// Says where Redis's program is.
+/// The variable that says where Redis's program is.
 pub const PROGRAM: &str = "SEMEL_TEST_REDIS_PROGRAM";
 
-/// The program, for tests that start and kill a Redis of their own.
+/// The path of Redis's program, for tests that start and kill a server of their own.
 ///
 /// # Panics
-/// When the run was told none.
+/// When the run was given no program.
 pub fn program() -> std::path::PathBuf {
     std::env::var_os(PROGRAM)
         .unwrap_or_else(|| {

@@ -1,5 +1,5 @@
-//! Callers and workers of several servers who go on through whatever becomes of their store, and the account of what they were
-//! told. An error is no answer: who gets one asks again.
+//! Callers and workers of several servers that go on whatever happens to their store, and the account of what
+//! they were told. An error is not an answer: a caller or worker that gets one asks again.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -18,13 +18,14 @@ use crate::crash::medley::Medley;
 use crate::crash::{Account, claim, want};
 use crate::make::foreign_id;
 
-/// Callers; every key is offered by two of them, at different servers.
+/// The number of callers; every key is offered by two of them, at different servers.
 const CALLERS: u64 = 8;
 const WORKERS: usize = 2;
-/// How long who got an error rests: a store that is away would be asked all the time.
+/// How long a caller or worker pauses after an error, so that an unavailable store is not asked in a busy
+/// loop.
 const REST: Duration = Duration::from_millis(2);
 
-/// What was said, in the order in which it was.
+/// The answers that were noted, in order.
 #[derive(Clone, Debug, Default)]
 pub struct Said {
     text: Arc<Mutex<String>>,
@@ -33,14 +34,14 @@ pub struct Said {
 }
 
 impl Said {
-    /// Notes an answer.
+    /// Notes an answer, and counts it.
     pub fn say(&self, line: &str) {
         self.note(line);
         self.answers.fetch_add(1, Ordering::AcqRel);
         self.one_more.notify_waiters();
     }
 
-    /// Notes a line for which nobody waits.
+    /// Notes a line that does not count as an answer.
     pub fn note(&self, line: &str) {
         let mut text = self.text.lock().unwrap();
         text.push('@');
@@ -48,7 +49,7 @@ impl Said {
         text.push('\n');
     }
 
-    /// Waits for so many answers more.
+    /// Waits for this many more answers.
     pub async fn more(&self, answers: u64) {
         let enough = self.answers.load(Ordering::Acquire) + answers;
         loop {
@@ -61,7 +62,7 @@ impl Said {
         }
     }
 
-    /// The account of it.
+    /// Reads the lines as an account.
     pub fn account(&self) -> Account {
         Account::read(&self.text.lock().unwrap())
     }
@@ -77,7 +78,7 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Has callers and workers ask these servers, by jobs of this round.
+    /// Starts callers and workers on these servers, with jobs of this round.
     pub fn start(backends: &[Arc<dyn Backend>], round: u64) -> Self {
         crate::planted::plant_from_environment();
         let (said, over) = (Said::default(), Arc::new(AtomicBool::new(false)));
@@ -86,8 +87,8 @@ impl Traffic {
         traffic
     }
 
-    /// Has as many more ask other servers, by keys from `first` on, a multiple of four. All are in one account: anybody's
-    /// workers run anybody's jobs.
+    /// Starts as many more on other servers, with keys from `first` on, a multiple of four. All share one
+    /// account: any worker may run any job.
     pub fn join(&mut self, backends: &[Arc<dyn Backend>], first: u64) {
         let engines: Vec<Engine> =
             backends.iter().map(|backend| Engine::without_duties(Arc::clone(backend)).unwrap()).collect();
@@ -102,8 +103,8 @@ impl Traffic {
         }
     }
 
-    /// Has more ask them for what is about several records at once: batches of which all or none is stored, follow-ups, workflows, and
-    /// a queue that is paused and resumed.
+    /// Starts further tasks for requests about several records at once: all-or-nothing batches, follow-ups,
+    /// workflows, and a queue that is paused and resumed.
     pub fn cross(&mut self, backends: &[Arc<dyn Backend>]) {
         let engines: Vec<Engine> =
             backends.iter().map(|backend| Engine::without_duties(Arc::clone(backend)).unwrap()).collect();
@@ -123,8 +124,8 @@ impl Traffic {
         }
     }
 
-    /// Has more ask them by all policies, several on each key, and end the runs of that in every way. `reads_log` says that what the
-    /// log of these has shown once is never gone.
+    /// Starts further tasks that use all policies, several on each key, and end their runs in every way.
+    /// `reads_log` says that what the log of these servers has shown once never disappears.
     pub fn mix(&mut self, backends: &[Arc<dyn Backend>], reads_log: bool) {
         for (number, backend) in (0..).zip(backends) {
             let said = self.said.clone();
@@ -146,17 +147,17 @@ impl Traffic {
         self.said.account()
     }
 
-    /// Waits for so many answers more.
+    /// Waits for this many more answers.
     ///
     /// # Panics
-    /// When they do not come within two minutes.
+    /// When they do not arrive within two minutes.
     pub async fn more(&self, answers: u64) {
         let patience = Duration::from_secs(120);
         let came = tokio::time::timeout(patience, self.said.more(answers)).await;
         assert!(came.is_ok(), "nobody is answered any more");
     }
 
-    /// Ends it. Who waits for an answer still gets it.
+    /// Ends the traffic. Callers and workers that wait for an answer still get it.
     pub async fn end(self) -> Account {
         self.over.store(true, Ordering::Relaxed);
         self.callers.join_all().await;
@@ -165,7 +166,7 @@ impl Traffic {
     }
 }
 
-/// An answer; an error that is not for another try is one that must not be.
+/// The answer, or none to ask again. An error that is not retryable must not happen and is noted.
 fn answer<T>(said: &Said, asked: Result<T, StoreError>) -> Option<T> {
     match asked {
         Ok(answer) => Some(answer),
@@ -178,7 +179,7 @@ fn answer<T>(said: &Said, asked: Result<T, StoreError>) -> Option<T> {
     }
 }
 
-/// Which caller of which traffic.
+/// The position of a caller in its traffic.
 #[derive(Clone, Copy)]
 struct Place {
     round: u64,
@@ -190,11 +191,11 @@ async fn call(engine: Engine, said: Said, over: Arc<AtomicBool>, at: Place) {
     let Place { round, first, place } = at;
     let mut turn = 0;
     while !over.load(Ordering::Relaxed) {
-        // The second of a pair is at another server than the first where there are several.
+        // Where there are several servers, the two callers of a pair are at different ones.
         let number = first + turn * (CALLERS / 2) + place / 2;
         let mut want = want(round, number).on_conflict("ignore");
         if turn % 3 == 0 {
-            // The same id until there is an answer: it is the first time's, or that of a duplicate.
+            // The same id until there is an answer, which is that of the first time or of a duplicate.
             let id = round * 100_000_000 + 2 * first + turn * CALLERS + place;
             want = want.id(foreign_id(u32::try_from(id).unwrap()));
         }
@@ -218,7 +219,7 @@ async fn call(engine: Engine, said: Said, over: Arc<AtomicBool>, at: Place) {
 
 async fn work(engine: Engine, said: Said, over: Arc<AtomicBool>) {
     while !over.load(Ordering::Relaxed) {
-        // Runs whose answer was lost are somebody's until their leases run out.
+        // Runs whose grant was lost belong to nobody until their leases expire.
         let Some(runs) = answer(&said, engine.claim(claim(7)).await) else {
             tokio::time::sleep(REST).await;
             continue;

@@ -1,4 +1,4 @@
-//! A decision on a store that has no batcher: for tests that drive it step by step.
+//! A decision on a store that has no batcher: for tests that drive the store step by step.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use semel_store::bounds::{COMMIT_ATTEMPTS_MAX, Loads};
 use semel_store::{StoreError, WAIT_MAX};
 use tokio::time::Instant;
 
-/// How long it rests when somebody else has locked its records.
+/// How long to wait when another decision has locked the records.
 const BUSY_REST: Duration = Duration::from_millis(1);
 
-/// Load, decide, commit. What it ends is kept by the defaults.
+/// Loads, decides and commits. Jobs that end are kept by the default retention.
 ///
 /// # Errors
 /// When the store cannot commit, or the records keep moving.
@@ -63,7 +63,7 @@ pub async fn transact<T>(
     Err(StoreError::Contended)
 }
 
-/// A decision that asks for so many jobs, which there are not, one after the other, and writes nothing.
+/// A decision that looks up this many jobs that do not exist, one after the other, and writes nothing.
 pub fn asking(jobs: u32) -> impl FnMut(&mut Draft) -> Result<(), Missing> + Send + 'static {
     move |draft| {
         let mut ids = (1..=u128::from(jobs)).map(|number| JobId::from_bytes(number.to_be_bytes()));

@@ -1,4 +1,4 @@
-//! What a program warns its operator of, in the log, while a test runs.
+//! Warnings that a program logs for its operator while a test runs.
 
 use std::fmt::{Debug, Write as _};
 use std::sync::{Mutex, Once};
@@ -10,14 +10,14 @@ use tracing::{Event, Level, Metadata, Subscriber};
 
 static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Has warnings and errors of this process kept from now on, whatever task of whichever test says them: look for something that
-/// only one's own can say.
+/// Keeps all warnings and errors of this process from now on, of every task of every test: look for text that
+/// only your own test can produce.
 pub fn keep() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| set_global_default(Keeper).unwrap());
 }
 
-/// Those that have been said and have this in them: level, message, fields.
+/// The kept warnings that contain `part`: level, message, fields.
 pub fn with(part: &str) -> Vec<String> {
     SAID.lock().unwrap().iter().filter(|said| said.contains(part)).cloned().collect()
 }

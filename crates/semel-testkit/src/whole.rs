@@ -1,4 +1,5 @@
-//! What must be so whoever let go of what: a request was carried out or it was not, and nobody after it is kept waiting.
+//! What must hold after any call was dropped: its request was carried out or it was not, and no later request
+//! is kept waiting.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,18 +23,21 @@ use crate::let_go::{Moment, at_every_await, let_go};
 use crate::make::keyed;
 use crate::patience::{PATIENCE, until};
 
-/// The keys of the jobs of [`crate::calls`], each free when all have ended, but for that of the dead letter, which may be held.
+/// The keys of the jobs of [`crate::calls`]. Each must be free when all jobs have ended, except that of the
+/// dead letter, which may be held.
 const KEYS: [&str; 6] = ["waiting", "running", "pending", "new", "newer", "task"];
-/// So often in a row nothing may have come until nothing comes any more: a decision of one that was let go may still be under way.
+/// How many times in a row no new job may be found before the store counts as quiet: a decision of a dropped
+/// call may still be under way.
 const QUIET: u32 = 2;
-/// More jobs than there are.
+/// A limit above the number of jobs that exist.
 const JOBS_MAX: u32 = 1_000;
 
 async fn heads(engine: &Engine, states: StateSet) -> Vec<Head> {
     engine.list(Filter { states, limit: JOBS_MAX, ..Filter::default() }).await.unwrap().heads
 }
 
-/// Each job is there with all that belongs to it: its body, and while it lives itself among the holders of its key.
+/// Asserts that each job has all that belongs to it: its body, and while it is live its place among the
+/// holders of its key.
 async fn has_all_of_each(engine: &Engine, what: &str) {
     for head in heads(engine, StateSet::ALL).await {
         let held = match head.key {
@@ -44,7 +48,7 @@ async fn has_all_of_each(engine: &Engine, what: &str) {
         let job = job.unwrap_or_else(|| panic!("{what}: {head:?} has no body"));
         let is_read = job.body.args.starts_with('[') && job.body.args.ends_with(']');
         assert!(job.head.id == head.id && is_read, "{what}: {job:?}");
-        // What was let go may have been carried out in the meantime.
+        // The dropped request may have been carried out in the meantime.
         if job.head.version == head.version {
             let is_held = held.is_none_or(|held| held.iter().any(|holder| holder.id == head.id));
             assert!(is_held, "{what}: {head:?} is not among the holders of its key");
@@ -52,8 +56,8 @@ async fn has_all_of_each(engine: &Engine, what: &str) {
     }
 }
 
-/// What was granted to who did not wait for it goes to others at once, and not only when the lease has ended. `held` are granted to
-/// somebody who knows.
+/// Asserts that jobs granted to a dropped claim go to other workers at once, and not only when the lease has
+/// expired. The jobs in `held` are granted to a worker that knows of them.
 async fn nothing_is_held_by_nobody(engine: &Engine, what: &str, held: &[JobId]) {
     let mut held = BTreeSet::from_iter(held.iter().copied());
     until(&format!("{what}: what was granted to nobody goes to others"), async || {
@@ -62,14 +66,14 @@ async fn nothing_is_held_by_nobody(engine: &Engine, what: &str, held: &[JobId]) 
         }
         held.extend(engine.claim(wish(100)).await.unwrap().iter().map(|job| job.head.id));
         let active = heads(engine, StateSet::default().with(State::Active)).await;
-        // A task is nobody's: it has no lease.
+        // A task belongs to no worker: it has no lease.
         active.iter().all(|head| head.lease.is_none() || held.contains(&head.id))
     })
     .await;
 }
 
-/// Ends all jobs, until none comes any more. Each time somebody else's job is admitted, which is more than its being asked for: the
-/// writer works.
+/// Ends all jobs, until no more appear. Each pass also has an unrelated job admitted, which needs the writer
+/// to work.
 async fn end_all(engine: &Engine, what: &str) {
     let mut quiet = 0;
     while quiet < QUIET {
@@ -85,11 +89,13 @@ async fn end_all(engine: &Engine, what: &str) {
     }
 }
 
-/// Says that nothing of what was let go is half there and that nobody is kept waiting, and ends all jobs. `held` are those that
-/// somebody was granted and knows of; none where that is anybody's guess, because a claim was answered.
+/// Asserts that no dropped request is half done and that nobody is kept waiting, and ends all jobs.
+///
+/// `held` are the granted jobs that a worker knows of; `None` where that is unknown, because a claim was
+/// answered.
 ///
 /// # Panics
-/// When it is not so.
+/// When that does not hold.
 pub async fn is_whole(engine: &Engine, what: &str, held: Option<&[JobId]>) {
     engine.set_paused(QueueName::default(), false).await.unwrap();
     has_all_of_each(engine, what).await;
@@ -105,7 +111,7 @@ pub async fn is_whole(engine: &Engine, what: &str, held: Option<&[JobId]>) {
     }
 }
 
-/// Lets go of one call, once; says whether it had answered.
+/// Drops one call once; returns whether it had answered before.
 async fn is_answered_first(
     engine: &Engine,
     name: &str,
@@ -129,11 +135,14 @@ async fn is_answered_first(
     is_answered
 }
 
-/// Lets go of every call of the engine at every await, on a store that `open` makes. The calls go on side by side, each time among
-/// jobs of a tenant of its own. Those in `at_once` are answered by what such a store has in memory, and need not wait.
+/// Drops every call of the engine at every await, on a store that `open` makes.
+///
+/// The calls go on side by side, each time among jobs of a tenant of its own. The calls in `at_once` are
+/// answered from such a store's memory and need not wait.
+/// memory and need not wait.
 ///
 /// # Panics
-/// When something is half there, or somebody is kept waiting.
+/// When a request is half done, or a later one is kept waiting.
 pub async fn every_call_is_let_go<B: Backend>(open: impl AsyncFn() -> Arc<B>, at_once: &[&str]) {
     let engine = Engine::without_duties(open().await).unwrap();
     let tenants = AtomicU32::new(0);
@@ -141,7 +150,7 @@ pub async fn every_call_is_let_go<B: Backend>(open: impl AsyncFn() -> Arc<B>, at
         let tenant = format!("tenant-{}", tenants.fetch_add(1, Ordering::Relaxed));
         engine.within(&Tenant::parse(&tenant, "").unwrap())
     };
-    // Who is stopped takes no more jobs.
+    // A stopped engine takes no more jobs, so `stop` comes last.
     let (of_all, last): (Vec<_>, Vec<_>) = CALLS.iter().copied().partition(|(name, _)| *name != "stop");
     let rows = of_all.into_iter().map(async |(name, call)| {
         let once = async |polls, at| is_answered_first(&within(&engine), name, call, polls, at).await;
@@ -152,7 +161,7 @@ pub async fn every_call_is_let_go<B: Backend>(open: impl AsyncFn() -> Arc<B>, at
         dropped.iter().filter(|(_, times)| *times == 0).map(|(name, _)| *name).collect();
     never.retain(|name| !at_once.contains(name));
     assert!(never.is_empty(), "they never wait: {never:?}");
-    // None of them has left anything behind that the duties stumble over.
+    // No dropped call has left anything behind that the duties fail on.
     let store = engine.store();
     Promote.run_once(store).await.unwrap();
     Reap.run_once(store).await.unwrap();
@@ -165,7 +174,7 @@ pub async fn every_call_is_let_go<B: Backend>(open: impl AsyncFn() -> Arc<B>, at
             let engine = Engine::without_duties(open().await).unwrap();
             is_answered_first(&within(&engine), name, call, polls, at).await
         };
-        // Without duties nobody is waited for.
+        // Without duties there is nothing that a stop waits for.
         at_every_await(name, once).await;
     }
 }

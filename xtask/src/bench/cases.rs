@@ -1,48 +1,48 @@
-//! What is asked of every queue.
+//! The cases that every queue is measured in.
 
 use serde_json::{Map, Value, json};
 
 use super::Run;
 use super::peers::{Peer, Program};
 
-/// Bytes of each job's args.
+/// The size of each job's args in bytes.
 const ARGS: u32 = 200;
-/// Callers that offer one job at a time.
+/// The number of callers, each offering one job at a time.
 const CALLERS: u32 = 64;
-/// The share of its own throughput at which a queue's latency is asked: it has time.
+/// The share of its own throughput at which a queue's latency is measured, so that it is not overloaded.
 const LOAD: f64 = 0.1;
-/// More than that a loop of one program cannot offer evenly.
+/// The highest rate that a single program's loop can offer evenly, in jobs a second.
 const RATE_MAX: f64 = 2_000.0;
 
 /// One case.
 #[derive(Debug)]
 pub struct Case {
-    /// What it is called in the tables.
+    /// Its name in the tables.
     pub name: &'static str,
-    /// What the programs call it.
+    /// Its name in the programs' options.
     pub kind: &'static str,
-    /// What its figure is.
+    /// The unit of its figure.
     pub unit: Unit,
     duplicates: f64,
     unique: bool,
 }
 
-/// What a case's figure is.
+/// The unit of a case's figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Jobs a second: more is better.
     PerSecond,
-    /// Milliseconds of 99 of 100: less is better.
+    /// The 99th percentile in milliseconds: less is better.
     P99,
-    /// Jobs admitted beyond one for each key: none is right.
+    /// Jobs admitted beyond one per key: zero is right.
     Surplus,
-    /// Bytes that the store grows by for a million of them: less is better.
+    /// Bytes by which the store grows per million duplicates: less is better.
     Growth,
 }
 
 const CASE: Case = Case { name: "", kind: "enqueue", unit: Unit::PerSecond, duplicates: 0.0, unique: true };
 
-/// All of them, in the order in which they are asked.
+/// All cases, in the order in which they are measured.
 pub const CASES: &[Case] = &[
     Case { name: LIMIT, kind: "limit", ..CASE },
     Case { name: UNIQUE, ..CASE },
@@ -57,30 +57,31 @@ pub const CASES: &[Case] = &[
     Case { name: "growth by duplicates of one job", kind: REPEAT, unit: Unit::Growth, ..CASE },
 ];
 
-/// What the store does with no queue on top.
+/// The name of the case that measures the store alone, without a queue.
 pub const LIMIT: &str = "limit of the store, new jobs";
-/// The case that the latency's rate and the share of the limit come from.
+/// The name of the case from which the latency's rate and the share of the limit are computed.
 pub const UNIQUE: &str = "unique, 64 callers";
-/// One job, and duplicates of it. Asked for no time at first, so that what an empty store becomes full of is not counted.
+/// One job, and duplicates of it. First run with no duration, so that what fills an empty store is not
+/// counted.
 pub const REPEAT: &str = "repeat";
-/// The other one.
+/// The name of the other case on which the latency's rate depends.
 pub const PROCESS: &str = "work off a backlog";
 
 impl Case {
-    /// Whether this queue can be asked.
+    /// Whether this queue can be measured in this case.
     pub fn is_asked_of(&self, peer: &Peer) -> bool {
         match peer.program {
             Program::Limit => self.kind == "limit",
             Program::Semel => self.kind != "limit",
-            // What uniqueness costs can only be said of one's own: others have no two ways that differ in nothing else.
+            // The cost of uniqueness is measured for Semel only: others have no two ways alike in all else.
             Program::Node(_) | Program::Python(_) | Program::Rust(_) => self.kind != "limit" && self.unique,
         }
     }
 
-    /// What the program is told, save the address.
+    /// The options passed to the program, except the address.
     ///
     /// # Errors
-    /// When what it rests on has not been measured.
+    /// When a figure that they depend on has not been measured.
     pub fn options(&self, peer: &Peer, seconds: f64, runs: &[Run]) -> Result<Map<String, Value>, String> {
         let options = match self.kind {
             "enqueue" | REPEAT => {
@@ -99,7 +100,7 @@ impl Case {
     }
 }
 
-/// A tenth of the lesser of what this queue takes and what it works off a second.
+/// A tenth of the lower of the rates at which this queue accepts and completes jobs.
 fn rate(peer: &Peer, runs: &[Run]) -> Result<f64, String> {
     let last = |name: &str| {
         let found = runs.iter().rev().find(|run| std::ptr::eq(run.peer, peer) && run.case.name == name);

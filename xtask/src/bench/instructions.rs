@@ -1,7 +1,8 @@
-//! `cargo xtask bench instructions`: how many instructions a decision takes, and whether that became more.
+//! `cargo xtask bench instructions`: counts the instructions of a decision, and fails when there are more
+//! than before.
 //!
-//! On machines that others use, time tells little and instructions are the same every time. They are counted by callgrind, which every
-//! processor can be asked with. What is held against them stands in `bench/instructions.json`.
+//! On shared machines times vary, while instruction counts are the same every time. Callgrind counts them, on
+//! any processor. The counts to compare with are in `bench/instructions.json`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,7 +11,7 @@ use std::process::Command;
 use crate::services::valgrind;
 use crate::workspace::Workspace;
 
-/// As `crates/semel-bench/examples/counted.rs` names them.
+/// The cases, named as in `crates/semel-bench/examples/counted.rs`.
 const CASES: [&str; 8] = [
     "a request is read",
     "a new job alone",
@@ -21,19 +22,19 @@ const CASES: [&str; 8] = [
     "new jobs of a batch, on a file",
     "a job's whole way, on a file",
 ];
-/// Jobs of the two runs whose difference counts: what a program does once is in both.
+/// Numbers of jobs of two runs, whose difference counts: what a program does once is in both.
 const JOBS: [u64; 2] = [1_000, 4_000];
 const KEPT: &str = "bench/instructions.json";
-/// What another compiler or library may change. A clone in the hot path is more.
+/// The ratio that another compiler or library may cause. A clone in the hot path exceeds it.
 const ROOM: f64 = 1.25;
 
-/// By case, for one job.
+/// Instructions per job, by case.
 type Counts = BTreeMap<String, f64>;
 
-/// Counts, and compares with what is kept or, with `--write`, keeps it.
+/// Counts, and compares with the kept counts or, with `--write`, replaces them.
 ///
 /// # Errors
-/// What takes more than it should, or what cannot be run.
+/// A case that takes more than it should, or a program that cannot be run.
 pub fn run(workspace: &Workspace, args: &[&str]) -> Result<(), String> {
     let is_written = match args {
         [] => false,
@@ -80,7 +81,7 @@ fn count(workspace: &Workspace) -> Result<Counts, String> {
         .collect()
 }
 
-/// All of a run's.
+/// All instructions of one run.
 fn instructions(program: &Path, case: &str, jobs: u64) -> Result<u64, String> {
     let ran = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
@@ -95,13 +96,13 @@ fn instructions(program: &Path, case: &str, jobs: u64) -> Result<u64, String> {
     collected(&told).ok_or_else(|| format!("{case}: callgrind says no number: {told}"))
 }
 
-/// `==7== Collected : 123456`
+/// The count in callgrind's output: `==7== Collected : 123456`.
 fn collected(told: &str) -> Option<u64> {
     let line = told.lines().find_map(|line| line.split_once("Collected :"))?;
     line.1.trim().parse().ok()
 }
 
-/// A line for each case, and whether none takes too many.
+/// A line for each case, and whether no case takes too many.
 fn judge(kept: &Counts, counts: &Counts) -> (Vec<String>, bool) {
     let mut is_well = true;
     let mut lines = Vec::new();
@@ -114,7 +115,7 @@ fn judge(kept: &Counts, counts: &Counts) -> (Vec<String>, bool) {
         let ratio = now / before;
         let verdict = match ratio {
             ratio if ratio > ROOM => "TOO MANY",
-            // What was gained would be lost unseen.
+            // Otherwise a later regression up to the old count would go unnoticed.
             ratio if ratio < 1.0 / ROOM => "far fewer: write it anew",
             _ => "as kept",
         };

@@ -1,4 +1,4 @@
-//! Where the programs come from: packages as they are published, in a folder of the build.
+//! The programs that are measured: packages as they are published, installed in a folder of the build.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -45,12 +45,12 @@ impl Packages {
         Ok(packages)
     }
 
-    /// Where they are.
+    /// The folder that the packages are in.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// The program of a queue, told the case.
+    /// The command that runs a queue's program for a case.
     pub fn program(&self, peer: &Peer, case: &str) -> Command {
         let mut command = match peer.program {
             Program::Semel | Program::Limit => Command::new(&self.semel),
@@ -75,7 +75,7 @@ impl Packages {
         command
     }
 
-    /// Modules find packages beside themselves, so they are copied to where those are.
+    /// Node finds packages beside a module, so the modules are copied to where the packages are.
     fn node(&self) -> Result<(), String> {
         println!("installing packages with npm");
         let folder = self.folder.join("node");

@@ -1,8 +1,8 @@
-//! Who is asked, and how each is set up: as its own docs recommend for speed.
+//! The queues that are measured, and how each is set up: as its own docs recommend for speed.
 
 use super::stores::Store;
 
-/// What a program is written in, and its name there.
+/// The language of a program, and its name there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program {
     /// A module of `bench/peers/node`.
@@ -11,9 +11,9 @@ pub enum Program {
     Python(&'static str),
     /// A module of `bench/peers/rust`.
     Rust(&'static str),
-    /// This workspace's own.
+    /// This workspace's own program.
     Semel,
-    /// What the store does with no queue on top.
+    /// The store alone, without a queue.
     Limit,
 }
 
@@ -22,23 +22,23 @@ pub enum Program {
 pub struct Peer {
     /// Its name.
     pub name: &'static str,
-    /// What it runs on.
+    /// The store that it runs on.
     pub store: Store,
-    /// What is run.
+    /// The program that is run.
     pub program: Program,
     /// How it is set up.
     pub setup: &'static str,
-    /// How many jobs it is given to work off: as many as it does in some seconds.
+    /// The number of jobs in the backlog that it works off: as many as it does in a few seconds.
     pub backlog: u32,
 }
 
 impl Peer {
-    /// Its name, and what it runs on.
+    /// Its name and its store's name.
     pub fn label(&self) -> String {
         format!("{} on {}", self.name, self.store.name())
     }
 
-    /// Whether it is ours.
+    /// Whether it is Semel.
     pub fn is_semel(&self) -> bool {
         self.program == Program::Semel
     }
@@ -62,7 +62,7 @@ const LIMIT: Peer = Peer {
     backlog: 0,
 };
 
-/// All of them. One place in memory: who is meant is told by it.
+/// All queues. They have one place in memory, so that a reference identifies a queue.
 pub static PEERS: &[Peer] = &[
     LIMIT,
     Peer { store: Store::Postgres, ..LIMIT },

@@ -1,4 +1,4 @@
-//! The figures as pictures: one for each case, a bar for each queue.
+//! The figures as pictures: one per case, with a bar for each queue.
 
 use std::fmt::Write as _;
 
@@ -23,7 +23,8 @@ pub fn pictures(runs: &[Run]) -> Vec<(String, String)> {
     cases().map(|case| (name(case), picture(case, runs))).collect()
 }
 
-/// Who admits a key twice, and what grows, are lines of the table; there is nothing to draw of nobody.
+/// The cases that are drawn. Surplus and growth are lines of the table only, since often there is nothing to
+/// draw.
 fn cases() -> impl Iterator<Item = &'static Case> {
     CASES.iter().filter(|case| matches!(case.unit, Unit::PerSecond | Unit::P99) && case.kind != "limit")
 }

@@ -1,7 +1,8 @@
-//! `cargo xtask bench scaling`: what Semel does as more jobs wait or have ended, more callers come, and a store in Redis has more partitions.
+//! `cargo xtask bench scaling`: measures Semel with growing numbers of waiting or ended jobs, of callers, and
+//! of Redis partitions.
 //!
-//! Every point is a run of `semel bench`. Beside waiting jobs each figure stands next to that of the empty store in the same run, and the
-//! share is what tells: figures of two runs differ by the machine's moods.
+//! Every point is a run of `semel bench`. With waiting jobs, each figure comes with that of the empty store
+//! in the same run, and their ratio is what counts: figures of two runs differ by the machine's load.
 
 mod curve;
 
@@ -16,26 +17,26 @@ use super::output;
 use super::stores::{Store, Stores};
 use crate::workspace::Workspace;
 
-/// Jobs that wait, each under a live key of its own.
+/// Numbers of waiting jobs, each under a live key of its own.
 const WAITING: [u64; 5] = [1_000, 10_000, 100_000, 1_000_000, 10_000_000];
 const CALLERS: [u64; 5] = [1, 4, 16, 64, 256];
 const PARTITIONS: [u64; 5] = [1, 2, 4, 8, 16];
-/// As `semel bench` names them.
+/// The cases, as `semel bench` names them.
 const CASES: [&str; 4] = ["unique enqueue", "99 % duplicates", "claim 50 and complete each", "full cycle"];
-/// Ten million jobs are put in first.
+/// The time limit of a point: ten million jobs are inserted first.
 const PATIENCE: Duration = Duration::from_secs(3_600);
 
-/// What becomes more from point to point.
+/// The quantity that grows from point to point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Along {
-    /// Jobs that wait.
+    /// Waiting jobs.
     Waiting,
-    /// Jobs that have ended and are kept, each remembered under a key of its own: put into a database by its own means, which can be done to no
-    /// other store.
+    /// Ended jobs that are kept, each remembered under a key of its own. They are inserted by SQL, which
+    /// works with no other store.
     Ended,
-    /// Callers at once, on an empty store.
+    /// Concurrent callers, on an empty store.
     Callers,
-    /// Partitions of a store in Redis, empty.
+    /// Partitions of an empty store in Redis.
     Partitions,
 }
 
@@ -50,7 +51,7 @@ impl Along {
         }
     }
 
-    /// As a heading says it.
+    /// The quantity in a heading.
     pub const fn title(self) -> &'static str {
         match self {
             Self::Waiting => "jobs waiting, each under a key of its own",
@@ -60,7 +61,7 @@ impl Along {
         }
     }
 
-    /// A word of its own, for names of files.
+    /// The quantity as one word, for file names.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Waiting => "waiting",
@@ -70,7 +71,7 @@ impl Along {
         }
     }
 
-    /// What `semel bench` is told.
+    /// The options passed to `semel bench`.
     fn options(self, at: u64) -> Vec<String> {
         let options = match self {
             Self::Waiting => format!("--waiting {at}"),
@@ -81,7 +82,7 @@ impl Along {
         options.split(' ').map(str::to_owned).collect()
     }
 
-    /// What it calls the figures of a case, beside those of the empty store.
+    /// The prefix of a case's figures in the report, where they stand beside those of the empty store.
     fn label(self, at: u64) -> Option<String> {
         match self {
             Self::Waiting => Some(format!("{at} waiting")),
@@ -90,7 +91,7 @@ impl Along {
         }
     }
 
-    /// How many claim at a time does not follow the callers.
+    /// The cases along this quantity. The number of concurrent claims does not depend on the callers.
     fn cases(self) -> impl Iterator<Item = &'static str> {
         CASES.into_iter().filter(move |case| self != Self::Callers || !case.starts_with("claim"))
     }
@@ -147,7 +148,7 @@ impl Options {
     }
 }
 
-/// Runs it.
+/// Runs the benchmark.
 ///
 /// # Errors
 /// What is missing, a run that fails, or a file that cannot be written.
@@ -178,7 +179,7 @@ pub fn run(workspace: &Workspace, args: &[&str]) -> Result<(), String> {
                 }
             }
             curves.extend(drawn);
-            // Hours may have gone by: what fails later takes nothing of this along.
+            // Hours may have passed: a later failure must not lose this.
             curve::write(&folder, &said, &started.versions(), &curves)?;
         }
     }
@@ -210,7 +211,7 @@ fn ask(
     serde_json::from_str(&told).map_err(|error| format!("what it said is not understood ({error}): {told}"))
 }
 
-/// What a run says of a case.
+/// The point of a case in a run's report.
 fn point(report: &Value, along: Along, at: u64, case: &str) -> Result<Point, String> {
     let figure = |name: &str| {
         let figures = report["figures"].as_array().into_iter().flatten();
@@ -226,7 +227,7 @@ fn point(report: &Value, along: Along, at: u64, case: &str) -> Result<Point, Str
     })
 }
 
-/// All that was found, for programs.
+/// All results as JSON, for programs.
 fn data(said: &str, servers: &[String], curves: &[Curve]) -> Value {
     let of = |curve: &Curve| {
         let points = curve.points.iter().map(|point| {

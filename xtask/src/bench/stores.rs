@@ -1,4 +1,5 @@
-//! What the queues run on: servers of this run alone, set up to keep what they acknowledge, empty before each figure.
+//! The servers that the queues run on: started for this run alone, set up so that acknowledged writes are
+//! kept, and emptied before each measurement.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -8,7 +9,7 @@ use std::time::Duration;
 
 use crate::services::{Folder, Postgres, Redis};
 
-/// As they come, but for memory and the log's room: what is acknowledged is on the disk.
+/// The defaults except for memory and WAL size: what is acknowledged is on disk.
 const POSTGRES: &[&str] =
     &["max_connections=400", "shared_buffers=1GB", "max_wal_size=4GB", "log_min_messages=warning"];
 const EVERYSEC: &[&str] = &["--appendfsync", "everysec"];
@@ -22,14 +23,14 @@ pub enum Store {
     File,
     /// PostgreSQL.
     Postgres,
-    /// Redis, on the disk before it answers.
+    /// Redis with an fsync before each answer.
     RedisAlways,
-    /// Redis, on the disk within a second or two.
+    /// Redis with an fsync every second.
     RedisEverysec,
 }
 
 impl Store {
-    /// All of them.
+    /// All kinds of stores.
     pub const ALL: [Self; 4] = [Self::File, Self::Postgres, Self::RedisAlways, Self::RedisEverysec];
 
     /// What it is called.
@@ -42,7 +43,7 @@ impl Store {
         }
     }
 
-    /// What an acknowledged write survives, and the settings that matter.
+    /// What an acknowledged write survives, and the settings that decide it.
     pub const fn durability(self) -> &'static str {
         match self {
             Self::File => "an fsync before every answer",
@@ -57,7 +58,7 @@ impl Store {
     }
 }
 
-/// All that run.
+/// The running servers.
 pub struct Stores {
     postgres: Option<Postgres>,
     always: Option<Redis>,
@@ -65,7 +66,7 @@ pub struct Stores {
     files: Folder,
 }
 
-/// Where a program finds its store.
+/// The place where a program finds its store.
 pub struct Place {
     store: Store,
     /// The address.
@@ -73,10 +74,10 @@ pub struct Place {
 }
 
 impl Stores {
-    /// Starts these.
+    /// Starts the servers of these stores.
     ///
     /// # Errors
-    /// What is missing, and how it is installed.
+    /// What is missing, and how to install it.
     pub fn start(wanted: &[Store]) -> Result<Self, String> {
         let is_wanted = |store: Store| wanted.contains(&store);
         let postgres = is_wanted(Store::Postgres).then(|| Postgres::start_with(POSTGRES)).transpose()?;
@@ -108,7 +109,7 @@ impl Stores {
                 let server = self.postgres()?;
                 self.sql("postgres", &format!("DROP DATABASE IF EXISTS {DATABASE} WITH (FORCE)"))?;
                 self.sql("postgres", &format!("CREATE DATABASE {DATABASE}"))?;
-                // Nobody pays for what the one before left to be written.
+                // So that no measurement pays for pages that the one before left to be written.
                 self.sql("postgres", "CHECKPOINT")?;
                 server
                     .url()
@@ -124,7 +125,7 @@ impl Stores {
         Ok(Place { store, url })
     }
 
-    /// How large the store is.
+    /// The size of the store in bytes.
     ///
     /// # Errors
     /// When the server refuses.
@@ -144,7 +145,7 @@ impl Stores {
         }
     }
 
-    /// What the server has spent since it began, its connections' processes included.
+    /// The processor seconds that the server has used since its start, including its connections' processes.
     pub fn processor_seconds(&self, store: Store) -> f64 {
         let process = match store {
             Store::File => None,
@@ -196,7 +197,7 @@ fn bytes_in(folder: &Path) -> u64 {
         .sum()
 }
 
-/// One command, and what Redis answers.
+/// Sends one command to Redis, and returns the answer.
 fn redis(server: &Redis, command: &str) -> Result<String, String> {
     let asked = || -> std::io::Result<String> {
         let mut stream = TcpStream::connect(("127.0.0.1", server.port()))?;
@@ -216,7 +217,7 @@ fn redis(server: &Redis, command: &str) -> Result<String, String> {
     if answer.starts_with('-') { Err(format!("Redis: {}", answer.trim())) } else { Ok(answer) }
 }
 
-/// The processor seconds of a process, its children that are gone, and those that live.
+/// The processor seconds of a process, its ended children, and its live ones.
 fn spent(process: u32) -> f64 {
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let stats = processes.filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok());
@@ -226,7 +227,7 @@ fn spent(process: u32) -> f64 {
 /// The ticks in a line of `/proc/PID/stat`, if it is this process or a child of it (proc(5)).
 fn ticks(stat: &str, process: u32) -> Option<f64> {
     let (id, rest) = stat.split_once(" (")?;
-    // A name may have anything in it; what comes after it is numbers.
+    // The name may contain anything; only numbers come after it.
     let fields: Vec<&str> = rest.rsplit_once(')')?.1.split_whitespace().collect();
     let number = |field: usize| fields.get(field).and_then(|text| text.parse::<f64>().ok());
     let is_itself = id.parse() == Ok(process);

@@ -1,4 +1,4 @@
-//! What a run found: medians with their ranges as a page, every figure as data.
+//! The results of a run: medians with their ranges as a page, every figure as data.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -12,17 +12,17 @@ use super::{Run, plot};
 
 /// The rounds of one queue in one case.
 pub struct Median {
-    /// Who.
+    /// The queue.
     pub peer: &'static Peer,
-    /// In the case's unit; none where every round failed.
+    /// The median in the case's unit; none where every round failed.
     pub value: Option<f64>,
-    /// The least and the greatest.
+    /// The smallest and the largest value.
     pub range: (f64, f64),
-    /// Why, where a round failed.
+    /// Why a round failed, where one did.
     pub problem: Option<String>,
 }
 
-/// One figure, while the run goes on.
+/// A line about one measurement, while the run goes on.
 pub fn line(result: &Value) -> String {
     let mut line = per_second(result).map_or_else(String::new, |rate| format!("{} a second", number(rate)));
     let ms = |name: &str| result.get(name).and_then(Value::as_f64);
@@ -59,10 +59,10 @@ pub fn write(folder: &Path, said: &str, stores: &Stores, runs: &[Run]) -> Result
     put("README.md", &page(said, cores, &stores.versions(), runs))
 }
 
-/// The figures that a run wrote into a folder, without what failed.
+/// The figures that an earlier run wrote into a folder, except failures.
 ///
 /// # Errors
-/// When there are none, or they are not understood.
+/// When there are none, or they cannot be read.
 pub fn read(folder: &Path) -> Result<Vec<Run>, String> {
     let path = folder.join("peers.json");
     let wrong = |why: String| format!("{}: {why}", path.display());
@@ -72,7 +72,7 @@ pub fn read(folder: &Path) -> Result<Vec<Run>, String> {
     Ok(runs.iter().filter_map(kept).collect())
 }
 
-/// Of a queue and a case that there still are.
+/// A figure of a queue and a case that still exist.
 fn kept(value: &Value) -> Option<Run> {
     let is = |name: &str, text: &str| value[name] == text;
     let peer = PEERS.iter().find(|peer| is("queue", peer.name) && is("store", peer.store.name()))?;
@@ -164,7 +164,7 @@ fn table(page: &mut String, runs: &[Run], peers: &[&'static Peer]) {
     page.push('\n');
 }
 
-/// What of the store's own limit is reached, and what uniqueness costs.
+/// Writes the share of the store's own limit that each queue reaches, and what uniqueness costs.
 fn costs(page: &mut String, runs: &[Run], peers: &[&'static Peer]) {
     let value = |peer: &'static Peer, name: &str| {
         CASES.iter().find(|case| case.name == name).and_then(|case| median(runs, peer, case).value)
@@ -218,13 +218,13 @@ fn middle(values: &[f64]) -> Option<f64> {
     }
 }
 
-/// Bytes that a million duplicates would have made of the store, by what those of this run made of it.
+/// Bytes by which a million duplicates would have grown the store, extrapolated from this run's duplicates.
 fn grown(result: &Value) -> Option<f64> {
     let duplicates = result.get("jobs")?.as_f64().filter(|jobs| *jobs > 0.0)?;
     Some(result.get("store_bytes")?.as_f64()? * 1e6 / duplicates)
 }
 
-/// Jobs that wait beyond one for each key that was offered.
+/// The number of stored jobs beyond one for each key that was offered.
 fn surplus(result: &Value) -> Option<f64> {
     Some(result.get("stored")?.as_f64()? - result.get("keys")?.as_f64()?)
 }
@@ -253,7 +253,7 @@ fn results<'a>(runs: &'a [Run], peer: &'a Peer) -> impl Iterator<Item = &'a Valu
     mine.filter_map(|run| run.result.as_ref().ok())
 }
 
-/// The median, over the rounds, of something about the unique enqueue.
+/// The median, over the rounds, of a value from the unique enqueue case.
 fn of_unique(runs: &[Run], peer: &Peer, what: impl Fn(&Value) -> Option<f64>) -> Option<f64> {
     let mut values: Vec<f64> = results(runs, peer).filter_map(what).collect();
     values.sort_by(f64::total_cmp);
@@ -296,7 +296,7 @@ fn version<'a>(runs: &'a [Run], peer: &'a Peer) -> &'a str {
         .unwrap_or_default()
 }
 
-/// A count with its thousands apart.
+/// A number with its thousands separated.
 pub fn number(value: f64) -> String {
     let digits = format!("{value:.0}");
     let mut text = String::new();

@@ -1,9 +1,10 @@
-//! Accounts of this machine: services refuse to run as root, so they run as somebody else then.
+//! Accounts of this machine: services refuse to run as root, so a run by root starts them under another
+//! account.
 
 use std::path::Path;
 use std::process::Command;
 
-/// Where tests are told as whom their own services are to run.
+/// The variable that tells tests which account their own services must run as.
 pub const VARIABLE: &str = "SEMEL_TEST_ACCOUNT";
 
 /// An account that is not root.
@@ -13,11 +14,11 @@ pub struct Account {
     group: u32,
 }
 
-/// Whether this process may do everything.
+/// Whether this process runs as root.
 pub fn is_root() -> bool {
     #[cfg(unix)]
     {
-        // What one makes belongs to whom one is; the standard library has no other word for it.
+        // The owner of a process's files is its user; the standard library offers no other way.
         use std::os::unix::fs::MetadataExt;
         std::fs::metadata("/proc/self").is_ok_and(|found| found.uid() == 0)
     }
@@ -28,7 +29,7 @@ pub fn is_root() -> bool {
 }
 
 impl Account {
-    /// The account that a service is to run as: none when this process is not root.
+    /// The account that a service must run as: none when this process is not root.
     ///
     /// # Errors
     /// When this process is root and none of `names` is an account.
@@ -49,7 +50,7 @@ impl Account {
         (user != 0).then_some(Self { user, group })
     }
 
-    /// Has a command run as this account.
+    /// Makes a command run as this account.
     #[cfg(unix)]
     pub fn runs(self, command: &mut Command) {
         use std::os::unix::process::CommandExt;
@@ -59,17 +60,17 @@ impl Account {
     /// Gives a folder to this account.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     #[cfg(unix)]
     pub fn owns(self, path: &Path) -> Result<(), String> {
         std::os::unix::fs::chown(path, Some(self.user), Some(self.group)).map_err(|error| error.to_string())
     }
 
-    /// Accounts are those of Unix.
+    /// Only Unix has these accounts.
     #[cfg(not(unix))]
     pub fn runs(self, _command: &mut Command) {}
 
-    /// Accounts are those of Unix.
+    /// Only Unix has these accounts.
     #[cfg(not(unix))]
     pub fn owns(self, _path: &Path) -> Result<(), String> {
         Ok(())

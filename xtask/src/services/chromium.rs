@@ -1,4 +1,5 @@
-//! Chromium: a browser for the tests of the dashboard. Each starts one of its own; here it is only found, or installed.
+//! Chromium: a browser for the tests of the dashboard. Each test starts its own; here it is only found or
+//! installed.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,23 +7,23 @@ use std::process::Command;
 use super::{install, on_path};
 use crate::absent::Absent;
 
-/// Where tests are told the program.
+/// The variable that tells tests where the program is.
 pub const VARIABLE: &str = "SEMEL_TEST_CHROMIUM";
 /// A part of the names of the tests that need it.
 const TESTS: &str = "browser::";
 
-/// What it is called, by distribution.
+/// Its name, which depends on the distribution.
 const NAMES: &[&str] = &["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
-/// Where it is when that is on no path.
+/// Places where it may be when it is not on the path.
 const PLACES: &[&str] = &[
     "/Applications/Chromium.app/Contents/MacOS/Chromium",
     "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
 ];
 
-/// Finds Chromium, or installs it, and says what was done.
+/// Finds Chromium, or installs it, and prints what was done.
 ///
 /// # Errors
-/// Why it cannot be had. All but the dashboard's screens can be tested without.
+/// Why it is not available. Everything except the dashboard's screens can be tested without it.
 pub fn find() -> Result<PathBuf, Absent> {
     let absent = |why: String| Absent { what: "a browser", tests: TESTS, why };
     let found = match program() {
@@ -36,7 +37,7 @@ pub fn find() -> Result<PathBuf, Absent> {
     Ok(found)
 }
 
-/// The one that was named before all others.
+/// The program, preferring the one that the variable names.
 fn program() -> Option<PathBuf> {
     let named = std::env::var_os(VARIABLE).map(PathBuf::from).into_iter();
     let on_path = NAMES.iter().filter_map(|name| on_path(name));
@@ -44,7 +45,8 @@ fn program() -> Option<PathBuf> {
     named.chain(on_path).chain(known).find(|file| file.is_file() && runs(file))
 }
 
-/// Whether it is a program that starts: some distributions have one of this name that only says how to install it.
+/// Whether it is a program that starts: some distributions have one of this name that only prints how to
+/// install it.
 fn runs(file: &Path) -> bool {
     Command::new(file).arg("--version").output().is_ok_and(|ran| ran.status.success())
 }

@@ -1,20 +1,21 @@
-//! pgbouncer: a pooler that tests put before the database. Each starts one of its own; here it is only found, or installed.
+//! pgbouncer: a pooler that tests put before the database. Each test starts its own; here it is only found or
+//! installed.
 
 use std::path::{Path, PathBuf};
 
 use super::{install, on_path};
 use crate::absent::Absent;
 
-/// Where tests are told the program.
+/// The variable that tells tests where the program is.
 pub const VARIABLE: &str = "SEMEL_TEST_PGBOUNCER";
 
-/// Where distributions keep it when that is not on the path of whoever is not root.
+/// Places where distributions keep it that are not on the path of ordinary users.
 const PLACES: &[&str] = &["/usr/sbin/pgbouncer", "/usr/local/sbin/pgbouncer", "/opt/homebrew/bin/pgbouncer"];
 
-/// Finds pgbouncer, or installs it, and says what was done.
+/// Finds pgbouncer, or installs it, and prints what was done.
 ///
 /// # Errors
-/// Why it cannot be had. All else of the store can be tested without.
+/// Why it is not available. The rest of the store can be tested without it.
 pub fn find() -> Result<PathBuf, Absent> {
     let absent = |why: String| Absent { what: "a pooler", tests: "pooler::", why };
     let found = match program() {

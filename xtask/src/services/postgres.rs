@@ -1,4 +1,4 @@
-//! A PostgreSQL cluster of this run: its own data, its own port, gone at the end.
+//! A PostgreSQL cluster of this run, with its own data and port, deleted at the end.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use super::account::Account;
 use super::{Folder, free_port, install, on_path};
 
-/// Where tests are told the address.
+/// The variable that tells tests the address.
 pub const VARIABLE: &str = "SEMEL_TEST_POSTGRES";
-/// Where tests that kill, fill up and promote clusters of their own are told the programs.
+/// The variable with the folder of the programs, for tests that kill, fill up and promote clusters of their
+/// own.
 pub const PROGRAMS: &str = "SEMEL_TEST_POSTGRES_PROGRAMS";
 
 /// The programs that tests start.
@@ -21,10 +22,10 @@ const VERSIONS: &[&str] = &["/usr/lib/postgresql", "/usr/local/pgsql", "/opt/hom
 const OLDEST: u32 = 14;
 /// How long a start may take.
 const START: Duration = Duration::from_secs(60);
-/// How often it is asked whether it is up.
+/// How often to check whether it is up.
 const POLL: Duration = Duration::from_millis(50);
-/// What is lost with the machine need not be written for it: a test's process dies, not the machine. Tests of what
-/// survives the server's death start a cluster of their own.
+/// Nothing needs to survive a crash of the machine: in these tests processes die, not the machine. Tests of
+/// what survives the server's death start a cluster of their own.
 const SETTINGS: &[&str] = &[
     "fsync=off",
     "synchronous_commit=off",
@@ -51,12 +52,12 @@ impl Postgres {
     /// Finds PostgreSQL, or installs it, and starts a cluster for tests.
     ///
     /// # Errors
-    /// What is missing, and how it is installed.
+    /// What is missing, and how to install it.
     pub fn start() -> Result<Self, String> {
         Self::start_with(SETTINGS)
     }
 
-    /// A cluster with these settings, and others as they come.
+    /// Starts a cluster with these settings, and the defaults for all others.
     ///
     /// # Errors
     /// As [`Self::start`].
@@ -97,7 +98,7 @@ impl Postgres {
         format!("postgres://postgres@127.0.0.1:{}/postgres", self.port)
     }
 
-    /// Its first process.
+    /// The process id of its postmaster.
     pub fn process(&self) -> Option<u32> {
         self.process.as_ref().map(Child::id)
     }
@@ -107,7 +108,7 @@ impl Postgres {
         &self.programs
     }
 
-    /// As whom it runs, if not as who started it.
+    /// The account it runs as, if not that of this process.
     pub fn account(&self) -> Option<Account> {
         self.account
     }
@@ -165,7 +166,7 @@ impl Postgres {
         let mut command = self.command("pg_ctl");
         command.arg("status").arg("-D").arg(self.data()).stdout(Stdio::null()).stderr(Stdio::null());
         let is_running = command.status().is_ok_and(|status| status.success());
-        // Its file says `ready` once connections are taken.
+        // `postmaster.pid` says `ready` once connections are accepted.
         let state = std::fs::read_to_string(self.data().join("postmaster.pid")).unwrap_or_default();
         is_running && state.lines().any(|line| line.trim() == "ready")
     }
@@ -190,7 +191,7 @@ fn break_off(log: &Path, reason: &str) -> Result<(), String> {
 /// The folder of the newest version's programs.
 fn programs() -> Option<PathBuf> {
     let has_all = |folder: &Path| PROGRAMS_NEEDED.iter().all(|program| folder.join(program).is_file());
-    // What is on the path may be a link to one of them, with not all the others beside it.
+    // The program on the path may be a link into such a folder, without the other programs beside it.
     let beside = on_path("postgres").and_then(|program| program.canonicalize().ok());
     let beside = beside.and_then(|program| program.parent().map(Path::to_owned));
     if let Some(folder) = beside.filter(|folder| has_all(folder)) {

@@ -1,4 +1,4 @@
-//! A Redis of this run: its own data, its own port, gone at the end.
+//! A Redis of this run, with its own data and port, deleted at the end.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -7,18 +7,18 @@ use std::time::{Duration, Instant};
 
 use super::{Folder, free_port, install, on_path};
 
-/// Where tests are told the address.
+/// The variable that tells tests the address.
 pub const VARIABLE: &str = "SEMEL_TEST_REDIS";
-/// Where tests that kill a Redis of their own are told the program.
+/// The variable with the program, for tests that kill a Redis of their own.
 pub const PROGRAM: &str = "SEMEL_TEST_REDIS_PROGRAM";
 
 /// The oldest version that is supported.
 const OLDEST: u32 = 7;
 /// How long a start may take.
 const START: Duration = Duration::from_secs(60);
-/// How often it is asked whether it is up.
+/// How often to check whether it is up.
 const POLL: Duration = Duration::from_millis(50);
-/// As a store is to be set: nothing that was answered is lost.
+/// Settings as a store needs them: nothing that was answered is lost.
 const SETTINGS: &[&str] = &[
     "--bind",
     "127.0.0.1",
@@ -47,12 +47,12 @@ impl Redis {
     /// Finds Redis, or installs it, and starts one for tests.
     ///
     /// # Errors
-    /// What is missing, and how it is installed.
+    /// What is missing, and how to install it.
     pub fn start() -> Result<Self, String> {
         Self::start_with(&[])
     }
 
-    /// One with these settings beside, or instead of, those for tests.
+    /// Starts one with these settings in addition to those for tests, overriding them where both are given.
     ///
     /// # Errors
     /// As [`Self::start`].
@@ -67,7 +67,7 @@ impl Redis {
         Self::run_program(program, settings)
     }
 
-    /// One of this program, for tests.
+    /// Starts a Redis from this program, for tests.
     ///
     /// # Errors
     /// Why it does not run.
@@ -84,7 +84,7 @@ impl Redis {
             ));
         }
         let port = free_port()?;
-        // Of its own: a run may have several.
+        // The port makes it unique: a run may have several.
         let folder = Folder::new(&format!("redis-{port}"))?;
         let mut server = Self { program, folder, port, settings, process: None };
         server.run()?;
@@ -107,7 +107,7 @@ impl Redis {
         self.port
     }
 
-    /// Its process.
+    /// Its process id.
     pub fn process(&self) -> Option<u32> {
         self.process.as_ref().map(Child::id)
     }
@@ -117,7 +117,7 @@ impl Redis {
         &self.program
     }
 
-    /// What tests are told of it: names of variables and their values.
+    /// The environment variables for the tests, with their values.
     pub fn variables(&self) -> [(&'static str, String); 2] {
         [(VARIABLE, self.url()), (PROGRAM, self.program().display().to_string())]
     }
@@ -155,7 +155,7 @@ impl Redis {
 impl Drop for Redis {
     fn drop(&mut self) {
         let Some(mut process) = self.process.take() else { return };
-        // Its data goes with it.
+        // Its data is deleted with it, so it may be killed.
         drop(process.kill());
         drop(process.wait());
     }

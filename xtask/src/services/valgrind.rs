@@ -1,11 +1,12 @@
-//! Valgrind: what counts instructions where the processor's own counters may not be asked. No service, but found and installed as they are.
+//! Valgrind: counts instructions where the processor's own counters are not accessible. Not a service, but
+//! found and installed like one.
 
 use super::{install, on_path};
 
-/// Finds it, or installs it.
+/// Finds Valgrind, or installs it.
 ///
 /// # Errors
-/// Why it cannot be had.
+/// Why it is not available.
 pub fn find() -> Result<(), String> {
     if on_path("valgrind").is_some() {
         return Ok(());

@@ -1,5 +1,6 @@
-//! Valkey: found, or fetched into the build's folder, and started for a part of the tests of the store in Redis. The system stays as it is:
-//! apt works in a folder of its own, on the mirror that it is set to, and checks signatures as ever.
+//! Valkey: found, or downloaded into the build folder, and started for some of the tests of the store in
+//! Redis. The system is left unchanged: apt works in a folder of its own, with the configured mirror, and
+//! checks signatures as usual.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -11,19 +12,19 @@ use crate::absent::Absent;
 
 /// The program.
 const PROGRAM: &str = "valkey-server";
-/// The second has the program, of which the first has another name.
+/// The packages needed: the second has the binary, the first only gives it this name.
 const PACKAGES: [&str; 2] = ["valkey-server", "valkey-tools"];
-/// Where it is kept, in the build's folder.
+/// The place in the build folder where it is kept.
 const KEPT: &str = "tmp/valkey";
-/// How long one command may take that fetches something.
+/// The time limit of a command that downloads something.
 const LIMIT: Duration = Duration::from_secs(60);
-/// How often it is asked whether it is done.
+/// How often to check whether the command is done.
 const POLL: Duration = Duration::from_millis(50);
 
-/// One that runs, for tests.
+/// Starts a Valkey for tests.
 ///
 /// # Errors
-/// Why it cannot be had. Nothing else is missing then.
+/// Why it is not available. Nothing else depends on it.
 pub fn start(target: &Path) -> Result<Redis, Absent> {
     let found = find(&target.join(KEPT), Path::new("apt-get"));
     found.and_then(Redis::start_program).map_err(|why| Absent {
@@ -52,13 +53,13 @@ fn runs(program: &Path) -> bool {
     program.is_file() && asked.status().is_ok_and(|status| status.success())
 }
 
-/// Fetches the packages and unpacks them, without installing anything.
+/// Downloads the packages and unpacks them, without installing anything.
 fn fetch(kept: &Path, apt: &Path, limit: Duration) -> Result<(), String> {
     let system = System::here()?;
     let folder = Folder::new("apt")?;
     let mirror = system.mirror(&within(&mut system.targets(apt), folder.path(), limit)?)?;
     let mut reasons = Vec::new();
-    // Where the release does not have it yet, those who carry newer ones over to it may.
+    // Where the release does not have it yet, its backports may.
     for suite in [format!("{}-backports", system.codename), system.codename.clone()] {
         match fetch_from(&system.source(&mirror, &suite), apt, folder.path(), limit) {
             Ok(()) => return unpack(folder.path(), kept, limit),
@@ -86,7 +87,7 @@ fn fetch_from(source: &str, apt: &Path, folder: &Path, limit: Duration) -> Resul
     run(&[&["download"][..], &PACKAGES].concat())
 }
 
-/// What apt is set to beside what the system sets: where it works, and what it may not do.
+/// apt's settings in addition to the system's: where it works, and what it must not do.
 fn settings(folder: &Path) -> String {
     let folder = folder.display();
     format!(
@@ -99,7 +100,8 @@ fn settings(folder: &Path) -> String {
     )
 }
 
-/// Unpacks what was fetched beside its place, and has it there as a whole or not at all.
+/// Unpacks the downloads beside their final place and then renames the folder, so that it is there completely
+/// or not at all.
 fn unpack(folder: &Path, kept: &Path, limit: Duration) -> Result<(), String> {
     let said = |error: std::io::Error| error.to_string();
     let beside = kept.with_extension(std::process::id().to_string());
@@ -112,7 +114,7 @@ fn unpack(folder: &Path, kept: &Path, limit: Duration) -> Result<(), String> {
                 within(unpack.arg("-x").arg(path).arg(&beside), folder, limit)?;
             }
         }
-        // What is there does not run.
+        // What is already there does not run.
         drop(std::fs::remove_dir_all(kept));
         std::fs::rename(&beside, kept).map_err(said)
     })();
@@ -120,7 +122,7 @@ fn unpack(folder: &Path, kept: &Path, limit: Duration) -> Result<(), String> {
     outcome
 }
 
-/// Runs a command, and ends it when it takes too long. Answers what it said.
+/// Runs a command, and ends it when it takes too long. Returns its output.
 fn within(command: &mut Command, folder: &Path, limit: Duration) -> Result<String, String> {
     let name = command.get_program().display().to_string();
     let log = folder.join("said");
@@ -151,7 +153,7 @@ fn within(command: &mut Command, folder: &Path, limit: Duration) -> Result<Strin
     Err(format!("{name}: {}", why.unwrap_or("no word of why").trim()))
 }
 
-/// Which system it is, as far as its packages go.
+/// The system, as far as it matters for its packages.
 #[derive(Debug, PartialEq, Eq)]
 struct System {
     id: String,
@@ -172,7 +174,7 @@ impl System {
         Some(Self { id: value("ID")?, codename: value("VERSION_CODENAME")? })
     }
 
-    /// Asks apt where the system's packages come from.
+    /// The command that asks apt where the system's packages come from.
     fn targets(&self, apt: &Path) -> Command {
         let mut command = Command::new(apt);
         command.args([
@@ -184,14 +186,14 @@ impl System {
         command
     }
 
-    /// The place that the release itself comes from, among those that apt named.
+    /// The mirror of the release itself, among the places that apt listed.
     fn mirror(&self, targets: &str) -> Result<String, String> {
         let of_release = |line: &&str| line.split_whitespace().skip(1).eq([self.codename.as_str(), "main"]);
         let line = targets.lines().find(of_release).and_then(|line| line.split_whitespace().next());
         line.map(str::to_owned).ok_or_else(|| format!("apt knows no mirror of {} {}", self.id, self.codename))
     }
 
-    /// Signed by those who sign the system, and else by those whom apt trusts.
+    /// The apt source, with the system's own signing keys if present, else with those that apt trusts.
     fn source(&self, mirror: &str, suite: &str) -> String {
         let keys = format!("/usr/share/keyrings/{}-archive-keyring.gpg", self.id);
         let signed = if Path::new(&keys).is_file() { format!("[signed-by={keys}] ") } else { String::new() };
@@ -217,7 +219,8 @@ mod tests {
         assert_eq!(System::of("ID=other\n"), None);
     }
 
-    /// Whatever is in its way, it is said. Only what hangs is not waited for: the others are slow on a busy machine.
+    /// Whatever goes wrong is reported. Only a hanging download is cut off early; the others may be slow on a
+    /// busy machine.
     #[cfg(unix)]
     #[test]
     fn what_cannot_be_fetched_is_no_failure_but_a_reason() {
@@ -250,7 +253,7 @@ mod tests {
                 assert!(told.is_err());
                 continue;
             }
-            // Nothing was fetched, and so nothing runs.
+            // Nothing was downloaded, so nothing runs.
             assert!(!runs(&kept.join("usr/bin").join(PROGRAM)));
             assert!(told.as_ref().map_or_else(|said| said.contains(why), |()| why.is_empty()), "{told:?}");
         }

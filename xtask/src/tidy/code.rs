@@ -1,21 +1,23 @@
-//! A reader of Rust that knows just enough: what is a comment, what is a string, what is compiled only for tests.
+//! A minimal reader of Rust: it knows what is a comment, what is a string, and what is compiled only for
+//! tests.
 
-/// A file's text with parts blanked by spaces. Lines and offsets are those of the text.
+/// A file's text with parts blanked by spaces. Lines and offsets are those of the original text.
 #[derive(Debug)]
 pub struct Code {
-    /// Without comments and strings.
+    /// The text without comments and strings.
     pub tokens: String,
-    /// The same, but with its strings.
+    /// The text without comments.
     pub with_strings: String,
 }
 
 impl Code {
-    /// Where `word` stands as a whole word among the tokens.
+    /// The offsets of `word` as a whole word among the tokens.
     pub fn words<'a>(&'a self, word: &'a str) -> impl Iterator<Item = usize> + 'a {
         words(&self.tokens, word)
     }
 
-    /// Where `name` is reached through `module`: as `module::name`, or in a list as in `use module::{other, name}`.
+    /// The offsets where `name` is reached through `module`: as `module::name`, or in a list as in `use
+    /// module::{other, name}`.
     pub fn paths(&self, module: &str, name: &str) -> Vec<usize> {
         let head = format!("{module}::");
         let mut found = Vec::new();
@@ -37,7 +39,7 @@ impl Code {
     }
 }
 
-/// Where `word` stands in `text` with no letter, digit or underscore beside it.
+/// The offsets of `word` in `text` without a letter, digit or underscore beside it.
 pub fn words<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     text.match_indices(word).map(|(start, _)| start).filter(move |start| {
         !text[..*start].ends_with(is_word) && !text[start + word.len()..].starts_with(is_word)
@@ -49,13 +51,13 @@ pub fn is_word(character: char) -> bool {
     character.is_alphanumeric() || character == '_'
 }
 
-/// The name that `text` begins with, after spaces; empty when it begins with something else.
+/// The name at the beginning of `text`, after spaces; empty when there is none.
 pub fn first_word(text: &str) -> &str {
     let text = text.trim_start();
     text.split(|character| !is_word(character)).next().unwrap_or(text)
 }
 
-/// The items of the list that `text` begins with; lists inside it are left out.
+/// The items of the list at the beginning of `text`, without nested lists.
 fn list(text: &str) -> String {
     let mut depth = 0;
     let mut items = String::new();
@@ -71,7 +73,7 @@ fn list(text: &str) -> String {
     items
 }
 
-/// Blanks comments, and in the tokens strings too.
+/// Blanks comments, and in the tokens strings as well.
 pub fn bare(text: &str) -> Code {
     let mut tokens = text.as_bytes().to_vec();
     let mut with_strings = tokens.clone();
@@ -89,7 +91,7 @@ pub fn bare(text: &str) -> Code {
     Code { tokens: lossy(&tokens), with_strings: lossy(&with_strings) }
 }
 
-/// Blanks what is compiled for tests only.
+/// Blanks code that is compiled for tests only.
 pub fn without_tests(code: Code) -> Code {
     let mut tokens = code.tokens.as_bytes().to_vec();
     let mut with_strings = code.with_strings.into_bytes();
@@ -110,7 +112,8 @@ fn blank(bytes: &mut [u8]) {
     }
 }
 
-/// The end of the comment, string or character that begins at `at`, and whether it is a string; `at` when none does.
+/// The end of the comment, string or character that begins at `at`, and whether it is a string; `at` when
+/// none begins there.
 fn piece(text: &str, at: usize) -> (usize, bool) {
     let bytes = text.as_bytes();
     let rest = &bytes[at..];
@@ -177,7 +180,7 @@ fn raw_end(rest: &[u8], quote: usize, hashes: usize) -> usize {
     found.map_or(rest.len(), |position| body + position + close.len())
 }
 
-/// 0 when the quote begins a lifetime.
+/// The length of a character literal; 0 when the quote begins a lifetime.
 fn character_end(rest: &str) -> usize {
     let mut characters = rest.char_indices().skip(1);
     match characters.next() {
@@ -193,7 +196,7 @@ fn character_end(rest: &str) -> usize {
     }
 }
 
-/// The items under `#[cfg(test)]`, or the whole file when it is.
+/// The ranges of items under `#[cfg(test)]`, or the whole file when that applies to it.
 fn test_items(tokens: &str) -> Vec<(usize, usize)> {
     let mut items = Vec::new();
     for mark in ["#[cfg(test)]", "#[cfg(all(test,", "#![cfg(test)]"] {
@@ -205,7 +208,7 @@ fn test_items(tokens: &str) -> Vec<(usize, usize)> {
     items
 }
 
-/// The end of the item that begins at its attributes: after its body, or after its semicolon.
+/// The end of the item whose attributes begin here: after its body, or after its semicolon.
 pub fn item_end(tokens: &str) -> usize {
     let mut depth = 0usize;
     let mut is_in_body = false;

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::Finding;
 use super::homes::BACKENDS;
 
-/// Each crate and the crates of this workspace that it may depend on; dev-dependencies are free.
+/// The crates of this workspace that each crate may depend on; dev-dependencies are not restricted.
 const ALLOWED: &[(&str, Allowed)] = &[
     ("semel-core", Allowed::Only(&[])),
     ("semel-store", Allowed::Only(&["semel-core"])),
@@ -22,7 +22,7 @@ const ALLOWED: &[(&str, Allowed)] = &[
         "semel-testkit",
         Allowed::Only(&["semel-core", "semel-store", "semel-engine", "semel-ojs", "semel-client"]),
     ),
-    // A driver's transactions are joined through the library alone: SQL and rules are below it.
+    // Adapters join a driver's transactions through the library alone, which hides SQL and rules.
     ("semel-sqlx", Allowed::Only(&["semel"])),
     ("semel-diesel", Allowed::Only(&["semel"])),
     ("semel-examples", Allowed::Only(&["semel", "semel-sqlx"])),
@@ -31,9 +31,9 @@ const ALLOWED: &[(&str, Allowed)] = &[
     ("semel-bench", Allowed::AllButTestkit),
     ("xtask", Allowed::Only(&[])),
 ];
-/// The feature with which bugs can be put in.
+/// The feature that includes planted bugs.
 const PLANTED: &str = "planted";
-/// What only tests depend on.
+/// The crate that only tests may depend on.
 const TESTKIT: &str = "semel-testkit";
 
 enum Allowed {
@@ -62,7 +62,7 @@ pub fn check(metadata: &Value) -> Vec<Finding> {
     findings
 }
 
-/// Rows of the table whose crates are not there: what one may do is nobody's then, until a crate of that name comes.
+/// Rows of the table without a crate: their permissions would silently apply to a later crate of that name.
 pub fn left_over(metadata: &Value) -> Vec<Finding> {
     let is_there = |name: &str| members(metadata).any(|member| member["name"] == name);
     let gone = ALLOWED.iter().map(|(name, _)| *name).filter(|name| !is_there(name));
@@ -70,7 +70,7 @@ pub fn left_over(metadata: &Value) -> Vec<Finding> {
         .collect()
 }
 
-/// Bugs on purpose are asked for on the command line of a test, never by a crate or a default feature.
+/// Planted bugs are enabled on the command line of a test, never by a crate or a default feature.
 pub fn planted(metadata: &Value) -> Vec<Finding> {
     let names = |list: &Value| -> Vec<String> {
         let list = list.as_array().map(Vec::as_slice).unwrap_or_default();
@@ -131,7 +131,7 @@ pub fn packages(metadata: &Value) -> &[Value] {
     metadata["packages"].as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
-/// The names of what a package needs to be built, whatever it calls them; not what its tests need.
+/// The names of a package's build dependencies under their real names, without those of its tests.
 fn dependencies(package: &Value) -> impl Iterator<Item = &str> {
     let all = package["dependencies"].as_array().map(Vec::as_slice).unwrap_or_default();
     all.iter()

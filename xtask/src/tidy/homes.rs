@@ -1,4 +1,4 @@
-//! What may be written only in one place.
+//! Checks what may be written in one place only.
 
 use super::Finding;
 use super::code::{is_word, words};
@@ -6,7 +6,7 @@ use super::tree::{File, Tree};
 
 /// The crate that holds the rules.
 const CORE: &str = "semel-core";
-/// The crates that move data and know no rule.
+/// The crates that move data and must not know any rule.
 pub const BACKENDS: &[&str] = &["semel-sqlite", "semel-postgres", "semel-redis"];
 /// Names of rules.
 const POLICY_WORDS: &[&str] = &[
@@ -19,16 +19,16 @@ const POLICY_WORDS: &[&str] = &[
     "non_retryable",
     "admit(",
 ];
-/// The test kit makes rows by hand, to see whether a store brings them back.
+/// The testkit makes rows by hand, to see whether a store returns them unchanged.
 const MAKES_ROWS: &str = "semel-testkit";
-/// Modules of the standard library that the core has no use for.
+/// Modules of the standard library that the core must not use.
 const IMPURE_MODULES: &[&str] = &["fs", "net", "env", "thread", "process"];
-/// Names that the core has no use for.
+/// Names that the core must not use.
 const IMPURE_WORDS: &[&str] = &["async", "SystemTime", "Instant", "tokio", "rand", "getrandom"];
 /// The one file that reads the machine's clock.
 const CLOCK: &str = "crates/semel-store/src/clock.rs";
 
-/// No store names a rule: what it would decide, it would decide otherwise than the others.
+/// No store names a rule: what a store decided itself, it might decide differently from the others.
 pub fn policy_words(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut is_checked = false;
@@ -50,7 +50,7 @@ pub fn policy_words(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Only the core moves a job from state to state.
+/// Only the core changes a job's state.
 pub fn moves(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for file in tree.rust().filter(|file| !file.is_test() && file.package() != Some(CORE)) {
@@ -78,7 +78,7 @@ fn assignments<'a>(tokens: &'a str, field: &'a str) -> impl Iterator<Item = usiz
     })
 }
 
-/// The core does not wait, does no I/O, and reads neither clock nor dice.
+/// The core does not wait, does no I/O, and reads neither clock nor random numbers.
 pub fn purity(tree: &Tree) -> Vec<Finding> {
     let sources: Vec<&File> = tree.sources(CORE).filter(|file| file.is_rust()).collect();
     if sources.is_empty() {
@@ -102,7 +102,7 @@ fn impure(file: &File, start: usize, name: &str) -> Finding {
     Finding::error(file.at(start), format!("{CORE} uses `{name}`: time, ids and chance come in as arguments"))
 }
 
-/// The machine's clock is read in one file.
+/// The machine's clock is read in one file only.
 pub fn clock(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut is_at_home = false;

@@ -1,14 +1,14 @@
-//! What was meant to be temporary, and what holds on one machine only.
+//! Finds what was meant to be temporary, and paths that exist on one machine only.
 
 use super::Finding;
 use super::code::{is_word, words};
 use super::tree::{File, Tree};
 
-/// Reminders, in any text. Spelled in two halves, or this file would be its own finding.
+/// Words for reminders, in any text. Split in two, or this file would be a finding itself.
 const REMINDERS: &[&str] = &[concat!("TO", "DO"), concat!("FIX", "ME"), concat!("X", "XX")];
-/// Code that is not there yet, or not run.
+/// Markers of code that is missing or not run.
 const UNDONE: &[&str] = &["todo!", "unimplemented!", "#[ignore"];
-/// Folders of a machine.
+/// Folders that exist on one machine only.
 const MACHINE_FOLDERS: &[&str] =
     &[concat!("/", "work/"), concat!("/", "tmp/"), concat!("/", "root/"), concat!("/", "home/")];
 
@@ -39,7 +39,7 @@ fn undone(file: &File) -> impl Iterator<Item = Finding> + '_ {
 
 fn machine_paths(file: &File) -> impl Iterator<Item = Finding> + '_ {
     MACHINE_FOLDERS.iter().flat_map(move |folder| {
-        // Inside a longer path it is an ordinary name.
+        // Inside a longer path it is an ordinary folder name.
         let is_inside = |before: &str| before.ends_with(|c: char| is_word(c) || ".-~*}>)".contains(c));
         let found =
             file.text.match_indices(folder).filter(move |(start, _)| !is_inside(&file.text[..*start]));

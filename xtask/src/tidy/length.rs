@@ -1,18 +1,18 @@
-//! Files that want to be two, and functions that want to be several.
+//! Finds files and functions that are too long and should be split.
 
 use super::Finding;
 use super::code::{first_word, item_end};
 use super::tree::{File, Tree};
 
-/// From here on, look for the second noun.
+/// From this length on, a file is likely to have a second topic: look for it.
 const WARN_LINES: usize = 500;
-/// From here on, it is there.
+/// From this length on, a file must be split.
 const FAIL_LINES: usize = 800;
-/// From here on, a function does several things one after the other.
+/// From this length on, a function does several things one after the other.
 const FUNCTION_LINES: usize = 80;
 
-/// Functions that are longer all the same: file, name, and as many lines as each may have. None of them may have more, and one that is
-/// cut to the bound leaves the list; nothing is added to it.
+/// Functions that are longer nevertheless: file, name, and the longest that each may be. None may grow, one
+/// that is cut to the bound leaves the list, and nothing is added to it.
 const LONG_FUNCTIONS: &[(&str, &str, usize)] = &[
     ("crates/semel-core/src/enqueue/replace.rs", "replace", 86),
     ("crates/semel-core/src/workflow/advance.rs", "offer", 87),
@@ -42,7 +42,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Looks at every function of the crates that is no test.
+/// Looks at every function of the crates that is not a test.
 pub fn functions(tree: &Tree) -> Vec<Finding> {
     functions_but(tree, LONG_FUNCTIONS)
 }
@@ -54,7 +54,7 @@ fn functions_but(tree: &Tree, listed: &[(&str, &str, usize)]) -> Vec<Finding> {
         let code = file.code();
         for start in code.words("fn") {
             let item = &code.tokens[start..];
-            // The type of a function has no name, and one without a body ends at its semicolon.
+            // A function type has no name, and a function without a body ends at its semicolon.
             let name = first_word(&item["fn".len()..]);
             let lines = item[..item_end(item)].matches('\n').count() + 1;
             if name.is_empty() || lines <= FUNCTION_LINES {
@@ -80,7 +80,7 @@ fn functions_but(tree: &Tree, listed: &[(&str, &str, usize)]) -> Vec<Finding> {
     findings
 }
 
-/// Whether it is in the `src` of a crate, and no test.
+/// Whether the file is in the `src` of a crate, and is not a test.
 fn is_source(file: &File) -> bool {
     let mut folders = file.path.split('/');
     folders.next() == Some("crates") && folders.nth(1) == Some("src") && !file.is_test()
@@ -102,12 +102,12 @@ mod tests {
 
     const PATH: &str = "crates/a/src/b.rs";
 
-    /// A function of so many lines.
+    /// A function with this many lines.
     fn function(name: &str, lines: usize) -> String {
         format!("fn {name}() {{\n{}}}\n", "    b(\"}\"); // }\n".repeat(lines - 2))
     }
 
-    /// What is said of functions in that file, with these on the list.
+    /// The findings about functions in that file, with these on the list.
     fn said(path: &str, text: &str, listed: &[(&str, &str, usize)]) -> Vec<(String, bool)> {
         let findings = functions_but(&Tree::of(&[(path, text)]), listed);
         findings.into_iter().map(|finding| (finding.place, finding.is_warning)).collect()
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(said(PATH, &function("a", 90), &listed), []);
         assert_eq!(said(PATH, &function("a", 91), &listed), [(format!("{PATH}:1"), false)]);
         assert_eq!(said(PATH, &function("a", 80), &listed), [(PATH.to_owned(), false)]);
-        // Another name or another file is not the one that is listed.
+        // The listed function has another name or is in another file.
         let both = [(format!("{PATH}:1"), false), (PATH.to_owned(), false)];
         assert_eq!(said(PATH, &function("b", 90), &listed), both);
         let elsewhere = [("crates/a/src/c.rs:1".to_owned(), false), (PATH.to_owned(), false)];

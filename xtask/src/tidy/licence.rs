@@ -10,7 +10,7 @@ use super::{Finding, code};
 /// The file with the list.
 const LIST: &str = "deny.toml";
 
-/// Looks at every package that does not come from this workspace, whatever platform it is for.
+/// Looks at every package that is not of this workspace, for all platforms.
 pub fn check(metadata: &Value, tree: &Tree) -> Vec<Finding> {
     let text = tree.files.iter().find(|file| file.path == LIST).map(|file| file.text.as_str());
     let allowed = allowed(text.unwrap_or_default());

@@ -1,4 +1,4 @@
-//! Links between the pages of the documentation, and the book's list of them.
+//! Checks links between the pages of the documentation, and the book's list of pages.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,10 +7,11 @@ use super::tree::{File, Tree};
 
 /// The book's list of pages.
 const SUMMARY: &str = "docs/SUMMARY.md";
-/// Where its pages lie.
+/// The folder of the book's pages.
 const BOOK: &str = "docs/";
 
-/// Looks at every page: each link leads to something that is there, each anchor to a heading; the book lists every page.
+/// Looks at every page: each link leads to something that exists, each anchor to a heading; the book lists
+/// every page.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let pages: BTreeMap<&str, &File> =
         tree.files.iter().filter(|file| file.path.ends_with(".md")).map(|file| (&*file.path, file)).collect();
@@ -35,13 +36,13 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
 struct Link<'a> {
     page: &'a File,
     start: usize,
-    /// As it is written, without its anchor.
+    /// The target as written, without its anchor.
     target: &'a str,
     anchor: Option<&'a str>,
 }
 
 impl Link<'_> {
-    /// The path that is meant, from the root; none when it leads out of the workspace.
+    /// The path of the target from the root; none when it leads out of the workspace.
     fn path(&self) -> Option<String> {
         if self.target.is_empty() {
             return Some(self.page.path.clone());
@@ -72,12 +73,12 @@ impl Link<'_> {
     }
 }
 
-/// The links of a page to others of the workspace: `[text](target)`, outside of code.
+/// The links of a page to others of the workspace, `[text](target)`, except in code.
 fn links(page: &File) -> Vec<Link<'_>> {
     let mut links = Vec::new();
     for (offset, line) in prose(&page.text) {
         for (at, _) in line.match_indices("](") {
-            // Within code it shows how a link is written.
+            // In code it only shows how a link is written.
             if line[..at].matches('`').count() % 2 == 1 && line[at..].contains('`') {
                 continue;
             }
@@ -97,7 +98,7 @@ fn links(page: &File) -> Vec<Link<'_>> {
     links
 }
 
-/// The lines of a text that are neither fenced nor indented as code, with where they begin.
+/// The lines of a text that are neither fenced nor indented as code, with their offsets.
 fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut is_code = false;
     let mut offset = 0;
@@ -112,7 +113,7 @@ fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// The anchors of a page's headings, as the web pages of code hosts make them.
+/// The anchors of a page's headings, as code hosts generate them.
 fn anchors(page: &File) -> BTreeSet<String> {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     let mut anchors = BTreeSet::new();
@@ -130,7 +131,7 @@ fn anchors(page: &File) -> BTreeSet<String> {
 }
 
 fn anchor(title: &str) -> String {
-    // Of a link only its text is seen.
+    // Only the text of a link is shown.
     let mut text = String::new();
     let mut rest = title;
     while let Some((before, after)) = rest.split_once("](") {

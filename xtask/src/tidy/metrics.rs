@@ -1,29 +1,29 @@
-//! Alerts and dashboards speak of metrics that the server has, of each alert the guide says what to do, and what probes answer
-//! is no error.
+//! Alerts and dashboards use only metrics that the server has, the guide says what to do about each alert,
+//! and legitimate answers of probes do not count as errors.
 
 use std::collections::BTreeSet;
 
 use super::Finding;
 use super::tree::{File, Tree};
 
-/// Where the server names its metrics.
+/// The file in which the server names its metrics.
 const METRICS: &str = "crates/semel-server/src/metrics.rs";
-/// Where outcomes and ends are named.
+/// The places that name outcomes and ends of jobs.
 const OUTCOMES: [&str; 2] = ["crates/semel-core/src/enqueue/kind.rs", "crates/semel-engine/src/"];
-/// The alerts.
+/// The file with the alerts.
 const ALERTS: &str = "packaging/prometheus/alerts.yml";
-/// What to do for each.
+/// The page that says what to do about each alert.
 const GUIDE: &str = "docs/guide/alerts.md";
-/// Where the server says what each endpoint answers.
+/// The folder in which the server documents each endpoint's answers.
 const ROUTES: &str = "crates/semel-server/src/routes/";
-/// Counts answers by endpoint and class.
+/// The metric that counts answers by endpoint and class.
 const ANSWERS: &str = "semel_http_responses_total";
-/// Whoever reads metrics.
+/// The files that use metrics.
 const READERS: [&str; 4] = ["packaging/prometheus/", "packaging/grafana/", GUIDE, "docs/guide/network.md"];
-/// What a histogram is made of.
+/// The suffixes of a histogram's series.
 const PARTS: [&str; 3] = ["_bucket", "_sum", "_count"];
 
-/// Looks at every reader of metrics.
+/// Looks at every file that uses metrics.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let known = known(tree);
     let readers = tree.files.iter().filter(|file| READERS.iter().any(|reader| file.path.starts_with(reader)));
@@ -38,7 +38,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// The metrics of the server, by the texts in which it names them.
+/// The server's metrics, taken from the strings that name them.
 fn known(tree: &Tree) -> BTreeSet<&str> {
     let file = tree.files.iter().find(|file| file.path == METRICS);
     let texts = file.into_iter().flat_map(|file| file.text.split('"'));
@@ -61,7 +61,7 @@ fn names(file: &File, known: &BTreeSet<&str>) -> Vec<Finding> {
     found.collect()
 }
 
-/// The words of each `outcome="…"` and `outcome=~"…"`; in JSON the quotes are escaped.
+/// The values of each `outcome="…"` and `outcome=~"…"`; in JSON the quotes are escaped.
 fn outcomes(file: &File, tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (start, lead) in file.text.match_indices("outcome=") {
@@ -79,7 +79,7 @@ fn outcomes(file: &File, tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Of each alert there is a heading in the guide, and of nothing else.
+/// The guide has a heading for each alert, and for nothing else.
 fn guide(tree: &Tree) -> Vec<Finding> {
     let lines = |path: &str, lead: &'static str| -> BTreeSet<&str> {
         let file = tree.files.iter().find(|file| file.path == path);
@@ -102,12 +102,13 @@ fn text<'t>(tree: &'t Tree, path: &str) -> &'t str {
     tree.files.iter().find(|file| file.path == path).map_or("", |file| &*file.text)
 }
 
-/// The parts of a text that follow each of these marks, by the first line of each.
+/// The parts of a text after each of these marks, each with its first line.
 fn parts<'t>(text: &'t str, mark: &'t str) -> impl Iterator<Item = (&'t str, &'t str)> {
     text.split(mark).skip(1).map(|part| (part.lines().next().unwrap_or_default().trim(), part))
 }
 
-/// Where an alert counts jobs in a state, the guide lists the jobs in that state: other lists have not all of them.
+/// Where an alert counts jobs in a state, the guide must list jobs in that state: other lists do not show all
+/// of them.
 fn listed(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (name, alert) in parts(text(tree, ALERTS), "- alert: ") {
@@ -123,7 +124,8 @@ fn listed(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Where an alert counts 5xx, it leaves out the endpoints whose 503 is an answer, and leaves them out of all that it counts.
+/// An alert that counts 5xx must leave out the endpoints whose 503 is a legitimate answer, and must leave
+/// them out of the total as well.
 fn probes(tree: &Tree) -> Vec<Finding> {
     let rows = tree.files.iter().filter(|file| file.path.starts_with(ROUTES));
     let rows = rows.flat_map(|file| file.text.split("(\"/").skip(1));
@@ -204,7 +206,7 @@ mod tests {
         );
     }
 
-    /// A worker that ends as it should would wake somebody.
+    /// Otherwise a worker that ends normally would raise an alert.
     #[test]
     fn what_probes_answer_is_no_error() {
         let alert = |errors: &str, all: &str| {

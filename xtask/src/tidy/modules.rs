@@ -1,4 +1,4 @@
-//! Files that are in no module: nothing compiles them, and they go on looking as if something did.
+//! Finds files that are in no module: nothing compiles them, though they look as if something did.
 
 use super::Finding;
 use super::tree::{File, Tree};
@@ -14,17 +14,17 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
         .collect()
 }
 
-/// Where a module is declared.
+/// The place where a file's module is declared.
 struct Place<'a> {
     name: &'a str,
-    /// The module it is in, from the folder of the crate's root on: empty for the root itself.
+    /// The parent module's path from the folder of the crate's root; empty for the root itself.
     parent: &'a str,
     /// The folder of the crate's root.
     root: &'a str,
 }
 
 impl<'a> Place<'a> {
-    /// Nothing for a crate's root, and for files that are not Rust to be compiled with a crate.
+    /// `None` for a crate's root, and for files that are not Rust code compiled with a crate.
     fn of(path: &'a str) -> Option<Self> {
         let end = ["/src/", "/tests/it/"].iter().find_map(|root| Some(path.find(root)? + root.len()))?;
         let (root, inner) = path.split_at(end);

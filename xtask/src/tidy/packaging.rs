@@ -1,4 +1,5 @@
-//! What is shipped beside the program: units, manifests and commands name flags, variables and addresses that it has.
+//! What is shipped beside the program: units, manifests and commands must name flags, variables and addresses
+//! that exist.
 
 use std::collections::BTreeMap;
 
@@ -7,14 +8,14 @@ use saphyr::{LoadableYamlNode, Yaml};
 use super::Finding;
 use super::tree::{File, Tree};
 
-/// What `--help` says, word for word, as a test of the program sees to.
+/// The output of `--help`, word for word; a test of the program keeps it up to date.
 const HELP: &str = "crates/semel-cli/testdata/help/";
-/// Where the addresses are that the server answers.
+/// The folder with the endpoints of the server.
 const ROUTES: &str = "crates/semel-server/src/routes/";
-/// What is shipped.
+/// The folder of what is shipped.
 const SHIPPED: &str = "packaging/";
 
-/// Looks at what is shipped, and at the commands of the documentation.
+/// Looks at what is shipped, and at the commands in the documentation.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let help: BTreeMap<&str, &str> = tree
         .files
@@ -32,7 +33,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     flags.chain(variables).chain(overruled).chain(probes).chain(texts).collect()
 }
 
-/// Each flag that stands behind `semel VERB` in a line is one of the verb's.
+/// Each flag after `semel VERB` in a line must be one of the verb's.
 fn flags(file: &File, help: &BTreeMap<&str, &str>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (number, line) in (1..).zip(file.text.lines()) {
@@ -71,7 +72,7 @@ fn flags(file: &File, help: &BTreeMap<&str, &str>) -> Vec<Finding> {
     findings
 }
 
-/// Each variable is one that `--help` names.
+/// Each variable must be one that `--help` names.
 fn variables<'a>(file: &'a File, help: &'a BTreeMap<&str, &str>) -> impl Iterator<Item = Finding> + 'a {
     let is_name = |c: char| c.is_ascii_uppercase() || c == '_';
     file.text.match_indices("SEMEL_").filter_map(move |(start, _)| {
@@ -82,8 +83,8 @@ fn variables<'a>(file: &'a File, help: &'a BTreeMap<&str, &str>) -> impl Iterato
     })
 }
 
-/// What is shipped starts the server with no flag that a variable says too: the flag would beat the variable, and with it
-/// whoever sets one beside the unit or the image.
+/// What is shipped must not start the server with a flag that a variable can set too: the flag would override
+/// the variable that a user sets beside the unit or the image.
 fn overruled(file: &File, help: &BTreeMap<&str, &str>) -> Vec<Finding> {
     let is_name = |c: char| c.is_ascii_uppercase() || c == '_';
     let is_known =
@@ -105,7 +106,7 @@ fn overruled(file: &File, help: &BTreeMap<&str, &str>) -> Vec<Finding> {
     findings
 }
 
-/// Each address that is asked for whether it is well is one that the server answers.
+/// Each address that a probe requests must be one that the server answers.
 fn probes<'a>(file: &'a File, tree: &'a Tree) -> impl Iterator<Item = Finding> + 'a {
     file.text.match_indices("httpGet: {path: ").filter_map(move |(start, lead)| {
         let path = file.text[start + lead.len()..].split([',', '}']).next()?.trim();
@@ -116,7 +117,7 @@ fn probes<'a>(file: &'a File, tree: &'a Tree) -> impl Iterator<Item = Finding> +
     })
 }
 
-/// YAML that is none, JSON that is none.
+/// Finds invalid YAML and invalid JSON.
 fn unreadable(file: &File) -> Option<Finding> {
     let why = if file.path.ends_with(".json") {
         serde_json::from_str::<serde_json::Value>(&file.text).err()?.to_string()
@@ -174,7 +175,8 @@ mod tests {
         );
     }
 
-    /// With the store as a flag of the unit, a host whose SEMEL_STORE names a database would serve a file of its own.
+    /// If the unit set the store by a flag, a host whose SEMEL_STORE names a database would serve a file of
+    /// its own.
     #[test]
     fn no_flag_beats_a_variable() {
         let said = found("packaging/a", "ExecStart=/usr/bin/semel serve --drain 20 --listen 127.0.0.1:8080");
@@ -207,7 +209,8 @@ mod tests {
         shipped("systemd/semel.service")
     }
 
-    /// The first number behind a word, in the lines that are no comments or, where it stands in none of them, in those.
+    /// The first number after a word, in the lines that are not comments or, where the word is in none of
+    /// them, in the comments.
     fn seconds(text: &str, word: &str) -> Option<u32> {
         let (comments, lines): (Vec<&str>, Vec<&str>) =
             text.lines().partition(|line| line.trim_start().starts_with('#'));
@@ -219,7 +222,8 @@ mod tests {
         behind(&lines).or_else(|| behind(&comments))
     }
 
-    /// As the guide has it, whoever kills what does not end waits for longer than the time to drain and that of a collector.
+    /// As the guide says, a supervisor must wait longer before it kills than the drain time plus a
+    /// collector's time.
     #[test]
     fn nobody_is_killed_before_the_end() {
         const COLLECTOR: u32 = 10;
@@ -249,18 +253,18 @@ mod tests {
             unit.lines().find_map(|line| line.strip_prefix(name)).unwrap().parse().unwrap()
         };
         let tries = seconds("StartLimitBurst=") * seconds("RestartSec=");
-        // More than the interval would be for ever.
+        // More than the interval would mean for ever.
         assert!(tries >= 120 && tries < seconds("StartLimitIntervalSec="), "{tries} s");
     }
 
-    /// It reads the unit as it would at a start.
+    /// systemd checks the unit as it would at a start.
     #[test]
     fn systemd_finds_nothing_wrong_with_the_unit() {
         use std::process::Command;
         let folder = std::env::temp_dir().join(format!("semel-unit-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join("semel.service");
-        // The program need not be installed here, nor its pages.
+        // Neither the program nor its manual pages need be installed here.
         let unit = unit().replace("/usr/bin/semel ", "/bin/sh ").replace("Documentation=", "#");
         std::fs::write(&path, unit).unwrap();
         let output = Command::new("systemd-analyze").arg("verify").arg(&path).output().unwrap();

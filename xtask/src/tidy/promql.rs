@@ -1,5 +1,5 @@
-//! Every expression of the alerts and of the Grafana dashboard can be read: the part of PromQL that they use, so that one Prometheus
-//! would refuse is found before somebody loads it.
+//! Checks that every expression of the alerts and of the Grafana dashboard can be parsed: the part of PromQL
+//! that they use, so that an expression which Prometheus would refuse is found before it is deployed.
 
 use saphyr::{LoadableYamlNode, Yaml};
 
@@ -8,7 +8,7 @@ use super::tree::{File, Tree};
 
 const ALERTS: &str = "packaging/prometheus/alerts.yml";
 const PANELS: &str = "packaging/grafana/";
-/// Functions, and what they take: the letter of each argument's kind, `s` a number, `v` a vector, `r` a range.
+/// Functions and their parameters, a letter for each one's kind: `s` a number, `v` a vector, `r` a range.
 const FUNCTIONS: [(&str, &str); 7] = [
     ("abs", "v"),
     ("timestamp", "v"),
@@ -69,7 +69,7 @@ fn of_alerts(file: &File) -> Vec<String> {
     rules.filter_map(|rule| rule.as_mapping_get("expr")?.as_str().map(str::to_owned)).collect()
 }
 
-/// What an expression gives.
+/// The kind of an expression's result.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
     Number,
@@ -77,7 +77,7 @@ enum Kind {
     Range,
 }
 
-/// Whether Prometheus could read it.
+/// Parses an expression as Prometheus would.
 fn read(text: &str) -> Result<(), String> {
     let mut reader = Reader { rest: text };
     let kind = reader.expression()?;
@@ -110,7 +110,7 @@ impl<'a> Reader<'a> {
         &rest[..end]
     }
 
-    /// Operands and what stands between them. Which binds stronger changes no kind.
+    /// Operands and the operators between them. Precedence does not change the kind.
     fn expression(&mut self) -> Result<Kind, String> {
         let mut kind = self.operand()?;
         while self.operator() {

@@ -1,17 +1,18 @@
-//! What a registry wants of each crate that is published, and what would go round in circles there.
+//! Checks what a registry requires of each published crate, and dependency cycles that would prevent
+//! publishing.
 
 use serde_json::Value;
 
 use super::Finding;
 
-/// What the page of a crate shows; the licence has a check of its own.
+/// The fields that the page of a crate shows; the licence has a check of its own.
 const SHOWN: [&str; 5] = ["description", "documentation", "license", "readme", "rust_version"];
 
-/// Looks at what cargo says of the workspace's own packages.
+/// Looks at cargo's metadata of the workspace's own packages.
 pub fn check(metadata: &Value) -> Vec<Finding> {
     let packages: Vec<&Value> =
         list(metadata, "packages").filter(|package| package["source"].is_null()).collect();
-    // An empty list of registries is `publish = false`.
+    // An empty list of registries means `publish = false`.
     let is_private = |package: &Value| package["publish"].as_array().is_some_and(Vec::is_empty);
     let is_private_name =
         |name: &Value| packages.iter().any(|package| package["name"] == *name && is_private(package));

@@ -3,7 +3,7 @@
 /// Whether `expression` can be satisfied with licences of `allowed` alone.
 ///
 /// # Errors
-/// When it is no licence expression.
+/// When it is not a licence expression.
 pub fn is_satisfied(expression: &str, allowed: &[String]) -> Result<bool, String> {
     let mut reader = Reader { words: words(expression), at: 0, allowed };
     let satisfied = reader.either()?;
@@ -13,7 +13,7 @@ pub fn is_satisfied(expression: &str, allowed: &[String]) -> Result<bool, String
     }
 }
 
-/// The older `MIT/Apache-2.0` means OR.
+/// Splits an expression into words. The older `MIT/Apache-2.0` means OR.
 fn words(expression: &str) -> Vec<String> {
     let spaced = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
     spaced.split_whitespace().map(str::to_owned).collect()

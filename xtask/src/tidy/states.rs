@@ -1,18 +1,18 @@
-//! Who speaks of single states of a job outside of the core: what a state means is a rule.
+//! Finds code outside of the core that names single states of a job: what a state means is a rule.
 
 use super::Finding;
 use super::code::{first_word, words};
 use super::tree::Tree;
 
-/// The crates that ask the core what a state means.
+/// The crates that must ask the core what a state means.
 const ASKERS: &[&str] =
     &["semel-store", "semel-sqlite", "semel-postgres", "semel-redis", "semel-engine", "semel-server"];
 /// The states.
 const STATES: &[&str] =
     &["Scheduled", "Available", "Pending", "Active", "Retryable", "Completed", "Cancelled", "Discarded"];
 
-/// Files that name single states all the same, and how often. None of them may grow; one that names fewer has its number lowered, and
-/// one that names none leaves the list.
+/// Files that name single states nevertheless, and how often. None may grow; one that names fewer gets its
+/// number lowered, and one that names none leaves the list.
 const NAMED: &[(&str, usize)] = &[
     ("crates/semel-engine/src/webhooks.rs", 1),
     ("crates/semel-server/src/metrics.rs", 1),
@@ -22,7 +22,7 @@ const NAMED: &[(&str, usize)] = &[
     ("crates/semel-sqlite/src/packed.rs", 1),
 ];
 
-/// Looks at what is shipped of those crates.
+/// Looks at the shipped code of those crates.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     check_but(tree, NAMED)
 }
@@ -54,7 +54,7 @@ fn check_but(tree: &Tree, listed: &[(&str, usize)]) -> Vec<Finding> {
     findings
 }
 
-/// Where single states are named: as `State::Active`, by another name that `State` was given, or by all of them brought in.
+/// The places that name single states: as `State::Active`, by an alias of `State`, or by a glob import.
 fn named(tokens: &str) -> Vec<usize> {
     let aliases = words(tokens, "State").filter_map(|start| {
         let rest = tokens[start + "State".len()..].trim_start();
@@ -81,7 +81,7 @@ mod tests {
 
     const PATH: &str = "crates/semel-server/src/a.rs";
 
-    /// The places of what is found in that file, with these on the list.
+    /// The places of the findings in that file, with these on the list.
     fn said_of(path: &str, text: &str, listed: &[(&str, usize)]) -> Vec<String> {
         check_but(&Tree::of(&[(path, text)]), listed).into_iter().map(|finding| finding.place).collect()
     }
@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(said_of(PATH, &text(4), &listed), [format!("{PATH}:3"), format!("{PATH}:4")]);
         assert_eq!(said_of(PATH, &text(1), &listed), [PATH]);
         assert_eq!(said_of(PATH, &text(0), &listed), [PATH]);
-        // Another file is not the one that is listed.
+        // The listed file is another one.
         let other = "crates/semel-server/src/b.rs";
         assert_eq!(said_of(other, &text(1), &listed), [format!("{other}:1"), PATH.to_owned()]);
     }

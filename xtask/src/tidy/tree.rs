@@ -15,14 +15,14 @@ pub struct Tree {
 /// A text file.
 #[derive(Debug)]
 pub struct File {
-    /// From the root, with `/` between folders.
+    /// Its path from the root, with `/` between folders.
     pub path: String,
-    /// What is in it.
+    /// Its contents.
     pub text: String,
 }
 
 impl Tree {
-    /// Reads the files that git tracks or would add; without git, all but hidden folders and `target`.
+    /// Reads the files that git tracks or would add; without git, all except hidden folders and `target`.
     ///
     /// # Errors
     /// When the files cannot be listed or there is no Rust among them.
@@ -33,7 +33,7 @@ impl Tree {
         };
         paths.sort();
         paths.dedup();
-        // What git tracks and is gone, and what is no text, is none of our business.
+        // Files that git tracks but that are deleted, and files that are not text, are skipped.
         let read = |path: String| {
             Some(File { text: std::fs::read_to_string(workspace.root.join(&path)).ok()?, path })
         };
@@ -56,7 +56,7 @@ impl Tree {
         self.files.iter().filter(move |file| file.package() == Some(package) && !file.is_test())
     }
 
-    /// A tree made by hand, for tests.
+    /// A hand-made tree, for tests.
     #[cfg(test)]
     pub fn of(files: &[(&str, &str)]) -> Self {
         let file = |(path, text): &(&str, &str)| File { path: (*path).to_owned(), text: (*text).to_owned() };
@@ -81,18 +81,19 @@ impl File {
         }
     }
 
-    /// Whether it is compiled for tests only. Modules under `#[cfg(test)]` inside other files are left out by [`File::code`].
+    /// Whether it is compiled for tests only. Modules under `#[cfg(test)]` in other files are left out by
+    /// [`File::code`].
     pub fn is_test(&self) -> bool {
         self.path.ends_with("/tests.rs")
             || self.path.split('/').any(|folder| folder == "tests" || folder == "testdata")
     }
 
-    /// The line of its text that begins or goes on at `offset`, as `path:line`.
+    /// The line of its text that contains `offset`, as `path:line`.
     pub fn at(&self, offset: usize) -> String {
         format!("{}:{}", self.path, self.text[..offset].matches('\n').count() + 1)
     }
 
-    /// What is shipped of its code; offsets are those of the text.
+    /// Its code without tests; offsets are those of the text.
     pub fn code(&self) -> Code {
         without_tests(bare(&self.text))
     }

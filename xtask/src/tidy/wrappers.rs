@@ -1,13 +1,14 @@
-//! Stores around stores: each hands on whatever the store inside has of its own. A method that the trait provides compiles where it is
-//! left out, and then the default is done in place of what the store inside does.
+//! Wrapper stores must forward every method to the inner store. A provided method of the trait compiles when
+//! it is left out, and then the default runs instead of the inner store's own method.
 
 use super::Finding;
 use super::code::{first_word, is_word};
 use super::tree::{File, Tree};
 
-/// Where the trait is.
+/// The place of the trait.
 const TRAIT: Source = Source { path: "crates/semel-store/src/backend.rs", head: "pub trait Backend:" };
-/// Stores around stores, and which methods each names at least: all of the trait, or those of the one store that is ever inside.
+/// Wrapper stores, and the methods that each must implement: all of the trait's, or those of the only store
+/// that is ever inside.
 const WRAPPERS: &[(Source, Source)] = &[
     (Source { path: "crates/semel-store/src/layer.rs", head: "Backend for L " }, TRAIT),
     (
@@ -15,7 +16,7 @@ const WRAPPERS: &[(Source, Source)] = &[
         Source { path: "crates/semel-store/src/memory.rs", head: "Backend for Memory " },
     ),
 ];
-/// Stores that have none inside. For them a default is right until they say otherwise.
+/// Stores without an inner store. For them a default is right unless they override it.
 const STORES: &[&str] = &[
     "crates/semel-store/src/memory.rs",
     "crates/semel-sqlite/src/store.rs",
@@ -23,7 +24,7 @@ const STORES: &[&str] = &[
     "crates/semel-redis/src/store.rs",
 ];
 
-/// A file, and what the trait or its implementation begins with there.
+/// A file, and the text with which the trait or its implementation begins there.
 #[derive(Clone, Copy)]
 struct Source {
     path: &'static str,
@@ -31,7 +32,7 @@ struct Source {
 }
 
 impl Source {
-    /// The methods, and where the item is.
+    /// The item's methods, and where it is.
     fn methods(self, tree: &Tree) -> Result<(String, Vec<String>), Finding> {
         let gone = || {
             let what = format!("has no `{}` to look at: mend the list in wrappers.rs", self.head.trim());
@@ -45,7 +46,7 @@ impl Source {
     }
 }
 
-/// The functions of the item that `tokens` begin with, but for those inside of others.
+/// The functions of the item that `tokens` begin with, without nested ones.
 fn methods(tokens: &str) -> Vec<String> {
     let mut depth = 0_usize;
     let mut found = Vec::new();
@@ -64,7 +65,7 @@ fn methods(tokens: &str) -> Vec<String> {
     found
 }
 
-/// Looks at every store around a store, and for stores of which it is not known whether they are one.
+/// Looks at every wrapper store, and for stores that are on neither list.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings: Vec<Finding> =
         WRAPPERS.iter().flat_map(|(wrapper, inside)| left_out(tree, *wrapper, *inside)).collect();

@@ -1,5 +1,5 @@
-//! A server of canned bytes: it reads whole requests and writes what it is told, so that a test can also be
-//! rude.
+//! A server with canned answers: it reads whole requests and writes the bytes that it was given, so that
+//! tests can also make it misbehave.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -8,7 +8,7 @@ use semel_client::Client;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Answers request n with reply n, the last one again and again; an empty reply never comes.
+/// Answers request n with reply n, and repeats the last one; an empty reply is never sent.
 pub(crate) struct Canned {
     pub(crate) url: String,
     requests: Arc<Mutex<Vec<String>>>,
@@ -36,7 +36,7 @@ impl Canned {
         Client::new(&self.url).unwrap()
     }
 
-    /// The requests as they came, header names in lower case as hyper sends them.
+    /// The requests received, with header names in lower case as hyper sends them.
     pub(crate) fn requests(&self) -> Vec<String> {
         self.requests.lock().unwrap().clone()
     }
@@ -69,7 +69,7 @@ async fn converse(mut stream: TcpStream, replies: Arc<[String]>, requests: Arc<M
     }
 }
 
-/// The next request on a connection, whole; none when it ends.
+/// Reads the next whole request on a connection; `None` when it ends.
 pub(crate) async fn read_request(stream: &mut TcpStream) -> Option<String> {
     let mut bytes = Vec::new();
     loop {

@@ -1,4 +1,5 @@
-//! Requests whose callers do not wait for the answer. It may still come, and is never the answer to another request.
+//! Requests whose callers stop waiting for the answer. It may still arrive, and must never answer another
+//! request.
 
 use std::collections::BTreeSet;
 use std::future::{Future, poll_fn};
@@ -18,7 +19,7 @@ type Call = Pin<Box<dyn Future<Output = Value> + Send>>;
 
 macro_rules! calls {
     ($($name:ident: |$client:ident, $path:ident| $call:expr;)*) => {
-        /// Every call of a client, each with what the server made of it.
+        /// Every call of a client; each returns what the server answered.
         const CALLS: &[(&str, fn(Client, String) -> Call)] = &[$((stringify!($name), |$client, $path| {
             Box::pin(async move { $call })
         }),)*];
@@ -43,12 +44,12 @@ fn every_call_of_a_client_is_let_go() {
     assert_eq!(public, CALLS.iter().map(|(name, _)| *name).collect());
 }
 
-/// A server that says what it was asked, in pieces: for each but the first it needs a permit.
+/// A server that echoes the request's path in pieces: each piece but the first needs a permit.
 struct Echo {
     client: Client,
     permits: Arc<Semaphore>,
     asked: Arc<Mutex<Vec<String>>>,
-    /// Requests that are being answered.
+    /// Number of requests being answered.
     under_way: watch::Receiver<usize>,
 }
 
@@ -62,7 +63,7 @@ impl Echo {
         tokio::spawn(async move {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
-                // Each piece is sent when it is written.
+                // Sends each piece as it is written.
                 stream.set_nodelay(true).unwrap();
                 tokio::spawn(converse(stream, Arc::clone(&permits), Arc::clone(&asked), begin.clone()));
             }
@@ -70,7 +71,7 @@ impl Echo {
         echo
     }
 
-    /// Waits for an answer that is exactly the one to this question.
+    /// Asserts that the answer is the one to this request.
     async fn is_answered(&self, path: &str) {
         assert_eq!(self.client.get_json(path).await.unwrap(), json!({ "asked": path }));
     }
@@ -107,15 +108,15 @@ async fn answer(stream: &mut TcpStream, path: &str, permits: &Semaphore) -> std:
     Ok(())
 }
 
-/// A connection that was used before, or none yet; and whether the next request is made at once, or when the answer that nobody
-/// waits for has been sent.
+/// Whether the connection was used before or is new, and whether the next request is sent at once or after
+/// the abandoned answer was sent.
 #[derive(Clone, Copy, Debug)]
 struct Way {
     is_kept: bool,
     is_patient: bool,
 }
 
-/// Says whether the request was answered before it was let go.
+/// Returns whether the request was answered before it was dropped.
 async fn once(call: fn(Client, String) -> Call, way: Way, polls: u32, moment: Moment) -> bool {
     let mut server = Echo::start().await;
     if way.is_kept {
@@ -123,7 +124,7 @@ async fn once(call: fn(Client, String) -> Call, way: Way, polls: u32, moment: Mo
         server.is_answered("/before").await;
     }
     let mut asked = call(server.client.clone(), "/let-go".to_owned());
-    // The answer goes on with each look at it, and so stands at another place each time that nobody looks any more.
+    // Each poll lets the answer advance, so that every drop finds it at another point.
     let paced = poll_fn(|context| {
         server.permits.add_permits(1);
         asked.as_mut().poll(context)
@@ -152,7 +153,7 @@ async fn an_answer_that_nobody_waited_for_is_not_that_of_another_request() {
             let way = Way { is_kept, is_patient };
             let dropped =
                 at_every_await(name, async |polls, moment| once(*call, way, polls, moment).await).await;
-            // With its request not sent, and in the answer's head and body, at least.
+            // At least with its request unsent, and in the answer's head and body.
             assert!(dropped >= 6, "{name}, {way:?}: {dropped}");
         }
     }

@@ -1,4 +1,4 @@
-//! The client against a server that writes canned bytes.
+//! The client against a server of canned answers.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on stops here")]
 
 mod canned;

@@ -1,4 +1,4 @@
-//! What is sent, and what is made of an answer.
+//! What is sent, and how answers are read.
 
 use semel_client::{Bytes, ClientError, HeaderMap, Method};
 use serde_json::json;
@@ -80,7 +80,7 @@ async fn a_success_without_a_body_is_null_and_a_refusal_is_an_error() {
     assert!(body.starts_with(b"{\"error\""));
     let foreign = client.get_json("/").await.unwrap_err();
     assert!(matches!(foreign, ClientError::Protocol { .. }), "{foreign:?}");
-    // What was asked with headers of the caller's is read by the same rules.
+    // An answer to a request with the caller's own headers is read by the same rules.
     let response = client.request(Method::GET, "/", None, HeaderMap::new()).await.unwrap();
     assert!(matches!(client.read(response).unwrap_err(), ClientError::Protocol { .. }));
 }

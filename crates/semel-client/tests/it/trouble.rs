@@ -11,7 +11,7 @@ use crate::canned::{Canned, read_request, reply};
 
 #[tokio::test]
 async fn a_server_that_is_not_there_is_unreachable() {
-    // Bound and dropped: a port that nobody listens on.
+    // Bound and dropped: a port on which nothing listens.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let url = format!("http://127.0.0.1:{port}");
     let error = Client::new(&url).unwrap().get_json("/").await.unwrap_err();
@@ -37,8 +37,8 @@ async fn an_answer_that_stands_still_runs_into_the_timeout() {
     assert!(error.to_string().contains("nothing more within 50ms"), "{error}");
 }
 
-/// A client of a server that, once it is asked for `/slow`, sends a byte of the answer every twenty seconds, so many in all.
-/// From here on time passes only where somebody waits for it.
+/// A client of a server that answers `/slow` with `bytes` bytes, one every twenty seconds. From here on the
+/// clock is paused, and advances only while tasks wait for it.
 async fn trickling(bytes: usize) -> Client {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let client = Client::new(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
@@ -58,13 +58,13 @@ async fn trickling(bytes: usize) -> Client {
         }
         std::future::pending::<()>().await;
     });
-    // The connection is there, so that only the answer is waited for.
+    // The connection is open, so that only the answer is waited for.
     client.get_json("/").await.unwrap();
     tokio::time::pause();
     client
 }
 
-/// Whoever asked for jobs has been granted them, and giving up their answer would spend their attempts.
+/// Jobs in the answer to a fetch are already leased, and giving it up would spend their attempts.
 #[tokio::test]
 async fn a_slow_answer_that_goes_on_coming_is_read_to_its_end() {
     let client = trickling(6).await;
@@ -90,7 +90,7 @@ async fn a_connection_that_breaks_leaves_the_outcome_open() {
         let server = Canned::start(&[rude]).await;
         let error = server.client().post_json("/", &json!({})).await.unwrap_err();
         assert!(matches!(error, ClientError::NoAnswer { .. }), "{rude:?}: {error:?}");
-        // Never sent twice behind the caller's back.
+        // The client never resends it by itself.
         assert_eq!(server.requests().len(), 1, "{rude:?}");
     }
 }

@@ -10,7 +10,7 @@ use semel_store::memory::Memory;
 use semel_testkit::gated::Gated;
 use semel_testkit::make::{job, keyed};
 
-/// Gives everybody else who could run a chance to.
+/// Yields often enough that every other task that is ready can run.
 async fn let_others_run() {
     for _ in 0..100 {
         tokio::task::yield_now().await;
@@ -27,7 +27,7 @@ async fn is_pending<T>(future: Pin<&mut impl Future<Output = T>>) -> bool {
     .await
 }
 
-/// The first job of all makes the engine look which queues have a bound; those after it do not wait for that.
+/// The first enqueue makes the engine load the queues' bounds; later ones do not wait for that.
 async fn know_the_queues(engine: &Engine, store: &Gated) {
     store.gate.add_permits(1);
     drop(engine.enqueue(job().offer(), "before").await.unwrap());
@@ -41,11 +41,11 @@ async fn a_duplicate_is_answered_only_when_the_job_it_names_is_committed() {
     let engine = Engine::without_duties(store.clone()).unwrap();
     know_the_queues(&engine, &store).await;
 
-    // The first is in its commit.
+    // The first offer is in its commit.
     let mut first = std::pin::pin!(engine.enqueue(keyed("a").offer(), "first"));
     assert!(is_pending(first.as_mut()).await);
     store.begun.acquire().await.unwrap().forget();
-    // Its duplicate, and the duplicate of a job offered with it, wait.
+    // Its duplicate waits, and so does the duplicate of another job in the same group.
     let mut late = std::pin::pin!(engine.enqueue(keyed("a").offer(), "late"));
     let mut other = std::pin::pin!(engine.enqueue(keyed("b").offer(), "other"));
     let mut same_group = std::pin::pin!(engine.enqueue(keyed("b").offer(), "same group"));
@@ -55,7 +55,8 @@ async fn a_duplicate_is_answered_only_when_the_job_it_names_is_committed() {
 
     store.gate.add_permits(1);
     let Outcome::Created(created) = first.await.unwrap() else { panic!() };
-    // The second group is in its commit now. Whoever names what is stored does not wait for it; what the other names is not yet.
+    // The second group is in its commit now. `late` names a stored job and need not wait for it; `same_group`
+    // does.
     store.begun.acquire().await.unwrap().forget();
     let Outcome::Rejected { holder, .. } = late.await.unwrap() else { panic!() };
     assert_eq!(holder.named().unwrap().id, created.id);
@@ -78,7 +79,7 @@ async fn a_request_that_is_dropped_is_carried_out_whole_or_not_at_all() {
         assert!(is_pending(dropped.as_mut()).await);
     }
     store.gate.add_permits(10);
-    // Whoever comes next is answered, and by the stored job.
+    // The next caller is answered, and by the stored job.
     let outcome = engine.enqueue(keyed("a").offer(), "next").await.unwrap();
     assert!(matches!(outcome, Outcome::Rejected { .. }), "{outcome:?}");
     drop(engine.enqueue(job().offer(), "another").await.unwrap());
@@ -100,7 +101,7 @@ async fn every_duplicate_is_recorded_and_readable_before_and_after_it_is_written
     assert_eq!(after.duplicates, before);
     let told: Vec<_> = before.recent.iter().rev().map(|one| (&*one.source, &*one.traceparent)).collect();
     assert_eq!(told[..2], [("caller-25", "00-1"), ("caller-24", "")]);
-    // The record moved neither the fence nor the state.
+    // Writing the record changed neither the fence nor the state.
     assert_eq!((after.head.fence, after.head.state), (head.fence, head.state));
     let series = engine.counters().all();
     assert!(
@@ -125,7 +126,7 @@ async fn a_worker_that_waits_is_woken_by_the_first_job() {
     engine.stop().await;
 }
 
-/// There is nothing for them to do.
+/// A duplicate brings no work for waiting workers.
 #[tokio::test(start_paused = true)]
 async fn a_duplicate_wakes_nobody() {
     let engine = Engine::without_duties(Arc::new(Memory::default())).unwrap();
@@ -161,7 +162,7 @@ async fn who_watches_a_job_hears_of_its_end_and_of_no_other() {
     tokio::time::timeout(Duration::ZERO, news).await.unwrap();
 }
 
-/// Whoever waits for some queues does not ask the store for each job of others.
+/// A worker that waits for some queues does not ask the store for each job of other queues.
 #[tokio::test(start_paused = true)]
 async fn a_job_wakes_those_who_wait_for_its_queue() {
     let store = Arc::new(Gated::new(Memory::default(), 1_000));
@@ -178,7 +179,7 @@ async fn a_job_wakes_those_who_wait_for_its_queue() {
             .unwrap()
     };
     let (mut mail, mut other) = (std::pin::pin!(wait("mail")), std::pin::pin!(wait("other")));
-    // Whoever was woken asks, is answered, and waits again.
+    // A woken worker asks, is answered, and waits again.
     for _ in 0..3 {
         assert!(is_pending(mail.as_mut()).await);
         assert!(is_pending(other.as_mut()).await);
@@ -198,7 +199,7 @@ async fn a_job_wakes_those_who_wait_for_its_queue() {
         assert!(is_pending(other.as_mut()).await);
     }
     assert_eq!(asked(), 2, "the new job, and its claim");
-    // What may concern any queue has everybody look.
+    // News that may concern any queue wakes every waiter.
     engine.store().hints().wake_all();
     for _ in 0..3 {
         assert!(is_pending(other.as_mut()).await);

@@ -1,4 +1,4 @@
-//! What is counted of offers that nobody is answered: crons' ticks and workflows' steps.
+//! Counters of offers that no caller waits for: cron ticks and workflow steps.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ fn counted(engine: &Engine, job_type: &str, outcome: &str) -> u64 {
     wanted.map(|(_, count)| count).sum()
 }
 
-/// By the schedule and by hand. A tick that its overlap policy skips offers nothing.
+/// By schedule and by hand. A tick skipped by its overlap policy offers nothing.
 #[tokio::test]
 async fn a_tick_is_counted_by_what_became_of_its_job() {
     let clock = ManualClock::default();
@@ -42,7 +42,7 @@ async fn a_tick_is_counted_by_what_became_of_its_job() {
     assert_eq!(counted(&engine, "a.alone", "created"), 1);
 }
 
-/// Those that wait for nothing with the workflow, the others with the end of what they wait for.
+/// First steps are offered with the workflow, the others when what they wait for ends.
 #[tokio::test]
 async fn a_step_is_counted_when_it_is_offered() {
     let engine = Engine::without_duties(Arc::new(Memory::new(ManualClock::default()))).unwrap();

@@ -1,4 +1,4 @@
-//! How many crons a tenant has, and who waits while they are counted.
+//! How many crons a tenant has, and which requests wait while they are counted.
 
 use std::sync::Arc;
 
@@ -16,15 +16,15 @@ use semel_testkit::patience::PATIENCE;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
-/// Whose crons are read only when that is let.
+/// The tenant whose crons are read only with a permit of the gate.
 const SLOW: &str = "acme";
 
-/// A store that is slow about one tenant's crons, and about nothing else.
+/// A store that is slow for one tenant's crons, and for nothing else.
 struct Slow {
     inner: Memory,
-    /// A permit for each time that they are asked for.
+    /// One permit per read of these crons that has begun.
     asked: Semaphore,
-    /// What each of these waits for.
+    /// Lets one such read continue per permit.
     gate: Semaphore,
 }
 
@@ -51,7 +51,7 @@ fn of(engine: &Engine, tenant: &str) -> Engine {
     engine.within(&Tenant::parse(tenant, "").unwrap())
 }
 
-/// Asks whether the tenant has room for one more.
+/// Asks whether the tenant has room for one more cron.
 fn ask(engine: &Engine, tenant: &str) -> JoinHandle<bool> {
     let engine = of(engine, tenant);
     tokio::spawn(async move {
@@ -60,7 +60,7 @@ fn ask(engine: &Engine, tenant: &str) -> JoinHandle<bool> {
     })
 }
 
-/// One tenant with much to read, or a store that is slow about it, is no other's affair.
+/// A tenant with much to read, or slow reads of its crons, must not delay others.
 #[tokio::test]
 async fn while_a_tenants_crons_are_counted_no_other_tenant_waits() {
     let store = Slow { inner: Memory::default(), asked: Semaphore::new(0), gate: Semaphore::new(0) };
@@ -76,7 +76,7 @@ async fn while_a_tenants_crons_are_counted_no_other_tenant_waits() {
     };
     tokio::time::timeout(PATIENCE, others).await.unwrap();
     assert!(!first.is_finished() && !second.is_finished());
-    // For one reading: the second goes by what the first has found.
+    // One read is enough: the second request uses what the first has found.
     store.gate.add_permits(1);
     let both = async { first.await.unwrap() && second.await.unwrap() };
     assert!(tokio::time::timeout(PATIENCE, both).await.unwrap());

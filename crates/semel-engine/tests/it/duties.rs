@@ -25,7 +25,7 @@ use semel_testkit::patience::quickest;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A store that counts what it is asked, and told to write.
+/// A store that counts loads and commits.
 struct Counted {
     inner: Memory,
     loads: AtomicUsize,
@@ -72,7 +72,7 @@ async fn requests_whose_time_is_over_are_forgotten_in_one_commit() {
     clock.advance(REMEMBERED);
     let minutely = registration("* * * * *", Overlap::Allow, job().of_type("a.tick").offer());
     engine.register_cron(cron_name("minutely"), minutely).await.unwrap();
-    // Just one tick, wherever in a minute it was registered.
+    // Exactly one tick, at whatever second of a minute it was registered.
     clock.advance(60 * SECOND);
     let before = store.commits.load(Ordering::Relaxed);
     assert_eq!(Tend.run_once(engine.store()).await.unwrap().moved, REQUESTS + 1);
@@ -81,7 +81,7 @@ async fn requests_whose_time_is_over_are_forgotten_in_one_commit() {
     assert_eq!(Tend.run_once(engine.store()).await.unwrap().moved, 0);
 }
 
-/// As many of them may come due at once as there were workflows a day ago.
+/// As many may come due at once as there were workflows a day ago.
 #[tokio::test]
 async fn workflows_that_have_ended_are_forgotten_in_one_commit_and_a_cron_behind_them_ticks() {
     const FLOWS: usize = 300;
@@ -105,7 +105,8 @@ async fn workflows_that_have_ended_are_forgotten_in_one_commit_and_a_cron_behind
     assert_eq!(Tend.run_once(engine.store()).await.unwrap().moved, 0);
 }
 
-/// There is nothing any more to write them to, and whoever waits for a commit to show their job is not to be crowded out.
+/// There is no record left to write them to, and they must not crowd out duplicates of jobs that are still
+/// being committed.
 #[tokio::test]
 async fn duplicates_of_a_job_that_is_only_remembered_are_looked_for_once() {
     let clock = ManualClock::default();
@@ -175,7 +176,7 @@ async fn a_lost_worker_delays_its_job_no_longer_than_its_lease_and_the_last_atte
     assert_eq!(ended.failures.0.last().unwrap().code, "lease_expired");
 }
 
-/// What each end needs to know is found together, however many there are.
+/// One load finds what all the ends need, however many there are.
 #[tokio::test]
 async fn many_runs_that_end_for_good_at_once_let_their_follow_ups_go() {
     let bench = Bench::new();
@@ -231,7 +232,7 @@ async fn a_waiting_job_past_its_expiry_is_discarded_and_what_stands_behind_it_is
     let first = bench.create(&job().expires(SECOND)).await;
     let second = bench.create(&job()).await;
     bench.clock.advance(SECOND);
-    // Nobody has swept yet: the claim itself must not grant it.
+    // The expiry sweep has not run yet: the claim itself must not grant the job.
     let jobs = bench.engine.claim(claim(&["default"], 1)).await.unwrap();
     assert_eq!(jobs.iter().map(|job| job.head.id).collect::<Vec<_>>(), [second]);
     Expire.run_once(bench.engine.store()).await.unwrap();
@@ -262,7 +263,7 @@ async fn an_ended_job_is_deleted_after_its_retention() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_running_engine_promotes_by_a_timer_and_wakes_the_worker() {
     let (due, good) = (Duration::from_millis(600), Duration::from_millis(100));
-    // The duties look once a second at least; a look at 600 ms is the timer's.
+    // The duties run at least once a second; a look at 600 ms is due to the timer.
     let late = quickest(good, || {
         let engine = Engine::start(Arc::new(Memory::default())).unwrap();
         async move {

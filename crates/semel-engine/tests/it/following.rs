@@ -1,4 +1,4 @@
-//! The log as it is followed, and as it becomes deliveries.
+//! Following the log, and turning it into webhook deliveries.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,7 +74,7 @@ impl Wording for Words {
     }
 }
 
-/// Who wants to be told of everything after a place in the log.
+/// A subscription to all events after a sequence number of the log.
 fn subscription(id: &str, after: u64) -> Subscription {
     let wish = Wish {
         url: "https://example.com".into(),
@@ -91,7 +91,7 @@ async fn subscribe(engine: &Engine, id: &str, after: u64) {
     engine.webhooks(Arc::new(Words)).change(move |known, _| known.push(of.clone())).await.unwrap();
 }
 
-/// Takes all deliveries: to whom each goes, and the event.
+/// Completes all deliveries; returns each one's subscription and event.
 async fn deliveries(engine: &Engine) -> Vec<(String, String)> {
     let own = engine.webhooks_tenant();
     let claim = Claim {
@@ -100,7 +100,7 @@ async fn deliveries(engine: &Engine) -> Vec<(String, String)> {
         grant: Grant::new("w".into(), None),
         closed: Vec::new(),
     };
-    // Four of each subscription at once; what else there is comes when those are done with.
+    // At most four per subscription at once; the rest follow when those are done.
     let mut all = Vec::new();
     loop {
         let taken = own.claim(claim.clone()).await.unwrap();
@@ -127,7 +127,7 @@ async fn an_event_becomes_one_delivery_over_any_number_of_servers() {
     for _ in 0..5 {
         engine.enqueue(job().offer(), "t").await.unwrap();
     }
-    // Both have read the place before either moves it.
+    // Both servers have read the position before either moves it.
     let [first, second] = &mut servers;
     let both = tokio::join!(first.relay_once(), second.relay_once());
     assert!(both.0.is_ok() && both.1.is_ok());
@@ -144,7 +144,7 @@ async fn an_event_becomes_one_delivery_over_any_number_of_servers() {
     assert!(engine.queues().await.unwrap().iter().all(|stats| stats.row.name.name() == "default"));
 }
 
-/// Neither the job nor its key is there for good, and what was delivered is not delivered again when both are gone.
+/// A delivery's job and key are purged in the end; without them, its event must still not be delivered again.
 #[tokio::test]
 async fn a_delivery_is_forgotten_after_a_month_and_its_event_not_delivered_again() {
     let clock = ManualClock::default();
@@ -169,18 +169,18 @@ async fn a_delivery_is_forgotten_after_a_month_and_its_event_not_delivered_again
         assert_eq!(own.holders(key).await.unwrap().heads.len(), left, "{days} days later");
     }
     let mut other = engine.webhooks(Arc::new(Words));
-    // What became of the first one is in the log as well.
+    // The first delivery's own events are in the log as well.
     while other.relay_once().await.unwrap() == Relayed::Some {}
     assert!(deliveries(&engine).await.is_empty());
     assert!(!other.subscriptions().await.unwrap().0.is_empty(), "what is no delivery is kept");
 }
 
-/// A store whose log is read once that is let go on.
+/// A store whose log reads wait for the gate.
 struct Held {
     inner: Arc<Memory>,
-    /// A permit for each look at the log that has begun.
+    /// One permit per read of the log that has begun.
     begun: Semaphore,
-    /// What they wait for, one each.
+    /// Lets one read continue per permit.
     gate: Semaphore,
 }
 

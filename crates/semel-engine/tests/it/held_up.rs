@@ -1,4 +1,4 @@
-//! Records that somebody's open transaction holds: what is decided for many goes on without them.
+//! Records locked by another client's open transaction: decisions about many records go on without them.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
@@ -28,15 +28,15 @@ use semel_testkit::make::{Want, job, key, keyed};
 use tokio::time::Instant;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// Far less than a caller waits for somebody's transaction, by a clock that stands still but for what is waited for.
+/// Far less than a caller waits for another transaction, on a paused clock that advances only for waits.
 const AT_ONCE: Duration = Duration::from_secs(2);
 
-/// A store in which somebody has locked some records.
+/// A store in which another client has locked some records.
 #[derive(Default)]
 struct Locked {
     inner: Memory,
     held: Mutex<HashSet<Record>>,
-    /// No commit of it ends.
+    /// A record whose commits never end.
     stuck: Mutex<Option<Record>>,
 }
 
@@ -109,7 +109,7 @@ impl Bench {
         }
     }
 
-    /// So many jobs, of which somebody holds one.
+    /// Four jobs, one of them locked.
     async fn several(&self, want: &Want) -> Vec<JobId> {
         let mut ids = Vec::new();
         for _ in 0..4 {
@@ -125,7 +125,7 @@ impl Bench {
     }
 }
 
-/// Runs a duty twice: as long as somebody holds one of four, and then.
+/// Runs a duty twice: while one of four records is locked, and after it is released.
 async fn all_but_one<F: Future<Output = Result<Ran, StoreError>>>(bench: &Bench, run: impl Fn() -> F) {
     let begun = Instant::now();
     let ran = run().await.unwrap();
@@ -177,7 +177,7 @@ async fn a_document_that_somebody_holds_keeps_no_other_from_its_turn() {
     all_but_one(&bench, || Tend.run_once(bench.engine.store())).await;
 }
 
-/// They stay the first that are due, and are more than one run decides or looks at together.
+/// The locked ones stay first in line, and are more than one run decides or looks at together.
 #[tokio::test(start_paused = true)]
 async fn however_many_documents_somebody_holds_one_behind_them_has_its_turn() {
     let bench = Bench::new();
@@ -213,7 +213,7 @@ async fn a_request_that_somebody_holds_keeps_no_other_from_being_forgotten() {
     all_but_one(&bench, || Tend.run_once(bench.engine.store())).await;
 }
 
-/// And the duties of a server go on, all of them.
+/// All duties of a running server go on.
 #[tokio::test(start_paused = true)]
 async fn the_duties_of_a_server_go_on() {
     let bench = Bench::new();
@@ -265,7 +265,7 @@ async fn duplicates_of_a_job_that_somebody_holds_are_written_later_and_those_of_
     assert_eq!(bench.engine.job(ids[1]).await.unwrap().unwrap().duplicates.count, 1);
 }
 
-/// A store in which two commits may be under way, and those about one job never end.
+/// A store with two commits in flight, where commits about one job never end.
 struct Hangs(Memory, Mutex<Option<JobId>>);
 
 impl Layer for Hangs {
@@ -289,7 +289,7 @@ impl Layer for Hangs {
     }
 }
 
-/// Nobody knows how long that takes, and the leases of the others would end meanwhile.
+/// Nobody knows how long the commit will hang, and the other leases would end meanwhile.
 #[tokio::test(start_paused = true)]
 async fn a_commit_that_hangs_keeps_no_other_job_from_its_lease() {
     let store = Arc::new(Hangs(Memory::default(), Mutex::default()));
@@ -315,7 +315,7 @@ async fn a_commit_that_hangs_keeps_no_other_job_from_its_lease() {
     assert!(!settling.is_finished());
 }
 
-/// It is neither extended nor lost: its worker says again that it holds it.
+/// The locked job is reported neither as extended nor as lost, so its worker keeps naming it.
 #[tokio::test(start_paused = true)]
 async fn a_job_that_somebody_holds_keeps_no_other_from_its_lease() {
     let bench = Bench::new();
@@ -343,7 +343,8 @@ async fn a_job_that_somebody_holds_keeps_no_other_from_its_lease() {
     assert_eq!(beat().await, [until; 3]);
 }
 
-/// Those who wait for it do not look again, and whoever is behind them is told so when he waits no longer.
+/// Requests for the hung commit's job do not retry, and requests behind them are answered when their own wait
+/// is over.
 #[tokio::test(start_paused = true)]
 async fn a_commit_that_hangs_has_nobody_wait_longer_for_what_somebody_else_holds() {
     let bench = Bench::new();
@@ -375,7 +376,7 @@ async fn a_commit_that_hangs_has_nobody_wait_longer_for_what_somebody_else_holds
     assert!(!hung.is_finished());
 }
 
-/// Those of its limit wait with it, and nobody else.
+/// Jobs under the same limit wait with it, and no others.
 #[tokio::test(start_paused = true)]
 async fn a_limited_job_that_somebody_holds_keeps_no_other_from_its_worker() {
     let bench = Bench::new();

@@ -1,4 +1,4 @@
-//! Claims of jobs under a limit, and queues with a bound.
+//! Claims of jobs under limits, and queues with bounds.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,7 +17,8 @@ use semel_store::memory::Memory;
 use semel_testkit::fixture::claim;
 use semel_testkit::make::job;
 
-/// The lease of the run that fills the limit is over, and nobody has ended it yet: the store's own time says to look at once.
+/// The lease that fills the limit has run out and was not reaped yet, so the store says that the limit may
+/// open at once.
 #[tokio::test]
 async fn a_full_limit_whose_run_should_be_over_is_not_looked_at_without_end() {
     let clock = ManualClock::default();
@@ -33,7 +34,7 @@ async fn a_full_limit_whose_run_should_be_over_is_not_looked_at_without_end() {
     assert_eq!(claimed.unwrap().unwrap().len(), 0);
 }
 
-/// As for customers with a limit each.
+/// For example, one limit per customer.
 #[tokio::test]
 async fn one_claim_decides_about_jobs_of_many_limits() {
     let engine = Engine::without_duties(Arc::new(Memory::default())).unwrap();
@@ -44,7 +45,7 @@ async fn one_claim_decides_about_jobs_of_many_limits() {
     assert_eq!(engine.claim(claim(&["default"], 200)).await.unwrap().len(), 200);
 }
 
-/// As those of subscribers who are slow, by whoever delivers.
+/// For example, a courier passing over the limits of slow subscribers.
 #[tokio::test]
 async fn a_claim_passes_over_the_limits_that_it_names() {
     let engine = Engine::without_duties(Arc::new(Memory::default())).unwrap();
@@ -59,7 +60,7 @@ async fn a_claim_passes_over_the_limits_that_it_names() {
     assert_eq!(lanes(engine.claim(without("b")).await.unwrap()), [Lane::of("a")]);
 }
 
-/// However many limits are full, and however soon each says that it may open: none is looked at twice by one claim.
+/// However many limits are full, and however soon each may open: one claim looks at none of them twice.
 #[tokio::test]
 async fn a_claim_goes_around_hundreds_of_full_limits() {
     const LIMITS: usize = 700;
@@ -76,7 +77,7 @@ async fn a_claim_goes_around_hundreds_of_full_limits() {
     while running < LIMITS {
         running += engine.claim(claim(&["default"], 1_000)).await.unwrap().len();
     }
-    // Their leases are over and nobody has ended them: each is to be looked at again soon.
+    // Their leases have run out and were not reaped yet, so each limit may open at any moment.
     clock.advance(Duration::from_secs(2));
     for number in 0..LIMITS {
         engine.enqueue(offer(number), "test").await.unwrap();
@@ -86,12 +87,12 @@ async fn a_claim_goes_around_hundreds_of_full_limits() {
     let jobs = tokio::time::timeout(Duration::from_secs(60), asked).await.expect("it ends").unwrap();
     let Outcome::Created(free) = free else { panic!("{free:?}") };
     assert_eq!(jobs.iter().map(|job| job.head.id).collect::<Vec<_>>(), [free.id]);
-    // And where there is nothing behind them it says so.
+    // And with no job behind them the claim returns empty.
     let asked = engine.claim(claim(&["default"], 1));
     assert!(tokio::time::timeout(Duration::from_secs(60), asked).await.expect("it ends").unwrap().is_empty());
 }
 
-/// What would happen to a job is what happens to it, in a full queue too.
+/// An explanation predicts what an enqueue would do, in a full queue too.
 #[tokio::test]
 async fn an_explanation_says_that_the_queue_is_full() {
     let engine = Engine::without_duties(Arc::new(Memory::default())).unwrap();
@@ -106,7 +107,7 @@ async fn an_explanation_says_that_the_queue_is_full() {
     assert_eq!(engine.enqueue(offer, "test").await.unwrap(), full);
 }
 
-/// A store that counts its loads and the claims it serves.
+/// A store that counts its loads, and the claims it serves.
 #[derive(Default)]
 struct Counted {
     inner: Memory,
@@ -132,7 +133,7 @@ impl Layer for Counted {
     }
 }
 
-/// Each look shows many of them, and who waits for no longer is not kept.
+/// One look passes many full limits, and a claim that may not wait ends after its first look.
 #[tokio::test]
 async fn a_claim_passes_many_full_limits_in_a_few_looks() {
     const LIMITS: usize = 300;
@@ -163,7 +164,8 @@ async fn a_claim_passes_many_full_limits_in_a_few_looks() {
     assert!(looks <= 10, "{looks}");
 }
 
-/// Everybody whose decision is in the same group waits for each load: they are no more where many limits let one job start each.
+/// All requests in the group wait for each load, so the loads must not grow with the number of limits that
+/// let a job start.
 #[tokio::test]
 async fn a_claim_finds_in_a_few_loads_which_job_of_each_limit_starts() {
     let store = Arc::new(Counted::default());
@@ -180,7 +182,7 @@ async fn a_claim_finds_in_a_few_loads_which_job_of_each_limit_starts() {
     assert!(loads <= 5, "{loads}");
 }
 
-/// A store in which a claim takes longer than a limit is taken for closed.
+/// A store in which a claim takes longer than a limit is assumed to be closed.
 #[derive(Default)]
 struct Slow(Memory);
 
@@ -201,7 +203,8 @@ impl Layer for Slow {
     }
 }
 
-/// It is passed over by the claim that finds it closed, and has opened by itself when that is over: nobody will say so.
+/// The claim passes over the closed limit, which opens on its own before the claim ends: no hint will
+/// announce it.
 #[tokio::test(start_paused = true)]
 async fn a_limit_that_opens_while_a_claim_is_under_way_is_not_slept_through() {
     let clock = ManualClock::default();
@@ -218,7 +221,7 @@ async fn a_limit_that_opens_while_a_claim_is_under_way_is_not_slept_through() {
             async move { engine.claim_or_wait(claim(&["default"], 1), Duration::from_secs(60)).await },
         )
     };
-    // It has seen that nothing may start, and looks for others.
+    // It has seen that nothing may start, and looks for other jobs.
     tokio::time::sleep(Duration::from_millis(2_000)).await;
     clock.advance(Duration::from_secs(10));
     let began = tokio::time::Instant::now();

@@ -1,4 +1,5 @@
-//! The engine over the memory store: duties by hand and by the clock, the duplicates record, and what answers wait for.
+//! The engine on the memory store: duties run by hand and by the clock, the record of duplicates, and what
+//! answers wait for.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test says where it fails")]
 

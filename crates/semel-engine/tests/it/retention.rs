@@ -1,4 +1,4 @@
-//! How long what ended is kept, by the rules of the engine that ended it.
+//! How long ended work is kept, by the rules of the engine that ended it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ fn hours(completed: u32, cancelled: u32, discarded: u32) -> Keep {
     Keep { completed: period(completed), cancelled: period(cancelled), discarded: period(discarded) }
 }
 
-/// One, two and three hours by how a job ends; 48 for what ends in `billing`, 72 for what is of the type `report.make`.
+/// One, two and three hours by outcome; 48 for jobs that end in `billing`, 72 for jobs of type `report.make`.
 fn rules() -> Retention {
     let mut rules = Retention::new(hours(1, 2, 3));
     rules.keep_queue(&QueueName::from_stored("billing"), hours(48, 48, 48));
@@ -61,7 +61,7 @@ impl Bench {
         run
     }
 
-    /// How many jobs are purged, and documents forgotten, so many hours later.
+    /// Advances the clock by `hours`; returns the number of purged jobs and of removed documents.
     async fn after(&self, hours: u32) -> (usize, usize) {
         self.clock.advance(HOUR * hours);
         let purged = Purge.run_once(self.engine.store()).await.unwrap().moved;
@@ -92,7 +92,7 @@ async fn whatever_ends_a_job_keeps_it_by_the_rules() {
     bench.run("default").await;
     bench.engine.fail(failed, Bearer::default(), Report::default()).await.unwrap();
     assert_eq!(kept(&bench.engine, failed).await, Some(HOUR * 72));
-    // By the clock, and in another tenant's queue of that name.
+    // Ended by the clock; and below, in another tenant's queue of the same name.
     let expired = enqueue(&bench.engine, &job().expires(Duration::from_secs(1))).await;
     let lost = enqueue(&bench.engine, &job().attempts(1).times(500, 0).queue("other")).await;
     bench.run("other").await;
@@ -108,7 +108,7 @@ async fn whatever_ends_a_job_keeps_it_by_the_rules() {
     assert_eq!(kept(&tenant, theirs).await, Some(HOUR * 48));
 }
 
-/// A server that is started with other rules, or beside others with others, moves nothing.
+/// A server started with other rules, or running beside others, does not change earlier decisions.
 #[tokio::test]
 async fn what_was_decided_stays_whatever_rules_hold_later() {
     let bench = Bench::new(rules());
@@ -130,7 +130,7 @@ async fn what_was_decided_stays_whatever_rules_hold_later() {
     assert_eq!(bench.after(1).await.0, 1);
 }
 
-/// A key is held for as long as its policy says.
+/// A key is held for as long as its policy says, even after its job is purged.
 #[tokio::test]
 async fn a_duplicate_of_a_job_that_is_gone_is_one() {
     let bench = Bench::new(rules());
@@ -170,7 +170,7 @@ async fn a_workflow_is_kept_like_a_job_of_its_queue_and_a_task_like_its_job() {
         }
         there
     };
-    // The jobs of two steps, and one workflow.
+    // Two steps' jobs, and one workflow.
     assert_eq!((bench.after(1).await, there().await), ((2, 1), vec![false, true, true]));
     assert_eq!((bench.after(46).await, there().await), ((0, 0), vec![false, true, true]));
     assert_eq!((bench.after(1).await, there().await), ((1, 1), vec![false, false, true]));

@@ -1,4 +1,4 @@
-//! The running duties: none of them keeps the others from their turn, nor the engine from its end.
+//! The running duties: none of them keeps the others from running, nor the engine from stopping.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -26,10 +26,10 @@ use tokio::time::{Instant, sleep, timeout};
 
 const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(24 * 3600);
-/// Jobs that one run of a duty takes at most.
+/// Most jobs that one run of a duty takes.
 const RUN: usize = 500;
 
-/// A store in which each load and commit of the duties takes a second, and another way to it that takes no time.
+/// A store on which each load and commit of the duties takes a second, and an engine that bypasses the delay.
 struct Bench {
     memory: Arc<Memory>,
     clock: ManualClock,
@@ -61,7 +61,7 @@ impl Bench {
         outcomes.into_iter().map(id).collect()
     }
 
-    /// So many jobs that have ended and are to be purged.
+    /// Makes `number` ended jobs that are due to be purged.
     async fn purgeable(&self, number: usize) {
         let ids = self.create(number, &job()).await;
         let reads = Reads { heads: ids.clone(), ..Reads::default() };
@@ -74,7 +74,7 @@ impl Bench {
         self.engine.store().queues().await.unwrap().remove(0)
     }
 
-    /// Waits until the queue is so, and says how long that took.
+    /// Waits until the queue satisfies `is_so`; returns how long that took.
     async fn until(&self, is_so: impl Fn(&QueueStats) -> bool) -> Duration {
         let began = Instant::now();
         loop {
@@ -116,7 +116,7 @@ async fn neither_housekeeping_nor_the_end_waits_for_many_timers() {
     assert!(waiting > 0, "there were no more timers");
 }
 
-/// A store that looks at its jobs a piece at a time, and finds none to purge in the first so many.
+/// A store that looks for jobs piece by piece, and finds none to purge in the first `left` pieces.
 struct Pieces {
     inner: Arc<Memory>,
     left: AtomicI64,
@@ -152,7 +152,7 @@ async fn a_purge_looks_on_where_the_first_pieces_have_nothing() {
     timeout(10 * SECOND, engine.stop()).await.unwrap();
 }
 
-/// A store whose own housekeeping never ends, as while it waits for somebody else.
+/// A store whose housekeeping never ends, as if it waited for another client.
 struct Waiting {
     inner: Memory,
     begun: Semaphore,
@@ -187,7 +187,7 @@ async fn neither_a_timer_nor_the_end_waits_for_a_store_that_keeps_house() {
     timeout(60 * SECOND, engine.close()).await.unwrap();
 }
 
-/// Their workers cannot say so, for they hang or are gone. Who watches failures sees it all the same.
+/// Their workers hang or are gone and cannot report it, but the counters that operators watch must show it.
 #[tokio::test(start_paused = true)]
 async fn runs_that_end_without_their_workers_word_are_counted_as_failed() {
     let bench = Bench::new();
@@ -211,7 +211,7 @@ async fn runs_that_end_without_their_workers_word_are_counted_as_failed() {
     assert_eq!(started.throughput().failed, 3);
 }
 
-/// A store that is away until it is back.
+/// A store that is unavailable until a test brings it back.
 #[derive(Default)]
 struct Away {
     inner: Memory,
@@ -235,7 +235,7 @@ impl Layer for Away {
     }
 }
 
-/// The duties try again several times a second.
+/// The duties retry several times a second.
 #[tokio::test(start_paused = true)]
 async fn a_store_that_stays_away_is_told_of_once_a_minute() {
     warnings::keep();

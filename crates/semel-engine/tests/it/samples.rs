@@ -1,4 +1,4 @@
-//! Samples of what is offered: off unless asked for, bounded, each tenant's its own.
+//! Samples of offers: off unless enabled, bounded, and separate for each tenant.
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ async fn nothing_is_sampled_unless_it_is_asked_for() {
     engine.enqueue_batch(batch, Mode::Each, "test").await.unwrap();
     let (advised, left_out) = engine.advice();
     assert_eq!((advised.len(), advised[0].jobs, advised[0].duplicates, left_out), (1, 39, 1, 0));
-    // Of the store that was emptied nothing is left to say.
+    // After the store was emptied there is no advice left.
     engine.forget_what_was_seen();
     assert!(engine.advice().0.is_empty() && engine.samples_policies());
     let batch = (100..140).map(|number| offer("a.b", number)).collect();

@@ -1,4 +1,4 @@
-//! Records that cannot be read: each is refused, and nothing else is.
+//! Unreadable records: each is refused, and nothing else is.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
@@ -28,11 +28,11 @@ use semel_testkit::make::{Want, job, keyed};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A store in which some documents cannot be read, and of some jobs no more than the head.
+/// A store in which some documents are unreadable, and some jobs except for their heads.
 struct Spoiled {
     inner: Memory,
     spoiled: Mutex<HashSet<Record>>,
-    /// Of these jobs not even that.
+    /// Jobs whose heads are unreadable too.
     headless: Mutex<HashSet<JobId>>,
 }
 
@@ -77,7 +77,7 @@ impl Bench {
         self.store.spoiled.lock().unwrap().insert(record);
     }
 
-    /// Has a note of the job be what no version of this program has written.
+    /// Replaces a note of the job with something that no version of this program writes.
     async fn garble(&self, id: JobId, kind: NoteKind) {
         let reads = Reads { heads: vec![id], ..Reads::default() };
         let decide = move |draft: &mut Draft| {
@@ -93,7 +93,7 @@ impl Bench {
         self.store.headless.lock().unwrap().insert(id);
     }
 
-    /// A second after whatever was made before, so that it stands behind that in line whatever its id is.
+    /// Creates a job a second after the last one, so that it is behind it in line whatever its id is.
     async fn create(&self, offer: Offer) -> JobId {
         self.clock.advance(SECOND);
         match self.engine.enqueue(offer, "test").await.unwrap() {
@@ -102,7 +102,7 @@ impl Bench {
         }
     }
 
-    /// What one worker gets that asks for one job, and may wait for none.
+    /// What a worker gets that asks for one job without waiting.
     async fn fetch(&self) -> Vec<JobId> {
         ids(&self.engine.claim(claim(&["default"], 1)).await.unwrap())
     }
@@ -117,17 +117,17 @@ fn ids(jobs: &[Job]) -> Vec<JobId> {
     jobs.iter().map(|job| job.head.id).collect()
 }
 
-/// One that runs alone among those of the key.
+/// A job under a limit of one running job with this key.
 fn alone(key: &str) -> Want {
     job().limit(Limit { key: key.into(), concurrency: Some(1), rate: None })
 }
 
-/// What no version of this program has written.
+/// An offer with a body that no version of this program writes.
 fn garbled(want: &Want) -> Offer {
     Offer { body: Bytes::from_static(b"{"), ..want.offer() }
 }
 
-/// More of them than one run decides.
+/// More unreadable crons than one run decides.
 #[tokio::test]
 async fn crons_that_cannot_be_read_keep_none_behind_them_from_its_tick() {
     let bench = Bench::new();
@@ -145,7 +145,7 @@ async fn crons_that_cannot_be_read_keep_none_behind_them_from_its_tick() {
     assert!(matches!(again, Err(StoreError::Corrupt(_))), "{again:?}");
 }
 
-/// Not even from those of its own limit, under which it takes no place.
+/// Not even from jobs under its own limit, in which the unreadable job takes no slot.
 #[tokio::test]
 async fn a_limited_job_that_cannot_be_read_keeps_nobody_from_a_single_fetch() {
     for is_loaded in [false, true] {
@@ -163,9 +163,9 @@ async fn a_limited_job_that_cannot_be_read_keeps_nobody_from_a_single_fetch() {
             assert_eq!(bench.fetch().await, [other], "{is_loaded}");
         }
         assert_eq!(bench.fetch().await, [], "{is_loaded}");
-        // As one under no limit, and an operator can have it away.
+        // Like an unreadable job without a limit, and an operator can remove it.
         assert_eq!(bench.state(spoiled).await, (State::Active, 1), "{is_loaded}");
-        // Once, and an alert looks at it.
+        // Counted once, for alerts.
         let corrupt: u64 = bench
             .engine
             .counters()
@@ -180,7 +180,7 @@ async fn a_limited_job_that_cannot_be_read_keeps_nobody_from_a_single_fetch() {
     }
 }
 
-/// It ran before, and its limit has not forgotten that.
+/// Its limit still knows it from the earlier run.
 #[tokio::test]
 async fn one_that_ran_before_takes_no_place_when_it_cannot_be_read_any_more() {
     for is_loaded in [false, true] {
@@ -201,7 +201,7 @@ async fn one_that_ran_before_takes_no_place_when_it_cannot_be_read_any_more() {
     }
 }
 
-/// It is not the dead worker's for ever because its lost lease cannot be noted.
+/// Otherwise it would stay with the dead worker for ever, as its failures cannot take one more.
 #[tokio::test]
 async fn a_job_whose_failures_cannot_be_read_is_given_up_by_a_lease_that_ran_out() {
     let bench = Bench::new();
@@ -213,7 +213,7 @@ async fn a_job_whose_failures_cannot_be_read_is_given_up_by_a_lease_that_ran_out
     assert_eq!(bench.state(spoiled).await, (State::Available, 1));
 }
 
-/// More of them than one look shows.
+/// More unreadable jobs than one look returns.
 #[tokio::test]
 async fn many_limited_jobs_that_cannot_be_read_keep_nobody_from_a_fetch_of_several() {
     let bench = Bench::new();
@@ -228,7 +228,7 @@ async fn many_limited_jobs_that_cannot_be_read_keep_nobody_from_a_fetch_of_sever
     assert_eq!(ids(&bench.engine.claim(claim(&["default"], 2)).await.unwrap()), others);
 }
 
-/// A limit that is full lets none of them start, and none of them is taken from its place.
+/// A full limit lets none of its jobs start, and an unreadable one keeps its place in line.
 #[tokio::test]
 async fn one_that_cannot_be_read_waits_where_its_limit_is_full() {
     let bench = Bench::new();
@@ -241,7 +241,7 @@ async fn one_that_cannot_be_read_waits_where_its_limit_is_full() {
     assert_eq!(bench.state(spoiled).await, (State::Available, 0));
 }
 
-/// It cannot be had out of the way: those of other limits go past it.
+/// It cannot be taken out of the line, so claims go past it to jobs of other limits.
 #[tokio::test]
 async fn one_whose_head_cannot_be_read_keeps_no_other_limit_from_a_single_fetch() {
     let bench = Bench::new();
@@ -254,7 +254,8 @@ async fn one_whose_head_cannot_be_read_keeps_no_other_limit_from_a_single_fetch(
     assert_eq!(bench.fetch().await, []);
 }
 
-/// Whether it is full nobody can say. A job under it that can be read is not given to nobody for that.
+/// Whether the limit is full is unknown. A readable job under it keeps waiting, instead of being taken out of
+/// the line.
 #[tokio::test]
 async fn a_limit_that_cannot_be_read_keeps_no_other_from_a_single_fetch() {
     let bench = Bench::new();
@@ -269,7 +270,7 @@ async fn a_limit_that_cannot_be_read_keeps_no_other_from_a_single_fetch() {
     assert_eq!(bench.state(waiting).await, (State::Available, 0));
 }
 
-/// A fetch meets it before the sweep does.
+/// The fetch meets it before the expiry sweep does.
 #[tokio::test]
 async fn an_expired_job_that_cannot_be_read_keeps_nobody_behind_it_from_a_fetch() {
     let bench = Bench::new();
@@ -282,7 +283,7 @@ async fn an_expired_job_that_cannot_be_read_keeps_nobody_behind_it_from_a_fetch(
     bench.spoil(Record::Job(expired[0]));
     bench.spoil_head(expired[1]);
     assert_eq!(bench.fetch().await, [limited]);
-    // Of the first the head is all that it takes.
+    // Discarding the first needs only its head.
     for id in [expired[0], expired[2]] {
         assert_eq!(bench.state(id).await, (State::Discarded, 0));
     }
@@ -290,7 +291,7 @@ async fn an_expired_job_that_cannot_be_read_keeps_nobody_behind_it_from_a_fetch(
     assert_eq!(bench.state(expired[1]).await, (State::Available, 0));
 }
 
-/// Each is listed once, whatever page it is on, and those that cannot be read say so.
+/// Each job is listed once, on whichever page, and unreadable ones are marked.
 #[tokio::test]
 async fn pages_with_jobs_that_cannot_be_read_go_on() {
     let bench = Bench::new();
@@ -322,13 +323,13 @@ async fn pages_with_jobs_that_cannot_be_read_go_on() {
     let mut spoiled = [made[2], made[4]];
     spoiled.sort_unstable();
     assert_eq!(unreadable, spoiled);
-    // Who asks for one of them is told that it cannot be read.
+    // Asking for one of them alone is an error.
     let asked = bench.engine.job(made[4]).await;
     assert!(matches!(asked, Err(StoreError::Corrupt(_))), "{asked:?}");
 }
 
-/// Whatever of it cannot be: nothing is granted that cannot be handed out, and it takes no place under its limit. What is kept as it came
-/// is handed out as it is.
+/// Whichever note is unreadable: a job that cannot be handed out is not granted, and takes no slot of its
+/// limit. Notes that are stored as received are handed out unchanged.
 #[tokio::test]
 async fn no_limited_job_is_granted_of_which_a_note_cannot_be_read() {
     for kind in NoteKind::ALL {
@@ -352,7 +353,7 @@ async fn no_limited_job_is_granted_of_which_a_note_cannot_be_read() {
             }
         };
         assert_eq!(fetched, granted, "{kind:?}");
-        // An operator finds it among those that run, whoever runs it.
+        // An operator finds it among the running jobs, whether or not a worker has it.
         assert_eq!(bench.state(spoiled).await, (State::Active, 1), "{kind:?}");
     }
 }

@@ -13,8 +13,8 @@ use semel_testkit::fixture::claim;
 use semel_testkit::gated::Gated;
 use semel_testkit::make::job;
 
-/// A claim of a job and of one under a limit, which is leased by a second commit. It is dropped during this commit of the two, and
-/// the engine is closed: what the jobs are then, and their attempts.
+/// Claims one job, and one under a limit that takes a second commit. Drops the claim during commit number
+/// `commit` and closes the engine. Returns the jobs' states and attempts.
 async fn dropped_during(commit: usize) -> Vec<(State, u32)> {
     let inner = Memory::new(ManualClock::default());
     let store = Arc::new(Gated::new(inner, 2));
@@ -41,7 +41,7 @@ async fn dropped_during(commit: usize) -> Vec<(State, u32)> {
     listed.heads.iter().map(|head| (head.state, head.attempt)).collect()
 }
 
-/// Leased to nobody, a job would be kept from everybody, and its attempt be spent.
+/// Leased to nobody, a job would be withheld from all workers and lose an attempt.
 #[tokio::test]
 async fn what_is_leased_for_a_claim_that_is_dropped_is_given_back_before_the_store_is_closed() {
     for commit in [1, 2] {

@@ -1,4 +1,4 @@
-//! What the compiler says about a wrong attribute, or a type that is not what it should be.
+//! The compiler's messages about wrong attributes and types.
 
 #[test]
 fn a_wrong_attribute_says_what_to_write() {

@@ -1,12 +1,12 @@
-//! Requests with many jobs: how large each may be, and what all of them together may cost.
+//! Requests with many jobs: how large each job may be, and how much validation all of them together may cost.
 
 use semel_core::error::{Invalid, InvalidKind};
 use semel_ojs::batch::Batch;
 use semel_ojs::{Enqueue, Template, Templates, Terms, workflow};
 use serde_json::json;
 
-/// Jobs of one type are held against a pattern of many places: a text counts by its length in each, also where its first character
-/// is enough.
+/// A template whose schema checks a long pattern: a string costs by its length at every place of it, even
+/// where the first character decides.
 fn templates() -> Templates {
     let schema = json!({ "items": { "pattern": "^(?:a|(?:[b-z]{3}x){300})" } });
     let keys = json!({ "keys": ["type"] });
@@ -16,7 +16,7 @@ fn templates() -> Templates {
     templates
 }
 
-/// Each takes most of what one may: as many as a batch may have would take minutes.
+/// Each job takes most of what one may cost; a full batch of them would take minutes.
 #[test]
 fn the_jobs_of_a_request_share_what_their_schemas_may_cost() {
     const JOBS: usize = 200;
@@ -34,12 +34,12 @@ fn the_jobs_of_a_request_share_what_their_schemas_may_cost() {
         assert_eq!((refused.kind, &refused.pointer), (InvalidKind::TooLarge, &format!("/jobs/{at}/args")));
         assert!(refused.message.contains("send fewer jobs at once"), "{refused}");
     }
-    // The steps of a workflow are no others.
+    // The steps of a workflow share it, too.
     let Err(refused) = workflow::parse(&format!(r#"{{"type":"group","jobs":[{jobs}]}}"#), terms) else {
         panic!("not refused")
     };
     assert_eq!((refused.kind, refused.pointer), (InvalidKind::TooLarge, format!("/jobs/{fit}/args")));
-    // Each request has as much again.
+    // Each request has the whole allowance again.
     assert!((0..JOBS).all(|_| Enqueue::parse(&job, terms).is_ok()));
 }
 

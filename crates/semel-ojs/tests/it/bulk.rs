@@ -1,4 +1,4 @@
-//! Requests about many jobs at once: what is not understood lets nothing more through.
+//! Bulk requests: a filter that is not understood must not match more jobs.
 
 use semel_core::state::{State, StateSet};
 use semel_ojs::bulk::{self, Bulk};
@@ -18,7 +18,7 @@ fn no_state_is_not_every_state() {
     assert_eq!(parse(r#"{"state":"discarded"}"#).unwrap().states, StateSet::EMPTY.with(State::Discarded));
 }
 
-/// OJS's document has what a filter says beside the rest.
+/// OJS's document has the filter's members at the top level.
 #[test]
 fn a_filter_may_stand_flat_and_not_twice() {
     let flat = Bulk::parse(r#"{"state":"discarded","queue":"q","type":"a.b","confirm":true}"#).unwrap();

@@ -1,4 +1,4 @@
-//! Registrations of crons: whatever a job can say, a template can.
+//! Cron registrations: a template can say whatever a job can say.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ fn read(text: &str) -> Register {
     Register::parse(text, Terms::trusted()).unwrap_or_else(|refused| panic!("{refused} in {text}"))
 }
 
-/// The job's members, in `options`, at the template's top, or beside the registration's own.
+/// The job's members may be in `options`, at the template's top level, or beside the registration's own.
 #[test]
 fn a_template_keeps_every_attribute_wherever_it_stands() {
     let attributes = r#""queue":"q","priority":7,"timeout_ms":9000,"visibility_timeout_ms":8000,"tags":["t"],
@@ -45,7 +45,7 @@ fn a_template_keeps_every_attribute_wherever_it_stands() {
     }
 }
 
-/// What a job keeps although no rule knows it, a template keeps; what is the registration's own is not the job's.
+/// A template keeps unknown members as a job does; the registration's own members are not the job's.
 #[test]
 fn attributes_that_nobody_knows_stay_with_the_template() {
     let template = read(
@@ -61,7 +61,7 @@ fn attributes_that_nobody_knows_stay_with_the_template() {
     assert_eq!(&*Body::decode(&beside.registration.offer.body).unwrap().extra, "{}");
 }
 
-/// What is left unsaid is the operator's.
+/// Without the member, the operator's setting stays.
 #[test]
 fn a_registration_enables_a_cron_that_is_there_only_where_it_says_so() {
     for (member, expected) in [
@@ -74,7 +74,7 @@ fn a_registration_enables_a_cron_that_is_there_only_where_it_says_so() {
     }
 }
 
-/// Whoever misspells a member would otherwise believe it done.
+/// Otherwise a misspelt member would seem to have taken effect.
 #[test]
 fn a_change_of_what_cannot_be_changed_is_refused() {
     let before = before();
@@ -83,7 +83,7 @@ fn a_change_of_what_cannot_be_changed_is_refused() {
             .unwrap();
     assert_eq!((wanted.enabled, wanted.overlap), (Some(false), Some(Overlap::Allow)));
     assert_eq!((wanted.expression.as_deref(), wanted.timezone), (Some("@hourly"), None));
-    // It says nothing of the expression, which another change may be about.
+    // It does not touch the expression, which another change may be about.
     let zone = change(r#"{"timezone":"Asia/Tokyo"}"#, &before).unwrap();
     assert_eq!((zone.expression, zone.timezone.as_deref()), (None, Some("Asia/Tokyo")));
     assert_eq!(change(r#"{"timezone":"CET"}"#, &before).unwrap_err().pointer, "/timezone");
@@ -128,7 +128,7 @@ fn a_template_is_refused_with_its_place() {
     assert_eq!(refused.unwrap_err().pointer, "/queue");
 }
 
-/// One of them would be passed over, and the cron would tick at other times than its author reads.
+/// Otherwise one of them would be ignored, and the cron tick at other times than its author expects.
 #[test]
 fn a_schedule_under_two_names_is_one() {
     let text = |members: &str| format!(r#"{{"name":"c",{members},"type":"a.b"}}"#);
@@ -143,7 +143,7 @@ fn a_schedule_under_two_names_is_one() {
     assert_eq!(changed.unwrap_err().pointer, "/cron");
 }
 
-/// No job of the cron would have it.
+/// Otherwise no job of the cron would have it.
 #[test]
 fn what_is_said_of_the_job_beside_its_template_is_refused() {
     let own = r#""name":"c","expression":"@daily""#;
@@ -162,7 +162,7 @@ fn what_is_said_of_the_job_beside_its_template_is_refused() {
         assert_eq!((refused.kind, refused.pointer.as_str()), (InvalidKind::Request, pointer), "{text}");
         assert!(refused.message.contains("job_template"), "{refused}");
     }
-    // Without a template it is the job's, and refused as a job's is.
+    // Without a template the member is the job's, and refused as in a job.
     let text = format!(r#"{{{own},"type":"a.b","unique_key":"k"}}"#);
     assert_eq!(Register::parse(&text, Terms::trusted()).map(drop).unwrap_err().pointer, "/unique_key");
     for beside in [r#""meta":{},"options":null"#, r#""options":{"queue":"q"},"type":"a.b","args":[1.0]"#] {
@@ -170,7 +170,7 @@ fn what_is_said_of_the_job_beside_its_template_is_refused() {
     }
 }
 
-/// Answers say the job in its template and beside it, and the expression beside a wrapper that has its other name.
+/// Answers repeat the job beside its template, and the expression beside a wrapper that has its other name.
 #[test]
 fn a_cron_that_was_answered_may_be_sent_back() {
     let job = r#""type":"a.b","args":[1],"options":{"queue":"q","unique":{"key":"k"}}"#;
@@ -194,7 +194,7 @@ fn before() -> Cron {
     .unwrap()
 }
 
-/// The interval is the schedule's.
+/// The next tick of `@every` is one interval later.
 #[test]
 fn a_schedule_is_read_in_its_zone() {
     let registration = read(r#"{"name":"c","expression":"@every 1h","type":"a.b"}"#).registration;

@@ -1,4 +1,4 @@
-//! Digests of requests: those of jobs that are stored already must stay as they are, and no two requests share one.
+//! Request digests: those of stored jobs must never change, and no two requests may share one.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,8 @@ fn digest(members: &str) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Each is stored with a job. Of another one here, a caller who lost the answer would be refused the repetition.
+/// The digest is stored with each job. If it changed here, a caller that lost the answer would be refused
+/// when it repeats the request.
 #[test]
 fn the_digests_of_ordinary_requests_are_frozen() {
     for (members, expected) in [
@@ -45,7 +46,7 @@ fn the_digests_of_ordinary_requests_are_frozen() {
     }
 }
 
-/// Whatever the names: a member of `options`, and one beside it that is spelt like its place.
+/// Whatever the names are: a member of `options`, and one beside it that is spelt like its pointer.
 #[test]
 fn no_two_requests_have_one_digest() {
     let mut known: HashMap<String, &str> = HashMap::new();

@@ -36,7 +36,7 @@ fn attributes_may_stand_in_options_or_at_the_top() {
         assert_eq!(offer.expires, Some(When::In(Duration::from_secs(3_600))));
         assert_eq!(request.body.tags, ["a", "b"]);
     }
-    // Saying the same twice is no contradiction.
+    // Giving the same value twice is not a contradiction.
     let both =
         read(r#"{"type":"a.b","args":[],"priority":1,"options":{"priority":1,"delay_until":"+PT2S"}}"#);
     assert_eq!(both.offer.start, Start::Later(When::In(Duration::from_secs(2))));
@@ -47,7 +47,7 @@ fn attributes_may_stand_in_options_or_at_the_top() {
     );
 }
 
-/// OJS has both spellings of how long a lease lasts.
+/// OJS has both spellings of the lease's length.
 #[test]
 fn a_visibility_timeout_may_be_a_duration() {
     for (member, millis) in [
@@ -113,8 +113,8 @@ fn metadata_is_merged_into_meta() {
     )]);
 }
 
-/// In a tenant, and where a trace is added, meta is taken apart: what is given twice would be there once, or not at all.
-/// Args stay one text, and so does what is inside of a member.
+/// In a tenant, and when a trace is added, meta is taken apart: a name given twice would be kept once or not
+/// at all. Args stay one text, and so do the values inside meta.
 #[test]
 fn a_member_of_meta_that_is_given_twice_is_refused() {
     all_refused(&[
@@ -127,7 +127,7 @@ fn a_member_of_meta_that_is_given_twice_is_refused() {
     assert_eq!(&*read(inside).body.meta, r#"{"m":{"a":1,"a":2},"n":[]}"#);
 }
 
-/// Only where each is short are the two held against each other, member by member.
+/// The two are compared member by member only if each is short.
 #[test]
 fn meta_and_metadata_are_refused_by_their_length_before_they_are_merged() {
     let long = format!(r#"{{"a":1,"long":"{}"}}"#, "x".repeat(META_BYTES_MAX));
@@ -155,7 +155,7 @@ fn many_members_are_merged_as_few_are() {
     assert_eq!(&*read(&request(&added)).body.meta, merged);
     let other = added.replace(r#""m1999":1999"#, r#""m1999":0"#);
     assert_eq!(refused(&request(&other)).pointer, "/options/metadata/m1999");
-    // Nulls are alike too.
+    // Equal nulls are not a contradiction.
     let nulls = r#"{"type":"a.b","args":[],"meta":{"a":null},"options":{"metadata":{"a":null,"b":1}}}"#;
     assert_eq!(&*read(nulls).body.meta, r#"{"a":null,"b":1}"#);
 }
@@ -198,7 +198,7 @@ fn retry_policies_are_read_in_every_shape() {
         Duration::from_secs(300)
     );
     assert_eq!(retry(r#"{"initial_interval":"PT0S"}"#).initial_interval, Duration::ZERO);
-    // As it is stored: less than a millisecond is not nothing.
+    // As stored: less than a millisecond is not rounded to nothing.
     let parts = retry(r#"{"initial_interval":"PT0.0001S","max_interval":"PT1.9999S"}"#);
     let whole = (Duration::from_millis(1), Duration::from_secs(2));
     assert_eq!((parts.initial_interval, parts.max_interval), whole);
@@ -230,7 +230,7 @@ fn a_wrong_retry_policy_is_an_error_of_its_own_that_names_the_member() {
     }
 }
 
-/// Under whichever of its names, and in the policy or beside it.
+/// The pointer names the spelling that was sent, inside the policy or beside it.
 #[test]
 fn a_retry_policy_is_refused_where_it_was_sent() {
     for (members, pointer) in [
@@ -314,7 +314,7 @@ fn depth_and_size_are_bounded_everywhere() {
     assert_eq!((meta.kind, meta.pointer.as_str()), (InvalidKind::TooLarge, "/meta"));
 }
 
-/// Whoever hides a card may have its number as a name, and errors go into logs.
+/// A sensitive value may have a card number as a member's name, and errors go into logs.
 #[test]
 fn what_cannot_be_taken_inside_of_a_sensitive_value_is_told_at_its_place() {
     let number = "4242424242424242";
@@ -347,11 +347,11 @@ fn what_cannot_be_taken_inside_of_a_sensitive_value_is_told_at_its_place() {
         let told = refused(&text);
         assert_eq!(told.pointer, pointer, "{text}: {told}");
         assert!(!told.message.contains(number) && told.message.contains("where it is sensitive"), "{told}");
-        // The same beside it is told in full.
+        // The same value, when not sensitive, is reported in full.
         let open = refused(&text.replace("sensitive", "x_open"));
         assert!(open.pointer.ends_with(number) || open.pointer.contains(&format!("{number}/")), "{open}");
     }
-    // What the policy names is no secret, and its sender has to know that it is missing.
+    // Names in the policy are not secret, and the sender must learn that one is missing.
     let text = r#"{"type":"a.b","args":[{"b":1}],"sensitive":["/args/0"],"unique":{"key":["a"]}}"#;
     let told = refused(text);
     assert_eq!(told.pointer, "/args/0/a");
@@ -390,7 +390,7 @@ fn a_repetition_under_the_callers_id_has_the_same_digest() {
     }
 }
 
-/// Each answer about the job tells them all.
+/// Every answer about the job contains all of these names.
 #[test]
 fn names_outside_of_args_and_meta_have_a_bound() {
     let name = |bytes: usize| "n".repeat(bytes);
@@ -437,7 +437,7 @@ fn names_outside_of_args_and_meta_have_a_bound() {
     }
 }
 
-/// Any other hides nothing, and what it is meant for would be shown to everybody.
+/// Any other pointer would hide nothing, and everybody could see what it was meant for.
 #[test]
 fn a_pointer_into_an_array_names_an_element_by_its_number() {
     let text = |pointer: &str| {
@@ -453,17 +453,17 @@ fn a_pointer_into_an_array_names_an_element_by_its_number() {
         }
         assert_eq!(refused(&text(&format!("/args/{odd}/card"))).pointer, "/options/sensitive", "{odd}");
     }
-    // A type names what some of its jobs do not have, and members have whatever names they have.
+    // Members that only some jobs of a type have may be named, and members may have any name.
     for pointer in
         ["/args/0/absent", "/args/9/card", "/args/1/card", "/args/0/00", "/meta/*", "/meta/absent/00"]
     {
         assert_eq!(read(&text(pointer)).body.sensitive, [pointer]);
     }
-    // So is a number that no array reaches.
+    // So may an index beyond any array.
     assert_eq!(read(&text("/args/0/cards/99999999999999999999999")).body.sensitive.len(), 1);
 }
 
-/// From before there was one.
+/// Stored before the bound existed.
 #[test]
 fn longer_names_that_are_stored_are_read() {
     let name = "n".repeat(300);

@@ -6,7 +6,7 @@ use semel_core::time::Timestamp;
 use semel_ojs::event;
 use serde_json::json;
 
-/// What an event of a cron or a workflow says, and of whom.
+/// The content of an event of a cron or a workflow, and its subject.
 #[test]
 fn crons_and_workflows_are_told_as_what_they_are() {
     let id = JobId::parse("019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f", "").unwrap();

@@ -1,4 +1,4 @@
-//! The inputs that fuzzing keeps, played again.
+//! Replays the inputs that fuzzing has kept.
 
 use std::path::Path;
 

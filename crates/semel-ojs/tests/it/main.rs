@@ -1,4 +1,4 @@
-//! Requests in every shape that clients send, and every refusal with its place.
+//! Requests in every shape that clients send, and every refusal with its pointer.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on stops here")]
 
@@ -33,7 +33,7 @@ fn refused(text: &str) -> Invalid {
     }
 }
 
-/// Each request is refused for a broken rule at its place.
+/// Asserts that each request is refused for a broken rule at its pointer.
 fn all_refused(cases: &[(&str, &str)]) {
     for (text, pointer) in cases {
         let refused = refused(text);

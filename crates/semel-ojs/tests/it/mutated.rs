@@ -1,4 +1,5 @@
-//! Requests that nearly are some: valid ones, changed at random, and texts that are nothing at all. The same on every run.
+//! Almost valid requests: valid ones with random changes, and texts that are no requests at all. The same on
+//! every run.
 
 use semel_ojs::bulk::{self, Bulk};
 use semel_ojs::cron::Register;
@@ -8,7 +9,7 @@ use semel_ojs::{Enqueue, Terms, settings, webhook, workflow};
 
 use crate::properties;
 
-/// One of each kind of request, with as many members as it may have.
+/// One of each kind of request, with as many members as possible.
 const VALID: [&str; 14] = [
     r#"{"type":"a.b","args":[{"a":1,"b":"\u00e9"}],"meta":{"m":[1,2.5e3]},"options":{"queue":"q","priority":-3,"unique":{"keys":["type","args"],"args_keys":["a"],"period":"PT5M","on_conflict":"ignore"},"retry":{"max_attempts":3,"initial_interval":"PT1S"},"rate_limit":{"key":"k","rate":5,"period":"PT1S"}}}"#,
     r#"{"name":"c","expression":"*/5 9-17 * * MON-FRI","timezone":"Europe/Berlin","overlap_policy":"enqueue","enabled":true,"description":"d","job_template":{"type":"a.b","args":[],"unique":{"key":"k"}}}"#,
@@ -26,7 +27,7 @@ const VALID: [&str; 14] = [
     r#"{"queues":["b","a"],"worker_id":"w","count":7,"visibility_timeout_ms":1000}"#,
 ];
 
-/// What is put in the place of something.
+/// Texts to put in place of something.
 const PIECES: [&str; 28] = [
     "",
     "null",
@@ -75,7 +76,7 @@ impl Chance {
     }
 }
 
-/// Puts a piece in the place of a random stretch.
+/// Replaces a random stretch with a piece.
 fn change(text: &str, chance: &mut Chance) -> String {
     let places: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
     let from = places[chance.below(places.len())];
@@ -85,7 +86,7 @@ fn change(text: &str, chance: &mut Chance) -> String {
     let piece = match chance.below(3) {
         0 => PIECES[chance.below(PIECES.len())],
         1 => "",
-        // Of another request, or the same: what stands elsewhere.
+        // A stretch of another request, or of the same one.
         _ => {
             let other = VALID[chance.below(VALID.len())];
             let (a, b) = (chance.below(other.len()), chance.below(other.len()));
@@ -131,7 +132,7 @@ fn what_nearly_is_a_request_is_refused_with_a_place() {
         }
         refusals += properties::refusals(&text);
     }
-    // What is a request of one kind is none of most others.
+    // Most kinds of request refuse a request of another kind.
     assert!(refusals > 30_000, "{refusals}");
 }
 
@@ -147,6 +148,6 @@ fn what_is_nothing_is_refused_with_a_place() {
         assert!(Enqueue::parse(&text, Terms::trusted()).is_err(), "{text}");
         refusals += properties::refusals(&text);
     }
-    // As a request of nearly every kind.
+    // Nearly every kind of request refuses it.
     assert!(refusals > 15_000, "{refusals}");
 }

@@ -1,5 +1,5 @@
-//! What must hold of any text that comes in, whatever it says: nothing panics, what is taken is taken the same way
-//! again, and what is written of it is read as it was. Played on the kept inputs here, on endless ones by `fuzz/`.
+//! Properties of any incoming text: nothing panics, whatever is accepted is accepted again the same way, and
+//! what is written is read back unchanged. Checked on the kept inputs here, and on endless ones by `fuzz/`.
 
 use semel_core::body::Body;
 use semel_core::canon::{Json, differences, digest};
@@ -14,7 +14,7 @@ use semel_ojs::progress::Progress;
 use semel_ojs::worker::{Ack, Fetch, Heartbeat, Nack, bearer, reason};
 use semel_ojs::{Enqueue, Terms, duration, settings, webhook, workflow};
 
-/// The canonical form of a canonical form is itself, and is JSON to others too.
+/// The canonical form of a canonical form is itself, and other parsers accept it as JSON.
 pub fn canon(text: &str) {
     let Ok(value) = Json::parse(text, "") else { return };
     let _any = digest(&value);
@@ -24,14 +24,14 @@ pub fn canon(text: &str) {
     let again = Json::parse(&canonical, "").unwrap();
     match again.canonical("") {
         Ok(twice) => assert_eq!(twice, canonical),
-        // RFC 8785 writes 3e20 as an integer, and integers of that size are refused where somebody sends them.
+        // RFC 8785 writes 3e20 as an integer, and integers of that size are refused in requests.
         Err(refused) => return assert!(has_long_number(&theirs), "{refused} in {canonical}"),
     }
     assert_eq!(digest(&again), digest(&Json::parse(&canonical, "").unwrap()));
     assert_eq!(Json::parse(&theirs.to_string(), "").unwrap().canonical("").unwrap(), canonical);
 }
 
-/// Whether there is a number that is written as an integer beyond 2^53 - 1.
+/// Whether a number is written as an integer beyond 2^53 - 1.
 fn has_long_number(value: &serde_json::Value) -> bool {
     match value {
         serde_json::Value::Number(number) => {
@@ -43,11 +43,11 @@ fn has_long_number(value: &serde_json::Value) -> bool {
     }
 }
 
-/// A policy that is taken means what it says when it is sent back, and gives one key.
+/// An accepted policy keeps its meaning when it is sent back, and gives one key.
 pub fn policy(text: &str) {
     let body =
         |unique: &str| format!(r#"{{"type":"a.b","args":[{{"a":1}}],"meta":{{"m":2}},"unique":{unique}}}"#);
-    // Only what is one value: the rest of the body is not its to change.
+    // Only one whole value, so that the text cannot change the rest of the body.
     if Json::parse(text, "").is_err() {
         return;
     }
@@ -61,11 +61,11 @@ pub fn policy(text: &str) {
     }
 }
 
-/// Times and lengths of time are read or refused; a time that is shown is read as it was.
+/// Times and durations are accepted or refused; a time that is shown is read back unchanged.
 pub fn times(text: &str) {
     let _any = (duration::parse(text, ""), duration::when(text, ""));
     if let Ok(at) = Timestamp::parse(text, "") {
-        // Shown in milliseconds.
+        // Times are shown in milliseconds.
         assert_eq!(Timestamp::parse(&at.to_string(), "").unwrap().as_millis(), at.as_millis(), "{at}");
     }
     if let Ok(period) = Period::parse(text, "") {
@@ -79,7 +79,8 @@ pub fn bodies(text: &str) {
     let _any = refusals(text);
 }
 
-/// A body of a request of each kind: it is understood, or refused with a place and a word on it. Answers how often it was refused.
+/// Parses the text as each kind of request: it is accepted, or refused with a pointer and a reason. Returns
+/// the number of refusals.
 pub fn refusals(text: &str) -> usize {
     let mut refused: Vec<Option<Invalid>> = vec![
         Fetch::parse(text).err(),
@@ -114,7 +115,7 @@ pub fn refusals(text: &str) -> usize {
     let registered = Register::parse(text, Terms::trusted());
     refused.push(registered.as_ref().err().cloned());
     if let Ok(Register { name, registration, .. }) = registered {
-        // What is taken for a schedule ticks.
+        // Every accepted schedule ticks.
         let now = Timestamp::from_millis(1_767_225_600_000);
         assert!(registration.schedule.next_after(now, now).is_some(), "{name}: {}", registration.expression);
     }

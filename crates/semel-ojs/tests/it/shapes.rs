@@ -18,7 +18,7 @@ fn dimensions(unique: &str) -> Vec<&'static str> {
     policy(unique).dimensions().iter().map(Dimension::name).collect()
 }
 
-/// Hidden as a whole, it is still the object whose members count.
+/// Hidden as a whole, args are still the object whose members count.
 #[test]
 fn hidden_args_do_not_break_the_canonical_form() {
     let text = |sensitive: &str| {
@@ -39,7 +39,8 @@ fn hidden_args_do_not_break_the_canonical_form() {
     }
 }
 
-/// What is taken can be asked about: a name that the policy does not look at is in no key, and may be there twice.
+/// Whatever is accepted can be explained: a name that the policy does not look at is not in the key, and may
+/// be there twice.
 #[test]
 fn a_name_given_twice_beside_the_key_does_not_break_the_canonical_form() {
     let text = |sensitive: &str| {
@@ -56,7 +57,7 @@ fn a_name_given_twice_beside_the_key_does_not_break_the_canonical_form() {
     ] {
         assert_eq!(read(&text(sensitive)).canonical().unwrap().unwrap(), shown, "{sensitive}");
     }
-    // One that it looks at is refused, asked about or not.
+    // A repeated name that it looks at is refused, in either request.
     let twice = text(r#""/args/0""#).replace("\"x\":1", "\"user\":8");
     assert_eq!(refused(&twice).pointer, "/args/0/user");
     assert_eq!(Enqueue::parse_to_explain(&twice, Terms::trusted()).unwrap_err().pointer, "/args/0/user");
@@ -196,7 +197,8 @@ fn what_is_wrong_with_a_policy_is_said_with_its_place() {
     ]);
 }
 
-/// A key in one member: queued or running once; over a policy, it takes the place of what the key is made of.
+/// A key in one member: unique while queued or running. Together with a policy it replaces what the key is
+/// made of.
 #[test]
 fn a_unique_key_is_a_policy_in_short() {
     let read = |options: &str| read(&format!(r#"{{"type":"a.b","args":[],"options":{options}}}"#));
@@ -209,7 +211,8 @@ fn a_unique_key_is_a_policy_in_short() {
     assert_eq!((policy.key_text(), policy.on_conflict()), (Some("evt_1"), OnConflict::Reject));
     let skip = read(r#"{"unique_key":"evt_1","unique":"skip"}"#);
     assert_eq!(skip.policy(), short.policy());
-    // What a server shows of a job is no request for a key; it never shows it without the policy.
+    // The key that a server shows with a job is not a request for one; a server never shows it without the
+    // policy.
     let digest = "0a".repeat(32);
     for policy in [r#""unique":{"keys":["type"]}"#, r#""options":{"unique":{"keys":["type"]}}"#] {
         let shown = crate::read(&format!(r#"{{"type":"a.b","args":[],"unique_key":"{digest}",{policy}}}"#));
@@ -222,14 +225,14 @@ fn a_unique_key_is_a_policy_in_short() {
     }
     assert!(crate::read(r#"{"type":"a.b","args":[],"unique_key":null}"#).policy().is_none());
     let blank = r#"{"type":"a.b","args":[],"options":{"unique_key":" "}}"#;
-    // One that no server shows was meant for one: passed over it would run twice.
+    // A key that no server shows was meant as one: if it were ignored the job would run twice.
     let own = r#"{"type":"a.b","args":[],"unique_key":"evt_1"}"#;
     let number = r#"{"type":"a.b","args":[],"unique_key":7}"#;
     all_refused(&[(blank, "/options/unique_key"), (own, "/unique_key"), (number, "/unique_key")]);
     assert!(crate::refused(own).message.contains("options.unique_key"));
 }
 
-/// Under whichever of its names it was sent.
+/// The pointer names the spelling that was sent.
 #[test]
 fn a_period_is_refused_where_it_was_sent() {
     for (member, at) in [

@@ -1,4 +1,4 @@
-//! Requests for tasks, and what templates add to a request.
+//! Requests for tasks, and what templates add to requests.
 
 use semel_core::limits::{ARGS_BYTES_MAX, TASK_BYTES_MAX};
 use semel_core::retry::{OnExhaustion, RetryPolicy};
@@ -15,7 +15,7 @@ fn templates(of: &[Value]) -> Templates {
     templates
 }
 
-/// Each step is given the whole context, so a short request could ask for any amount of room.
+/// Each step gets the whole context, so without a bound a short request could demand any amount of room.
 #[test]
 fn a_context_is_bounded_by_what_all_steps_make_of_it() {
     let steps: Vec<Value> = (0..20)
@@ -36,7 +36,7 @@ fn a_context_is_bounded_by_what_all_steps_make_of_it() {
     assert!(invalid.message.contains("20 steps"), "{}", invalid.message);
 }
 
-/// Most of it is the template's, and what was sent is bounded as it is.
+/// Most of it comes from the template, and what was sent has its own bound.
 #[test]
 fn a_step_of_a_template_is_not_bounded_by_what_a_request_may_be() {
     let steps = json!([{ "name": "s", "handler": "a.b", "config": "x".repeat(5_000) }]);
@@ -46,7 +46,7 @@ fn a_step_of_a_template_is_not_bounded_by_what_a_request_may_be() {
     assert!(Create::parse(r#"{"namespace":"a","name":"b","context":{}}"#, terms, &templates).is_ok());
 }
 
-/// It would be kept as something that the task's author says of it, and two requests would be two tasks.
+/// Otherwise it would be kept as one of the author's members, and two requests would make two tasks.
 #[test]
 fn a_key_that_a_task_cannot_have_is_refused() {
     let templates = templates(&[
@@ -62,7 +62,7 @@ fn a_key_that_a_task_cannot_have_is_refused() {
     assert_eq!(invalid.pointer, "/unique_key");
 }
 
-/// What a template cannot say either has another remedy.
+/// What a template cannot say either needs another remedy.
 #[test]
 fn what_a_task_cannot_have_is_refused_with_what_to_do_instead() {
     let templates = templates(&[
@@ -102,7 +102,7 @@ fn what_a_task_cannot_have_is_refused_with_what_to_do_instead() {
     }
 }
 
-/// The args are made of the context, and a step's of its config too: that is nothing of what was sent.
+/// The args are made of the context, and a step's of its config too: the caller sent neither.
 #[test]
 fn what_is_wrong_with_the_args_is_told_of_the_context_alone() {
     let config: Value = serde_json::from_str(&format!("{}{}", "[".repeat(64), "]".repeat(64))).unwrap();
@@ -124,7 +124,8 @@ fn what_is_wrong_with_the_args_is_told_of_the_context_alone() {
     assert_eq!(place("b", json!({ "text": "x".repeat(ARGS_BYTES_MAX) })), "/context");
 }
 
-/// What asks for no identity gets one as soon as a request brings a key; its author is to hear of a fault before.
+/// A template without an identity gets one as soon as a request brings a key, so its faults must be reported
+/// before.
 #[test]
 fn what_stands_beside_no_identity_is_checked_as_well() {
     let read = |unique: Value| {
@@ -141,7 +142,7 @@ fn what_stands_beside_no_identity_is_checked_as_well() {
     }
 }
 
-/// Two members of one name would be read as one or the other, by whoever reads.
+/// Of two members with one name, readers would disagree on which counts.
 #[test]
 fn a_templates_version_stands_once_in_what_is_kept() {
     let templates =
@@ -158,7 +159,7 @@ fn a_templates_version_stands_once_in_what_is_kept() {
     }
 }
 
-/// Passed over, it would make the job one of the newest version, under that one's key.
+/// If it were ignored, the job would be one of the newest version, under that version's key.
 #[test]
 fn a_version_among_the_options_of_a_templates_job_is_refused() {
     let templates = templates(&[json!({ "namespace": "email", "name": "send", "version": "1.0.0" })]);
@@ -167,11 +168,11 @@ fn a_version_among_the_options_of_a_templates_job_is_refused() {
         Enqueue::parse(&request, Terms { templates: Some(&templates), ..Terms::trusted() })
     };
     assert_eq!(read("email.send", json!("1.0.0")).unwrap_err().pointer, "/options/version");
-    // It says nothing, or stands among members that nobody knows.
+    // A null version says nothing, and types without a template may have one.
     assert!(read("email.send", Value::Null).is_ok() && read("email.other", json!("1.0.0")).is_ok());
 }
 
-/// In whichever spelling: both together would contradict each other.
+/// In either spelling: together they would contradict each other.
 #[test]
 fn what_a_request_says_stands_before_what_its_template_says_of_the_same() {
     let templates = templates(&[json!({
@@ -188,7 +189,7 @@ fn what_a_request_says_stands_before_what_its_template_says_of_the_same() {
     assert_eq!(read(other), (5_000, 6_000, 4));
 }
 
-/// One thing as a whole: half of one policy and half of another is nobody's.
+/// The policy is taken as a whole: half of one and half of another is what neither author meant.
 #[test]
 fn what_a_request_says_of_retries_takes_the_place_of_all_that_its_template_says() {
     let retry = json!({ "max_attempts": 9, "initial_interval": "PT7S", "on_exhaustion": "dead_letter" });

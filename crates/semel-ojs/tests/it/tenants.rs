@@ -1,4 +1,5 @@
-//! Requests of tenants: what a server says in the meta of each of a tenant's jobs is not what a request says.
+//! Requests of tenants: members that the server shows in the meta of a tenant's jobs are not part of a
+//! request.
 
 use semel_core::enqueue::Offer;
 use semel_core::unique::UniqueKey;
@@ -9,7 +10,7 @@ use semel_ojs::task::Create;
 use semel_ojs::{Template, Templates, workflow};
 use serde_json::json;
 
-/// Each counts `tenant_id`.
+/// Policies that count `tenant_id`.
 const POLICIES: [&str; 4] = [
     r#"{"keys":["meta"],"meta_except":[]}"#,
     r#"{"keys":["queue","meta"],"meta_except":["b"]}"#,
@@ -30,7 +31,7 @@ fn key(offer: &Offer) -> UniqueKey {
     offer.unique.as_ref().unwrap().key
 }
 
-/// The key, and the text that it is made of.
+/// The key, and the canonical text that it is made of.
 fn identity(tenant: &str, rest: &str, unique: &str) -> (UniqueKey, String) {
     let request = request(tenant, rest, unique);
     (key(&request.offer), request.canonical().unwrap().unwrap())
@@ -46,7 +47,7 @@ fn what_the_server_says_of_a_tenants_jobs_is_in_no_key() {
             r#","meta":{"a":1,"\u0074enant_id":"\u0061cme"}"#,
             r#","meta":{"a":1},"options":{"metadata":{"tenant_id":"acme"}}"#,
             r#","options":{"metadata":{"tenant_id":"acme","a":1}}"#,
-            // Its value is not seen where the canonical text is made.
+            // Its value is not visible where the canonical text is made.
             r#","meta":{"tenant_id":"acme","a":1},"sensitive":["/meta/tenant_id"]"#,
         ] {
             assert_eq!(identity("acme", again, unique), first, "{again} by {unique}");
@@ -56,7 +57,7 @@ fn what_the_server_says_of_a_tenants_jobs_is_in_no_key() {
     }
 }
 
-/// To leave it out would make one of what its sender tells apart.
+/// Leaving it out would merge jobs that their sender tells apart.
 #[test]
 fn what_the_server_does_not_say_counts_as_the_callers_own() {
     for unique in POLICIES {
@@ -115,7 +116,7 @@ fn every_request_that_makes_jobs_is_read_so() {
     }
 }
 
-/// By the id that the caller chose, and by its `Idempotency-Key`.
+/// By the caller's own id, and by an `Idempotency-Key`.
 #[test]
 fn a_request_that_says_its_tenant_is_the_one_that_did_not() {
     let digest = |tenant: &str, rest: &str| {
@@ -131,7 +132,7 @@ fn a_request_that_says_its_tenant_is_the_one_that_did_not() {
     };
     for (first, again) in [
         (r#","meta":{"a":1}"#, r#","meta":{"tenant_id":"acme","a":1}"#),
-        // There was no meta before the server showed one.
+        // The request had no meta until the server showed one.
         ("", r#","meta":{"tenant_id":"acme"}"#),
         ("", r#","meta":{"tenant_id":"acme","traceparent":"00-1"}"#),
         (r#","options":{"priority":1}"#, r#","options":{"priority":1,"metadata":{"tenant_id":"acme"}}"#),

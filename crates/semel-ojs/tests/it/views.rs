@@ -91,7 +91,7 @@ fn failures_are_shown_until_the_job_succeeds() {
     assert!(job.get("error").is_none() && job["errors"][0]["code"] == "c" && job["result"][0] == 1);
 }
 
-/// Nothing failed, so no error says why it is gone.
+/// Nothing failed, so there is no error that would explain it.
 #[test]
 fn a_job_that_expired_says_so() {
     let (mut head, body) = admit(r#"{"type":"a.b","args":[]}"#);
@@ -124,7 +124,7 @@ fn answers_are_a_superset_that_parses() {
     }
 }
 
-/// Of what was stored when a name could be given twice as well.
+/// Also meta stored when a name could still be given twice.
 #[test]
 fn in_a_tenant_all_members_of_meta_are_shown() {
     let (mut head, body) = admit(r#"{"type":"a.b","args":[]}"#);
@@ -146,7 +146,7 @@ fn in_a_tenant_all_members_of_meta_are_shown() {
     }
 }
 
-/// A job that has been through everything, and what was noted of it.
+/// A job with everything that can happen to one, and its notes.
 struct Worn {
     head: Head,
     body: Body,
@@ -215,7 +215,7 @@ impl Worn {
     }
 }
 
-/// Adds the names of all objects in a value, none of which may have one twice.
+/// Collects the names in all objects of a value; no object may have one twice.
 fn gather_names(value: &Json<'_>, text: &str, names: &mut BTreeSet<String>) {
     match value {
         Json::Object(members) => {
@@ -239,7 +239,7 @@ fn names_of(answers: &[String]) -> BTreeSet<String> {
     names
 }
 
-/// The members that say a time, each with its value.
+/// The members that hold a time, each with its value.
 fn gather_times(value: &Value, times: &mut Vec<(String, String)>) {
     match value {
         Value::Object(members) => {
@@ -257,7 +257,8 @@ fn gather_times(value: &Value, times: &mut Vec<(String, String)>) {
     }
 }
 
-/// Whoever looks for runs that hang sees until when each has time; the lease itself is its worker's alone.
+/// An operator looking for hung runs sees the deadline of each; the lease token itself is only for its
+/// worker.
 #[test]
 fn until_when_a_run_has_time_is_shown_to_all_who_see_it() {
     let mut worn = Worn::new();
@@ -270,7 +271,7 @@ fn until_when_a_run_has_time_is_shown_to_all_who_see_it() {
     assert!(shown(&JobView { is_curt: true, ..view })["lease_expires_at"].is_null());
 }
 
-/// So that they are in the order of time as texts; but what a caller said is echoed as it was sent.
+/// So that they sort by time as strings; a time that the caller sent is echoed unchanged.
 #[test]
 fn times_have_three_digits_of_a_second() {
     let mut worn = Worn::new();
@@ -291,7 +292,8 @@ fn times_have_three_digits_of_a_second() {
     }
 }
 
-/// Every name that stands in an answer is sent as a member of a request; the answers about that job have it once.
+/// Sends every name that is in an answer as a member of a request; the answers about that job must have each
+/// name once.
 #[test]
 fn nothing_that_is_sent_stands_beside_the_servers_own_word() {
     let mut worn = Worn::new();
@@ -315,7 +317,7 @@ fn nothing_that_is_sent_stands_beside_the_servers_own_word() {
     assert!(taken > names.len(), "hardly any was taken");
 }
 
-/// By a program that took such members for nobody's.
+/// Stored by a version that took such members for unknown ones.
 #[test]
 fn what_is_stored_beside_the_servers_own_word_is_not_shown() {
     let mut worn = Worn::new();
@@ -328,7 +330,7 @@ fn what_is_stored_beside_the_servers_own_word_is_not_shown() {
     assert_eq!((&shown["x_own"], &shown["job"]["x_b"][0]), (&"kept".into(), &1.into()));
 }
 
-/// As a worker does that gives its job to another queue, and an operator who sends one again.
+/// As when a worker moves its job to another queue, or an operator repeats a job.
 #[test]
 fn an_envelope_that_was_answered_may_be_sent_back() {
     let mut worn = Worn::new();
@@ -344,7 +346,7 @@ fn an_envelope_that_was_answered_may_be_sent_back() {
         let again = read(envelope);
         assert_eq!(again.body.extra, worn.body.extra);
         assert_eq!(again.policy().map(|policy| &**policy), worn.body.unique.as_ref());
-        // What the server said last is no other content.
+        // Values that only the server writes do not change the digest.
         let earlier = read(&envelope.replace("\"count\":1", "\"count\":2"));
         assert_eq!(again.body.request_digest, earlier.body.request_digest);
     }

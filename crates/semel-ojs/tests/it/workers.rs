@@ -25,7 +25,7 @@ fn a_fetch_names_its_queues_in_order() {
         (r#"{"queues":["a"],"count":0}"#, "/count"),
         (r#"{"queues":["a"],"count":1001}"#, "/count"),
         (r#"{"queues":["a"],"wait_ms":30001}"#, "/wait_ms"),
-        // What is written into rows, shown, and compared.
+        // The worker's id is stored in rows, displayed and compared.
         (r#"{"queues":["a"],"worker_id":"a\u0000b"}"#, "/worker_id"),
         (r#"{"queues":["a"],"worker_id":"a\nb"}"#, "/worker_id"),
     ] {
@@ -33,7 +33,7 @@ fn a_fetch_names_its_queues_in_order() {
     }
 }
 
-/// Passed over, one would end a lease early, or have a failure tried again that never is to be.
+/// If it were ignored, a lease could end early, or a failure be retried that must not be.
 #[test]
 fn a_slip_of_any_member_that_workers_send_is_refused() {
     type Read<'r> = &'r dyn Fn(&str) -> Option<Invalid>;
@@ -56,7 +56,7 @@ fn a_slip_of_any_member_that_workers_send_is_refused() {
             assert!(refused.message.contains("is no member"), "{refused}");
         }
     }
-    // What clients say of themselves besides is nobody's slip.
+    // Other members that clients send about themselves are not mistakes.
     let beat = r#"{"worker_id":"w","state":"running","active_jobs":1,"active_job_ids":["ID"],"hostname":"h","pid":1,"queues":["q"],"concurrency":10,"labels":[],"started_at":"x","stats":{},"status":"x","shutdown":true}"#;
     assert_eq!(Heartbeat::parse(&beat.replace("ID", ID)).unwrap().jobs.len(), 1);
 }
@@ -80,7 +80,7 @@ fn the_length_of_a_lease_is_said_as_a_job_says_it() {
     }
 }
 
-/// And not with a job.
+/// And it is not answered with a job.
 #[test]
 fn an_empty_request_is_answered_with_what_it_needs() {
     for (refused, needs) in [
@@ -118,7 +118,8 @@ fn acks_and_nacks_carry_what_they_have() {
     assert!(Nack::parse(&format!(r#"{{"job_id":"{ID}","requeue":true}}"#)).unwrap().report.is_none());
 }
 
-/// As JavaScript cuts it. Refused, it would be sent again and again until the job's attempts were spent.
+/// As JavaScript cuts strings. If it were refused, the worker would repeat the report until the job's
+/// attempts were spent.
 #[test]
 fn a_report_that_was_cut_inside_of_a_character_is_taken() {
     let ack =
@@ -145,7 +146,7 @@ fn a_report_that_was_cut_inside_of_a_character_is_taken() {
     assert_eq!(told.1.value, r#""v\ufffd""#);
 }
 
-/// Whoever lists the job reads it, and so does the next step of its workflow.
+/// It is read by whoever lists the job, and by the next step of its workflow.
 #[test]
 fn a_report_that_nobody_could_read_is_refused_with_its_place() {
     let nested = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
@@ -175,12 +176,12 @@ fn heartbeats_name_their_jobs_in_any_shape() {
     let single = beat(r#"{"worker_id":"w","job_id":"ID","lease":"l1-3"}"#);
     assert_eq!((single.jobs.len(), single.count), (1, Some(1)));
     assert_eq!((single.jobs[0].0.to_string(), single.jobs[0].1.lease), (ID.to_owned(), Some(LeaseToken(3))));
-    // Beside a list it is one more, unless the list names it.
+    // Beside a list it is one more job, unless the list names it.
     assert_eq!(beat(r#"{"active_jobs":["ID"],"job_id":"ID"}"#).jobs.len(), 1);
     let other = beat(r#"{"active_jobs":["019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e10"],"job_id":"ID"}"#);
     assert_eq!((other.jobs.len(), other.count), (2, Some(2)));
     assert_eq!(beat(r#"{"active_jobs":["ID"],"job_id":null}"#).jobs.len(), 1);
-    // Two lists are one: a job that only the second names goes on as well.
+    // Two lists are merged: a job named only by the second keeps its lease as well.
     assert_eq!(beat(r#"{"active_jobs":[],"active_job_ids":["ID"]}"#).jobs.len(), 1);
     let both =
         beat(r#"{"active_jobs":["ID","019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e10"],"active_job_ids":["ID"]}"#);
@@ -195,7 +196,7 @@ fn heartbeats_name_their_jobs_in_any_shape() {
     }
 }
 
-/// In a path and in a body, by either name.
+/// In the path and in the body, by either name.
 #[test]
 fn a_report_speaks_of_one_job() {
     let other = "019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e10";
@@ -206,7 +207,7 @@ fn a_report_speaks_of_one_job() {
     }
 }
 
-/// However they are named.
+/// By whichever members.
 #[test]
 fn heartbeats_name_so_many_jobs() {
     let id = |number: usize| format!("00000000-0000-7000-8000-{number:012x}");
@@ -233,7 +234,7 @@ fn a_batch_says_which_of_its_jobs_is_wrong() {
     }
 }
 
-/// As a heartbeat does: a worker that fetched for less dies no later for having told how far it was.
+/// As in a heartbeat: a progress report must not extend the lease beyond the length that the worker chose.
 #[test]
 fn progress_names_how_long_the_lease_is_to_last() {
     let length =
@@ -243,7 +244,7 @@ fn progress_names_how_long_the_lease_is_to_last() {
     assert_eq!(length(r#","visibility_timeout":"PT5S""#), Some(5_000));
 }
 
-/// Of a problem that a worker was answered by somebody else, and passes on.
+/// An HTTP problem that the worker got from another server and passes on.
 #[test]
 fn a_problem_of_http_is_a_failure_as_it_stands() {
     let problem =
@@ -251,7 +252,7 @@ fn a_problem_of_http_is_a_failure_as_it_stands() {
     let told = Nack::parse(&format!(r#"{{"job_id":"{ID}","error":{problem}}}"#)).unwrap();
     let report = told.report.unwrap();
     assert_eq!((&*report.message, &*report.error_type), ("come back later", "https://example.com/busy"));
-    // As some frameworks fill it.
+    // Some frameworks fill `detail` like this.
     for (error, message) in
         [(r#"{"message":"no","detail":[{"line":3}]}"#, "no"), (r#"{"detail":{"line":3}}"#, "")]
     {

@@ -1,4 +1,4 @@
-//! Requests for workflows: how large, and what waits for what.
+//! Requests for workflows: how large they may be, and which step waits for which.
 
 use std::time::Duration;
 
@@ -20,7 +20,8 @@ fn jobs(count: usize) -> String {
     vec![r#"{"type":"a.b","args":[]}"#; count].join(",")
 }
 
-/// A request of the largest body has as many steps as a million bytes hold: they are not all kept to be counted.
+/// The largest body holds as many steps as fit into a million bytes; they must not all be kept just to be
+/// counted.
 #[test]
 fn a_step_too_many_is_refused_before_those_after_it_are_read() {
     let most = WORKFLOW_STEPS_MAX;
@@ -29,7 +30,7 @@ fn a_step_too_many_is_refused_before_those_after_it_are_read() {
             workflow::parse(&format!(r#"{{"type":"{form}","{member}":[{}]}}"#, jobs(most)), Terms::trusted())
                 .unwrap();
         assert_eq!(plan.steps.len(), most);
-        // What comes after the one too many would be refused for another reason.
+        // The item after the one too many would be refused for another reason.
         let text = format!(r#"{{"type":"{form}","{member}":[{},7]}}"#, jobs(most + 1));
         let refused = refused(&text);
         assert_eq!((refused.kind, refused.pointer), (InvalidKind::TooLarge, format!("/{member}/{most}")));
@@ -47,7 +48,7 @@ fn a_step_too_many_is_refused_before_those_after_it_are_read() {
     assert_eq!((graph.kind, graph.pointer), (InvalidKind::TooLarge, format!("/steps/{most}")));
 }
 
-/// Every answer about a workflow names them all, twice, and a list of workflows would many times over.
+/// Every answer about a workflow names all of them twice, and a list of workflows many times over.
 #[test]
 fn what_the_steps_wait_for_is_bounded() {
     let group = |name: &str, more: &str| {
@@ -60,7 +61,7 @@ fn what_the_steps_wait_for_is_bounded() {
     for short in ["", "xxx"] {
         assert_eq!(workflow::parse(&two(short), Terms::trusted()).unwrap().steps.len(), WORKFLOW_STEPS_MAX);
     }
-    // As long as they are when they are told.
+    // Counted with their length in the answer.
     for long in [&*"x".repeat(250), &*r"\u0001".repeat(3)] {
         let refused = refused(&two(long));
         assert_eq!((refused.kind, refused.pointer.as_str()), (InvalidKind::TooLarge, ""));
@@ -72,7 +73,7 @@ fn what_the_steps_wait_for_is_bounded() {
     assert_eq!(workflow::parse(&between, Terms::trusted()).unwrap().steps.len(), WORKFLOW_STEPS_MAX / 2 + 2);
 }
 
-/// It would be taken for nothing.
+/// Otherwise it would be silently ignored.
 #[test]
 fn depends_on_inside_of_a_nested_workflow_is_refused() {
     let inner = r#"{"type":"a.b","args":[],"depends_on":["x"]}"#;
@@ -97,13 +98,13 @@ fn depends_on_inside_of_a_nested_workflow_is_refused() {
         assert_eq!((refused.kind, refused.pointer.as_str()), (InvalidKind::Request, pointer), "{text}");
         assert!(refused.message.contains("in one list"), "{refused}");
     }
-    // Of nothing there is nothing to wait for.
+    // An empty list waits for nothing.
     let empty = r#"{"type":"a.b","args":[],"depends_on":[]}"#;
     let text = format!(r#"{{"type":"chain","steps":[{{"type":"group","jobs":[{empty}]}}]}}"#);
     assert_eq!(workflow::parse(&text, Terms::trusted()).unwrap().steps.len(), 1);
 }
 
-/// It says either what its type says, or what its steps say.
+/// Its shape is given either by its type or by its steps.
 #[test]
 fn the_type_of_a_workflow_is_what_it_is() {
     let step =
@@ -143,7 +144,7 @@ fn the_type_of_a_workflow_is_what_it_is() {
     );
 }
 
-/// As it always did: steps of one list name each other.
+/// Steps of one list name each other, also without a type.
 #[test]
 fn depends_on_in_one_list_says_what_waits_for_what() {
     let plan = workflow::parse(
@@ -154,8 +155,8 @@ fn depends_on_in_one_list_says_what_waits_for_what() {
     assert_eq!((plan.steps[0].after.len(), plan.steps[1].after.as_slice()), (0, &[0][..]));
 }
 
-/// Each name is looked at once, and those behind the first that comes again are not: what follows it here would be refused
-/// for another reason.
+/// The names are read only up to the first repetition: what follows it here would be refused for another
+/// reason.
 #[test]
 fn a_step_that_is_named_twice_is_refused_where_it_comes_again() {
     let graph = |depends_on: &str| {
@@ -181,7 +182,7 @@ fn a_step_that_is_named_twice_is_refused_where_it_comes_again() {
     }
     assert_eq!(refused(&graph(r#""a",7"#)).pointer, "/steps/2/depends_on/1");
     assert_eq!(refused(&graph(r#""a","nobody""#)).pointer, "/steps/2/depends_on/1");
-    // Several steps may name one.
+    // Several steps may wait for the same one.
     let plan = workflow::parse(&graph(r#""b","a""#), Terms::trusted()).unwrap();
     assert_eq!((&*plan.steps[2].after, &*plan.steps[2].results), (&[1, 0][..], &[1, 0][..]));
     let plan = workflow::parse(
@@ -193,7 +194,7 @@ fn a_step_that_is_named_twice_is_refused_where_it_comes_again() {
     assert_eq!((&*plan.steps[1].after, &*plan.steps[2].after), (&[0][..], &[0, 1][..]));
 }
 
-/// Whoever made it, and however.
+/// However the plan was made.
 #[test]
 fn a_plan_in_which_a_step_is_named_twice_is_refused() {
     let text = format!(r#"{{"type":"chain","steps":[{}]}}"#, jobs(2));
@@ -210,7 +211,7 @@ fn a_plan_in_which_a_step_is_named_twice_is_refused() {
     }
 }
 
-/// OJS: they are the defaults of all steps, and what a step says itself goes first, in whichever spelling.
+/// OJS: they are defaults for all steps, and what a step says itself takes precedence, in either spelling.
 #[test]
 fn the_options_of_a_workflow_are_its_steps_defaults() {
     let options = r#""options":{"queue":"q","priority":7,"timeout_ms":9000,"retry":{"max_attempts":4},"tags":["t"],
@@ -247,7 +248,7 @@ fn the_options_of_a_workflow_are_its_steps_defaults() {
             "{text}"
         );
     }
-    // Of workflows in each other the nearest.
+    // Of nested workflows the nearest counts.
     let nested = format!(
         r#"{{"type":"chain",{options},"steps":[{{"type":"group","options":{{"queue":"inner"}},"jobs":[{plain}]}},{plain}]}}"#
     );
@@ -257,7 +258,7 @@ fn the_options_of_a_workflow_are_its_steps_defaults() {
     assert_eq!(queues, [("inner", 7), ("q", 7)]);
 }
 
-/// The option's own place where a step only was given it.
+/// The pointer is that of the option, even where it was applied to a step.
 #[test]
 fn the_options_of_a_workflow_are_refused_with_their_place() {
     let many: Vec<String> = (0..65).map(|at| format!(r#""x{at}":1"#)).collect();
@@ -280,7 +281,7 @@ fn the_options_of_a_workflow_are_refused_with_their_place() {
     assert_eq!(refused(&text).pointer, "/steps/0/options/queue");
 }
 
-/// Each step is given them: a short request would ask for any amount of room.
+/// Each step gets a copy: otherwise a short request could demand any amount of room.
 #[test]
 fn the_options_of_a_workflow_are_bounded_over_all_steps() {
     let most = WORKFLOW_OPTIONS_BYTES_MAX / WORKFLOW_STEPS_MAX;
@@ -294,7 +295,7 @@ fn the_options_of_a_workflow_are_bounded_over_all_steps() {
     assert!(refused.message.contains("say less"), "{refused}");
 }
 
-/// It would hold for none of them, and for whoever reads the request it holds for all.
+/// It would apply to no step, while readers of the request would expect it to apply to all.
 #[test]
 fn what_is_said_of_jobs_is_refused_beside_the_steps_of_a_workflow() {
     let job = r#"{"type":"a.b","args":[]}"#;
@@ -320,14 +321,14 @@ fn what_is_said_of_jobs_is_refused_beside_the_steps_of_a_workflow() {
             assert_eq!(refused(&outer).pointer, format!("/steps/1/{member}"), "{outer}");
         }
     }
-    // What is the workflow's own, or nobody's, is no attribute of a job.
+    // Members of the workflow itself, and unknown ones, are not attributes of a job.
     let own = format!(
         r#"{{"type":"chain","name":"n","queue":null,"x_team":"billing","metadata":{{}},"steps":[{job}]}}"#
     );
     assert_eq!(workflow::parse(&own, Terms::trusted()).unwrap().steps.len(), 1);
 }
 
-/// Nearly said it would hold for none either, and a policy that does not hold lets the same work run twice.
+/// A misspelt one would apply to no step either, and without the policy the same work runs twice.
 #[test]
 fn what_is_misspelt_beside_the_steps_of_a_workflow_is_refused() {
     let job = r#"{"type":"a.b","args":[]}"#;
@@ -362,7 +363,7 @@ fn a_callback_that_nothing_calls_is_refused() {
     assert!(refused.message.contains("on_failure"), "{refused}");
 }
 
-/// SDKs send them so: an alarm that comes after a success is none.
+/// SDKs send callbacks like this; an alarm that came after a success would be wrong.
 #[test]
 fn steps_that_are_named_as_callbacks_are_callbacks() {
     let parse = |callback: &str| {
@@ -381,7 +382,7 @@ fn steps_that_are_named_as_callbacks_are_callbacks() {
         assert_eq!(parse(step), (Form::Batch, when, true), "{step}");
     }
     assert_eq!(parse("on_error"), (Form::Chain, CallbackWhen::Success, false));
-    // A name is for people: it does not keep a step from its turn.
+    // A name is only a label here: the step still takes its turn.
     for name in ["on_complete", "on_success", "on-failure"] {
         let text = format!(
             r#"{{"steps":[{{"name":"a","type":"a.b","args":[]}},{{"name":"{name}","type":"a.b","args":[],"depends_on":["a"]}}]}}"#
@@ -395,7 +396,7 @@ fn steps_that_are_named_as_callbacks_are_callbacks() {
     }
 }
 
-/// A name need not be an id: it keeps no workflow from being taken that is without it.
+/// A name need not become the id, so a workflow that fits without names is accepted.
 #[test]
 fn names_that_make_the_waits_too_long_are_no_ids() {
     let group = |n: usize, name: &dyn Fn(usize) -> String| {
@@ -413,7 +414,7 @@ fn names_that_make_the_waits_too_long_are_no_ids() {
     assert_eq!(of(500, &|at| format!(r#""id":"a-name-of-{at:04}","#)).unwrap_err().pointer, "");
 }
 
-/// Open Job Spec wants a name of each step, and knows no id.
+/// Open Job Spec requires a name for each step, and has no ids.
 #[test]
 fn a_step_without_an_id_is_called_by_its_name_where_it_has_it_alone() {
     let ids = |text: &str| -> Vec<String> {
@@ -429,7 +430,8 @@ fn a_step_without_an_id_is_called_by_its_name_where_it_has_it_alone() {
         ids(&of(chain, &[r#""name":"fetch","#, r#""name":"store","id":"s","#, ""])),
         ["fetch", "s", "step-2"]
     );
-    // What others are called, names of two steps, and what can be no id, tell nothing.
+    // A name does not become the id if another step is called that, two steps share it, or it cannot be an
+    // id.
     for (name, other) in [
         (r#""name":"x","#, r#""name":"x","#),
         (r#""name":"step-1","#, ""),
@@ -447,7 +449,7 @@ fn a_step_without_an_id_is_called_by_its_name_where_it_has_it_alone() {
         step(r#""name":"b","#)
     );
     assert_eq!(ids(&nested), ["step-0", "step-1", "b"]);
-    // Others wait for it by its name, and by its number as before.
+    // Other steps can wait for it by its name, and still by its number.
     let graph = of(
         "",
         &[
@@ -460,7 +462,8 @@ fn a_step_without_an_id_is_called_by_its_name_where_it_has_it_alone() {
     let waits: Vec<&[u32]> = plan.steps.iter().map(|step| &*step.after).collect();
     assert_eq!(waits, [&[][..], &[0], &[0, 1]]);
     assert_eq!(plan.steps[2].id, "c");
-    // Names that are others' numbers are names: whoever waits for one waits for who is called so in the answer.
+    // A name that looks like another step's number is a name: waiting for it means the step that has it as
+    // its id in the answer.
     let named = |names: [&str; 3], waits: [&str; 3]| {
         let steps = names
             .iter()
@@ -479,7 +482,7 @@ fn a_step_without_an_id_is_called_by_its_name_where_it_has_it_alone() {
         named(["step-1", "step-2", "step-3"], ["", r#""step-1""#, r#""step-1","step-2""#]),
         [said("step-1", &[]), said("step-2", &[0]), said("step-3", &[0, 1])]
     );
-    // A number that is kept is no other step's name.
+    // A step that keeps its number as id takes precedence over another's name.
     assert_eq!(
         named(["x", "x", "step-1"], ["", "", r#""step-1""#]),
         [said("step-0", &[]), said("step-1", &[]), said("step-2", &[1])]

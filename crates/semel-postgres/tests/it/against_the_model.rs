@@ -7,7 +7,7 @@ use semel_testkit::several::Several;
 use semel_testkit::{Fixture, Step};
 
 fn check(part: u64) {
-    // Two parts, so that two cores share them.
+    // Split into two tests, so that two cores share the programs.
     compare(1 + part * 1_000_000, cases(12).div_ceil(2), true, || crate::fixture(Step::Nothing));
 }
 
@@ -21,7 +21,7 @@ fn random_programs_agree_with_the_model_2() {
     check(1);
 }
 
-/// What one of them has done the other finds.
+/// Whatever is done through one server is found by the other.
 #[test]
 fn random_programs_agree_with_the_model_whichever_of_two_servers_is_asked() {
     compare(3_000_001, cases(8), true, || {

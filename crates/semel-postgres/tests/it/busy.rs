@@ -1,4 +1,4 @@
-//! Records that somebody's open transaction has locked.
+//! Records locked by somebody else's open transaction.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ use tokio_postgres::Client;
 
 use crate::place::{Place, client, url};
 
-/// What waits for nobody takes no longer. Where a lock is waited for, that goes on for 250 ms before anything else is done.
+/// Upper bound for an operation that waits for no lock. One that waits for a lock does so for 250 ms first.
 const PROMPT: Duration = Duration::from_millis(200);
 
 async fn other() -> Client {
@@ -36,7 +36,7 @@ async fn engine(place: &Place) -> Engine {
     Engine::without_duties(Arc::new(Postgres::open(place.address()).await.unwrap())).unwrap()
 }
 
-/// Asks until it is not told that the key is busy: the rest may take longer than a server waits.
+/// Repeats a request while its key is busy; the whole may take longer than a server waits for a lock.
 async fn had<T, F: Future<Output = Result<T, StoreError>>>(ask: impl Fn() -> F) -> T {
     loop {
         match ask().await {
@@ -50,19 +50,19 @@ fn again(name: &str) -> Want {
     keyed(name).on_conflict("replace")
 }
 
-/// Of a queue and a key that nobody else has.
+/// A request for a queue and a key that nobody else uses.
 fn strangers() -> Want {
     keyed(&semel_store::random::number().to_string()).queue("strangers")
 }
 
-/// How long a stranger's job takes to be stored.
+/// How long it takes to store a job that has nothing to do with the locked records.
 async fn stored(engine: &Engine) -> Duration {
     let begun = Instant::now();
     assert!(engine.enqueue(strangers().offer(), "").await.unwrap().is_inserted());
     begun.elapsed()
 }
 
-/// In one commit, too, what is held is passed over at once, and what stands beside it is done.
+/// Within a single commit, too, a locked record is passed over at once and its neighbours are applied.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_waits_for_nothing_that_somebody_holds() {
     let place = Place::new();
@@ -127,7 +127,7 @@ async fn a_key_that_somebody_holds_delays_its_own_callers_only() {
     assert_eq!(engine.queues().await.unwrap()[0].created, 1 + 8 + 20);
 }
 
-/// Housekeeping neither waits for it nor keeps other keys locked meanwhile.
+/// Housekeeping neither waits for the lock nor keeps other keys locked meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_remembered_key_that_somebody_holds_is_forgotten_later() {
     const DAY: Duration = Duration::from_secs(24 * 3_600);
@@ -166,7 +166,7 @@ async fn who_waits_too_long_for_a_key_is_told_so() {
     held.execute(&format!("SELECT 1 FROM {schema}.key FOR UPDATE"), &[]).await.unwrap();
     let answer = engine.enqueue(again("held").offer(), "").await;
     assert!(matches!(answer, Err(StoreError::Contended)), "{answer:?}");
-    // A duplicate has nothing to lock.
+    // A duplicate needs no lock.
     let found = engine.enqueue(keyed("held").on_conflict("ignore").offer(), "").await.unwrap();
     assert!(matches!(found, Outcome::Existing(_)));
     held.rollback().await.unwrap();
@@ -218,7 +218,7 @@ async fn a_job_that_somebody_holds_delays_its_own_worker_only() {
     assert_eq!(engine.queues().await.unwrap()[0].count(semel_core::state::State::Completed), 10);
 }
 
-/// What cannot be passed over: a row that is about to be there.
+/// The exception: a row that another transaction is about to insert cannot be passed over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_id_that_somebody_is_about_to_store_delays_its_own_callers_only() {
     let place = Place::new();
@@ -248,12 +248,12 @@ async fn an_id_that_somebody_is_about_to_store_delays_its_own_callers_only() {
     assert!(matches!(waiting.await.unwrap(), Outcome::Created(_)));
 }
 
-/// What a duty comes to that waits for nobody for as long as a caller would.
+/// What a duty reports; it must finish before a caller would have given up waiting.
 async fn unhindered<T>(duty: impl Future<Output = Result<T, StoreError>>) -> T {
     tokio::time::timeout(WAIT_MAX, duty).await.expect("it waits as a caller does").unwrap()
 }
 
-/// Nor the duties of all servers. What somebody holds is left for later.
+/// The duties of all servers do not wait either: they leave locked records for later.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_record_that_somebody_holds_keeps_no_other_from_its_time() {
     let place = Place::new();
@@ -300,7 +300,8 @@ async fn a_record_that_somebody_holds_keeps_no_other_from_its_time() {
     }
 }
 
-/// Nor do workers wait for a transaction that offered what was there already, beside something new.
+/// An open transaction that enqueues duplicates beside a new job keeps no locks on their holders, so workers
+/// do not wait for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn duplicates_beside_a_new_job_hold_nothing() {
     let place = Place::new();
@@ -329,7 +330,7 @@ async fn duplicates_beside_a_new_job_hold_nothing() {
     assert_eq!(claimed.len(), 1, "what was new is there once");
 }
 
-/// However many keys somebody holds, and whatever is to be done behind them.
+/// This holds however many keys are locked, for claims and for promotion alike.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn jobs_behind_many_whose_keys_somebody_holds_have_their_turn() {
     const HELD: usize = 600;

@@ -1,4 +1,4 @@
-//! Which of its connections a store uses.
+//! Which of its pooled connections a store uses next.
 
 use std::sync::Arc;
 
@@ -8,17 +8,18 @@ use semel_store::Backend;
 
 use crate::place::{Place, client, until, url};
 
-/// How many there are to choose from.
+/// How many open connections there are to choose from.
 const CHOICE: usize = 4;
 
-/// Each is a process of the database's own, and slow when it was asleep for long.
+/// The most recently used connection goes first: each is a PostgreSQL process, which is slow after a long
+/// idle time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoever_asks_next_is_given_the_connection_that_was_used_last() {
     let place = Place::new();
     let name = place.schema();
     let address = Address::parse(&format!("{}?schema={name}&application_name={name}", url())).unwrap();
     let store = Arc::new(Postgres::open(&address).await.unwrap());
-    // Several at once, who wait until they are let go on: none of them can be given another one's.
+    // Concurrent loads, blocked by a table lock until all have begun: no two can share a connection.
     let (mut holder, watcher) = (client(&url()).await, client(&url()).await);
     let held = holder.transaction().await.unwrap();
     held.batch_execute(&format!("LOCK TABLE {name}.fact IN ACCESS EXCLUSIVE MODE")).await.unwrap();

@@ -1,5 +1,6 @@
-//! Many who want the same keys: through several servers, in batches in opposite orders, and inside transactions of their own.
-//! `SEMEL_HERD_ROUNDS`, `SEMEL_OPPOSITE_ROUNDS` and `SEMEL_MIX_TURNS` say how often.
+//! Many callers that want the same keys: through several servers, in batches in opposite orders, and inside
+//! transactions of their own. `SEMEL_HERD_ROUNDS`, `SEMEL_OPPOSITE_ROUNDS` and `SEMEL_MIX_TURNS` set the
+//! number of rounds and turns.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,9 +31,9 @@ use tokio_postgres::{IsolationLevel, Transaction};
 
 use crate::place::{Place, client, judge, until, url};
 
-/// What is asked here survives no crash, and is quicker for it.
+/// Faster commits: no test here involves a crash.
 const QUICK: &[&str] = &["synchronous_commit=off"];
-/// How PostgreSQL's log tells of a deadlock.
+/// How PostgreSQL's log reports a deadlock.
 const DEADLOCK: &str = "deadlock detected";
 
 struct Servers {
@@ -40,7 +41,7 @@ struct Servers {
     address: Address,
     backends: Vec<Arc<Postgres>>,
     engines: Vec<Engine>,
-    // It goes last.
+    // Dropped last.
     _folder: TempDir,
 }
 
@@ -59,7 +60,7 @@ impl Servers {
         Self { cluster, address, backends, engines, _folder: folder }
     }
 
-    /// The same act at all servers at once, by so many tasks.
+    /// Runs one action as `tasks` concurrent tasks, spread over all servers.
     async fn at_once<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
         &self,
         tasks: usize,
@@ -69,7 +70,7 @@ impl Servers {
     }
 }
 
-/// Offers jobs inside a transaction.
+/// Enqueues jobs inside a caller's transaction.
 pub async fn inside(
     engine: &Engine,
     backend: &Postgres,
@@ -133,16 +134,16 @@ async fn batches_of_a_thousand_keys_in_opposite_orders_lock_nobody_out() {
     assert!(!servers.cluster.log().contains(DEADLOCK), "{}", servers.cluster.log());
 }
 
-/// What a mix of callers has seen.
+/// What a mix of callers has observed.
 #[derive(Clone, Default)]
 struct Mix {
     said: Said,
-    /// Jobs of transactions that were rolled back.
+    /// Jobs whose transactions were rolled back.
     undone: Arc<Mutex<BTreeSet<JobId>>>,
     over: Arc<AtomicBool>,
 }
 
-/// Keys that are wanted by everybody at about the same time, and later others.
+/// A key that all callers want at about the same time; the range moves on with the turns.
 fn number(dice: &mut Dice, turn: u64) -> u64 {
     turn / 4 * 4 + dice.below(8)
 }
@@ -156,7 +157,8 @@ impl Mix {
         }
     }
 
-    /// Transactions that enqueue once or several times, and are committed or not.
+    /// Runs transactions that enqueue once or several times and then commit or roll back; returns how many of
+    /// each.
     async fn transact(
         self,
         engine: Engine,
@@ -188,7 +190,7 @@ impl Mix {
             }
             let is_strict = !matches!(level, IsolationLevel::ReadCommitted);
             let is_over = match failed {
-                // The others have names, and who gets one begins again.
+                // Errors that undo a transaction have names of their own; a caller that gets one starts over.
                 Some(StoreError::Undone(why)) => {
                     assert!(is_strict || why == Undone::Deadlock, "{why:?}");
                     transaction.rollback().await.unwrap();
@@ -219,7 +221,7 @@ impl Mix {
         [committed, undone]
     }
 
-    /// Callers without a transaction, who wait as long as a server waits.
+    /// Callers without a transaction; each waits for a lock as long as a server waits.
     async fn call(self, engine: Engine, turns: u64, seed: u64) {
         let mut dice = Dice::new(seed);
         for turn in 0..turns {
@@ -252,7 +254,7 @@ impl Mix {
     }
 }
 
-/// Nobody else sees its holder until then, and what is waiting to be recorded is written once a second.
+/// Until the commit nobody else sees the holder, while pending duplicate records are written once a second.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_duplicate_of_a_transactions_own_job_is_recorded_once_that_is_committed() {
     let place = Place::new();
@@ -265,7 +267,7 @@ async fn a_duplicate_of_a_transactions_own_job_is_recorded_once_that_is_committe
     let [Outcome::Created(head)] = &first[..] else { panic!("{first:?}") };
     let second = inside(&engine, &backend, &transaction, offers()).await.unwrap();
     assert!(matches!(&second[..], [Outcome::Existing(_)]), "{second:?}");
-    // It writes what is waiting.
+    // Stopping writes what is pending.
     engine.stop().await;
     transaction.commit().await.unwrap();
     engine.stop().await;
@@ -308,7 +310,7 @@ async fn transactions_of_every_level_and_strangers_agree_on_one_history() {
     judge(&account, &servers.address, 1).await;
 }
 
-/// Else two calls that find out in the middle what else they need could wait for one another.
+/// Otherwise two calls that find out midway which other keys they need could wait for one another.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_waits_for_an_earlier_key_inside_a_transaction_holds_no_later_one() {
     let servers = Servers::start(1).await;
@@ -346,7 +348,8 @@ async fn who_waits_for_an_earlier_key_inside_a_transaction_holds_no_later_one() 
     waiting.await.unwrap();
 }
 
-/// Inside a transaction nothing says beforehand which ids it uses, and what is decided beside it has nothing to meet it by.
+/// Inside a transaction nothing says beforehand which ids it uses, so a decision beside it has nothing to
+/// lock that would make the two meet.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_id_that_two_requests_use_at_once_fails_nobody_elses() {
     let servers = Servers::start(1).await;
@@ -372,8 +375,8 @@ async fn an_id_that_two_requests_use_at_once_fails_nobody_elses() {
     assert!(matches!(&outcomes[..], [Outcome::IdTaken(_), Outcome::Created(_)]), "{outcomes:?}");
 }
 
-/// Else each of those who ask while that transaction is open would keep a process of the database's for as long, the relay of the
-/// outbox another one at each round.
+/// Otherwise each caller that asks while that transaction is open would occupy a further PostgreSQL process
+/// for as long, and the outbox relay would occupy one more in each round.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_waits_for_a_row_that_is_not_committed_has_nobody_wait_beside_him() {
     let servers = Servers::start(1).await;

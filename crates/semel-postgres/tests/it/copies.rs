@@ -1,4 +1,4 @@
-//! A copy of a store that somebody goes on using in ways that only a database has.
+//! Copying a store that stays in use, in ways that only a database allows.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use tokio_postgres::Client;
 
 use crate::place::{Place, client, url};
 
-/// Copies the store into memory; what is done meanwhile is done when the first record was told.
+/// Copies the store into memory and runs `meanwhile` when the first record is reported.
 async fn copied(store: &Postgres, mut meanwhile: impl FnMut() + Send) -> Result<Copied, CopyError> {
     let mut is_first = true;
     let mut progress = |_: &Copied| {
@@ -27,7 +27,7 @@ fn now<T>(work: impl Future<Output = T>) -> T {
     tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(work))
 }
 
-/// A store with a job, and a client of its database.
+/// A store with one job, and a connection to its database.
 async fn filled(place: &Place) -> (Arc<Postgres>, Engine, Client) {
     let store = Arc::new(Postgres::open(place.address()).await.unwrap());
     let engine = Engine::without_duties(Arc::clone(&store) as Arc<dyn Backend>).unwrap();
@@ -46,7 +46,7 @@ async fn what_is_put_into_the_outbox_meanwhile_is_noticed() {
     );
     let meanwhile = copied(&store, || now(client.batch_execute(&insert)).unwrap()).await;
     assert_eq!(meanwhile, Err(CopyError::OutboxWaits));
-    // One that somebody has locked waits as well.
+    // An entry that another transaction has locked still counts as waiting.
     let transaction = client.transaction().await.unwrap();
     transaction
         .batch_execute(&format!("SELECT FROM \"{}\".outbox FOR UPDATE", place.schema()))
@@ -82,7 +82,7 @@ async fn a_transaction_that_was_open_before_the_last_write_keeps_a_copy_waiting(
         is_over.set(true);
         copied
     };
-    // It is over in the middle of what the copy does: nothing was written since then.
+    // The transaction ends while the copy is running; nothing has been written since.
     let ended = async {
         store.events(0, 100).await.unwrap();
         assert!(!is_over.get());

@@ -1,5 +1,5 @@
-//! Connections that the database cuts, all at once and again and again, while servers are under load: nothing acknowledged
-//! is lost, nothing is doubled, no key is stuck. `SEMEL_CRASH_ROUNDS` says how often.
+//! All connections to the database are cut again and again while servers are under load: nothing acknowledged
+//! is lost, nothing is doubled, no key is stuck. `SEMEL_CRASH_ROUNDS` sets the number of rounds.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -35,12 +35,12 @@ async fn connections_that_are_cut_under_load_lose_and_double_nothing() {
         let acknowledged = Arc::clone(&acknowledged);
         callers.spawn(async move {
             while !over.load(Ordering::Relaxed) {
-                // Two callers for each number, mostly at different servers.
+                // Two callers want each number, mostly through different servers.
                 let number = next.fetch_add(1, Ordering::Relaxed) / 2;
                 let offer = keyed(&format!("{number}")).on_conflict("ignore").offer();
                 let id = match engine.enqueue(offer, "").await {
                     Ok(Outcome::Created(head) | Outcome::Existing(head)) => head.id,
-                    // It says that nothing was stored, or that this is not known: the number is nobody's.
+                    // Nothing was stored, or that is unknown: no caller owns the number.
                     Err(error) if error.is_retryable() => continue,
                     other => panic!("{other:?}"),
                 };
@@ -65,7 +65,7 @@ async fn connections_that_are_cut_under_load_lose_and_double_nothing() {
     let acknowledged = std::mem::take(&mut *acknowledged.lock().unwrap());
     assert!(acknowledged.len() > 50, "{}", acknowledged.len());
     for (number, id) in &acknowledged {
-        // A connection of the pool may be one that was cut.
+        // The pool may hand out a connection that was cut.
         let outcome = loop {
             match servers[0].enqueue(keyed(&format!("{number}")).on_conflict("ignore").offer(), "").await {
                 Ok(outcome) => break outcome,

@@ -1,4 +1,5 @@
-//! A server of the database whose place another took, and that lives on: what waits there is given up, and what it shows is not told.
+//! A PostgreSQL server that lives on after another took over: commits waiting there are given up and repeated
+//! at the new one, and nothing that the old one still shows is given as an answer.
 
 use std::sync::Arc;
 
@@ -19,14 +20,14 @@ use tokio::time::{Instant, timeout};
 use crate::failover::{LONG, SAFE, fence, follows, offered, pair_of};
 use crate::place::{client, until};
 
-/// Duplicates of one job, and jobs of their own.
+/// Names to enqueue: `a` is a duplicate of an existing job, the others are new.
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 
 fn everything() -> Filter {
     Filter { limit: 100, ..Filter::default() }
 }
 
-/// A database, and a standby of it that waits for nobody when it takes over.
+/// A database, and a standby of it that waits for no further standby once it has taken over.
 fn one_and_other(folder: &TempDir, settings: &[&str]) -> (Cluster, Cluster) {
     pair_of(folder, settings, &[])
 }
@@ -36,8 +37,8 @@ async fn opened(url: &str) -> (Engine, Arc<Postgres>) {
     (Engine::without_duties(Arc::clone(&store) as Arc<dyn Backend>).unwrap(), store)
 }
 
-/// Its standby becomes the database while commits are under way. They wait for a standby at the old one, which no one
-/// will ever be; `moves` has the address lead to the new one.
+/// Promotes the standby while commits are under way. They wait at the old server for a standby it will never
+/// have again; `moves` redirects the address to the new server.
 async fn waiting_in_vain(
     url: &str,
     one: &Cluster,
@@ -84,7 +85,8 @@ async fn commits_that_wait_at_a_server_closed_for_writes_are_taken_to_the_other(
     assert_eq!(store.list(everything()).await.unwrap().heads.len(), NAMES.len());
 }
 
-/// Nobody has closed the old one: that its commits come to no end is all that keeps it from being a second store.
+/// Nobody has closed the old server for writes: all that keeps it from being a second store is that its
+/// commits never complete.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn commits_that_wait_at_a_server_whose_name_another_has_are_taken_there() {
     let folder = TempDir::new();
@@ -99,7 +101,7 @@ async fn commits_that_wait_at_a_server_whose_name_another_has_are_taken_there() 
     assert_eq!(store.list(everything()).await.unwrap().heads.len(), NAMES.len());
 }
 
-/// There is no other: whoever waits is told that nothing is known, and not that nothing was done.
+/// There is no other server: the caller is told that the outcome is unknown, not that nothing was done.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_that_waits_at_the_only_server_is_unknown_once_that_is_closed() {
     let folder = TempDir::new();
@@ -117,14 +119,14 @@ async fn a_commit_that_waits_at_the_only_server_is_unknown_once_that_is_closed()
     fence(&fencing).await;
     let told = timeout(2 * LONG, asked).await.expect("it waits for ever").unwrap();
     assert!(matches!(told, Err(StoreError::Unknown(_))), "{told:?}");
-    // It was stored all the same.
+    // The job was stored all the same.
     fencing.batch_execute("ALTER SYSTEM RESET default_transaction_read_only").await.unwrap();
     fencing.batch_execute("SELECT pg_reload_conf()").await.unwrap();
     other.start(&[]);
     assert!(matches!(timeout(LONG, offered(engine, "b")).await.unwrap(), Outcome::Existing(_)));
 }
 
-/// What was read before from another is decided again then, though nobody has read anything since.
+/// Decisions made on what was read from another server are made again then, even if nothing was read since.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_says_that_it_went_to_another_server() {
     let folder = TempDir::new();
@@ -136,14 +138,14 @@ async fn a_commit_says_that_it_went_to_another_server() {
     one.kill();
     other.promote();
     let taken = async {
-        // Connections to the one that is dead come first.
+        // The pool's connections to the dead server fail first.
         while store.commit(Batch { groups: Vec::new(), claims: vec![claim(1)] }).await.is_err() {}
     };
     timeout(LONG, taken).await.unwrap();
     assert!(store.moved() >= Some(began), "{:?}", store.moved());
 }
 
-/// Pages, numbers, the log.
+/// Pages of jobs, queue counts and the event log are read from the new server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_server_shows_that_was_closed_for_writes_is_asked_of_the_other() {
     let folder = TempDir::new();
@@ -161,12 +163,13 @@ async fn what_a_server_shows_that_was_closed_for_writes_is_asked_of_the_other() 
     }
     let log = new.events(0, 100).await.unwrap();
     assert_eq!(log.events.len(), 4);
-    // Each of these comes first in a store of its own, by connections that were made before.
+    // Each read is the first in its own store, over connections that were made before the failover.
     let created = |queues: Vec<QueueStats>| queues.iter().map(|queue| queue.created).sum::<u64>();
     assert_eq!(old.list(everything()).await.unwrap().heads.len(), 4);
     assert_eq!(created(old.queues().await.unwrap()), 4);
     assert_eq!(old.events(0, 100).await.unwrap(), log);
-    // It knows of no other: people see what there is, and who follows is told no end that is none.
+    // This store knows no other server: people still see what is there, but no reader that follows the log is
+    // given an end that may be false.
     assert_eq!(lonely.list(everything()).await.unwrap().heads.len(), 2);
     assert_eq!(created(lonely.queues().await.unwrap()), 2);
     let kind = Seek::Kind { kind: DocumentKind::Cron, from: None, descending: false, limit: 10 };

@@ -16,14 +16,14 @@ use crate::place::{client, until};
 
 const HOLDERS: usize = 10;
 const BATCHES: usize = 10;
-/// Of each holder.
+/// Duplicates of each holder in a batch.
 const IN_A_BATCH: usize = 10;
 const DUPLICATES: u64 = (HOLDERS * BATCHES * IN_A_BATCH) as u64;
 const ALONE: u64 = 100;
-/// More than a short record of what was changed takes, in bytes.
+/// Upper bound for the WAL of one short record of changes, in bytes.
 const RECORD_MAX: i64 = 128;
 
-/// How much the database has written down of all that was ever changed, in bytes.
+/// Bytes of WAL written since the cluster was made.
 async fn written(watcher: &Client) -> i64 {
     let sql = "SELECT (pg_current_wal_insert_lsn() - '0/0')::int8";
     watcher.query_one(sql, &[]).await.unwrap().get(0)
@@ -33,7 +33,7 @@ fn offers() -> Vec<Offer> {
     (0..HOLDERS).map(|number| keyed(&format!("{number}")).on_conflict("ignore").offer()).collect()
 }
 
-/// Who was turned away is written to its holder, once for many, and nothing else is written for it.
+/// Duplicates are recorded at their holder, many in one write, and nothing else is written for them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_duplicates_leave_no_more_behind_than_their_holders_are() {
     let folder = TempDir::new();
@@ -68,13 +68,13 @@ async fn a_thousand_duplicates_leave_no_more_behind_than_their_holders_are() {
     }
     assert_eq!(counted, DUPLICATES + ALONE, "all are on record");
     drop(engine);
-    // Who ends says how much he did before.
+    // A session reports its row counts when it ends.
     until(&watcher, "SELECT count(*) = 0 FROM pg_stat_activity WHERE application_name = 'counted'").await;
     until(&watcher, "SELECT n_tup_ins >= 10 FROM pg_stat_user_tables WHERE relname = 'head'").await;
     let dead = "SELECT sum(n_tup_upd + n_tup_del)::int8, sum(n_dead_tup)::int8 FROM pg_stat_user_tables";
     let row = watcher.query_one(dead, &[]).await.unwrap();
     let (replaced, dead): (i64, i64) = (row.get(0), row.get(1));
-    // Their keys when they came, and they with their records.
+    // Each key once when its job came, and each holder and its key with the records of duplicates.
     let most = 3 * HOLDERS as i64;
     assert!((1..=most).contains(&replaced) && dead <= most, "{replaced} rows were replaced, {dead} are dead");
 }

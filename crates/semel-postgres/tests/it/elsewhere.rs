@@ -1,4 +1,4 @@
-//! The store where it was not made: in a database of another language, and in a copy that is put in the place of what is gone.
+//! A store in a database with another locale, and a restored copy that takes the place of a lost store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,11 +22,11 @@ fn fixture(url: &str) -> Fixture {
     Fixture::new(Step::Nothing, move |clock| place.0.open_with(clock))
 }
 
-/// Turkish: `I` is no capital `i` there, and texts sort as nobody's bytes do.
+/// Turkish: `I` is not the capital of `i`, and texts do not sort by their bytes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_kit_passes_on_a_database_that_is_not_english() {
     let folder = TempDir::new();
-    // Before version 15 a database has one of the system's languages, which must be there.
+    // Before version 15 a database uses a locale of the operating system, which must be installed.
     let turkish: &[&str] = match cluster::version() {
         ..15 => &["--locale=tr_TR.UTF-8"],
         _ => &["--locale-provider=icu", "--icu-locale=tr-TR"],
@@ -40,7 +40,7 @@ async fn the_kit_passes_on_a_database_that_is_not_english() {
     conformance!(in turn, fixture(&url));
 }
 
-/// A text that the database cannot write would fail the commit of everybody who shares it.
+/// A text that the database's encoding cannot represent would fail the shared commit of every caller in it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_database_that_cannot_write_every_text_is_refused() {
     let folder = TempDir::new();
@@ -61,7 +61,8 @@ async fn engine(place: &Place) -> Engine {
     Engine::without_duties(Arc::new(Postgres::open(place.address()).await.unwrap())).unwrap()
 }
 
-/// Keys that were held when the copy was made are held in it, by the living and by the ended; what came later never was.
+/// Keys that live and ended jobs held when the copy was made are held in it; whatever came later never
+/// existed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_copy_that_is_restored_holds_the_keys_of_its_hour() {
     let folder = TempDir::new();
@@ -92,7 +93,7 @@ async fn a_copy_that_is_restored_holds_the_keys_of_its_hour() {
     let Outcome::Created(again) = after.enqueue(strict("later").offer(), "").await.unwrap() else { panic!() };
     let is_new = again.version > lost.version && again.id != lost.id;
     assert!(is_new, "what is given out does not come again: {lost:?}, {again:?}");
-    // In it as well a key is free with the end of its holder, and not before.
+    // In the copy, too, a key becomes free when its holder ends, and not before.
     after.cancel(live.id, Bearer::default()).await.unwrap();
     assert!(after.enqueue(keyed("live").offer(), "").await.unwrap().is_inserted());
     after.stop().await;

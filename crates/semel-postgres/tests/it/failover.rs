@@ -1,5 +1,5 @@
-//! A database and its standby: what was acknowledged is at both, also where all that was answered was "there is one already".
-//! `SEMEL_FAILOVER_ROUNDS` says how often the standby takes over.
+//! A database and its standby: what was acknowledged is on both, even if the answer was only that the job
+//! exists already. `SEMEL_FAILOVER_ROUNDS` sets how often the standby takes over.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use tokio_postgres::Client;
 use crate::contention::inside;
 use crate::place::{client, judge, until};
 
-/// Commits wait for whoever is the standby.
+/// Commits wait for any standby there is.
 pub const SAFE: &[&str] = &["synchronous_standby_names=*"];
 pub const LONG: Duration = Duration::from_secs(60);
 
@@ -32,7 +32,7 @@ fn pair(folder: &TempDir, settings: &[&str]) -> (Cluster, Cluster) {
     pair_of(folder, settings, settings)
 }
 
-/// The same, with other settings for the standby when it takes over.
+/// The same as [`pair`], with other settings for the standby.
 pub fn pair_of(folder: &TempDir, settings: &[&str], of_standby: &[&str]) -> (Cluster, Cluster) {
     let mut primary = Cluster::new(&folder.path().join("a"));
     primary.start(settings);
@@ -41,7 +41,7 @@ pub fn pair_of(folder: &TempDir, settings: &[&str], of_standby: &[&str]) -> (Clu
     (primary, standby)
 }
 
-/// A reader of a standby, when that has so many jobs.
+/// A connection to a standby, once that has replicated this many jobs.
 pub async fn follows(standby: &Cluster, jobs: u32) -> Client {
     let reader = client(&standby.url()).await;
     until(&reader, "SELECT to_regclass('semel.head') IS NOT NULL").await;
@@ -54,7 +54,7 @@ async fn server(url: &str) -> Engine {
     Engine::without_duties(backend).unwrap()
 }
 
-/// Asks until there is an answer.
+/// Repeats the request until it is answered.
 pub async fn offered(engine: Engine, name: &'static str) -> Outcome {
     loop {
         match engine.enqueue(keyed(name).on_conflict("ignore").offer(), "").await {
@@ -98,8 +98,8 @@ async fn a_standby_that_takes_over_under_load_has_all_that_was_acknowledged() {
     drop(primary);
 }
 
-/// After a restart a database shows what no standby has: a duplicate of that is answered when the standby has it, and so is
-/// whoever had stored it.
+/// After a restart a database shows commits that no standby has. A duplicate of such a job is answered only
+/// once the standby has it, and so is the caller that stored it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_duplicate_waits_until_the_standby_has_its_holder() {
     let folder = TempDir::new();
@@ -129,7 +129,7 @@ async fn a_duplicate_waits_until_the_standby_has_its_holder() {
     timeout(LONG, wait).await.unwrap();
     standby.start(SAFE);
     let answer = timeout(LONG, first).await.unwrap().unwrap();
-    // Who was away for too long asked again, and was told of his own.
+    // A caller that was cut off for too long asks again, and finds its own job.
     let (Outcome::Created(head) | Outcome::Existing(head)) = answer else { panic!("{answer:?}") };
     let answer = timeout(LONG, second).await.unwrap().unwrap();
     assert!(matches!(&answer, Outcome::Existing(existing) if existing.id == head.id), "{answer:?}");
@@ -139,11 +139,11 @@ async fn a_duplicate_waits_until_the_standby_has_its_holder() {
     until(&watcher, &format!("SELECT count(*) = 1 FROM semel.head WHERE id = '{}'", head.id)).await;
 }
 
-/// It may have been at the one that is gone alone.
+/// The server that is gone may have been the only one to have it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_seen_before_a_standby_took_over_is_not_confirmed_by_it() {
     let folder = TempDir::new();
-    // When it takes over it waits for nobody.
+    // After its promotion the standby waits for nobody.
     let (mut primary, standby) = pair_of(&folder, &[SAFE, &["fsync=on"]].concat(), &[]);
     let address = Address::parse(&primary.url_with(standby.folder())).unwrap();
     let store = Postgres::open(&address).await.unwrap();
@@ -155,7 +155,7 @@ async fn what_was_seen_before_a_standby_took_over_is_not_confirmed_by_it() {
     primary.kill();
     standby.promote();
     let confirmed = async {
-        // Connections to the one that is dead come first.
+        // The pool's connections to the dead server fail first.
         while let Err(error) = store.confirm(&Reads::default()).await {
             assert!(error.is_retryable(), "{error}");
         }
@@ -164,20 +164,20 @@ async fn what_was_seen_before_a_standby_took_over_is_not_confirmed_by_it() {
     assert!(store.moved() >= Some(began), "{:?}", store.moved());
 }
 
-/// Inside a caller's own transaction that wrote nothing else, it is the transaction's commit that waits.
+/// In a caller's transaction that wrote nothing else, it is the transaction's own commit that waits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_transaction_that_was_told_what_is_there_waits_for_the_standby_when_it_commits() {
     let folder = TempDir::new();
     let (primary, mut standby) = pair(&folder, SAFE);
     let backend = Arc::new(Postgres::open(&Address::parse(&primary.url()).unwrap()).await.unwrap());
     let engine = Engine::without_duties(Arc::clone(&backend) as Arc<dyn Backend>).unwrap();
-    // By its id: a key would have been locked, which is a write too.
+    // Found by its id: a key would have been locked, which is a write too.
     let offer = || job().id(foreign_id(7)).offer();
     assert!(matches!(engine.enqueue(offer(), "").await.unwrap(), Outcome::Created(_)));
     for waits_for in ["on", "local"] {
         standby.stop();
         let mut caller = client(&primary.url()).await;
-        // Whatever its session would wait for.
+        // Whatever the caller's session is set to wait for.
         caller.batch_execute(&format!("SET synchronous_commit = {waits_for}")).await.unwrap();
         let transaction = caller.transaction().await.unwrap();
         let found = inside(&engine, &backend, &transaction, vec![offer()]).await.unwrap();
@@ -196,7 +196,7 @@ async fn a_transaction_that_was_told_what_is_there_waits_for_the_standby_when_it
     }
 }
 
-/// A machine that hangs takes connections, and nobody on it answers.
+/// A machine that hangs accepts connections, but nothing on it answers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_says_nothing_is_passed_over() {
     let folder = TempDir::new();
@@ -210,7 +210,7 @@ async fn a_server_that_says_nothing_is_passed_over() {
     silent.set_nonblocking(true).unwrap();
     let asked = || std::iter::from_fn(|| silent.accept().ok()).count();
     assert!(asked() > 0);
-    // It is not asked again for each connection.
+    // A new connection does not try the silent server again.
     let mut loads = tokio::task::JoinSet::new();
     for _ in 0..4 {
         let store = Arc::clone(&store);
@@ -226,7 +226,7 @@ async fn a_server_that_says_nothing_is_passed_over() {
 async fn a_standby_answers_nothing_until_it_is_promoted() {
     let folder = TempDir::new();
     let (mut primary, standby) = pair(&folder, &[]);
-    // What names the database: a link here, a name or an address elsewhere.
+    // What names the database: a symbolic link here, a host name or an address in production.
     let link = folder.path().join("now");
     std::os::unix::fs::symlink(primary.folder(), &link).unwrap();
     let engine = server(&cluster::address(&link)).await;
@@ -239,13 +239,13 @@ async fn a_standby_answers_nothing_until_it_is_promoted() {
     primary.kill();
     let mut tries = 0;
     loop {
-        // A duplicate is not for a standby to say: it may be behind.
+        // A standby must not answer that a job exists: it may be behind.
         let asked = engine.enqueue(keyed("a").on_conflict("ignore").offer(), "").await;
         let Err(StoreError::Unavailable(why)) = asked else { panic!("{asked:?}") };
         if why.contains("takes no writes") {
             break;
         }
-        // Connections to the one that is dead come first.
+        // The pool's connections to the dead server fail first.
         tries += 1;
         assert!(tries < 50, "{why}");
     }
@@ -254,14 +254,15 @@ async fn a_standby_answers_nothing_until_it_is_promoted() {
     assert!(matches!(offered(engine, "b").await, Outcome::Created(_)));
 }
 
-/// Has a database refuse writes from now on, as somebody does who fences it. Connections to it stay.
+/// Makes a database refuse writes from now on, as an operator does who fences it. Its connections stay open.
 pub async fn fence(fencing: &Client) {
     fencing.batch_execute("ALTER SYSTEM SET default_transaction_read_only = on").await.unwrap();
     fencing.batch_execute("SELECT pg_reload_conf()").await.unwrap();
     until(fencing, "SELECT current_setting('default_transaction_read_only')::boolean").await;
 }
 
-/// Whoever fences the old one need not end its connections: neither those of requests, nor the one by which a server hears the others.
+/// Fencing the old server need not end its connections: neither those that serve requests, nor the one on
+/// which a Semel server listens to the others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_takes_no_writes_any_more_is_left_for_the_one_that_does() {
     let folder = TempDir::new();
@@ -269,7 +270,7 @@ async fn a_server_that_takes_no_writes_any_more_is_left_for_the_one_that_does() 
     let address = Address::parse(&primary.url_with(standby.folder())).unwrap();
     let store = Arc::new(Postgres::open(&address).await.unwrap());
     let engine = Engine::without_duties(Arc::clone(&store) as Arc<dyn Backend>).unwrap();
-    // Several connections, each of which would be used again.
+    // Several pooled connections, each of which would be used again.
     let mut loads = tokio::task::JoinSet::new();
     for _ in 0..4 {
         let engine = engine.clone();
@@ -282,7 +283,7 @@ async fn a_server_that_takes_no_writes_any_more_is_left_for_the_one_that_does() 
         let nothing = || Claim { queues: vec![QueueName::from_stored("nothing")], ..claim(1) };
         async move {
             loop {
-                // Refused until there is one that takes writes.
+                // Refused until there is a server that takes writes.
                 if engine.claim_or_wait(nothing(), LONG).await.is_err() {
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
@@ -305,7 +306,7 @@ async fn a_server_that_takes_no_writes_any_more_is_left_for_the_one_that_does() 
     waiting.abort();
 }
 
-/// Where there is no other, each request would have all connections made anew.
+/// If there is no other server, each request would otherwise remake all connections.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_database_that_takes_no_writes_is_not_connected_to_at_every_request() {
     let folder = TempDir::new();
@@ -315,9 +316,9 @@ async fn a_database_that_takes_no_writes_is_not_connected_to_at_every_request() 
     fence(&client(&cluster.url()).await).await;
     let made = || cluster.log().matches("connection received").count();
     let (before, begun, mut refused) = (made(), Instant::now(), 0);
-    // All that it may have, once a second.
+    // All connections of the pool, once a second.
     let most = || 8 * (2 + usize::try_from(begun.elapsed().as_secs()).unwrap());
-    // As many requests as would show it, on a slow machine as well.
+    // Enough requests to show the difference, on a slow machine as well.
     while refused < 500_usize.max(2 * most()) {
         assert!(begun.elapsed() < PATIENCE, "too slow to say anything: {refused}");
         let mut asking = tokio::task::JoinSet::new();

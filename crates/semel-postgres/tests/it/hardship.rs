@@ -1,5 +1,6 @@
-//! What else a database does to those who use it: statements that take too long, transactions that idle, a disk that is full,
-//! connections that end in the middle of a commit. Each is a sensible error, and nothing is half done.
+//! Other hardships that a database causes its clients: statements that time out, transactions ended for
+//! idling, a full disk, connections that end in the middle of a commit. Each leads to a sensible error, and
+//! nothing is half done.
 
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ use crate::contention::inside;
 use crate::lost::Between;
 use crate::place::{Place, client, judge, until, url};
 
-/// A database whose connections have a setting of their own.
+/// An address whose connections have `setting` applied.
 fn with_setting(place: &Place, setting: &str) -> Address {
     let text = format!("{}?options=-c%20{setting}", url());
     Address::parse(&text).unwrap().with_schema(place.schema()).unwrap()
@@ -30,12 +31,12 @@ async fn engine(address: &Address) -> Engine {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_statement_that_takes_too_long_is_an_error_and_stores_nothing() {
     let place = Place::new();
-    // The schema is made without it.
+    // The schema is made without the timeout.
     let schema = place.schema();
     let free = engine(place.address()).await;
     free.enqueue(keyed("before").offer(), "").await.unwrap();
     let address = with_setting(&place, "statement_timeout=100ms");
-    // Opening asks too, and a machine under load may need longer for it.
+    // Opening runs statements too, which a machine under load may not finish in time.
     let hurried = loop {
         match Postgres::open(&address).await {
             Ok(store) => break Engine::without_duties(Arc::new(store)).unwrap(),
@@ -53,7 +54,7 @@ async fn a_statement_that_takes_too_long_is_an_error_and_stores_nothing() {
     assert!(matches!(free.enqueue(keyed("a").offer(), "").await.unwrap(), Outcome::Created(_)));
 }
 
-/// The store's own transactions do not idle; where one is ended all the same, what became of it is asked.
+/// The store's own transactions do not idle; if one is ended all the same, the store asks what became of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn servers_go_on_where_transactions_must_not_idle() {
     let place = Place::new();
@@ -76,7 +77,7 @@ async fn a_callers_transaction_that_idled_too_long_stores_nothing_and_frees_its_
     let offers = || vec![keyed("a").on_conflict("ignore").offer()];
     let outcomes = inside(&engine, &store, &transaction, offers()).await.unwrap();
     assert!(matches!(&outcomes[..], [Outcome::Created(_)]));
-    // It idles from here on; until here a machine under load may take its time.
+    // The transaction idles only from here on; before, a machine under load may take its time.
     transaction.batch_execute("SET idle_in_transaction_session_timeout = 10").await.unwrap();
     while !transaction.client().is_closed() {
         tokio::task::yield_now().await;
@@ -95,7 +96,7 @@ async fn a_full_disk_is_an_error_that_passes_and_loses_nothing() {
     cluster.start_within(6_152);
     let address = Address::parse(&cluster.url()).unwrap();
     let server = engine(&address).await;
-    // Texts that do not become smaller.
+    // Texts that do not compress.
     let mut seed = 7_u64;
     let mut offer = |number: usize| {
         let text: String = (0..12_000)
@@ -116,13 +117,13 @@ async fn a_full_disk_is_an_error_that_passes_and_loses_nothing() {
         assert!(stored.len() < 200, "it is not full");
     };
     let StoreError::Unavailable(text) = &why else { panic!("{why:?}") };
-    // From 16 on the limit that stands for a full disk has no code of its own.
+    // From version 16 on, the limit that stands for a full disk is reported without a code of its own.
     let is_full = text.contains("53100") || version() >= 16 && text.contains("XX000");
     assert!(is_full && text.contains("disk"), "{text}");
     assert!(why.is_retryable());
     let told = server.takes_writes().await;
     assert!(matches!(&told, Err(StoreError::Unavailable(why)) if why.contains("disk")), "{told:?}");
-    // It still says what it has, and takes what finds room.
+    // The server still reads what it has, and stores what fits.
     for id in &stored {
         assert!(server.job(*id).await.unwrap().is_some());
     }
@@ -132,7 +133,7 @@ async fn a_full_disk_is_an_error_that_passes_and_loses_nothing() {
     let outcome = loop {
         match server.enqueue(offer(stored.len()), "").await {
             Ok(outcome) => break outcome,
-            // Connections of before.
+            // Pooled connections from before the restart.
             Err(error) => assert!(error.is_retryable(), "{error}"),
         }
     };
@@ -142,7 +143,7 @@ async fn a_full_disk_is_an_error_that_passes_and_loses_nothing() {
     assert_eq!(stats[0].count(State::Available), stored.len() as u64 + 1);
 }
 
-/// Else all seems well while every enqueue is refused.
+/// Otherwise all would seem well while every enqueue is refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_database_without_room_says_so_to_who_watches_it_until_there_is_room() {
     let place = Place::new();
@@ -160,7 +161,7 @@ async fn a_database_without_room_says_so_to_who_watches_it_until_there_is_room()
         row.get::<_, i64>(0)
     };
     client.batch_execute(&no_room).await.unwrap();
-    // What was not refused yet is not known.
+    // A full disk is not known before a write is refused.
     server.takes_writes().await.unwrap();
     for _ in 0..2 {
         let refused = server.enqueue(keyed("a").offer(), "").await;
@@ -174,7 +175,7 @@ async fn a_database_without_room_says_so_to_who_watches_it_until_there_is_room()
         assert_eq!(server.queues().await.unwrap()[0].created, 1);
     }
     client.batch_execute(&format!("DROP TRIGGER no_room ON {schema}.body")).await.unwrap();
-    // Nobody has written since.
+    // Nothing has been written since.
     server.takes_writes().await.unwrap();
     assert_eq!(bodies().await, 1, "nothing is left of what was tried");
     client.batch_execute(&no_room.replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION")).await.unwrap();
@@ -185,7 +186,8 @@ async fn a_database_without_room_says_so_to_who_watches_it_until_there_is_room()
     assert_eq!(bodies().await, 2);
 }
 
-/// Whether the database or the user who connects is set so: a key that was answered for is forgotten all the same.
+/// Whether the database or the connecting user is set up so: in either case a key that was acknowledged may
+/// be forgotten.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_whose_database_may_forget_is_not_called_strong() {
     let folder = TempDir::new();
@@ -209,7 +211,8 @@ async fn a_store_whose_database_may_forget_is_not_called_strong() {
     }
 }
 
-/// Nobody knows what became of a commit whose answer is lost while the database cannot be asked. The id of the job says it.
+/// If a commit's answer is lost while the database cannot be reached, its outcome is unknown. Repeating the
+/// request with the same job id resolves it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_gave_up_waiting_asks_again_with_the_same_id_and_is_answered_as_the_first_time() {
     let place = Place::new();
@@ -225,12 +228,12 @@ async fn who_gave_up_waiting_asks_again_with_the_same_id_and_is_answered_as_the_
     });
     let watcher = client(&url()).await;
     until(&watcher, &format!("SELECT count(*) = 1 FROM {}.head", place.schema())).await;
-    // It has come to ask what became of it, several times and in vain.
+    // The server has asked what became of the commit, several times and in vain.
     let before = between.refused();
     let is_asked = async || between.refused() > before + 3 || asked.is_finished();
     semel_testkit::patience::until("it asks again", is_asked).await;
     assert!(!asked.is_finished(), "what is not known is not answered");
-    // Whoever waited is gone.
+    // The waiting caller goes away.
     asked.abort();
     let again = near.enqueue(want.offer(), "").await.unwrap();
     assert!(matches!(&again, Outcome::Repeated(head) if head.id == foreign_id(7)), "{again:?}");

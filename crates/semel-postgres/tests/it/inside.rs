@@ -1,4 +1,4 @@
-//! What follows from a decision inside a caller's transaction.
+//! Effects of a decision made inside a caller's transaction.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use semel_testkit::transact::asking;
 
 use crate::place::{Place, client, url};
 
-/// As one is that follows from an end of its own commit.
+/// It is counted like a step that follows from an end in a commit of the store's own.
 #[tokio::test]
 async fn a_step_that_follows_from_an_end_inside_is_counted() {
     let place = Place::new();
@@ -46,7 +46,7 @@ async fn a_step_that_follows_from_an_end_inside_is_counted() {
     assert_eq!((created("a.first"), created("a.next")), (1, 1));
 }
 
-/// All sessions of the database share one table of locks: whoever fills it has everybody refused.
+/// All sessions of a database share one lock table: a transaction that fills it has everybody else refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_transaction_of_many_calls_holds_no_more_locks_than_one_of_a_few() {
     const FEW: i64 = 4;
@@ -73,7 +73,7 @@ async fn a_transaction_of_many_calls_holds_no_more_locks_than_one_of_a_few() {
     assert!(matches!(outcome, Ok(Ok(Outcome::Created(_)))), "{outcome:?}");
     transaction.commit().await.unwrap();
     assert_eq!(engine.queues().await.unwrap()[0].created, MANY.unsigned_abs() + 1);
-    // Each call has told its events at places of its own.
+    // Each call wrote its events at positions of its own.
     let places = format!(
         "SELECT count(DISTINCT first), max(first) FROM {}.event GROUP BY tx ORDER BY 1 DESC LIMIT 1",
         place.schema()
@@ -82,7 +82,7 @@ async fn a_transaction_of_many_calls_holds_no_more_locks_than_one_of_a_few() {
     assert_eq!((row.get::<_, i64>(0), row.get::<_, i32>(1)), (MANY, i32::try_from(MANY).unwrap() - 1));
 }
 
-/// Others see its jobs as soon as it is committed, and are told of them.
+/// Other sessions see its jobs, and are notified of them, as soon as it commits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_transaction_that_stored_something_is_on_the_disk_before_it_is_seen() {
     let place = Place::new();
@@ -98,7 +98,7 @@ async fn a_transaction_that_stored_something_is_on_the_disk_before_it_is_seen() 
         let engine = Engine::without_duties(Arc::clone(&backend) as Arc<dyn Backend>).unwrap();
         let mut caller = client(&url()).await;
         caller.batch_execute(&format!("SET synchronous_commit = {callers}")).await.unwrap();
-        // The second time there is one already.
+        // The second time the job exists already.
         let offer = keyed(&format!("{own} {callers}")).on_conflict("ignore");
         for expected in [with_job, without] {
             let transaction = caller.transaction().await.unwrap();
@@ -114,7 +114,8 @@ async fn a_transaction_that_stored_something_is_on_the_disk_before_it_is_seen() 
     }
 }
 
-/// Nobody else can look over what it has locked, and whoever comes after it may do the same.
+/// The rows are locked by this transaction, so nobody else can look them over, and the next caller may be
+/// inside one too.
 #[tokio::test]
 async fn the_ended_holders_of_a_key_are_looked_over_by_the_transaction_that_adds_one() {
     let place = Place::new();
@@ -131,7 +132,7 @@ async fn the_ended_holders_of_a_key_are_looked_over_by_the_transaction_that_adds
         let settled = engine.complete_inside(&mut inside, run, Bearer::default(), None).await.unwrap();
         assert!(matches!(settled, Settled::Done(_)));
         drop(inside);
-        // It is the caller's, who knows how durable it is to be.
+        // Durability is the decision of the caller, who owns the transaction.
         let durable = transaction.query_one("SHOW synchronous_commit", &[]).await.unwrap();
         assert_eq!(durable.get::<_, &str>(0), "on");
         transaction.commit().await.unwrap();
@@ -141,7 +142,7 @@ async fn the_ended_holders_of_a_key_are_looked_over_by_the_transaction_that_adds
     assert_eq!(counts, [1, 2, 3, 4, 5, 6, 7, 1, 2]);
 }
 
-/// It is housekeeping: who completes a run has nothing to do with what is wrong with an older one.
+/// This is housekeeping: completing a run has nothing to do with what is wrong with an older one.
 #[tokio::test]
 async fn an_ended_holder_that_cannot_be_read_is_in_nobodys_way() {
     let place = Place::new();
@@ -164,7 +165,7 @@ async fn an_ended_holder_that_cannot_be_read_is_in_nobodys_way() {
     }
 }
 
-/// As often as outside.
+/// The limit on loads per decision is the same as outside.
 #[tokio::test]
 async fn a_decision_inside_has_as_many_loads_as_there_may_be() {
     let place = Place::new();

@@ -1,4 +1,4 @@
-//! Databases whose transactions are stricter than the store's are meant to be.
+//! Databases whose default isolation level is stricter than the store needs.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use semel_testkit::make::{foreign_id, keyed};
 
 use crate::place::{Place, client, url};
 
-/// What a commit has waited for it must see: its statements have snapshots of their own.
+/// A statement must see what its commit has waited for, so each needs a snapshot of its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_stores_own_transactions_are_of_the_level_it_needs() {
     for level in ["repeatable read", "serializable"] {
@@ -37,7 +37,7 @@ async fn the_stores_own_transactions_are_of_the_level_it_needs() {
             .unwrap()
             .get(0);
         assert_eq!(own, level, "what others have of the address is as it was");
-        // Whoever tells anything is asked how.
+        // A trigger checks the isolation level of every transaction that writes an event.
         let trigger = format!(
             "CREATE FUNCTION {schema}.level() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
                  IF current_setting('transaction_isolation') <> 'read committed' THEN

@@ -1,5 +1,6 @@
-//! The database's own death under load, of the process that all others depend on, or of one in the middle of a commit: nothing acknowledged is lost, nothing is doubled, no key is stuck.
-//! `SEMEL_KILL_ROUNDS` says how often it dies.
+//! The database dies under load: its main process, on which all others depend, or one in the middle of a
+//! commit. Nothing acknowledged is lost, nothing is doubled, no key is stuck. `SEMEL_KILL_ROUNDS` sets how
+//! often it dies.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,13 +15,13 @@ use tokio_postgres::NoTls;
 
 use crate::place::judge;
 
-/// The process of somebody who is in the middle of a commit.
+/// The PostgreSQL process of a session in the middle of a commit.
 async fn in_a_commit(cluster: &Cluster) -> i32 {
     let sql = "SELECT pid FROM pg_stat_activity WHERE state = 'active' AND query ~ '\"[.](commit|brief)[(]' LIMIT 1";
     let begun = Instant::now();
     loop {
         assert!(begun.elapsed() < Duration::from_secs(120), "nobody commits any more");
-        // Whoever was killed before may be the end of this connection too, a little later.
+        // An earlier kill may end this connection too, a little later.
         let Ok((client, connection)) = tokio_postgres::connect(&cluster.url(), NoTls).await else { continue };
         tokio::spawn(connection);
         while let Ok(rows) = client.query(sql, &[]).await {
@@ -45,13 +46,13 @@ async fn a_database_that_is_killed_under_load_loses_and_doubles_nothing() {
     traffic.cross(&servers);
     traffic.mix(&servers, true);
     for round in 0..rounds("SEMEL_KILL_ROUNDS", 4_u64) {
-        // At another moment each time.
+        // A different moment each time.
         traffic.more(40 + round * 13 % 37).await;
         if round % 2 == 0 {
             cluster.kill();
             cluster.start(&[]);
         } else {
-            // All others are ended then, and it begins anew by itself.
+            // PostgreSQL then ends all other processes and restarts by itself.
             while !cluster::kill_process(in_a_commit(&cluster).await) {}
         }
     }

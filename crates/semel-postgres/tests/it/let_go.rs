@@ -1,4 +1,4 @@
-//! Callers of a store in PostgreSQL that do not wait for the answer.
+//! Callers of a PostgreSQL store that stop waiting for the answer.
 
 use std::sync::{Arc, Mutex};
 
@@ -16,6 +16,6 @@ async fn every_call_is_let_go_at_every_await() {
         places.lock().unwrap().push(place);
         Arc::new(store)
     };
-    // A database that takes no writes refuses what reads, too.
+    // A database that takes no writes refuses reads, too.
     every_call_is_let_go(open, &["takes_writes"]).await;
 }

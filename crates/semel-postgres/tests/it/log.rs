@@ -1,4 +1,4 @@
-//! The log where a caller's transaction tells in many pieces.
+//! The event log when a caller's transaction writes many records.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use semel_testkit::make::job;
 use crate::contention::inside;
 use crate::place::{Place, client, url};
 
-/// Enqueued one by one in one transaction, each is a record of its own, and a page may end between any two.
+/// Jobs enqueued one by one in one transaction have a record each, and a page may end between any two.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_transaction_with_many_records_hides_nothing_behind_it() {
     const RECORDS: usize = 8;
@@ -32,7 +32,7 @@ async fn a_transaction_with_many_records_hides_nothing_behind_it() {
     for _ in 0..4 {
         engine.enqueue(job().offer(), "").await.unwrap();
     }
-    // Somebody else's transaction, older than these, may hold the log up; each look waits for it for a while.
+    // An older transaction of another test may hold the log up; each read waits for it for a while.
     for _ in 0..300 {
         if store.events(0, 100).await.unwrap().events.len() == RECORDS + 4 {
             break;
@@ -60,7 +60,7 @@ async fn a_transaction_with_many_records_hides_nothing_behind_it() {
     assert_eq!(read, RECORDS + 4);
 }
 
-/// A record may have as many events as a batch has jobs; what lies behind a full page is not read.
+/// A record may have as many events as a batch has jobs; records behind a full page are not read.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_page_reads_no_more_records_than_fill_it() {
     const EVENTS: usize = 10;
@@ -78,7 +78,7 @@ async fn a_page_reads_no_more_records_than_fill_it() {
     engine.enqueue_batch(offers(), Mode::Each, "").await.unwrap();
     let mut all = Vec::new();
     for _ in 0..300 {
-        // Somebody else's transaction may hold the log up.
+        // A transaction of another test may hold the log up.
         all = store.events(0, 100).await.unwrap().events;
         if all.len() == 4 * EVENTS {
             break;
@@ -93,7 +93,7 @@ async fn a_page_reads_no_more_records_than_fill_it() {
         }
     }
     let (client, event) = (client(&url()).await, format!("{}.event", place.schema()));
-    // From the end on each record becomes one that cannot be read.
+    // Starting from the newest, the records are made unreadable one by one.
     let spoil = format!(
         "UPDATE {event} SET amounts = ARRAY[NULL]::int8[] \
          WHERE (tx, first) = (SELECT tx, first FROM {event} ORDER BY tx, first OFFSET $1 LIMIT 1)"
@@ -122,7 +122,7 @@ impl Wording for Words {
     }
 }
 
-/// Relays until so many deliveries are there. Somebody else's transaction may hold the log up.
+/// Relays until `wanted` deliveries exist. A transaction of another test may hold the log up.
 async fn deliver(webhooks: &mut Webhooks, client: &tokio_postgres::Client, schema: &str, wanted: i64) {
     let sql = format!("SELECT count(*) FROM \"{schema}\".head WHERE type LIKE '%semel.delivery'");
     for _ in 0..300 {
@@ -141,7 +141,7 @@ async fn subscribe(webhooks: &Webhooks) {
     webhooks.change(move |known, _| known.push(of.clone())).await.unwrap();
 }
 
-/// Records may be dropped that tell nothing.
+/// Empty records may be dropped.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoever_has_seen_the_end_of_the_log_misses_nothing_that_is_dropped_before_it() {
     let place = Place::new();
@@ -154,7 +154,7 @@ async fn whoever_has_seen_the_end_of_the_log_misses_nothing_that_is_dropped_befo
     deliver(&mut webhooks, &client, schema, 1).await;
     let mut end = None;
     for _ in 0..300 {
-        // Somebody else's transaction may hold the log up.
+        // A transaction of another test may hold the log up.
         let page = store.events(0, 1_000).await.unwrap();
         if webhooks.relay_once().await.unwrap() == Relayed::Nothing && !page.waits {
             end = Some(page.newest);
@@ -166,7 +166,8 @@ async fn whoever_has_seen_the_end_of_the_log_misses_nothing_that_is_dropped_befo
     assert_eq!(webhooks.relay_once().await.unwrap(), Relayed::Nothing);
 }
 
-/// What `pg_dump` of an older cluster brings: events, and a bound of what was dropped, with numbers that this cluster has yet to give.
+/// What `pg_dump` of an older cluster restores: events, and a bound of what was dropped, with transaction ids
+/// that this cluster has yet to assign.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_log_that_was_restored_from_another_cluster_begins_anew() {
     let place = Place::new();

@@ -1,4 +1,5 @@
-//! Connections that are lost in the middle of a commit: what was applied is answered as applied, what was not never is.
+//! Connections lost in the middle of a commit: what was applied is answered as applied, and what was not
+//! never is.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -20,29 +21,29 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::place::{Place, client, until, url};
 
-/// Far longer than anything here takes where it does not wait for somebody.
+/// Far longer than anything here takes without waiting for a lock or a connection.
 const LONG: Duration = Duration::from_secs(20);
 
-/// Something between a server and the database that hands everything on, until it is told to swallow the answer to the next
-/// commit and hang up. New connections are handed on again.
+/// A proxy between a server and the database that forwards everything until it is told to swallow the answer
+/// to the next commit and hang up. New connections are forwarded again.
 pub struct Between {
     port: u16,
     swallows: Arc<AtomicBool>,
     refuses: Arc<AtomicBool>,
-    /// How many were hung up on.
+    /// How many connections it has hung up on.
     refused: Arc<AtomicUsize>,
-    /// Whether something else is answered instead of what is swallowed.
+    /// Whether [`FULL`] is sent in place of the swallowed answer.
     is_full: Arc<AtomicBool>,
     spoils: Spoils,
 }
 
-/// The next statement that is handed on as one that the database refuses, by how it is known on its way.
+/// The next statement to be spoiled so that the database refuses it, recognised by these bytes.
 type Spoils = Arc<Mutex<Option<&'static [u8]>>>;
 
-/// What a database says that cannot go on after its disk is full: it may have committed before.
+/// The message of a database that cannot go on because its disk is full; it may have committed before.
 const FULL: &[u8] = b"E\0\0\0\x33SFATAL\0VFATAL\0C53100\0Mno space left on device\0\0";
 
-/// How a commit is known on its way.
+/// The bytes by which a commit is recognised.
 const COMMITS: [&[u8]; 2] = [b".commit(", b".brief("];
 
 impl Between {
@@ -72,33 +73,33 @@ impl Between {
         Self { port, swallows, refuses, refused, is_full, spoils }
     }
 
-    /// The address of a place by this way.
+    /// The address of `place` through this proxy.
     pub fn address(&self, place: &Place) -> Address {
         let text = format!("postgres://postgres@127.0.0.1:{}/postgres", self.port);
         Address::parse(&text).unwrap().with_schema(place.schema()).unwrap()
     }
 
-    /// Hangs up on whoever connects from now on, or not any more.
+    /// Whether to hang up on new connections from now on.
     pub fn refuse(&self, refuses: bool) {
         self.refuses.store(refuses, Ordering::SeqCst);
     }
 
-    /// How many it has hung up on.
+    /// How many connections it has hung up on.
     pub fn refused(&self) -> usize {
         self.refused.load(Ordering::SeqCst)
     }
 
-    /// Says from now on that the disk is full, instead of what is swallowed.
+    /// From now on, reports a full disk in place of a swallowed answer.
     pub fn pretend_that_the_disk_is_full(&self) {
         self.is_full.store(true, Ordering::SeqCst);
     }
 
-    /// Whether the statement that was to be spoiled has been.
+    /// Whether the statement to be spoiled has come by.
     pub fn has_spoiled(&self) -> bool {
         self.spoils.lock().unwrap().is_none()
     }
 
-    /// Hands the next such statement on as one that the database refuses.
+    /// Makes the next such statement one that the database refuses.
     pub fn spoil_the_next(&self, statement: &'static [u8]) {
         *self.spoils.lock().unwrap() = Some(statement);
     }
@@ -149,7 +150,7 @@ async fn hand_on(
     asks.abort();
 }
 
-/// The statement that is to be spoiled, if it is on its way, becomes one that is not known.
+/// Turns the statement to be spoiled, if it is in `asked`, into one that the database does not know.
 fn spoil(asked: &mut [u8], spoils: &Spoils) {
     let mut wanted = spoils.lock().unwrap();
     let Some(statement) = *wanted else { return };
@@ -174,11 +175,11 @@ async fn a_commit_whose_answer_is_lost_is_answered_as_what_became_of_it() {
     assert!(!between.swallows.load(Ordering::SeqCst), "it was swallowed");
     assert!(engine.job(head.id).await.unwrap().is_some());
     assert_eq!(engine.queues().await.unwrap()[0].created, 2, "and it was done once");
-    // And everything goes on.
+    // And the store goes on working.
     assert!(matches!(engine.enqueue(keyed("b").offer(), "").await.unwrap(), Outcome::Created(_)));
 }
 
-/// What ends the connection may come after the commit, whatever its code says of a statement.
+/// An error that ends the connection may come after the commit, whatever its code says about a statement.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_after_which_the_database_dies_is_asked_about() {
     let place = Place::new();
@@ -200,7 +201,7 @@ async fn a_commit_that_the_database_gave_up_is_not_applied_and_frees_its_keys() 
     let engine = Engine::without_duties(backend).unwrap();
     engine.enqueue(keyed("a").on_conflict("replace").offer(), "").await.unwrap();
     let schema = place.address().schema();
-    // Somebody's transaction holds a table, so that the commit waits in the middle.
+    // Another transaction locks a table, so that the commit waits midway.
     let mut holder = client(&url()).await;
     let held = holder.transaction().await.unwrap();
     held.execute(&format!("LOCK TABLE {schema}.body IN SHARE MODE"), &[]).await.unwrap();
@@ -208,7 +209,7 @@ async fn a_commit_that_the_database_gave_up_is_not_applied_and_frees_its_keys() 
         let engine = engine.clone();
         async move {
             loop {
-                // It may be told that the table is busy before it is met in the middle.
+                // The request may be refused as contended before it is caught waiting.
                 match engine.enqueue(keyed("a").on_conflict("replace").offer(), "").await {
                     Err(StoreError::Contended) => {}
                     told => break told,
@@ -238,13 +239,13 @@ async fn a_request_that_is_dropped_leaves_neither_a_transaction_nor_a_poisoned_c
     let engine = Engine::without_duties(backend).unwrap();
     for round in 0..200_u32 {
         let asked = engine.enqueue(keyed(&format!("{round}")).offer(), "");
-        // Dropped at another await each time.
+        // Dropped at a different await each time.
         drop(tokio::time::timeout(Duration::from_micros(u64::from(round) * 10), asked).await);
     }
     let Outcome::Created(last) = engine.enqueue(keyed("last").offer(), "").await.unwrap() else {
         panic!("not created")
     };
-    // Seen by another connection than those that were used: it is committed.
+    // Seen over a connection that the store has not used: it is committed.
     let client = client(&url()).await;
     let schema = place.address().schema();
     let seen = client
@@ -265,8 +266,8 @@ async fn a_request_that_is_dropped_leaves_neither_a_transaction_nor_a_poisoned_c
     assert_eq!(idle.get::<_, i64>(0), 0);
 }
 
-/// Commits and claims, given up at every point of their way. Whatever is acknowledged on the same connections afterwards is there
-/// when they are gone: none of them was left inside somebody's transaction.
+/// Commits and claims, abandoned at every point on their way. Whatever is acknowledged on the same
+/// connections afterwards is still stored when these are cut: none of it ran inside an abandoned transaction.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_that_is_given_up_takes_nothing_with_it_that_is_acknowledged_later() {
     let place = Place::new();
@@ -276,7 +277,7 @@ async fn a_commit_that_is_given_up_takes_nothing_with_it_that_is_acknowledged_la
     let backend: Arc<dyn Backend> = Arc::new(Postgres::open(&address).await.unwrap());
     let (mut acknowledged, mut left) = (Vec::new(), 0);
     for round in 0..60_u32 {
-        // Two claims and a group: a transaction of several statements, of which the first is BEGIN.
+        // Two claims and a group: a transaction of several statements, the first of which is BEGIN.
         let batch = async |name: &str, claims: Vec<Claim>| {
             let groups = groups_of(&*backend, &[keyed(name).offer()]).await;
             let Write::Insert { head, .. } = &groups[0].writes[0] else { panic!("not an insert") };
@@ -286,14 +287,15 @@ async fn a_commit_that_is_given_up_takes_nothing_with_it_that_is_acknowledged_la
         let (given_up, _) = batch(&format!("given up {round}"), vec![claim_of_nothing(); 2]).await;
         {
             let mut commit = backend.commit(given_up);
-            // Polled so often, unless it is done before, then dropped: whatever it has sent by then is on its way.
+            // Polled this often unless it completes before, then dropped: what it has sent is on its way.
             let mut done = false;
             for _ in 0..=round % 6 {
                 done = done || poll_once(&mut commit).await.is_some();
             }
             left += u32::from(!done);
         }
-        // One statement: inside of what somebody began and left it would be acknowledged and no more.
+        // A single statement: inside an abandoned open transaction it would be acknowledged and never
+        // committed.
         let (kept, id) = batch(&format!("kept {round}"), Vec::new()).await;
         let applied = backend.commit(kept).await.unwrap();
         if applied.groups == [Verdict::Applied] {
@@ -303,7 +305,7 @@ async fn a_commit_that_is_given_up_takes_nothing_with_it_that_is_acknowledged_la
     assert!(acknowledged.len() > 50, "{}", acknowledged.len());
     assert!(left > 0, "nothing was given up on its way");
     let client = client(&url()).await;
-    // A transaction that somebody was left inside of would go with its connection.
+    // A transaction that was left open would be rolled back with its connection.
     let cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = $1";
     assert!(!client.query(cut, &[&schema]).await.unwrap().is_empty());
     let row = client.query_one(&format!("SELECT array_agg(id::text) FROM {schema}.head"), &[]).await.unwrap();
@@ -317,7 +319,7 @@ fn claim_of_nothing() -> Claim {
     Claim { queues: vec![QueueName::from_stored("nothing")], ..claim(1) }
 }
 
-/// Polls once, and lets others go on.
+/// Polls once, then yields to other tasks.
 async fn poll_once<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
     let polled = std::future::poll_fn(|context| {
         Poll::Ready(match std::pin::Pin::new(&mut *future).poll(context) {
@@ -330,7 +332,7 @@ async fn poll_once<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
     polled
 }
 
-/// It is looked for among the newest records; behind as many of its own time nobody can say what became of it.
+/// The commit is looked for among the newest records; behind too many of its own time its outcome is unknown.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_behind_too_many_others_is_never_said_to_be_undone() {
     let place = Place::new();
@@ -366,7 +368,7 @@ async fn a_commit_that_is_not_among_all_records_of_its_time_was_not_applied() {
     let (client, schema) = (client(&url()).await, place.schema());
     let sql = format!("SELECT is_known, stale FROM {schema}.resolve(gen_random_uuid(), $1, $2)");
     let now = engine.now().await.unwrap().as_micros();
-    // Since when it may have been applied, at how many records is looked, and whether that is enough.
+    // The earliest time it may have been applied, how many records are searched, and whether that is enough.
     for (since, looks, is_enough) in [(0, 3, false), (0, 4, true), (now, 3, true), (now, 1, true)] {
         let row = client.query_one(&sql, &[&since, &looks]).await.unwrap();
         assert_eq!(row.get::<_, Option<Vec<i32>>>(1), None);
@@ -374,8 +376,8 @@ async fn a_commit_that_is_not_among_all_records_of_its_time_was_not_applied() {
     }
 }
 
-/// What is sent behind a BEGIN that the database refuses is carried out all the same; behind a COMMIT that it refuses the transaction
-/// is still open.
+/// The statement sent behind a refused BEGIN is carried out all the same; behind a refused COMMIT the
+/// transaction is still open.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_that_was_not_begun_or_not_ended_is_answered_as_what_became_of_it() {
     let place = Place::new();
@@ -395,13 +397,13 @@ async fn a_commit_that_was_not_begun_or_not_ended_is_answered_as_what_became_of_
             Ok(applied) => assert!(is_applied && applied.groups == [Verdict::Applied]),
             Err(error) => assert!(!is_applied && matches!(error, StoreError::Unavailable(_)), "{error}"),
         }
-        // Nobody finds himself in what was left open.
+        // No later request ends up in a transaction that was left open.
         let outcome = engine.enqueue(keyed(&format!("after {before}")).offer(), "").await;
         assert!(matches!(outcome, Ok(Outcome::Created(_))), "{outcome:?}");
     }
 }
 
-/// The database goes on with a question after nobody waits for its answer any more.
+/// The database goes on with a query after its client has stopped waiting for the answer.
 #[tokio::test]
 async fn whoever_gave_up_asking_leaves_nobody_behind_his_question() {
     let place = Place::new();

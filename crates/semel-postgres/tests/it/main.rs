@@ -1,8 +1,8 @@
-//! The store in PostgreSQL against the kit: as it is, with its housekeeping after every step, and opened anew after every
-//! step.
+//! The store in PostgreSQL against the conformance kit: as it is, with housekeeping after every step, and
+//! reopened after every step.
 //!
-//! The tests need a server: `cargo xtask test` starts one and says where it is by `SEMEL_TEST_POSTGRES`. Without it they
-//! fail. Each has a schema of its own, so that they run side by side.
+//! The tests need a server: `cargo xtask test` starts one and passes its address in `SEMEL_TEST_POSTGRES`.
+//! Without it they fail. Each test has a schema of its own, so that they run side by side.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
 

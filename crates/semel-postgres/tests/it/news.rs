@@ -1,4 +1,4 @@
-//! What servers on one database tell one another.
+//! How servers on one database notify one another.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -29,7 +29,8 @@ fn claim() -> Claim {
     Claim { queues, limit: 1, grant: Grant::new("w".into(), None), closed: Vec::new() }
 }
 
-/// How long a worker that waits at one server waits for a job that another stores, for some rounds, shortest first.
+/// How long a worker waiting at `there` takes to get a job stored at `here`, once for each round, shortest
+/// first.
 async fn waits(here: &Engine, there: &Engine, rounds: usize) -> Vec<Duration> {
     let mut took = Vec::new();
     for _ in 0..rounds {
@@ -37,7 +38,7 @@ async fn waits(here: &Engine, there: &Engine, rounds: usize) -> Vec<Duration> {
             let there = there.clone();
             async move { (there.claim_or_wait(claim(), LONG).await.unwrap(), Instant::now()) }
         });
-        // The worker is surely waiting.
+        // By then the worker is surely waiting.
         tokio::time::sleep(Duration::from_millis(150)).await;
         here.enqueue(job().offer(), "").await.unwrap();
         let begun = Instant::now();
@@ -54,7 +55,7 @@ async fn a_worker_that_waits_hears_of_another_servers_job_at_once() {
     let place = Place::new();
     let (here, there) = (server(place.address()).await, server(place.address()).await);
     let mut took = Vec::new();
-    // By looking alone it would be half a second on average; a machine under load is slow now and then.
+    // Polling alone would take half a second on average; a machine under load is slow now and then.
     for _ in 0..6 {
         took = waits(&here, &there, 9).await;
         if took[7] < Duration::from_millis(300) {
@@ -83,7 +84,7 @@ async fn nobody_is_told_while_nobody_waits_and_seldom_otherwise() {
     tokio::spawn(async move {
         while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
             if let AsyncMessage::Notification(told) = message {
-                // A server that begins to listen tells itself, to see whether it hears.
+                // A server that begins to listen notifies itself, to check that it hears.
                 counts.fetch_add(usize::from(!told.payload().contains("probe")), Ordering::SeqCst);
             }
         }
@@ -120,7 +121,7 @@ async fn nobody_is_told_while_nobody_waits_and_seldom_otherwise() {
     waiting.abort();
 }
 
-/// A commit that nobody was told of is looked for once a second, however much else there is to hear.
+/// A commit that nobody was notified of is looked for once a second, however many other notifications arrive.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_not_told_is_found_among_many_messages() {
     const LATE: Duration = Duration::from_secs(5);
@@ -128,7 +129,7 @@ async fn what_was_not_told_is_found_among_many_messages() {
     assert!(took < LATE, "{took:?}");
 }
 
-/// How long after its commit such a one is found, by a worker who waits for so long.
+/// How long after its commit such a job is found by a worker that waits for `patience`.
 async fn found_among_many_messages(patience: Duration) -> Duration {
     let place = Place::new();
     let store = Arc::new(Postgres::open(place.address()).await.unwrap());
@@ -136,7 +137,7 @@ async fn found_among_many_messages(patience: Duration) -> Duration {
     let there = server(place.address()).await;
     let mut caller = client(&url()).await;
     let transaction = caller.transaction().await.unwrap();
-    // Nobody listens, so nobody will be told by its commit.
+    // Nobody listens, so its commit will notify nobody.
     let mut inside = store.inside(&transaction);
     here.enqueue_batch_inside(&mut inside, vec![job().offer()], Mode::Each, "test").await.unwrap();
     drop(inside);
@@ -156,11 +157,12 @@ async fn found_among_many_messages(patience: Duration) -> Duration {
     let jobs = waiting.await.unwrap();
     let took = begun.elapsed();
     talking.abort();
-    // Where nothing is found it would have taken longer still.
+    // If nothing was found, it would have taken longer still.
     if jobs.len() == 1 { took } else { patience }
 }
 
-/// Who looked again at once, after a look that took longer than the time between two, would hear nothing.
+/// A server that polled again at once, after a poll that took longer than the interval, would never get to
+/// listen.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_whose_database_is_slow_hears_the_others() {
     let place = Place::new();
@@ -172,7 +174,7 @@ async fn a_server_whose_database_is_slow_hears_the_others() {
          CREATE VIEW {schema}.event AS SELECT told.* FROM pg_sleep(0.2) AS slow LEFT JOIN {schema}.told ON true"
     );
     client.batch_execute(&slow).await.unwrap();
-    // It is, and longer has passed now than between two looks.
+    // The view is slow, and more than one poll interval has passed by now.
     client.query_one(&format!("SELECT count(*) FROM {schema}.event"), &[]).await.unwrap();
     let waiting = tokio::spawn(async move { there.claim_or_wait(claim(), LONG).await });
     let hears = async {

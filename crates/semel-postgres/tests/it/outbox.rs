@@ -1,4 +1,4 @@
-//! Entries of the outbox that are larger than any job may be, and many that wait for somebody.
+//! Outbox entries larger than any job may be, and many entries that wait for a lock.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -40,7 +40,7 @@ async fn an_entry_that_is_too_long_is_refused_where_it_is_put_in() {
     client.execute(&insert(&place), &[&MEGABYTE, &1_i32]).await.unwrap();
 }
 
-/// It may be older than the check.
+/// The entry may be older than the table's length check.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_entry_that_is_too_long_is_not_read_and_told_so() {
     let place = Place::new();
@@ -78,8 +78,8 @@ async fn a_piece_of_large_entries_is_a_small_one() {
     assert!(store.take(200, 0).await.unwrap().is_none());
 }
 
-/// However many entries wait for what somebody's transaction holds, and they cost no connection each time they are tried. Says what
-/// became of all entries.
+/// Relays an entry behind many that wait for what an open transaction holds; retrying those costs no new
+/// connections. Returns the outcomes of all entries, counted.
 async fn relayed_behind(
     held_by: &Want,
     waits: impl Fn(JobId) -> Want + Send + Sync + 'static,
@@ -138,14 +138,14 @@ async fn entries_behind_many_of_a_limit_that_is_held_are_relayed() {
     assert_eq!(told, [("created".to_owned(), 1_051)]);
 }
 
-/// Each has a key of its own, which nobody holds.
+/// Each entry has a key of its own, which nobody holds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn entries_behind_many_keys_under_a_limit_that_is_held_are_relayed() {
     let told = relayed_behind(&limited(job()), |id| limited(keyed(&id.to_string()))).await;
     assert_eq!(told, [("created".to_owned(), 1_051)]);
 }
 
-/// Each such entry costs a try, and a duplicate between two of them says nothing of the limit.
+/// Each waiting entry costs an attempt; a duplicate between two of them says nothing about the limit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn duplicates_between_entries_of_a_limit_that_is_held_do_not_have_each_tried() {
     let place = Place::new();
@@ -176,7 +176,7 @@ async fn duplicates_between_entries_of_a_limit_that_is_held_do_not_have_each_tri
     relayed(&engine, &store, &read, 200 - first).await;
 }
 
-/// Nobody holds the limit then, and what needs it and another key goes ahead.
+/// The limit itself is free, so an entry that needs it and another key goes ahead.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_that_is_held_does_not_hold_the_limit_that_an_entry_has_beside_it() {
     let place = Place::new();

@@ -1,4 +1,4 @@
-//! Jobs that a claim passes over, because somebody else has them locked for the moment.
+//! Jobs that a claim passes over because somebody else has them locked for the moment.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use crate::place::{Place, client, url};
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// Nobody tells of what was not changed.
+/// Releasing a lock on an unchanged job notifies nobody.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_waits_is_given_what_somebody_let_go_of_as_it_was() {
     let place = Place::new();
@@ -21,7 +21,7 @@ async fn who_waits_is_given_what_somebody_let_go_of_as_it_was() {
     engine.enqueue(job().offer(), "").await.unwrap();
     engine.enqueue(keyed("k").offer(), "").await.unwrap();
     let (mut other, schema) = (client(&url()).await, place.schema());
-    // The job that is left then has the key.
+    // The job that is left after the first round has a key.
     for table in ["head", "key"] {
         let held = other.transaction().await.unwrap();
         held.execute(&format!("SELECT 1 FROM {schema}.{table} FOR UPDATE"), &[]).await.unwrap();
@@ -49,7 +49,7 @@ async fn who_does_not_want_to_wait_is_not_told_that_there_is_nothing() {
         assert!(engine.claim_what_is_there(wish(1)).await.unwrap().is_empty());
         began.elapsed()
     };
-    // The machine may be busy with something else at one time and another.
+    // The least of several measurements: the machine may be busy with something else now and then.
     let mut none = took().await;
     for _ in 0..5 {
         none = none.min(took().await);
@@ -57,7 +57,7 @@ async fn who_does_not_want_to_wait_is_not_told_that_there_is_nothing() {
     engine.enqueue(job().offer(), "").await.unwrap();
     let lock = format!("SELECT 1 FROM {schema}.head FOR UPDATE");
     for round in 0..20 {
-        // Another server's decision that comes to nothing.
+        // Another server's decision that changes nothing.
         let held = other.transaction().await.unwrap();
         held.execute(&lock, &[]).await.unwrap();
         if round == 0 {
@@ -71,7 +71,7 @@ async fn who_does_not_want_to_wait_is_not_told_that_there_is_nothing() {
         tokio::time::sleep(Duration::from_millis(20)).await;
         let was_told = waiting.is_finished();
         held.rollback().await.unwrap();
-        // On a busy machine his time may be over before he can look again.
+        // On a busy machine the claim's time may be up before it can look again.
         if waiting.await.unwrap().len() == 1 {
             assert!(!was_told, "it was locked");
             return;
@@ -80,7 +80,7 @@ async fn who_does_not_want_to_wait_is_not_told_that_there_is_nothing() {
     panic!("nobody looked again");
 }
 
-/// A queue that is paused keeps nobody busy.
+/// A job in a paused queue does not keep claims polling.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_may_not_be_granted_is_not_overlooked() {
     let place = Place::new();
@@ -91,7 +91,7 @@ async fn what_may_not_be_granted_is_not_overlooked() {
     assert!(overlooked().await);
     engine.set_paused(QueueName::default(), true).await.unwrap();
     assert!(!overlooked().await);
-    // Of many at once each is told of its own queue.
+    // Of many concurrent questions each is answered for its own queue.
     let asked: Vec<_> = (0..50)
         .map(|n| {
             let store = engine.store().clone();

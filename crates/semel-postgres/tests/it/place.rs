@@ -1,4 +1,4 @@
-//! Where a test has its store: a schema of its own in the server that the run was given.
+//! Where a test keeps its store: a schema of its own in the server that the test run was given.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ pub use semel_testkit::database::url;
 use semel_testkit::runtime::wait_for;
 use tokio_postgres::{Client, NoTls};
 
-/// A schema of a test's own.
+/// A test's own schema.
 pub struct Place {
     address: Address,
     schema: String,
@@ -27,7 +27,7 @@ impl Place {
         Self::at(&url())
     }
 
-    /// One in a server of which the test knows more.
+    /// A schema in a server of the test's choice.
     pub fn at(url: &str) -> Self {
         let schema = schema_name();
         Self {
@@ -45,15 +45,15 @@ impl Place {
         &self.schema
     }
 
-    /// The store, by a clock that is moved by hand.
+    /// Opens the store with a clock that is moved by hand.
     pub fn open_with(&self, clock: &ManualClock) -> Arc<dyn Backend> {
         let (address, clock) = (self.address.clone(), clock.clone());
         wait_for(async move { Arc::new(Postgres::open_with_clock(&address, clock).await.unwrap()) })
     }
 }
 
-/// A place that goes with its owner: PostgreSQL looks for a function among those of its name in all schemas, so hundreds of
-/// them that nobody needs any more make every new connection slow.
+/// A place whose schema is dropped with it: PostgreSQL looks for a function among those of its name in all
+/// schemas, so hundreds of unused ones make every new connection slow.
 pub struct Passing(pub Place);
 
 impl Drop for Passing {
@@ -64,7 +64,7 @@ impl Drop for Passing {
                 return;
             };
             tokio::spawn(connection);
-            // What is left behind costs time and nothing else.
+            // A schema left behind costs time and nothing else.
             drop(client.batch_execute(&sql).await);
         });
     }
@@ -77,7 +77,7 @@ pub async fn client(url: &str) -> Client {
     client
 }
 
-/// Waits until a statement says so. Who asks is let go on in between.
+/// Waits until a query returns true, yielding to other tasks in between.
 pub async fn until(client: &Client, sql: &str) {
     let begun = Instant::now();
     while !client.query_one(sql, &[]).await.unwrap().get::<_, bool>(0) {
@@ -86,8 +86,9 @@ pub async fn until(client: &Client, sql: &str) {
     }
 }
 
-/// Has the outbox relayed until `number` entries are. Once is mostly enough; an entry is left for the next time where the database has
-/// its own tables locked for longer than the relay waits, as it has when it makes them smaller.
+/// Relays the outbox until `number` entries are relayed. Once is mostly enough, but an entry is left for the
+/// next time while the database has its own tables locked for longer than the relay waits, as it does when it
+/// truncates them.
 pub async fn relayed(engine: &Engine, store: &Postgres, read: &Read, number: usize) {
     let (begun, mut relayed) = (Instant::now(), 0);
     while relayed < number {
@@ -97,7 +98,7 @@ pub async fn relayed(engine: &Engine, store: &Postgres, read: &Read, number: usi
     assert_eq!(relayed, number);
 }
 
-/// Judges what callers were told by a store as it is when all leases have run out.
+/// Judges what callers were told, by the store as it is after all leases have run out.
 #[allow(clippy::print_stdout, reason = "whoever asks for many rounds wants to know what they were")]
 pub async fn judge(account: &Account, address: &Address, round: u64) {
     let now = Postgres::open(address).await.unwrap().load(&Reads::default()).await.unwrap().now;

@@ -1,4 +1,4 @@
-//! Most commits are said in short: what they leave behind is the same.
+//! Most commits take the short form (`brief`), which must leave behind the same rows as the full form.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use tokio_postgres::NoTls;
 
 use crate::place::Place;
 
-/// Every row that a commit writes, but for what is drawn at random.
+/// Every row that a commit writes, except for values drawn at random.
 const ROWS: &str = "SELECT jsonb_build_object(
     'head', (SELECT jsonb_agg(to_jsonb(h) - 'id' ORDER BY h.key, h.version) FROM @.head h),
     'key', (SELECT jsonb_agg(to_jsonb(k) - 'live' - 'done' || jsonb_build_object(
@@ -30,15 +30,16 @@ const ROWS: &str = "SELECT jsonb_build_object(
     'event', (SELECT jsonb_agg(to_jsonb(e) - 'tx' - 'jobs' - 'mark'
         || jsonb_build_object('told', (SELECT count(*) FROM @.head h WHERE h.id = ANY (e.jobs))) ORDER BY e.tx) FROM @.event e))::text";
 
-/// What is stored after jobs with keys and without have come, been claimed, ended and come again: by commits that are all said in
-/// short or, where nothing `may_be_brief`, in full.
+/// What is stored after jobs with and without keys were enqueued, claimed, ended and enqueued again: by
+/// commits all in the short form or, unless `may_be_brief`, all in the full one.
 async fn written(place: &Place, may_be_brief: bool) -> String {
     let clock = ManualClock::default();
     let store = Postgres::open_with_clock(place.address(), clock.clone()).await.unwrap();
     let engine = Engine::without_duties(Arc::new(store)).unwrap();
     let (client, connection) = tokio_postgres::connect(&crate::place::url(), NoTls).await.unwrap();
     tokio::spawn(connection);
-    // Each place has one way only: by the other one nothing is written, or that something has moved is all it says.
+    // The other form is disabled: the full one raises an error, the short one writes nothing and reports that
+    // something has moved.
     let (other, instead) =
         if may_be_brief { ("commit", "RAISE EXCEPTION 'not in short';") } else { ("brief", "RETURN;") };
     let of = format!(
@@ -64,7 +65,7 @@ async fn written(place: &Place, may_be_brief: bool) -> String {
         };
         assert!(matches!(settled, Settled::Done(_)), "{settled:?}");
     }
-    // Nobody alive holds the first key any more; its row is there.
+    // No live job holds the first key any more; its row still exists.
     for _ in 0..9 {
         clock.advance(Duration::from_secs(1));
         engine.enqueue(keyed("a").offer(), "").await.unwrap();
@@ -72,7 +73,8 @@ async fn written(place: &Place, may_be_brief: bool) -> String {
         for job in engine.claim(claim(&["default"], 9)).await.unwrap() {
             engine.complete(job.head.id, bearer(&job), None).await.unwrap();
         }
-        // Whoever was answered finds nothing of it in his way: a key with many ended holders has been looked over.
+        // Once an end is answered, its housekeeping is done: a key with many ended holders has been looked
+        // over.
         let longest = format!("SELECT max(cardinality(done)) FROM {}.key", place.schema());
         let longest: i32 = client.query_one(&longest, &[]).await.unwrap().get(0);
         assert!(longest < 8, "{longest}");
@@ -88,8 +90,8 @@ async fn the_short_way_writes_what_the_long_way_writes() {
     assert_eq!(written(&short, true).await, written(&long, false).await);
 }
 
-/// Two servers decide on one key, none of whose holders either has seen: the short way finds the other's row in its way, leaves
-/// nothing behind, and the long way says which of its groups that concerns.
+/// Two servers decide on one key, neither having seen the other's holder. The short form finds the other's
+/// row in its way and leaves nothing behind, and the full form says which of the groups is stale.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_finds_a_key_taken_on_the_short_way_is_told_so_and_delays_nobody() {
     let place = Place::new();
@@ -105,8 +107,8 @@ async fn who_finds_a_key_taken_on_the_short_way_is_told_so_and_delays_nobody() {
     assert_eq!(queues.iter().map(|queue| queue.created).sum::<u64>(), 3);
 }
 
-/// An end that was decided on a job as it was before somebody else ended it, or whose key somebody has locked, is told so; a claim
-/// that went with it stands.
+/// An end is refused if it was decided before somebody else ended the job, or if the job's key is locked. A
+/// claim in the same batch stands.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_cannot_be_said_in_short_is_said_at_length_and_claims_beside_it_stand() {
     let place = Place::new();
@@ -138,8 +140,8 @@ async fn what_cannot_be_said_in_short_is_said_at_length_and_claims_beside_it_sta
     assert_eq!((applied.groups, applied.claims[0].jobs.len()), (vec![Verdict::Stale, Verdict::Applied], 1));
 }
 
-/// A key whose row was made and is about to be held by somebody's open transaction is passed over: whoever wants it waits for his turn,
-/// and the others are committed at once, together.
+/// A key whose row an open transaction is about to hold is passed over: the group that wants it gets its turn
+/// later, and the others are committed at once, together.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_that_an_open_transaction_is_about_to_hold_delays_nobody() {
     let place = Place::new();

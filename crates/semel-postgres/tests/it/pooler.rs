@@ -1,5 +1,5 @@
-//! Behind a real pgbouncer that hands connections from transaction to transaction: what is asked in one is all in one, and
-//! nothing is left behind in a session.
+//! Behind a real pgbouncer that reassigns connections between transactions: what belongs together is in one
+//! transaction, and nothing is left behind in a session.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,10 +19,10 @@ use tokio::task::JoinSet;
 use crate::contention::inside;
 use crate::place::{Passing, Place, client, judge, url};
 
-/// Shorter than a server waits for a connection, which is 15 seconds.
+/// Shorter than the 15 seconds that a server waits for a connection.
 const SHORT: Duration = Duration::from_secs(14);
 
-/// A pooler with fewer connections than are wanted of it.
+/// A pooler with fewer connections than its clients want.
 struct Behind {
     place: Place,
     pooler: Pooler,
@@ -52,7 +52,7 @@ impl Behind {
 fn fixture() -> Fixture {
     let behind = Behind::start(3);
     let Behind { place, pooler, _folder } = behind;
-    // What goes first needs the others.
+    // The place is dropped first, and needs the pooler for it.
     let (place, kept) = (Passing(place), (pooler, _folder));
     Fixture::new(Step::Nothing, move |clock| {
         let _still_there = &kept;
@@ -60,7 +60,7 @@ fn fixture() -> Fixture {
     })
 }
 
-// One case or two of each kind of question.
+// One or two cases for each kind of request.
 semel_testkit::conformance!(@topic fixture(); admission:
     every_blocking_holder_is_replaced_in_one_commit,
     the_same_id_is_answered_as_the_first_time,
@@ -93,7 +93,7 @@ async fn ten_servers_start_at_once_and_go_on_under_load() {
     judge(&account, behind.address(), 1).await;
 }
 
-/// Nobody is told anything through a pooler, so it is looked for, also where listening is not turned off.
+/// No notification passes a pooler, so jobs are found by polling, even if listening is not turned off.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_that_waits_finds_another_servers_job() {
     let behind = Behind::start(4);
@@ -122,7 +122,7 @@ async fn a_callers_own_transaction_is_one() {
         let transaction = caller.transaction().await.unwrap();
         let outcomes = inside(&engine, &store, &transaction, offers()).await.unwrap();
         assert!(matches!(&outcomes[..], [Outcome::Created(_), Outcome::Created(_)]), "{outcomes:?}");
-        // By other connections of the same pooler meanwhile.
+        // Meanwhile, over other connections of the same pooler.
         engine.enqueue(job().offer(), "").await.unwrap();
         if is_kept { transaction.commit().await.unwrap() } else { transaction.rollback().await.unwrap() }
     }
@@ -133,17 +133,18 @@ async fn a_callers_own_transaction_is_one() {
     assert_eq!(engine.queues().await.unwrap()[0].created, 4);
 }
 
-/// Nobody is let through by the pooler meanwhile: who must make rows on another connection would wait for the other caller.
+/// The pooler hands out no other connection meanwhile: a caller that had to make rows on one would wait for
+/// the other caller.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn callers_who_have_all_of_a_poolers_connections_go_on() {
     let behind = Behind::start(2);
     let store = behind.store().await;
     let engine = Engine::without_duties(Arc::clone(&store) as Arc<dyn Backend>).unwrap();
     let (mut one, mut other) = (client(&behind.pooler.url()).await, client(&behind.pooler.url()).await);
-    // New ones, and then those that are there.
+    // With new keys first, and then with existing ones.
     for names in [["a", "b"]; 2] {
         let (first, second) = (one.transaction().await.unwrap(), other.transaction().await.unwrap());
-        // A connection is given with the first statement.
+        // The pooler assigns a connection with the first statement.
         first.batch_execute("SELECT 1").await.unwrap();
         second.batch_execute("SELECT 1").await.unwrap();
         let [mine, yours] = names.map(|name| vec![keyed(name).on_conflict("ignore").offer(), job().offer()]);
@@ -159,7 +160,7 @@ async fn callers_who_have_all_of_a_poolers_connections_go_on() {
     assert_eq!(engine.queues().await.unwrap()[0].created, 6);
 }
 
-/// It has the only connection itself.
+/// The relay itself has the only connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_outbox_is_relayed_through_one_connection() {
     let behind = Behind::start(1);

@@ -1,4 +1,4 @@
-//! Connections that nobody else can read, to a server that is who it says it is.
+//! Encrypted connections, to a server that proves its identity.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::place::{Place, url};
 
-/// Somebody who vouches for servers, and a file that says so.
+/// A certificate authority, and its certificate in a file.
 struct Authority {
     issuer: Issuer<'static, KeyPair>,
     file: PathBuf,
@@ -48,7 +48,7 @@ impl Authority {
     }
 }
 
-/// The database behind TLS; or one that has none, and says so.
+/// The database behind TLS; or, without `tls`, a server that answers that it has none.
 async fn in_front(tls: Option<TlsAcceptor>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -57,7 +57,7 @@ async fn in_front(tls: Option<TlsAcceptor>) -> u16 {
         while let Ok((mut client, _)) = listener.accept().await {
             let (tls, database) = (tls.clone(), database.clone());
             tokio::spawn(async move {
-                // What a client that wants TLS sends first.
+                // The SSLRequest that a client that wants TLS sends first.
                 let mut wish = [0; 8];
                 client.read_exact(&mut wish).await.unwrap();
                 assert_eq!(wish, [0, 0, 0, 8, 4, 210, 22, 47]);
@@ -91,9 +91,9 @@ async fn a_database_is_believed_by_whom_it_is_vouched_for() {
     store.queues().await.unwrap();
     let refused = open(port, Some(&other)).await.err().unwrap().to_string();
     assert!(refused.contains("certificate"), "{refused}");
-    // The system vouches for nobody's own certificate.
+    // The system's certificates do not vouch for a private authority.
     assert!(open(port, None).await.is_err());
-    // Nothing is said to a database that has no TLS.
+    // Nothing is sent to a database that has no TLS.
     let refused = open(in_front(None).await, Some(&known)).await.err().unwrap().to_string();
     assert!(refused.contains("TLS"), "{refused}");
 }

@@ -13,18 +13,18 @@ use tokio::task::JoinSet;
 
 use crate::place::{Place, client, url};
 
-/// So many stores, each with connections of its own, by the database's clock.
+/// `number` stores, each with its own connections, by the database's clock.
 async fn stores(place: &Place, number: usize) -> Vec<Arc<Postgres>> {
     let mut opening = JoinSet::new();
     for _ in 0..number {
-        // All at once, on an empty database: one makes the schema.
+        // All at once, on an empty database: one of them makes the schema.
         let address = place.address().clone();
         opening.spawn(async move { Arc::new(Postgres::open(&address).await.unwrap()) });
     }
     opening.join_all().await
 }
 
-/// As many servers, each with a batcher of its own.
+/// `number` servers, each with its own batcher.
 async fn servers(place: &Place, number: usize) -> Vec<Engine> {
     let opened = stores(place, number).await;
     opened.into_iter().map(|backend| Engine::without_duties(backend).unwrap()).collect()
@@ -108,7 +108,7 @@ async fn of_many_decisions_that_found_no_document_one_makes_it() {
     }
 }
 
-/// Pages by name go by bytes, whatever language the database is of.
+/// Pages by name are sorted by bytes, whatever the locale of the database.
 #[tokio::test]
 async fn names_of_documents_are_compared_as_bytes() {
     let place = Place::new();

@@ -1,5 +1,6 @@
-//! Functions of other people's that have the names of PostgreSQL's own, where the store's user finds them: in `public`, say, where everybody
-//! may make some up to version 14. Who may only put entries into the outbox is not to run anything as that user.
+//! Functions of other users with the names of PostgreSQL's own, where the store's user finds them: in
+//! `public`, say, where anybody may create some up to version 14. A user who may only insert into the outbox
+//! must not get code run as the store's user.
 
 use std::sync::Arc;
 
@@ -17,7 +18,8 @@ use tokio_postgres::Client;
 
 use crate::place::{Passing, Place, client, relayed, url};
 
-/// For each type of an array what PostgreSQL has for any array: for that type they are the better match. All of them fail.
+/// For each array type, functions that PostgreSQL has for any array: for that type they match better. All of
+/// them fail.
 const SHADOWS: &str = "DO $do$ DECLARE kind text; BEGIN
     CREATE FUNCTION @.fail() RETURNS text LANGUAGE plpgsql AS 'BEGIN RAISE ''a stranger was called''; END';
     FOREACH kind IN ARRAY ARRAY['uuid', 'bytea', 'int8', 'int4', 'int2', 'text', 'boolean'] LOOP
@@ -33,7 +35,7 @@ const SHADOWS: &str = "DO $do$ DECLARE kind text; BEGIN
     CREATE OPERATOR @.|| (leftarg = text, rightarg = int8, function = @.beside);
 END $do$";
 
-/// A schema with those in it.
+/// Makes a schema with those functions in it.
 async fn shadows(client: &Client) -> String {
     let schema = schema_name();
     client.batch_execute(&format!("CREATE SCHEMA {schema}")).await.unwrap();
@@ -46,7 +48,7 @@ async fn shadows(client: &Client) -> String {
     schema
 }
 
-/// A place whose user's path leads to them.
+/// A place whose search path leads to those functions.
 fn place_behind(schema: &str) -> Place {
     let url = url();
     let and = if url.contains('?') { '&' } else { '?' };
@@ -68,7 +70,7 @@ fn names_mean_what_they_mean_in_postgresql_itself() {
     });
 }
 
-/// What programs do not do.
+/// Exercises what the random programs do not: the outbox, the log, queues and maintenance.
 async fn outbox_and_log(address: &Address, schema: &str, client: &Client) {
     let store = Arc::new(Postgres::open(address).await.unwrap());
     let engine = Engine::without_duties(Arc::clone(&store) as Arc<dyn Backend>).unwrap();
@@ -80,7 +82,7 @@ async fn outbox_and_log(address: &Address, schema: &str, client: &Client) {
     assert!(matches!(engine.enqueue(keyed("a").offer(), "").await.unwrap(), Outcome::Created(_)));
     let mut log = store.events(0, 10).await.unwrap();
     while log.waits {
-        // For the transaction of another test.
+        // A transaction of another test holds the log up.
         tokio::task::yield_now().await;
         log = store.events(0, 10).await.unwrap();
     }

@@ -1,4 +1,4 @@
-//! What one caller does, or one row is, that others must not suffer for.
+//! What one caller does, or one row contains, must not harm others.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use semel_testkit::make::{Want, foreign_id, job, key, keyed};
 
 use crate::place::{Place, client, relayed, until, url};
 
-/// Far longer than anything here takes where it does not wait for somebody.
+/// Far longer than anything here takes without waiting for a lock.
 const LONG: Duration = Duration::from_secs(60);
 
 async fn opened(place: &Place) -> (Arc<Postgres>, Engine) {
@@ -32,7 +32,7 @@ async fn opened(place: &Place) -> (Arc<Postgres>, Engine) {
     (store, engine)
 }
 
-/// A text of the database has no zero in it, and what is asked in one transaction fails as a whole.
+/// PostgreSQL's texts cannot contain a zero byte, and the requests of one transaction fail together.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_with_a_zero_in_its_name_fails_nobodys_commit() {
     let (store, engine) = opened(&Place::new()).await;
@@ -43,7 +43,7 @@ async fn a_worker_with_a_zero_in_its_name_fails_nobodys_commit() {
     assert_eq!(applied.groups, [Verdict::Applied]);
     let (head, _) = &applied.claims[0].jobs[0];
     assert_eq!(&*head.lease.as_ref().unwrap().worker, "a\u{fffd}b");
-    // It is written again with every heartbeat.
+    // The name is written again with every heartbeat.
     let bearer = Bearer { lease: Some(LeaseToken(head.fence)), worker: None };
     let kept = engine.extend(vec![(head.id, bearer.clone())], None, &Queues::All).await.unwrap();
     assert!(matches!(kept[..], [Ok(Settled::Done(_))]), "{kept:?}");
@@ -51,7 +51,7 @@ async fn a_worker_with_a_zero_in_its_name_fails_nobodys_commit() {
     assert!(matches!(settled, Settled::Done(_)), "{settled:?}");
 }
 
-/// Its reason would have the zero in it that is refused.
+/// The reason for the refusal would contain the very zero that is refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_entry_with_a_zero_in_a_name_is_told_why_it_is_refused() {
     let place = Place::new();
@@ -76,8 +76,8 @@ fn ids<'a>(heads: impl IntoIterator<Item = &'a Head>) -> Vec<JobId> {
     ids
 }
 
-/// Of a key that thousands hold a load brings no more than a decision may need: those that decide are among them, also where
-/// there are thousands of which each might.
+/// For a key with thousands of holders, a load brings no more than a decision may need. The holders that
+/// decide are among them, even if there are thousands of candidates for each role.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_that_thousands_hold_is_loaded_in_part() {
     let place = Place::new();
@@ -85,7 +85,8 @@ async fn a_key_that_thousands_hold_is_loaded_in_part() {
     let schema = place.schema();
     engine.enqueue(keyed("a").states(StateSet::FINISHED).offer(), "").await.unwrap();
     let client = client(&url()).await;
-    // Some expire, the oldest have begun, some were renewed, some are of other states: each in an order of its own.
+    // Some expire, the oldest have begun, some were renewed, some are in other states: each in an order of
+    // its own.
     let copies = format!(
         "INSERT INTO {schema}.head SELECT (jsonb_populate_record(h, jsonb_build_object(
              'id', gen_random_uuid(), 'created_at', h.created_at + n * 37 % 1009, 'state', (ARRAY[3, 1, 4])[1 + n % 3],
@@ -96,7 +97,7 @@ async fn a_key_that_thousands_hold_is_loaded_in_part() {
          UPDATE {schema}.key SET live = ARRAY(SELECT id FROM {schema}.head)"
     );
     client.batch_execute(&copies).await.unwrap();
-    // As if each had come with a period of its own, by the lowest of its bytes.
+    // Gives each holder its own period, in the lowest bytes of its hold.
     let own_holds = format!(
         "UPDATE {schema}.head h SET hold = set_byte(set_byte(h.hold, 8, (w.n % 256)::int4), 9, (w.n / 256)::int4)
              FROM (SELECT id, row_number() OVER (ORDER BY id) AS n FROM {schema}.head) AS w WHERE h.id = w.id"
@@ -125,7 +126,8 @@ async fn a_key_that_thousands_hold_is_loaded_in_part() {
     assert_eq!(engine.enqueue(replaces, "").await.unwrap(), Outcome::TooManyHolders);
 }
 
-/// Whoever they are: what the database leaves out by a rule of its own is nobody that decides by the core's.
+/// For holders of any kind: what the database leaves out by its own rule never includes one that decides by
+/// the core's rule.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_any_thousands_of_holders_those_that_decide_are_brought() {
     let place = Place::new();
@@ -142,7 +144,7 @@ async fn of_any_thousands_of_holders_those_that_decide_are_brought() {
     );
     client.batch_execute(&copies).await.unwrap();
     for seed in 1..=4 {
-        // Of each there are few values, so that many are the same. Byte 2 of a hold is its disclosure.
+        // Few distinct values of each, so that many holders tie. Byte 2 of a hold is its disclosure.
         let any = format!(
             "SELECT setseed({seed} / 10.0);
              UPDATE {schema}.head h SET created_at = w.created_at, state = w.state, attempt = w.attempt,
@@ -158,7 +160,7 @@ async fn of_any_thousands_of_holders_those_that_decide_are_brought() {
         client.batch_execute(&any).await.unwrap();
         let all = store.list(Filter { limit: 4_000, ..Filter::default() }).await.unwrap().heads;
         let expected = ids(deciding(all.iter()));
-        // So that the newest of the others, which come along, are not all there are.
+        // Otherwise the newest other holders, which are brought as well, would be all there are.
         assert!(all.len() == 3_001 && expected.len() < 1_000, "{} of {}", expected.len(), all.len());
         let read = KeyRead { key: key("a"), states: StateSet::LIVE, all: true };
         let snapshot = store.load(&Reads { keys: vec![read], ..Reads::default() }).await.unwrap();
@@ -167,14 +169,15 @@ async fn of_any_thousands_of_holders_those_that_decide_are_brought() {
     }
 }
 
-/// Whatever holds up the house-keeping of a key with many ended holders holds up no answer for long; it is done later.
+/// A lock that blocks the housekeeping of a key with many ended holders delays no answer for long;
+/// housekeeping is done later.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_answer_waits_little_for_the_ended_holders_of_a_key_to_be_looked_over() {
     let place = Place::new();
     let (_, engine) = opened(&place).await;
     let schema = place.schema();
     let mut holder = client(&url()).await;
-    // Holds up whoever changes nothing but the list of a key.
+    // Blocks every update that changes a key's list and nothing else.
     let lock = format!("hashtext('{schema}')");
     let trigger = format!(
         "CREATE FUNCTION {schema}.wait() RETURNS trigger LANGUAGE plpgsql AS
@@ -199,7 +202,7 @@ async fn an_answer_waits_little_for_the_ended_holders_of_a_key_to_be_looked_over
     until(&client(&url()).await, &format!("SELECT bool_and(cardinality(done) = 1) FROM {schema}.key")).await;
 }
 
-/// Whoever comes to a key that has many ended holders already looks over nothing.
+/// A request for a key that has many ended holders already looks none of them over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_ended_holders_of_a_key_are_looked_over_by_who_adds_one() {
     let place = Place::new();
@@ -238,7 +241,7 @@ async fn the_ended_holders_of_a_key_are_looked_over_by_who_adds_one() {
     until(&people, &format!("SELECT cardinality(done) = 1 FROM {schema}.key")).await;
 }
 
-/// Nobody looks for the group that wants a lock for longer than callers wait.
+/// The group that wants the lock is not searched for longer than callers wait.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_table_that_is_locked_makes_a_large_commit_busy_soon() {
     const GROUPS: usize = 400;
@@ -259,7 +262,8 @@ async fn a_table_that_is_locked_makes_a_large_commit_busy_soon() {
     assert_eq!(applied.claims[0].jobs.len(), 1);
 }
 
-/// It is left out, as one whose body cannot be read is, and its lease runs out. What else was committed is answered so.
+/// The unreadable row is left out, like one whose body cannot be read, and its lease runs out. The rest of
+/// the commit is answered as applied.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_claimed_row_that_cannot_be_read_fails_no_applied_group() {
     let place = Place::new();
@@ -276,7 +280,8 @@ async fn a_claimed_row_that_cannot_be_read_fails_no_applied_group() {
     assert_eq!(taken, [1]);
 }
 
-/// Nor one without a body, be it alone in its round: it was written to the log as nothing, which failed everybody's commit, for ever.
+/// A row without a body, even as the only one in its round, must not put an empty entry into the log: that
+/// would fail every commit from then on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_claimed_row_without_a_body_is_in_nobodys_way() {
     let place = Place::new();
@@ -298,13 +303,13 @@ async fn a_claimed_row_without_a_body_is_in_nobodys_way() {
     assert_eq!(taken, [1]);
 }
 
-/// Those who look at queues and jobs have a share of the connections, and wait for one another.
+/// Reads of queues and jobs get a share of the connections, and wait for one another.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn people_who_look_leave_connections_to_those_who_commit() {
     let place = Place::new();
     let (store, engine) = opened(&place).await;
-    // Whoever looks waits until he is let go on. Commits do not look so, nor does the first enqueue, which asks which queues have a
-    // bound.
+    // Such a read waits until it is released. Commits do not run this function, nor does the first enqueue,
+    // which asks which queues are bounded.
     let (mut holder, schema) = (client(&url()).await, place.schema());
     let lock = format!("pg_advisory_xact_lock(hashtext('{schema}'))");
     let slow = format!(
@@ -338,8 +343,8 @@ async fn people_who_look_leave_connections_to_those_who_commit() {
     }
 }
 
-/// Its head is still there, so nobody else can have its id: only where that is gone for good must nothing be stored by what was
-/// decided before.
+/// The head of a remembered job stays, so no other job can get its id. Only a head that is gone for good must
+/// make earlier decisions stale.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_purge_of_jobs_whose_keys_are_remembered_has_nobody_decide_again() {
     let (place, clock) = (Place::new(), ManualClock::default());
@@ -362,7 +367,8 @@ async fn a_purge_of_jobs_whose_keys_are_remembered_has_nobody_decide_again() {
     purged().await;
     assert_eq!(told(other).await, Verdict::Applied);
     assert_eq!(told(same).await, Verdict::Applied);
-    // One with a key that is remembered has the id meanwhile, and one without goes for good.
+    // First a job whose key is remembered takes the id meanwhile, then one without a key, which is purged for
+    // good.
     for (number, is_remembered) in [(3, true), (4, false)] {
         let (other, same) = (late(10 + number).await, late(number).await);
         let want = if is_remembered { keyed("b").states(StateSet::ALL) } else { job() };
@@ -373,7 +379,7 @@ async fn a_purge_of_jobs_whose_keys_are_remembered_has_nobody_decide_again() {
     }
 }
 
-/// There may be one for each of many thousand limits.
+/// There may be one such row for each of many thousand limits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rows_of_limits_are_not_read_by_those_who_look_at_queues() {
     let place = Place::new();
@@ -389,7 +395,7 @@ async fn rows_of_limits_are_not_read_by_those_who_look_at_queues() {
     names.sort_by(|one, other| one.row.name.cmp(&other.row.name));
     let names: Vec<&str> = names.iter().map(|queue| queue.row.name.as_str()).collect();
     assert_eq!(names, ["default", "set"]);
-    // From here on whoever reads one is refused.
+    // From here on reading the row of a limit is an error.
     let refuse = format!(
         "CREATE FUNCTION {schema}.refused() RETURNS int8 LANGUAGE plpgsql AS $$ BEGIN RAISE 'read'; END $$;
          ALTER TABLE {schema}.queue RENAME TO kept;
@@ -402,7 +408,7 @@ async fn rows_of_limits_are_not_read_by_those_who_look_at_queues() {
     assert_eq!(set, ["set"]);
 }
 
-/// However many there are that it does not show, and why.
+/// However many rows it does not show, and for whatever reason.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_page_looks_at_a_bounded_number_of_rows() {
     let place = Place::new();
@@ -424,7 +430,7 @@ async fn a_page_looks_at_a_bounded_number_of_rows() {
         let rest = store.list(Filter { before: first.next, ..filter }).await.unwrap();
         assert_eq!(rest.heads.iter().map(|head| head.id).collect::<Vec<_>>(), [oldest.id]);
         assert_eq!(rest.next, None);
-        // Next they have no job any more.
+        // In the next round these rows have no job any more, only a remembered key.
         let remembered = format!("UPDATE {schema}.head SET slot = -1 WHERE key IS NULL");
         client.execute(&remembered, &[]).await.unwrap();
     }

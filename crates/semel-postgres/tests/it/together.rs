@@ -1,4 +1,4 @@
-//! Claims of one queue that come together are served by one statement, each as if it had come alone.
+//! Concurrent claims of one queue are served by one statement, each as if it had come alone.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,12 +41,12 @@ impl Stored {
         self.backend.commit(Batch { groups: Vec::new(), claims }).await.unwrap().claims
     }
 
-    /// Which of the jobs a claim took, in order.
+    /// The jobs that a claim took, in order.
     fn taken(&self, claimed: &Claimed) -> Vec<usize> {
         claimed.jobs.iter().map(|(head, _)| self.number(head.id)).collect()
     }
 
-    /// Which it met and did not take, and why.
+    /// The jobs that a claim met and did not take, and why.
     fn met(&self, claimed: &Claimed) -> Vec<(usize, Unclaimable)> {
         claimed.unclaimable.iter().map(|(id, why)| (self.number(*id), *why)).collect()
     }
@@ -64,7 +64,8 @@ async fn postgres(place: &Place, clock: &ManualClock) -> Arc<dyn Backend> {
     Arc::new(semel_postgres::Postgres::open_with_clock(place.address(), clock.clone()).await.unwrap())
 }
 
-/// As the model serves them, one after the other; and what is stored is what was granted.
+/// The result is that of the model, which serves claims one after the other, and what is stored is what was
+/// granted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_gets_what_it_would_get_alone() {
     let offers = || {
@@ -87,7 +88,7 @@ async fn each_gets_what_it_would_get_alone() {
     let taken =
         |stored: &Stored, all: &[Claimed]| all.iter().map(|one| stored.taken(one)).collect::<Vec<_>>();
     assert_eq!(taken(&store, &found), taken(&model, &expected));
-    // By priority, then age. The last of them come away with less than they wanted.
+    // By priority, then age. The last claims get fewer jobs than they wanted.
     assert_eq!(taken(&store, &found), [vec![4, 7], vec![0], vec![6], vec![], vec![1], vec![2, 3], vec![5]]);
     for (claim, claimed) in claims().iter().zip(&found) {
         for (head, _) in &claimed.jobs {
@@ -97,8 +98,8 @@ async fn each_gets_what_it_would_get_alone() {
     }
 }
 
-/// A job that may not be granted is shown to the claim whose turn it is, once. One under a limit takes a place of that claim,
-/// because the core may grant it; one that has expired takes none.
+/// A job that may not be granted is shown once, to the claim whose turn it is. A job under a limit takes up a
+/// place of that claim, because the core may grant it; an expired one takes up none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_not_granted_is_shown_to_one_of_them() {
     let limit = Limit { key: "k".into(), concurrency: Some(1), rate: None };

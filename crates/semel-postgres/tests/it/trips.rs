@@ -1,4 +1,4 @@
-//! What goes to the database and back: how many round trips a load and a commit take, and what is asked in them.
+//! The traffic with the database: how many round trips a load and a commit take, and what is sent in them.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -19,14 +19,14 @@ use tokio::time::{Instant, sleep_until};
 use crate::lost::Between;
 use crate::place::{Place, client, url};
 
-/// How long who asks says nothing before he is given an answer: what he sends without waiting for one has come by then, on a machine
-/// that does other things as well.
+/// How long a client must be silent before it gets an answer. By then whatever it sends without waiting for
+/// an answer has arrived, even on a busy machine.
 const QUIET: Duration = Duration::from_millis(200);
-/// The same where it does not matter whether one trip is taken for two.
+/// The same, for tests that may count one trip as two.
 const BRIEFLY: Duration = Duration::from_millis(20);
 
-/// Something between a server and the database that hands everything on, and writes down what is asked: one entry for each time that
-/// somebody asks who waits for no answer.
+/// A proxy between a server and the database that forwards everything and records the queries: a new entry
+/// starts when a client with no answer outstanding sends something.
 pub struct Wire {
     port: u16,
     trips: Arc<Mutex<Vec<String>>>,
@@ -35,16 +35,16 @@ pub struct Wire {
 /// One connection.
 struct Talk {
     trips: Arc<Mutex<Vec<String>>>,
-    /// The entry of its last trip.
+    /// The entry of its latest trip.
     trip: usize,
-    /// How many answers are waited for.
+    /// How many answers are outstanding.
     awaited: u64,
-    /// When the client said something last.
+    /// When the client last sent something.
     heard: Instant,
 }
 
 impl Talk {
-    /// The client says something: statements, by themselves or in parts, and what has these answered.
+    /// Records a message of the client: a simple query, a part of an extended one, or a Sync.
     fn hear(&mut self, kind: u8, text: &[u8]) {
         self.heard = Instant::now();
         if matches!(kind, b'P' | b'Q') {
@@ -53,7 +53,7 @@ impl Talk {
                 trips.push(String::new());
                 self.trip = trips.len() - 1;
             }
-            // Somebody may have looked at it meanwhile.
+            // The test may have taken the entries meanwhile.
             if let Some(trip) = trips.get_mut(self.trip) {
                 trip.push_str(&String::from_utf8_lossy(text));
             }
@@ -63,7 +63,7 @@ impl Talk {
 }
 
 impl Wire {
-    /// One that gives an answer to who has been quiet for so long.
+    /// Starts a proxy that answers a client after it has been silent for `quiet`.
     pub async fn start(quiet: Duration) -> Self {
         let database = url().split('@').nth(1).unwrap().split('/').next().unwrap().to_owned();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -75,7 +75,7 @@ impl Wire {
                 let (from_client, to_client) = client.into_split();
                 let (from_upstream, to_upstream) = TcpStream::connect(&database).await.unwrap().into_split();
                 let trips = Arc::clone(&written);
-                // The first answer comes to who says who he is.
+                // The first answer is to the startup message.
                 let talk = Talk { trips, trip: 0, awaited: 1, heard: Instant::now() };
                 let talk = Arc::new(Mutex::new(talk));
                 tokio::spawn(ask(from_client, to_upstream, Arc::clone(&talk)));
@@ -85,14 +85,14 @@ impl Wire {
         Self { port, trips }
     }
 
-    /// The address of a place by this way.
+    /// The address of `place` through this proxy.
     pub fn address(&self, place: &Place) -> Address {
         let text = format!("postgres://postgres@127.0.0.1:{}/postgres?sslmode=disable", self.port);
         Address::parse(&text).unwrap().with_schema(place.schema()).unwrap()
     }
 
-    /// What was asked since the last time, but for what other servers are told behind it, and for what is asked once of each
-    /// connection: which server it has reached.
+    /// The trips since the last call, without notifications of other servers, and without the one query for
+    /// each connection that asks which server it has reached.
     pub fn trips(&self) -> Vec<String> {
         let mut trips = std::mem::take(&mut *self.trips.lock().unwrap());
         trips.retain(|trip| !trip.contains("pg_notify") && !asks_for_the_server(trip));
@@ -105,7 +105,7 @@ fn asks_for_the_server(trip: &str) -> bool {
 }
 
 async fn ask(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, talk: Arc<Mutex<Talk>>) {
-    // What is said first has no kind.
+    // The startup message has no type byte.
     let mut has_kind = false;
     while let Ok((kind, message)) = message(&mut from, std::mem::replace(&mut has_kind, true)).await {
         talk.lock().unwrap().hear(kind, &message);
@@ -117,7 +117,7 @@ async fn ask(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, talk: Arc<Mutex<Ta
 
 async fn answer(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, talk: Arc<Mutex<Talk>>, quiet: Duration) {
     while let Ok((kind, message)) = message(&mut from, true).await {
-        // It is ready for the next one.
+        // ReadyForQuery.
         if kind == b'Z' {
             loop {
                 let until = talk.lock().unwrap().heard + quiet;
@@ -134,7 +134,7 @@ async fn answer(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, talk: Arc<Mutex
     }
 }
 
-/// The next message as it is, and its kind.
+/// The next message as it is, and its type.
 async fn message(from: &mut OwnedReadHalf, has_kind: bool) -> std::io::Result<(u8, Vec<u8>)> {
     let mut message = Vec::new();
     let kind = if has_kind { from.read_u8().await? } else { 0 };
@@ -147,27 +147,27 @@ async fn message(from: &mut OwnedReadHalf, has_kind: bool) -> std::io::Result<(u
     Ok((kind, message))
 }
 
-/// Of one job or of a thousand.
+/// The same for one job and for a thousand.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_load_and_a_commit_are_one_round_trip_each_however_much_is_in_them() {
     let (place, wire) = (Place::new(), Wire::start(QUIET).await);
     Postgres::migrate(place.address()).await.unwrap();
     let store = Arc::new(Postgres::open(&wire.address(&place)).await.unwrap());
     let engine = Engine::without_duties(Arc::clone(&store) as Arc<dyn Backend>).unwrap();
-    // Which queues are bounded is asked once.
+    // Which queues are bounded is asked only once.
     engine.enqueue(keyed("first").offer(), "").await.unwrap();
     for number in [1, 1_000] {
         let offers = |name: &str| -> Vec<_> {
             (0..number).map(|at| keyed(&format!("{name} {number}-{at}")).offer()).collect()
         };
-        // Their keys are looked for, and they are stored.
+        // One trip looks the keys up, and one stores the jobs.
         wire.trips();
         let stored = engine.enqueue_batch(offers("a"), Mode::Each, "").await.unwrap();
         let trips = wire.trips();
         let Outcomes::Done(outcomes) = stored else { panic!("{stored:?}") };
         assert!(outcomes.len() == number && outcomes.iter().all(|outcome| outcome.is_inserted()));
         assert_eq!(trips.len(), 2, "{number}: {trips:#?}");
-        // Each for itself, and jobs taken with the commit.
+        // Load and commit separately, with and without claims in the commit.
         let keys = offers("a").into_iter().map(|offer| {
             let identity = offer.unique.unwrap();
             KeyRead { key: identity.key, states: identity.policy.states(), all: false }
@@ -189,7 +189,7 @@ async fn a_load_and_a_commit_are_one_round_trip_each_however_much_is_in_them() {
     }
 }
 
-/// However often it is used.
+/// The question is asked once for each connection, however often it is used.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_is_asked_once_which_server_it_has_reached() {
     let (place, wire) = (Place::new(), Wire::start(QUIET).await);
@@ -203,14 +203,15 @@ async fn a_connection_is_asked_once_which_server_it_has_reached() {
         assert!(one.is_ok() && other.is_ok() && listed.is_ok());
     }
     let asked = wire.trips.lock().unwrap().iter().filter(|trip| asks_for_the_server(trip)).count();
-    // The first one was reached when the store was opened.
+    // The first connection was made when the store was opened.
     assert!((1..=3).contains(&asked), "{asked}");
-    // A look for people asks two things at once.
+    // A listing for people runs two queries at once.
     let trips = wire.trips();
     assert_eq!(trips.len(), 30, "{trips:#?}");
 }
 
-/// How many servers there are is asked where it decides something, and housekeeping goes on where nobody says so.
+/// The number of servers is asked for only where it decides something, and housekeeping goes on if the
+/// question fails.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn housekeeping_asks_for_other_servers_only_where_they_matter() {
     let (place, wire) = (Place::new(), Wire::start(BRIEFLY).await);
@@ -224,7 +225,7 @@ async fn housekeeping_asks_for_other_servers_only_where_they_matter() {
     let trips = wire.trips();
     assert!(!trips.is_empty());
     assert_eq!(asks(&trips), 0, "a table of one stretch is gone through at every look: {trips:#?}");
-    // Few rows a page: two stretches, in which there is nothing to drop.
+    // Few rows a page, for two stretches of the table in which there is nothing to drop.
     let fill = format!(
         "ALTER TABLE {schema}.key SET (fillfactor = 10);
          INSERT INTO {schema}.key SELECT uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()),

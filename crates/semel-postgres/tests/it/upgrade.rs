@@ -1,4 +1,5 @@
-//! Servers that are replaced one after the other by those of the next version: both are at work on one database meanwhile.
+//! Rolling upgrade: servers are replaced one after the other by the next version, and both versions work on
+//! one database meanwhile.
 
 use std::sync::Arc;
 
@@ -15,13 +16,13 @@ use tokio::task::JoinSet;
 
 use crate::place::{Place, client, judge, url};
 
-/// What the next version may do to the schema: it adds.
+/// A schema change that the next version may make: it only adds.
 const NEXT: &[(&str, &str)] = &[(
     "more of a job",
     "ALTER TABLE @.head ADD COLUMN mood text; CREATE TABLE @.mood (name text PRIMARY KEY); \
      CREATE INDEX ON @.head (mood) WHERE mood IS NOT NULL;",
 )];
-/// And the one after it.
+/// The same for the version after it.
 const AFTER_NEXT: &[(&str, &str)] = &[NEXT[0], ("still more", "ALTER TABLE @.queue ADD COLUMN mood text;")];
 
 async fn later(address: &Address, steps: &'static [(&'static str, &'static str)]) -> Arc<dyn Backend> {
@@ -30,7 +31,8 @@ async fn later(address: &Address, steps: &'static [(&'static str, &'static str)]
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn servers_of_two_versions_are_at_work_on_one_database() {
-    // Others' logs wait for the oldest transaction of a cluster, and a migration under load may be one.
+    // A cluster of its own: logs wait for the cluster's oldest transaction, which may be a migration under
+    // load.
     let folder = TempDir::new();
     let mut cluster = Cluster::new(&folder.path().join("a"));
     cluster.start(&[]);
@@ -51,7 +53,7 @@ async fn servers_of_two_versions_are_at_work_on_one_database() {
     let new = opening.join_all().await;
     let status = Postgres::status(address).await.unwrap();
     assert_eq!((status.found, status.pending.len()), (status.needed + 1, 0), "{status:?}");
-    // One of this version is started once more, and one of each is asked beside the others.
+    // One of this version is started again, and one of each version serves additional traffic.
     let again: Arc<dyn Backend> = Arc::new(Postgres::open(address).await.unwrap());
     const BESIDE: u64 = 1_000_000;
     traffic.join(&[Arc::clone(&new[0]), again], BESIDE);
@@ -63,7 +65,7 @@ async fn servers_of_two_versions_are_at_work_on_one_database() {
         traffic.more(50).await;
     }
     judge(&traffic.end().await, address, 1).await;
-    // What one of them stores is there for the other.
+    // Each version sees what the other stores.
     let [old, new] = [&old[0], &new[1]].map(|backend| Engine::without_duties(Arc::clone(backend)).unwrap());
     for (name, one, other) in [("a", &old, &new), ("b", &new, &old)] {
         let offer = || keyed(name).on_conflict("ignore").offer();
@@ -82,14 +84,14 @@ async fn a_server_two_versions_behind_refuses_and_says_what_to_do() {
     assert!(
         Postgres::migrate(place.address()).await.is_err() && Postgres::plan(place.address()).await.is_err()
     );
-    // One version behind is not too far, and changes nothing.
+    // One version behind is close enough to start, and changes nothing.
     later(place.address(), NEXT).await;
     let status = Postgres::status(place.address()).await.unwrap();
     assert_eq!(status.found, status.needed + 2);
     opened.queues().await.unwrap();
 }
 
-/// As the version before left it: entries of the outbox had no place.
+/// The schema as the previous version left it: outbox entries had no place.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn entries_of_the_version_before_are_numbered_as_they_lie() {
     let place = Place::new();
@@ -115,7 +117,7 @@ async fn entries_of_the_version_before_are_numbered_as_they_lie() {
     assert_eq!(found[9].1, 10);
 }
 
-/// Functions are not of a version: whoever starts with later ones than are there brings his own.
+/// Functions have no schema version: a server newer than those it finds installs its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn functions_that_are_not_this_programs_are_made_anew() {
     let place = Place::new();
@@ -139,7 +141,7 @@ async fn functions_that_are_not_this_programs_are_made_anew() {
     assert!(Postgres::plan(address).await.unwrap().is_empty());
 }
 
-/// A server of an earlier build that is started again does not take from the others what a later one has mended.
+/// When a server of an earlier build restarts, it does not undo fixes that a later build has brought.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn functions_of_a_later_build_are_left_as_they_are() {
     let place = Place::new();
@@ -160,7 +162,7 @@ async fn functions_of_a_later_build_are_left_as_they_are() {
     assert_eq!(text, "SELECT 7::int8");
 }
 
-/// As long as all that it calls are there.
+/// This holds as long as all functions that the server calls exist.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_may_not_change_functions_of_an_earlier_build_goes_on_with_them() {
     let place = Place::new();

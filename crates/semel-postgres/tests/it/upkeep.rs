@@ -1,4 +1,4 @@
-//! Housekeeping that keeps up.
+//! Housekeeping that keeps up with the load.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,14 +13,14 @@ use tokio_postgres::{Client, IsolationLevel};
 
 use crate::place::{Place, client, url};
 
-/// More than one piece of housekeeping takes.
+/// More rows than one piece of housekeeping handles.
 const MANY: i64 = 25_000;
 
 async fn count(client: &Client, table: &str) -> i64 {
     client.query_one(&format!("SELECT count(*) FROM {table}"), &[]).await.unwrap().get(0)
 }
 
-/// As many looks as it may be until one is thorough, each until it says that nothing is left.
+/// Runs enough housekeeping rounds for one of them to be thorough, each until nothing is left to do.
 async fn keep_house(store: &Postgres) {
     for _ in 0..66 {
         while store.maintain().await.unwrap() {}
@@ -34,7 +34,7 @@ async fn what_is_needed_no_longer_goes_as_fast_as_it_comes() {
     let engine = semel_engine::Engine::without_duties(Arc::clone(&store) as Arc<dyn Backend>).unwrap();
     engine.enqueue(keyed("held").offer(), "").await.unwrap();
     let (client, schema) = (client(&url()).await, place.schema());
-    // Keys that nobody has held for hours, one that somebody looked at just now, and entries relayed days ago.
+    // Keys that nobody has held for hours, one that was used just now, and entries relayed days ago.
     let fill = format!(
         "INSERT INTO {schema}.key SELECT uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()), n, '{{}}', '{{}}'
              FROM generate_series(1, {MANY}) AS n;
@@ -44,7 +44,7 @@ async fn what_is_needed_no_longer_goes_as_fast_as_it_comes() {
              SELECT '{{}}', 'created', now() - interval '9 days' FROM generate_series(1, {MANY});
          INSERT INTO {schema}.outbox (envelope, outcome, relayed_at) VALUES ('{{}}', 'created', now())"
     );
-    // Few rows a page: several stretches of the table.
+    // Few rows a page, so that the table has several stretches.
     client.batch_execute(&format!("ALTER TABLE {schema}.key SET (fillfactor = 10)")).await.unwrap();
     client.batch_execute(&fill).await.unwrap();
     while store.maintain().await.unwrap() {}
@@ -52,14 +52,14 @@ async fn what_is_needed_no_longer_goes_as_fast_as_it_comes() {
     keep_house(&store).await;
     assert_eq!(count(&client, &format!("{schema}.key")).await, 2);
     assert_eq!(count(&client, &format!("{schema}.outbox")).await, 1);
-    // And once more: what the last round left off is not where the next one ends.
+    // Once more: a round must not stop where the previous one left off.
     client.batch_execute(&fill).await.unwrap();
     keep_house(&store).await;
     assert_eq!(count(&client, &format!("{schema}.key")).await, 3);
 }
 
-/// A transaction that is stricter than the store's own begins again when its snapshot is older than a key, and has to find the row
-/// that was made for its first try.
+/// A transaction stricter than the store's own must start over if its snapshot is older than a key's row, and
+/// must then find the row that was made for its first try.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_that_was_made_to_be_locked_is_there_when_its_transaction_begins_again() {
     let place = Place::new();
@@ -69,7 +69,7 @@ async fn a_key_that_was_made_to_be_locked_is_there_when_its_transaction_begins_a
     for is_first in [true, false] {
         let begin = client.build_transaction().isolation_level(IsolationLevel::RepeatableRead);
         let transaction = begin.start().await.unwrap();
-        // What it sees from now on is what is there now.
+        // This fixes its snapshot.
         transaction.batch_execute("SELECT 1").await.unwrap();
         let offers = vec![keyed("a").offer()];
         let told = engine.enqueue_batch_inside(&mut store.inside(&transaction), offers, Mode::Each, "").await;
@@ -86,7 +86,7 @@ async fn a_key_that_was_made_to_be_locked_is_there_when_its_transaction_begins_a
     assert_eq!(count(&client, &keys).await, 0, "nobody has held it");
 }
 
-/// A thousand more than are kept, a thousand of each transaction from `first` on.
+/// Inserts 201,000 events, a thousand more than are kept: a thousand for each transaction from `first` on.
 async fn log(client: &Client, schema: &str, first: i64, kinds: &str) {
     let fill = format!(
         "INSERT INTO {schema}.event (tx, first, at, kinds, jobs, types, queues, attempts, amounts)
@@ -96,7 +96,7 @@ async fn log(client: &Client, schema: &str, first: i64, kinds: &str) {
     assert_eq!(client.execute(&fill, &[]).await.unwrap(), 201_000);
 }
 
-/// How many records there are that tell something, how many others, and which transaction's were dropped last.
+/// How many records have events, how many have none, and the transaction up to which records were dropped.
 async fn records(client: &Client, schema: &str) -> (i64, i64, i64) {
     let sql = format!(
         "SELECT count(*) FILTER (WHERE kinds <> '{{}}'), count(*) FILTER (WHERE kinds = '{{}}'), (SELECT dropped FROM {schema}.fact)
@@ -106,7 +106,7 @@ async fn records(client: &Client, schema: &str) -> (i64, i64, i64) {
     (row.get(0), row.get(1), row.get(2))
 }
 
-/// Not while a transaction is open that is older than they are, nor at once when it is over.
+/// Records are not dropped while an older transaction is open, nor at once when it is over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn records_that_could_not_be_shown_are_kept_until_a_while_after_they_can() {
     let (place, clock) = (Place::new(), ManualClock::default());
@@ -133,7 +133,7 @@ async fn records_that_could_not_be_shown_are_kept_until_a_while_after_they_can()
     }
 }
 
-/// Heartbeats and progress are records too.
+/// Heartbeats and progress write records too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn records_that_tell_nothing_push_none_out_that_does() {
     let (place, clock) = (Place::new(), ManualClock::default());

@@ -1,4 +1,4 @@
-//! More commits over several partitions that are broken off after each of their steps.
+//! More commits over several partitions, broken off after each of their steps.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ async fn ids(engine: &Engine) -> Vec<JobId> {
     found.heads.iter().map(|head| head.id).collect()
 }
 
-/// Its id is remembered in another partition than the job is in that takes what it asks for.
+/// An absorbed request: its id is remembered in another partition than that of the job that absorbs it.
 struct Absorbed;
 
 impl Absorbed {
@@ -47,7 +47,7 @@ impl Kind for Absorbed {
     }
 
     async fn is_done(&self, direct: &Engine, job: JobId) -> bool {
-        // Whose id it is shows when another request has it.
+        // Another request with the same id shows whose id it is.
         let told = Self::ask(direct, 3).await.unwrap();
         let is_done = matches!(told, Outcome::IdTaken(_));
         assert!(is_done || matches!(told, Outcome::Amended(_)), "{told:?}");

@@ -1,4 +1,4 @@
-//! The store on a cluster of six: what it does there is what it does on one Redis.
+//! The store on a Redis cluster of three to six nodes: it does there what it does on a single Redis.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,11 +26,11 @@ use crate::nodes::Cluster;
 use crate::place::{Passing, Place};
 use crate::servers;
 
-/// How soon it is looked again where somebody is away.
+/// How soon a store looks again when a node does not answer.
 const AWAY_AFTER: Duration = Duration::from_secs(1);
-/// Far less than a request is sent again for, and far more than one takes on a machine that does other things as well.
+/// Far less than the time for which a request is repeated, and far more than one takes on a busy machine.
 const SOON: Duration = Duration::from_secs(12);
-/// Nobody takes over here.
+/// No replica takes over here.
 const NEVER: u32 = 3_600_000;
 
 fn fixture(url: &str) -> Fixture {
@@ -47,7 +47,7 @@ async fn the_kit_passes_on_a_cluster() {
     tokio::task::spawn_blocking(|| programs.join().unwrap()).await.unwrap();
 }
 
-/// `SEMEL_ROUNDS` says how often.
+/// `SEMEL_ROUNDS` sets the number of rounds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_many_equal_jobs_over_three_servers_on_a_cluster_one_is_created() {
     let cluster = Cluster::start(1, NEVER, &["--min-replicas-to-write", "1"]).await;
@@ -61,7 +61,7 @@ async fn of_many_equal_jobs_over_three_servers_on_a_cluster_one_is_created() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_node_is_enough_to_find_the_others_and_no_node_is_taken_for_a_redis_of_its_own() {
     let cluster = Cluster::start(0, NEVER, &[]).await;
-    // The one that has not got the store.
+    // The node that does not have the store.
     let other = cluster.nodes[2].port;
     let clock = ManualClock::default();
     let open = async |url: String| {
@@ -69,7 +69,7 @@ async fn one_node_is_enough_to_find_the_others_and_no_node_is_taken_for_a_redis_
         Redis::open_with_clock(&address, clock.clone()).await
     };
     let store = open(format!("redis+cluster://127.0.0.1:{other}")).await.unwrap();
-    // Its settings are those of the node that has it.
+    // The settings it reports are those of the node that has the store.
     assert!(!store.facts().is_strong && store.facts().durability.contains("failover"));
     let named = |store: &semel_redis::Survey| -> Vec<&str> {
         store.findings().into_iter().map(|finding| finding.setting).collect()
@@ -90,7 +90,7 @@ async fn one_node_is_enough_to_find_the_others_and_no_node_is_taken_for_a_redis_
     drop(Arc::new(store));
 }
 
-/// The first partition is at the first node.
+/// The first partition is on the first node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_is_worth_what_the_worst_of_its_nodes_is_worth() {
     let cluster = Cluster::start(0, NEVER, &["--appendfsync", "always"]).await;
@@ -109,7 +109,7 @@ async fn a_store_is_worth_what_the_worst_of_its_nodes_is_worth() {
     }
 }
 
-/// A node is silent that has some of the partitions, and nobody takes over.
+/// A node with some of the partitions hangs, and no replica takes over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_is_away_keeps_back_its_own_jobs_alone() {
     const JOBS: usize = 60;
@@ -129,7 +129,7 @@ async fn a_node_that_is_away_keeps_back_its_own_jobs_alone() {
     assert!(due.next.is_some_and(|next| next <= due.now.saturating_add(AWAY_AFTER)), "{due:?}");
     let found = store.documents(Seek::Due { limit: 100 }).await.unwrap();
     assert!(found.next.is_some_and(|next| next <= found.now.saturating_add(AWAY_AFTER)), "{found:?}");
-    // Who waits has seen nothing, and is told when it is back.
+    // A waiting worker has seen nothing, and is told when the node is back.
     let waiting = tokio::spawn({
         let engine = engine.clone();
         async move { engine.claim_or_wait(claim(100), PATIENCE).await }
@@ -146,7 +146,7 @@ async fn a_node_that_is_away_keeps_back_its_own_jobs_alone() {
     .await;
 }
 
-/// What tests ask of one machine goes by this.
+/// Tests that run everything on one machine rely on this.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_is_waited_for_as_long_as_was_asked_before_it_is_taken_for_away() {
     const JOBS: usize = 60;
@@ -165,7 +165,8 @@ async fn a_node_is_waited_for_as_long_as_was_asked_before_it_is_taken_for_away()
     assert_eq!(claiming.await.unwrap().unwrap().len(), JOBS);
 }
 
-/// A server that is started while others are down as well, or while a replica takes over from one of them.
+/// A server that starts while other nodes are down as well, or while a replica is taking over from one of
+/// them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_is_opened_once_the_nodes_are_there_that_have_it() {
     let mut cluster = Cluster::start(0, NEVER, &[]).await;
@@ -184,7 +185,8 @@ async fn a_store_is_opened_once_the_nodes_are_there_that_have_it() {
     }
 }
 
-/// Whoever is told that nothing was stored offers it again: what has no key and no id would be there twice.
+/// A caller that is told that nothing was stored repeats its offer: a job without key and id would then exist
+/// twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_stored_beside_jobs_of_a_node_that_is_gone_is_said_to_be_stored() {
     let mut cluster = Cluster::start(0, NEVER, &[]).await;
@@ -199,7 +201,7 @@ async fn what_is_stored_beside_jobs_of_a_node_that_is_gone_is_said_to_be_stored(
         groups.push(draft.finish());
     }
     cluster.nodes[1].own.end();
-    // Who has looked there knows that its connections are lost.
+    // After a look there the store knows that its connections are lost.
     let looking = Batch { groups: Vec::new(), claims: vec![claim(1)] };
     assert!(store.commit(looking).await.unwrap().claims[0].jobs.is_empty());
     let told = store.commit(Batch { groups, claims: Vec::new() }).await.unwrap().groups;
@@ -207,7 +209,7 @@ async fn what_is_stored_beside_jobs_of_a_node_that_is_gone_is_said_to_be_stored(
     assert!(!told.contains(&Verdict::Stale), "{told:?}");
 }
 
-/// So many names whose keys are on nodes of which this is so.
+/// `count` names whose keys are on nodes that satisfy `is_wanted`.
 async fn names_at(
     cluster: &Cluster,
     address: &Address,
@@ -224,7 +226,7 @@ async fn names_at(
     names.filter(is_there).take(count).collect()
 }
 
-/// Whoever is told of a job waits for replicas of the node that has it.
+/// A duplicate waits for replicas of the node that has its holder, and of no other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn duplicates_wait_for_no_replicas_of_other_nodes() {
     let cluster = Cluster::start(3, NEVER, &[]).await;
@@ -239,7 +241,7 @@ async fn duplicates_wait_for_no_replicas_of_other_nodes() {
     cluster.nodes[4].own.go_on();
 }
 
-/// However many requests wait for it.
+/// This holds however many requests wait for the node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_about_a_node_that_is_away_hold_up_no_others() {
     let cluster = Cluster::start(0, NEVER, &[]).await;
@@ -256,7 +258,8 @@ async fn requests_about_a_node_that_is_away_hold_up_no_others() {
     let reads = Reads { keys: away.iter().map(read).collect(), ..Reads::default() };
     let (_, missed) = store.load_soon(&reads).await.unwrap();
     assert_eq!(missed, reads);
-    // Nobody waits again to find that it is away. One look of several at least is as quick as that on any machine.
+    // Nobody waits again to learn that the node is away: at least one of several reads is that quick on any
+    // machine.
     let mut quick = 0;
     for _ in 0..5 {
         quick += u32::from(timeout(AWAY_AFTER / 2, store.load_soon(&reads)).await.is_ok_and(|told| {
@@ -273,7 +276,8 @@ async fn requests_about_a_node_that_is_away_hold_up_no_others() {
     for _ in 0..3 {
         let told = timeout(SOON, engine.enqueue(next(), "")).await.unwrap().unwrap();
         assert!(told.is_inserted(), "{told:?}");
-        // One that answers a second later than another is passed over, as the one that is away; who waits is told of it.
+        // A node that answers a second after the others is passed over like the absent one; the waiting claim
+        // hears of it.
         let run = timeout(SOON, engine.claim_or_wait(claim(1), PATIENCE)).await.unwrap().unwrap().remove(0);
         let bearer = Bearer { lease: Some(LeaseToken(run.head.fence)), worker: None };
         timeout(SOON, engine.complete(run.head.id, bearer, None)).await.unwrap().unwrap();
@@ -285,7 +289,7 @@ async fn requests_about_a_node_that_is_away_hold_up_no_others() {
     }
 }
 
-/// In which partition a job without a key is, is nobody's wish.
+/// A job without a key may go to any partition.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn jobs_without_a_key_are_put_where_somebody_answers() {
     const JOBS: usize = 30;
@@ -294,7 +298,7 @@ async fn jobs_without_a_key_are_put_where_somebody_answers() {
     let engine = Engine::without_duties(Arc::new(Redis::open(&address).await.unwrap())).unwrap();
     assert!(engine.enqueue(job().offer(), "").await.unwrap().is_inserted());
     cluster.nodes[1].own.pause();
-    // Who looks for jobs finds out who is away.
+    // A claim finds out which node is away.
     drop(engine.claim(claim(1)).await.unwrap());
     for _ in 0..JOBS {
         let told = timeout(SOON, engine.enqueue(job().offer(), "")).await.unwrap().unwrap();
@@ -303,7 +307,7 @@ async fn jobs_without_a_key_are_put_where_somebody_answers() {
     cluster.nodes[1].own.go_on();
 }
 
-/// What a node says is of all partitions.
+/// A node's answer covers all partitions.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_is_asked_by_one_connection_for_all_partitions() {
     let cluster = Cluster::start(0, NEVER, &[]).await;
@@ -327,7 +331,7 @@ async fn sixteen_partitions_are_on_all_primaries_of_a_cluster() {
         let mut jobs = 0;
         for partition in 0..16 {
             let set = format!("{}j", place.address().base_of(partition));
-            // Whoever has not got it says where it is.
+            // A node that does not have the key says where it is.
             let said = redis::cmd("ZCARD").arg(set).query_async::<u64>(&mut node.connection().await).await;
             jobs += said.unwrap_or(0);
         }

@@ -1,5 +1,5 @@
-//! SIGKILL of a server at random points under load: what it acknowledged is there, nothing is there twice, no key is stuck.
-//! `SEMEL_CRASH_ROUNDS` says how often.
+//! SIGKILL of a server at random points under load: whatever it acknowledged is stored, nothing is stored
+//! twice, no key is stuck. `SEMEL_CRASH_ROUNDS` sets the number of rounds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,12 +13,13 @@ use semel_testkit::runtime::wait_for;
 
 use crate::place::{Passing, Place};
 
-/// Answers of a victim's, at most, before it is killed.
+/// The most answers a victim gives before it is killed.
 const LINES_MAX: usize = 500;
-/// Rounds in one store before a new one is begun. Each is an hour: after a day the first workflows would be forgotten.
+/// Rounds in one store before a new one is begun. Each takes an hour of store time: after a day the first
+/// workflows would be forgotten.
 const ROUNDS_PER_STORE: u64 = 10;
 
-/// The process that is killed; on its own, a short life that ends in peace.
+/// The process that is killed; run as a test of its own, it does a little work and exits normally.
 #[test]
 fn the_victim() {
     let place = Passing(Place::new());
@@ -34,7 +35,7 @@ fn nothing_acknowledged_is_lost_and_nothing_is_doubled_when_a_server_is_killed()
     killed(Place::new);
 }
 
-/// Whatever it was about to do in several partitions is ended by others, or was never begun.
+/// What the victim was about to do in several partitions is finished by others, or was never begun.
 #[test]
 fn nothing_is_lost_doubled_or_done_by_half_when_a_server_on_partitions_is_killed() {
     killed(|| Place::divided(16));
@@ -54,7 +55,7 @@ fn killed(new: fn() -> Place) {
         let lines = 1 + (random >> 33) as usize % LINES_MAX;
         let account = Account::read(&kill_after(&place.0.address().to_string(), round, lines));
         told = (told.0 + account.created.len(), told.1 + account.acked.len());
-        // So many hours on: the leases of the dead are over. The next victim's time goes on from there.
+        // Hours later, when the victim's leases have run out. The next victim's time goes on from there.
         let hours = Duration::from_secs(3_600 * (1 + round % ROUNDS_PER_STORE));
         let clock = ManualClock::at(SystemClock.now().saturating_add(hours));
         let store = place.0.open_with(&clock);

@@ -1,6 +1,6 @@
-//! A primary that is cut off from all others, together with a server that goes on writing to it, while a replica takes over on the other
-//! side. What was acknowledged on either side is there in the end where replicas are waited for, and what may be lost elsewhere is what
-//! the guide says.
+//! A primary is cut off from all others, together with a server that goes on writing to it, while a replica
+//! takes over on the other side. If commits wait for replicas, everything that either side acknowledged
+//! survives; otherwise only what the guide names may be lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,18 +21,18 @@ use tokio::task::JoinSet;
 
 use crate::doors::House;
 
-/// How long a primary may be silent, in milliseconds.
+/// How long a primary may be silent before it is replaced, in milliseconds.
 const TIMEOUT: u32 = 2_000;
-/// Callers at each server. All want the same keys, in the same order, and get a little apart.
+/// Callers at each server. All want the same keys in the same order, slightly out of step.
 const CALLERS: usize = 4;
 
 /// What a server acknowledged, and when it had been asked for that.
 #[derive(Default)]
 struct Told {
     created: Vec<(String, JobId, Instant)>,
-    /// Who held a key, as others were told.
+    /// The holders of keys, as duplicates were told.
     named: Vec<(String, JobId, Instant)>,
-    /// Of runs that were granted.
+    /// The jobs and fencing tokens of granted runs.
     fences: Vec<(JobId, u64)>,
     ended: Vec<(JobId, Instant)>,
 }
@@ -54,7 +54,7 @@ impl Side {
             let keys = Arc::clone(keys);
             side.tasks.spawn(async move {
                 while !over.load(Ordering::Relaxed) {
-                    // Each key is wanted twice, by whoever comes.
+                    // Each key is wanted twice, by any two callers.
                     let name = format!("key {}", keys.fetch_add(1, Ordering::Relaxed) / 2);
                     let offer = keyed(&name).states(StateSet::ALL).on_conflict("ignore").offer();
                     let asked = Instant::now();
@@ -64,7 +64,7 @@ impl Side {
                         Ok(Outcome::Created(head)) => told.created.push((name, head.id, asked)),
                         Ok(Outcome::Existing(head)) => told.named.push((name, head.id, asked)),
                         Ok(other) => panic!("{other:?}"),
-                        // It is not acknowledged, and may be there or not.
+                        // It is not acknowledged, and may or may not be stored.
                         Err(_) => {}
                     }
                 }
@@ -98,20 +98,20 @@ impl Side {
     }
 }
 
-/// What became of it all: what each side was told, when the door was shut, and what is lost of that.
+/// The result: what each side was told, when the door was shut, and what was lost of that.
 struct Found {
     shut: Instant,
-    /// When the primary that is cut off was seen to know that it is alone: from then on it takes nothing.
+    /// When the cut-off primary was seen to know that it is alone: from then on it accepts nothing.
     alone: Instant,
     inside: Told,
     outside: Told,
-    /// Jobs that are not there, with keys that somebody else may have by now.
+    /// Jobs that no longer exist; another job may have the key by now.
     lost: BTreeSet<JobId>,
-    /// Ends that are not there.
+    /// Jobs whose acknowledged ends are lost.
     undone: BTreeSet<JobId>,
 }
 
-/// Cuts the store's primary off until another has taken over, and opens the door again.
+/// Cuts the store's primary off until its replica has taken over, then opens the door again.
 async fn cut_off(query: &str) -> Found {
     let house = House::start(TIMEOUT).await;
     let [inside, outside] =
@@ -131,7 +131,7 @@ async fn cut_off(query: &str) -> Found {
     if inside.replicas() == 0 {
         until("the others go on there", async || other.created() > before + 50).await;
     } else {
-        // The next primary's one replica is the one that was cut off: nothing is acknowledged on either side.
+        // The new primary's only replica is the one that was cut off: nothing is acknowledged on either side.
         let before = one.created() + other.created();
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert_eq!(one.created() + other.created(), before, "nobody has confirmed it");
@@ -161,7 +161,7 @@ async fn cut_off(query: &str) -> Found {
     Found { shut, alone, inside, outside, lost, undone }
 }
 
-/// Keys of which two jobs were acknowledged to have them, with these jobs.
+/// Keys that two jobs were acknowledged to hold, with these jobs.
 fn doubled(found: &Found) -> BTreeMap<&str, BTreeSet<JobId>> {
     let mut holders: BTreeMap<&str, BTreeSet<JobId>> = BTreeMap::new();
     for told in [&found.inside, &found.outside] {
@@ -188,11 +188,11 @@ async fn with_replicas_that_are_waited_for_nothing_is_lost_on_either_side() {
     assert!(given > 20 && given == different, "{given} fences, of which {different} differ");
 }
 
-/// What is lost is what the server inside was told by the primary that was cut off, until that one knew that it was alone.
+/// What is lost is what the cut-off primary told the server inside before it knew that it was alone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_them_what_is_lost_was_written_to_the_one_that_was_cut_off() {
-    // It knows that it is alone once most primaries have been silent for the timeout, and it asks them twice in that time at least. What
-    // is left is a machine that does other things as well, which may be slow once.
+    // It knows once most primaries have been silent for the timeout, and it pings them at least twice in that
+    // time. The rest is for a busy machine, which may be slow once.
     let bound = Duration::from_millis(u64::from(TIMEOUT) * 3 / 2) + Duration::from_secs(2);
     let mut took: Vec<Duration> = Vec::new();
     while took.len() < 3 && took.iter().all(|took| *took >= bound) {
@@ -203,7 +203,7 @@ async fn without_them_what_is_lost_was_written_to_the_one_that_was_cut_off() {
     assert!(took.iter().any(|took| *took < bound), "it knew that it was alone after {took:?}");
 }
 
-/// Answers an account of it.
+/// Returns an account of the losses.
 fn what_is_lost_was_written_to_it(found: &Found) -> String {
     let Told { created, named, ended, .. } = &found.inside;
     let jobs = created.iter().chain(named).filter(|(_, id, _)| found.lost.contains(id));
@@ -218,16 +218,17 @@ fn what_is_lost_was_written_to_it(found: &Found) -> String {
         doubled(found).len()
     );
     assert!(!found.lost.is_empty(), "it takes what it is given until it knows");
-    // An answer may be on its way by then: it counts when it was asked for.
+    // An answer may be on its way by then, so the time of its request counts.
     let alone = since(&found.alone);
     assert!(last.unwrap() <= alone, "{last:?}, and it was alone after {alone:?}");
-    // Nothing that others were told is gone, but for what the replica had not got yet when the door was shut.
+    // Nothing that the others were told is gone, except for what had not reached the replica when the door
+    // was shut.
     for (name, id, at) in found.outside.created.iter().chain(&found.outside.named) {
         let is_late = *at > found.alone;
         assert!(!is_late || !found.lost.contains(id), "{name} was acknowledged by the one that took over");
     }
-    // Of those that have had a key, one at most is there. Whom it was that the other was told to does not matter: what either side was told
-    // right before the door was shut may be lost as well.
+    // At most one of the acknowledged holders of a key exists. It does not matter which side was told of it:
+    // what either was told right before the door was shut may be lost as well.
     for (name, ids) in doubled(found) {
         let there: Vec<&JobId> = ids.difference(&found.lost).collect();
         assert!(there.len() <= 1, "{name}: both are there: {there:?}");

@@ -1,4 +1,4 @@
-//! Heads and notes that nobody understands: whoever meets one goes on with the others.
+//! Heads and notes that cannot be decoded: a request that meets one goes on with the others.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use crate::place::Place;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Makes three jobs, and says which.
+/// Makes three jobs and returns their ids.
 async fn three(engine: &Engine, want: &Want) -> Vec<JobId> {
     let mut ids = Vec::new();
     for _ in 0..3 {
@@ -33,20 +33,20 @@ async fn three(engine: &Engine, want: &Want) -> Vec<JobId> {
     ids
 }
 
-/// The name of what is stored of a job under that letter.
+/// The name of a job's entry of the kind `letter`.
 fn name(place: &Place, letter: char, id: JobId) -> Vec<u8> {
     let mut name = format!("{}{letter}", place.address().base()).into_bytes();
     name.extend_from_slice(&id.to_bytes());
     name
 }
 
-/// Scripts go on with it, and programs do not know what it says.
+/// Damages a job's head: scripts still work with it, but programs cannot decode it.
 async fn damage(place: &Place, id: JobId) {
     let name = name(place, 'h', id);
     redis::cmd("APPEND").arg(name).arg("x").exec_async(&mut patient(&url()).await).await.unwrap();
 }
 
-/// The same of its notes: one is of no kind that there is.
+/// The same for its notes: one is of an unknown kind.
 async fn damage_notes(place: &Place, id: JobId) {
     let mut note = redis::cmd("HSET");
     note.arg(name(place, 'n', id)).arg(&[0xff_u8][..]).arg("x");
@@ -69,7 +69,7 @@ async fn a_claim_gives_out_the_others() {
         } else {
             damage(&place, ids[1]).await;
         }
-        // Two takers that one script serves: neither is told of the other's.
+        // Two claims that one script serves: neither is told of the other's jobs.
         let both = futures_util::future::join(engine.claim(claim(2)), engine.claim(claim(2))).await;
         let mut taken: Vec<JobId> =
             [both.0, both.1].into_iter().flat_map(|taken| taken.unwrap()).map(|run| run.head.id).collect();
@@ -91,13 +91,14 @@ async fn duties_do_what_is_due_with_the_others() {
     damage(&place, taken[0].head.id).await;
     clock.advance(3_600 * SECOND);
     assert_eq!(Reap.run_once(engine.store()).await.unwrap().moved, 1);
-    // They stay where they are, and nobody is kept from anything.
+    // The damaged jobs stay where they are, and hold nothing up.
     let again = Reap.run_once(engine.store()).await.unwrap();
     assert_eq!((again.moved, again.next), (0, None));
     assert_eq!(Promote.run_once(engine.store()).await.unwrap().moved, 0);
 }
 
-/// It fails its batch. Of the new jobs beside it, which go another way, nothing is left then either.
+/// The unreadable key fails its batch. New jobs in that batch are written another way, and must leave nothing
+/// either.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_that_cannot_be_read_leaves_nothing_of_the_new_jobs_beside_it() {
     let (place, clock) = (Place::new(), ManualClock::default());

@@ -1,5 +1,6 @@
-//! Doors before the nodes of a cluster: all that nodes and servers say to each other goes through them, and they can be shut between one
-//! node with a server beside it and all others. What is said at a shut door is heard when it opens, as in a network that was cut.
+//! Doors in front of the nodes of a cluster: all traffic of nodes and servers passes through them, and they
+//! can be shut between one node, with a server beside it, and all others. What is sent at a shut door is
+//! delivered when it opens, as after a network partition.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::LazyLock;
@@ -11,12 +12,12 @@ use tokio::sync::watch;
 
 use crate::nodes::{Cluster, Node};
 
-/// Servers that may be beside the node which is cut off know all nodes by this address.
+/// The address by which servers that may be cut off together with a node know all nodes.
 const INSIDE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
-/// All others by this one, and nodes each other.
+/// The address by which all other servers know the nodes, and nodes each other.
 const OUTSIDE: Ipv4Addr = Ipv4Addr::LOCALHOST;
 
-/// Who speaks.
+/// The sender of some traffic.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Who {
     Node(usize),
@@ -26,7 +27,7 @@ enum Who {
 }
 
 impl Who {
-    /// Nodes speak from addresses of their own.
+    /// Nodes connect from addresses of their own.
     fn of(at: Ipv4Addr, from: SocketAddr) -> Self {
         match from.ip() {
             _ if at == INSIDE => Self::Inside,
@@ -44,19 +45,19 @@ impl Who {
     }
 }
 
-/// Which node is cut off, if one is.
+/// Which node is cut off, if any.
 type Cut = watch::Receiver<Option<usize>>;
 
 /// Three primaries and a replica of each, behind doors.
 pub struct House {
     pub cluster: Cluster,
     cut: watch::Sender<Option<usize>>,
-    /// Where clients find the nodes.
+    /// The ports at which clients find the nodes.
     ports: Vec<u16>,
 }
 
 impl House {
-    /// One in which a primary that is silent for `timeout` milliseconds is replaced.
+    /// Starts a cluster in which a primary that is silent for `timeout` milliseconds is replaced.
     pub async fn start(timeout: u32) -> Self {
         let cut = watch::Sender::new(None);
         let (mut nodes, mut places) = (Vec::new(), Vec::new());
@@ -83,12 +84,12 @@ impl House {
         Self { cluster: Cluster::of(nodes, &places).await, cut, ports }
     }
 
-    /// Where a server finds the cluster that is never cut off.
+    /// The cluster's address for a server that is never cut off.
     pub fn outside(&self) -> String {
         self.url(OUTSIDE)
     }
 
-    /// Where one does that is cut off with the node.
+    /// The cluster's address for a server that is cut off with the node.
     pub fn inside(&self) -> String {
         self.url(INSIDE)
     }
@@ -103,22 +104,22 @@ impl House {
         self.cut.send_replace(Some(node));
     }
 
-    /// All hear all again.
+    /// Opens all doors again.
     pub fn open(&self) {
         self.cut.send_replace(None);
     }
 }
 
-/// What is listened at, before it is known whose door it is.
+/// A listening port, before it is known whose door it is.
 struct Door {
     port: u16,
     listeners: Vec<(Ipv4Addr, TcpListener)>,
 }
 
 impl Door {
-    /// At one port of all these addresses.
+    /// Listens at the same port of all these addresses.
     async fn new(addresses: &[Ipv4Addr]) -> Self {
-        // Below those that connections are made from, and each another.
+        // Below the ports of outgoing connections, and a different one each time.
         static NEXT: LazyLock<AtomicU16> = LazyLock::new(|| {
             AtomicU16::new(20_000 + u16::try_from(semel_store::random::number() % 5_000).unwrap())
         });
@@ -145,7 +146,7 @@ impl Door {
     }
 }
 
-/// Waits until who speaks and the node are on one side.
+/// Waits until the sender and the node are on the same side.
 async fn is_open(who: Who, node: usize, cut: &mut Cut) {
     let is_so = |cut: &Option<usize>| cut.is_none_or(|cut| who.is_beside(cut) == (node == cut));
     drop(cut.wait_for(is_so).await);
@@ -183,7 +184,8 @@ async fn go_through(caller: TcpStream, who: Who, node: usize, port: u16, mut cut
     tokio::select! { () = asks => {}, () = answers => {} }
 }
 
-/// Whoever is inside is told of doors for those inside. Both addresses are as long.
+/// Rewrites node addresses in answers to a server inside, so that it keeps using its own doors. Both
+/// addresses have the same length.
 fn rename(said: &mut [u8]) {
     const FROM: &[u8] = b"127.0.0.1:";
     for start in 0..said.len().saturating_sub(FROM.len() - 1) {

@@ -1,4 +1,4 @@
-//! A Redis that has lost everything: the store goes on, empty, and its operator is told so, once.
+//! A Redis that has lost everything: the store goes on, empty, and reports that to its operator once.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use semel_testkit::{TempDir, warnings};
 use crate::own::{Own, patient};
 use crate::place::Place;
 
-/// Servers on a store of so many partitions in a Redis, and what is said of it in the log.
+/// Servers on a store of `partitions` partitions, and how their log lines name each partition.
 async fn servers(own: &Own, partitions: u16) -> (Vec<Engine>, Vec<String>) {
     warnings::keep();
     let address = Address::parse(&own.url()).unwrap().with_prefix(&prefix()).unwrap();
@@ -26,7 +26,7 @@ async fn servers(own: &Own, partitions: u16) -> (Vec<Engine>, Vec<String>) {
     (engines, (0..partitions).map(|partition| format!("store={}", address.base_of(partition))).collect())
 }
 
-/// Asks so that each server is in each partition, several times.
+/// Makes requests so that each server visits each partition several times.
 async fn go_on(engines: &[Engine], round: u32) {
     for engine in engines {
         let offers = (0..40).map(|number| keyed(&format!("{round}-{number}")).on_conflict("ignore").offer());
@@ -84,7 +84,8 @@ async fn a_redis_that_comes_back_with_everything_has_lost_nothing() {
     assert!(stores.iter().all(|store| warnings::with(store).is_empty()));
 }
 
-/// As after an eviction, or where somebody has deleted it. A new one would count from the beginning, and each write be refused for that.
+/// The store's own record is gone, as after an eviction or a deletion by hand. A new one would count from the
+/// beginning, and every write would be refused for that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_that_has_lost_what_it_says_of_itself_is_not_begun_anew_beside_the_rest() {
     warnings::keep();
@@ -109,7 +110,7 @@ async fn a_store_that_has_lost_what_it_says_of_itself_is_not_begun_anew_beside_t
         assert!(matches!(Redis::open(place.address()).await.err(), Some(RedisError::Beheaded)));
     }
     assert_eq!(warnings::with(&lost_all), [""; 0], "not all is lost");
-    // As it was, it goes on.
+    // With its record back, the store goes on.
     redis::cmd("RENAME").arg(&kept).arg(&own).exec_async(&mut connection).await.unwrap();
     engine.takes_writes().await.unwrap();
     engine.enqueue(keyed("b").offer(), "").await.unwrap();

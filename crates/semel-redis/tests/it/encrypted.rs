@@ -1,4 +1,5 @@
-//! Clusters and sentinels that speak TLS alone, with each other as well: they are found by the names in their certificates, and followed.
+//! Clusters and sentinels that speak nothing but TLS, also among themselves: servers find them by the names
+//! in their certificates, and follow failovers.
 
 use std::time::Duration;
 
@@ -11,12 +12,12 @@ use semel_testkit::traffic::Traffic;
 use crate::nodes::{Cluster, Node, Watched};
 use crate::takeover::{ended, judge, servers};
 
-/// How long a primary may be silent, in milliseconds.
+/// How long a primary may be silent before it is replaced, in milliseconds.
 const TIMEOUT: u32 = 1_500;
-/// Whom the certificate is for: nobody is known by a number.
+/// The name in the certificate: no node is known by its IP address.
 const NAME: &str = "localhost";
 
-/// An authority, and a certificate that it has signed.
+/// A certificate authority, and a certificate that it has signed.
 struct Papers(TempDir);
 
 impl Papers {
@@ -24,7 +25,8 @@ impl Papers {
         let papers = Self(TempDir::new());
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(Vec::new()).unwrap();
-        // Nodes look at each other's certificates: one that is named as its authority is taken for signed by itself.
+        // Nodes check each other's certificates: one with the name of its authority would be taken for
+        // self-signed.
         params.distinguished_name.push(DnType::CommonName, "authority");
         params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
         std::fs::write(papers.path("authority.pem"), params.self_signed(&key).unwrap().pem()).unwrap();
@@ -40,7 +42,7 @@ impl Papers {
         self.0.path().join(name).to_str().unwrap().to_owned()
     }
 
-    /// What a server is told, of a file or of its command line.
+    /// The TLS settings of a server, for a file or a command line.
     fn settings(&self) -> Vec<(&'static str, String)> {
         vec![
             ("tls-replication", "yes".to_owned()),
@@ -57,7 +59,8 @@ impl Papers {
     }
 }
 
-/// Nobody is spoken to whom nobody vouches for, or who is named otherwise than in his certificate; nor is anybody in the clear.
+/// A node that no known authority vouches for, or that goes by another name than its certificate's, is
+/// refused; so is a connection without TLS.
 async fn is_refused_otherwise(url: &str) {
     let (place, roots) = url.split_once('?').unwrap();
     let by_number = url.replace(NAME, "127.0.0.1");
@@ -82,7 +85,7 @@ async fn a_failover_of_an_encrypted_cluster_is_followed() {
     let places: Vec<String> = cluster.nodes.iter().map(|node| format!("{NAME}:{}", node.port)).collect();
     let url =
         format!("rediss+cluster://{}?cacert={}&replicas=1", places.join(","), papers.path("authority.pem"));
-    // Until all have heard of each other's names they are named by numbers.
+    // Until all nodes know each other's names, the cluster lists IP addresses.
     for node in &cluster.nodes {
         let all = cluster.nodes.len();
         until("all names are known", async || {
@@ -113,7 +116,8 @@ async fn a_failover_of_encrypted_sentinels_is_followed() {
     fails_over(&url, &mut watched.nodes, 1).await;
 }
 
-/// The first node dies under load and comes back as the replica of its heir; what was acknowledged is judged.
+/// The first node dies under load and comes back as the replica of its heir; then what was acknowledged is
+/// judged.
 async fn fails_over(url: &str, nodes: &mut [Node], heir: usize) {
     let address = Address::parse(url).unwrap().with_patience(Duration::from_secs(120));
     let traffic = Traffic::start(&servers(&address, 2).await, 1);

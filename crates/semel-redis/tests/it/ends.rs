@@ -1,5 +1,5 @@
-//! Writes of jobs that nothing else of a commit is about go a shorter way to Redis. What they leave behind, and what the others do that
-//! stand beside them, is what the model has.
+//! Writes to a job that nothing else in the commit concerns take a shorter path to Redis. What they leave
+//! behind, and what the other groups of the commit do, must equal the model.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -24,7 +24,8 @@ use crate::place::{Passing, Place};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Jobs of one round: those of one key each, several holders of one at a time, those that are remembered, and those without a key.
+/// The jobs of one round: some with a key each, several holders of one key at a time, some that are
+/// remembered, and some without a key.
 fn wants() -> Vec<Want> {
     let waiting = [State::Available, State::Scheduled, State::Pending]
         .into_iter()
@@ -43,7 +44,7 @@ fn wants() -> Vec<Want> {
     ]
 }
 
-/// Ends the runs, each in its own way and all in one commit; of some there are two groups.
+/// Ends the runs, each in its own way and all in one commit; some have two groups.
 fn ends(draft: &mut Draft, runs: &[Head]) -> Vec<Group> {
     let mut groups = Vec::new();
     for (number, head) in runs.iter().enumerate() {
@@ -81,12 +82,12 @@ fn ends(draft: &mut Draft, runs: &[Head]) -> Vec<Group> {
     groups
 }
 
-/// A draft on what is stored, whose new jobs have ids by the number.
+/// A draft on what is stored; `number` determines the ids of its new jobs.
 async fn draft(store: &dyn Backend, reads: &Reads, number: u64) -> Draft {
     Draft::new(store.load(reads).await.unwrap(), number, Arc::new(AtomicU64::new(number)))
 }
 
-/// What is seen of a store, round for round.
+/// What can be seen of a store, round by round.
 async fn seen(store: Arc<dyn Backend>, clock: &ManualClock) -> Vec<String> {
     let (mut seen, mut number) = (Vec::new(), 0);
     let claimed = || async {
@@ -95,7 +96,7 @@ async fn seen(store: Arc<dyn Backend>, clock: &ManualClock) -> Vec<String> {
     };
     for round in 0..4 {
         let mut runs = Vec::new();
-        // The second time there is something new of a key whose holders do not stand in the way while they run.
+        // The second time, a job is added to a key whose running holders do not block it.
         for _ in 0..2 {
             for want in wants() {
                 let offer = want.offer();

@@ -1,4 +1,4 @@
-//! A Redis, or one of a store's partitions, that has forgotten all that it had, or something, while the others have not.
+//! A Redis, or one of a store's partitions, has forgotten everything or something, while the others have not.
 
 use std::sync::Arc;
 
@@ -30,20 +30,20 @@ async fn delete(name: &str) {
     assert_eq!(deleted, 1);
 }
 
-/// What the store is, says the first one. Whoever finds it empty, and is not told into how many the store is divided, would make one that is
-/// not, beside all that the others still have.
+/// The first partition says what the store is. A server that finds it empty, and is not told the number of
+/// partitions, would make an undivided store beside all that the others still have.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_store_is_made_beside_partitions_that_are_still_there() {
     let place = Passing(Place::new());
     let divided = place.0.address().with_partitions(PARTITIONS).unwrap();
     let made = engine(&divided).await;
-    // In the last one: nothing was ever written to those that go.
+    // The key is in the last partition: nothing was ever written to those that are deleted.
     let name = "f";
     assert_eq!(partition::of_key(&key(name), PARTITIONS), PARTITIONS - 1);
     assert!(made.enqueue(keyed(name).offer(), "").await.unwrap().is_inserted());
     let fact = format!("{}!", divided.base());
     delete(&fact).await;
-    // Of three nodes one has the first two.
+    // With three nodes, one has the first two partitions.
     for gone in [None, Some(1), Some(2)] {
         if let Some(gone) = gone {
             delete(&format!("{}!", divided.base_of(gone))).await;
@@ -54,14 +54,14 @@ async fn no_store_is_made_beside_partitions_that_are_still_there() {
             assert!(!exists(&fact).await, "nothing was made");
         }
     }
-    // Whoever has it open knows what it was.
+    // A server that has the store open knows what it was.
     let outcome = made.enqueue(keyed(name).on_conflict("ignore").offer(), "").await.unwrap();
     assert!(matches!(outcome, Outcome::Existing(_)), "{outcome:?}");
     made.queues().await.unwrap();
     assert_eq!(Redis::open(place.0.address()).await.unwrap().partitions(), PARTITIONS);
 }
 
-/// No connection is lost by that, and the scripts are still known.
+/// Emptying costs no connection, and Redis still knows the scripts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_that_is_emptied_under_its_users_is_made_anew_before_it_takes_anything() {
     for partitions in [1, PARTITIONS] {
@@ -82,7 +82,7 @@ async fn a_store_that_is_emptied_under_its_users_is_made_anew_before_it_takes_an
             outcome => panic!("{outcome:?}"),
         };
         assert!(read(&again) > read(&first), "nothing is numbered again");
-        // All partitions, whatever comes first.
+        // All partitions are made anew, whichever request comes first.
         assert_eq!(engine.queues().await.unwrap()[0].created, 1);
         let other = Redis::open(&address).await.unwrap();
         assert_eq!((other.secret(), other.partitions()), (store.secret(), partitions));
@@ -103,7 +103,8 @@ async fn a_store_that_is_emptied_under_its_users_is_made_anew_before_it_takes_an
     }
 }
 
-/// Nodes may forget different last moments. The newest settings of a queue count, whichever partition has them.
+/// Nodes may forget different last moments. The newest settings of a queue count, whichever partition has
+/// them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_the_first_partition_has_forgotten_of_a_queue_is_known_by_the_others() {
     let place = Passing(Place::divided(PARTITIONS));
@@ -145,7 +146,7 @@ async fn what_the_first_partition_has_forgotten_of_a_queue_is_known_by_the_other
     };
     let newest = [("lost", 1), ("moved", 2), ("same", 1)].map(|(name, max)| (name.to_owned(), Some(max)));
     assert_eq!(told(store.settings().await.unwrap()), newest);
-    // And whoever copies the store is told each of them once.
+    // A copy of the store is given each of them once, too.
     let (mut rows, mut after) = (Vec::new(), None);
     loop {
         let piece = store.rest(Part::Rows, after, 100).await.unwrap();

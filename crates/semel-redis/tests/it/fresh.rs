@@ -1,4 +1,5 @@
-//! New jobs come to Redis ready-made. What is stored of them, and of those that come too late, is what the model has.
+//! New jobs are sent to Redis in their stored form. What is stored of them, and of those that come too late,
+//! must equal the model.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,7 +25,7 @@ use semel_testkit::transact::transact;
 use crate::own::patient;
 use crate::place::{Passing, Place};
 
-/// What is seen of a store.
+/// What can be seen of a store.
 #[derive(Debug, PartialEq)]
 struct Seen {
     verdicts: Vec<Verdict>,
@@ -59,7 +60,7 @@ async fn seen(
 ) -> Result<Seen, StoreError> {
     let groups = decided(&*store, &wants, 7).await;
     for (number, taken) in taken.iter().enumerate() {
-        // Somebody else is first.
+        // Another caller is first.
         let offer = wants[*taken].offer();
         let mut reads = Reads::default();
         offer.reads(&mut reads);
@@ -68,7 +69,7 @@ async fn seen(
         transact(&*store, &reads, |draft| enqueue(draft, &offer)).await?;
     }
     let verdicts = store.commit(Batch { groups: groups.clone(), claims: Vec::new() }).await?.groups;
-    // None of them is there twice, whoever sends it again.
+    // No job is stored twice, even if the batch is sent again.
     let keyed = groups.into_iter().filter(|group| !group.expect.is_empty()).collect();
     let again = store.commit(Batch { groups: keyed, claims: Vec::new() }).await?.groups;
     let mut queues = store.queues().await?;
@@ -110,7 +111,7 @@ fn mixed() -> Vec<Want> {
         keyed("b").priority(5),
         keyed("c").later(Duration::from_secs(60)),
         keyed("d").expires(Duration::from_secs(90)),
-        // About a job that the batch adds as well, and about a queue.
+        // These concern a job that the batch adds as well, and a queue.
         keyed("a").on_conflict("replace"),
         keyed("e").bounded(),
         job().queue("other").priority(-5),
@@ -147,7 +148,7 @@ async fn more_new_jobs_than_one_call_puts_down_are_all_there_but_for_the_late() 
     assert_eq!(seen.queues[0].row.name, QueueName::default());
 }
 
-/// Decided on the same ground, they are new jobs both, and the second is not.
+/// Both were decided on the same state, and so as new jobs; the second is none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_two_new_jobs_with_one_key_in_a_batch_the_second_is_stale() {
     let place = Passing(Place::new());
@@ -158,8 +159,8 @@ async fn of_two_new_jobs_with_one_key_in_a_batch_the_second_is_stale() {
     assert_eq!(verdicts, [Verdict::Applied, Verdict::Applied, Verdict::Stale]);
 }
 
-/// An ended job may carry a key that has no record any more: those that were left out for others keep it in their heads, whatever becomes of
-/// these. It goes in the same commit in which a new job has the key.
+/// An ended job may carry a key that has no record any more: holders that others outlive keep it in their
+/// heads, whatever becomes of the others. The job is purged in the same commit that gives a new job the key.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_purge_beside_a_new_job_takes_nothing_of_its_key() {
     let place = Passing(Place::new());

@@ -1,5 +1,5 @@
-//! Commits over several partitions of every kind, broken off after each of their steps: a server dies there, with all that it has on its
-//! way. Others find it done as a whole or not at all, and go on.
+//! Commits over several partitions, of every kind, broken off after each of their steps: the server dies
+//! there, with all that it has in flight. Others find the commit done as a whole or not at all, and go on.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -24,28 +24,29 @@ use semel_testkit::redis::{prefix, url};
 use crate::own::patient;
 use crate::partitions::{PARTITIONS, astray, cut_after, engine};
 
-/// More than one over all of them takes: its place, a lock and an answer of each, the decision, and it leaves its place.
+/// More steps than a commit over all partitions takes: its place, a lock and an answer of each, the decision,
+/// and leaving its place.
 const STEPS: usize = 4 + 2 * PARTITIONS as usize;
 
-/// What is asked for.
+/// A kind of request that leads to a commit over several partitions.
 pub trait Kind: Sync {
-    /// What has to be there.
+    /// What has to exist before.
     type Ready: Send;
     async fn prepare(&self, direct: &Engine) -> Self::Ready;
-    /// What is broken off.
+    /// The request that is broken off.
     async fn act(&self, victim: &Engine, ready: &Self::Ready) -> Result<(), StoreError>;
-    /// Whether it was done; half of it is neither.
+    /// Whether it was done; anything in between fails the test.
     async fn is_done(&self, direct: &Engine, ready: Self::Ready) -> bool;
 }
 
-/// One server is cut off after so many steps, and another one looks. None where the first was answered.
+/// Cuts one server off after `steps` steps, and lets another one look. `None` if the first was answered.
 async fn broken_off<K: Kind>(kind: &K, steps: usize, loses_answer: bool) -> Option<bool> {
     let prefix = prefix();
     let at = |url: &str| {
         let address = Address::parse(url).unwrap().with_prefix(&prefix).unwrap();
         address.with_partitions(PARTITIONS).unwrap()
     };
-    // Whom he has left locked answers when it was seen that he is gone.
+    // A partition that the victim left locked answers once the victim is known to be gone.
     let direct = engine(&at(&url()).with_away_after(PATIENCE)).await;
     let ready = kind.prepare(&direct).await;
     let (port, _) = cut_after(steps, loses_answer).await;
@@ -66,7 +67,7 @@ async fn broken_off<K: Kind>(kind: &K, steps: usize, loses_answer: bool) -> Opti
     }
 }
 
-/// After each step in turn.
+/// Breaks the request off after each step in turn.
 pub async fn everywhere(kind: impl Kind) {
     let rounds = (0..=STEPS).flat_map(|steps| [(steps, false), (steps, true)]);
     let told = join_all(rounds.map(|(steps, loses)| broken_off(&kind, steps, loses))).await;
@@ -77,7 +78,7 @@ pub async fn everywhere(kind: impl Kind) {
     assert_eq!(told.last(), Some(&None), "it has more steps than were tried");
 }
 
-/// Names whose keys are in so many partitions, one in each.
+/// Names whose keys are in `number` different partitions.
 pub fn apart(number: u16) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     let place = |name: &str| partition::of_key(&key(name), PARTITIONS);
@@ -129,7 +130,7 @@ async fn a_batch_of_which_all_or_none_is_stored() {
     everywhere(AllOrNothing).await;
 }
 
-/// What the log tells of a job is told where the job is, whoever else is written with it: so it is in its order.
+/// Events of a job are logged in the job's partition, whatever else is written with it, and so stay in order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_partition_tells_of_its_own_jobs() {
     let place = crate::place::Place::divided(PARTITIONS);
@@ -146,13 +147,13 @@ async fn each_partition_tells_of_its_own_jobs() {
     assert_eq!(engine.store().events(0, 10).await.unwrap().events.len(), 3);
 }
 
-/// Whatever else were in another partition would have to be agreed about.
+/// Otherwise several partitions would have to agree on the commit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn jobs_without_keys_of_one_batch_are_in_one_partition() {
     let place = crate::place::Place::divided(PARTITIONS);
     let engine = engine(place.address()).await;
     let mut used = BTreeSet::new();
-    // By chance: that so many leave one out does not happen.
+    // Partitions are chosen at random: 400 batches do not leave one out.
     for _ in 0..400 {
         if used.len() == usize::from(PARTITIONS) {
             break;
@@ -182,7 +183,7 @@ impl FollowUp {
         keyed("a").on_conflict("follow_up")
     }
 
-    /// With an id that names another partition.
+    /// Uses an id that names another partition.
     async fn ask(engine: &Engine) -> Result<Outcome, StoreError> {
         engine.enqueue(Self::wish().id(astray("a", 1)).args("[2]").offer(), "").await
     }
@@ -205,7 +206,7 @@ impl Kind for FollowUp {
         let told = Self::ask(direct).await.unwrap();
         let is_done = matches!(told, Outcome::Repeated(_));
         assert!(is_done || matches!(told, Outcome::FollowUp(_)), "{told:?}");
-        // It comes when the run is over, and not sooner.
+        // The follow-up starts when the run is over, and not sooner.
         assert!(direct.claim(claim(2)).await.unwrap().is_empty());
         direct.complete(first, bearer, None).await.unwrap();
         let runs = direct.claim(claim(2)).await.unwrap();
@@ -291,7 +292,8 @@ async fn a_step_of_a_workflow_that_ends() {
     everywhere(Step).await;
 }
 
-/// Whoever decided it would have said what there is to do now.
+/// The server that decided the commit would have announced the work; the one that finishes it must do so
+/// instead.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoever_ends_what_another_has_decided_tells_all() {
     let prefix = prefix();
@@ -304,20 +306,21 @@ async fn whoever_ends_what_another_has_decided_tells_all() {
     for partition in 0..PARTITIONS {
         ear.subscribe(format!("{}news", at(&url()).base_of(partition))).await.unwrap();
     }
-    // Its place, two locks; of the decision the answer is lost.
+    // Its place and two locks; of the decision, the answer is lost.
     let (port, _) = cut_after(3, true).await;
     let through = at(&format!("redis://127.0.0.1:{port}")).with_patience(Duration::from_millis(300));
     let victim = engine(&through).await;
     let id = astray("a", 1);
     assert!(victim.enqueue(keyed("a").id(id).offer(), "").await.is_err());
-    // He does not know what became of it, and has others look.
+    // The victim does not know the outcome, and tells the others to look.
     let told = tokio::time::timeout(PATIENCE, ear.on_message().next()).await.unwrap().unwrap();
     let (name, kinds) = told.get_payload_bytes().split_at(8);
     assert!(name != [0; 8] && kinds == [0b1111], "{told:?}");
     drop(victim);
-    // He only looks, and has nothing to say of his own.
+    // This server only reads, and has nothing of its own to announce.
     assert!(direct.job(id).await.unwrap().is_some());
-    // Nobody's name, that jobs are ready, and everything else. He who decided it may have told others of it, and nobody who asks him.
+    // In nobody's name, so that the workers of the server that decided it hear it as well: jobs are ready,
+    // and all else.
     let is_for_all = |message: &redis::Msg| message.get_payload_bytes() == [0, 0, 0, 0, 0, 0, 0, 0, 0b1111];
     let told = async { while !is_for_all(&ear.on_message().next().await.unwrap()) {} };
     tokio::time::timeout(PATIENCE, told).await.unwrap();
@@ -331,7 +334,7 @@ async fn whoever_ends_what_another_has_decided_tells_all() {
     assert_eq!(direct.claim(claim(2)).await.unwrap().len(), 1);
 }
 
-/// What is decided is told to all who take part, whoever deletes everything meanwhile.
+/// A decision reaches every partition that takes part, even if everything is being deleted meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_decided_is_told_although_all_is_deleted() {
     let place = crate::place::Place::divided(PARTITIONS);

@@ -1,5 +1,5 @@
-//! A store that takes another's place, as a copy does in the end: broken off between two of its partitions, and with commits that wait
-//! for a replica.
+//! A store that takes another's place, as the target of a copy does in the end: broken off between two of its
+//! partitions, and with commits that wait for a replica.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,7 +34,7 @@ async fn jobs(store: &dyn Backend) -> Vec<Head> {
     heads
 }
 
-/// It was carried over as a whole.
+/// The copy is complete.
 async fn is_heir(address: &Address, original: &Memory) {
     let store = Redis::open(address).await.unwrap();
     assert!(!unfinished(&store).await.unwrap());
@@ -42,8 +42,8 @@ async fn is_heir(address: &Address, original: &Memory) {
     assert_eq!(jobs(&store).await.len(), 20);
 }
 
-/// Each partition is told in whose place it is from now on. Of one of these the request is lost, or its answer, and with it whoever made
-/// the copy.
+/// Each partition is told whose place it takes. One of these requests is lost, or its answer, and the copying
+/// process with it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_copy_that_is_broken_off_between_two_partitions_is_one_that_goes_on() {
     let original = original().await;
@@ -58,7 +58,7 @@ async fn a_copy_that_is_broken_off_between_two_partitions_is_one_that_goes_on() 
         let victim = Redis::open(&through).await.unwrap();
         copy(&*original, &victim, &mut |_| {}).await.unwrap_err();
         drop(victim);
-        // Whoever comes next, with or without a word of how many they are.
+        // Any later server sees it, whether or not its address gives the number of partitions.
         for address in [at(&url()), Address::parse(&url()).unwrap().with_prefix(&prefix).unwrap()] {
             let store = Redis::open(&address).await.unwrap();
             assert!(unfinished(&store).await.unwrap(), "{told} {loses_answer}");
@@ -69,7 +69,8 @@ async fn a_copy_that_is_broken_off_between_two_partitions_is_one_that_goes_on() 
     }
 }
 
-/// Connections that wait for replicas are made when they are needed: one of them not before the store has taken the other's place.
+/// Connections that wait for replicas are made on demand, one of them only after the store has taken the
+/// other's place.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_copy_waits_for_a_replica_with_its_last_commit_too() {
     let original = original().await;

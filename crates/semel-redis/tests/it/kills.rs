@@ -1,5 +1,5 @@
-//! Redis's own death under load: nothing acknowledged is lost, nothing is doubled, no key is stuck. `SEMEL_KILL_ROUNDS` says how
-//! often it dies.
+//! Redis itself is killed under load: nothing acknowledged is lost, nothing is doubled, no key is stuck.
+//! `SEMEL_KILL_ROUNDS` sets how often it dies.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ async fn a_redis_that_is_killed_under_load_loses_and_doubles_nothing() {
     killed_under_load(1).await;
 }
 
-/// What is about several partitions is done as a whole or not at all, wherever it was when Redis died.
+/// A commit over several partitions is done as a whole or not at all, wherever it was when Redis died.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_redis_with_partitions_that_is_killed_under_load_loses_and_doubles_nothing() {
     killed_under_load(4).await;
@@ -44,7 +44,7 @@ async fn killed_under_load(partitions: u16) {
     traffic.cross(&servers);
     traffic.mix(&servers, true);
     for round in 0..rounds("SEMEL_KILL_ROUNDS", 4_u64) {
-        // At another moment each time.
+        // A different moment each time.
         traffic.more(40 + round * 13 % 37).await;
         own.kill().await;
     }
@@ -61,7 +61,8 @@ async fn killed_under_load(partitions: u16) {
     println!("{seen:?}");
 }
 
-/// In another run of the server than the last, time goes on behind all that was told, whatever its clock says.
+/// After a restart of Redis, store time goes on after everything that was answered before, whatever the clock
+/// says.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_run_of_the_server_numbers_nothing_again() {
     let folder = TempDir::new();
@@ -77,7 +78,8 @@ async fn a_new_run_of_the_server_numbers_nothing_again() {
     own.kill().await;
     let after = open().await.load(&Reads::default()).await.unwrap().now;
     assert_eq!(after, before.saturating_add(Duration::from_secs(2)));
-    // The clock comes to it, however often that happens: whoever saw time stand does not take it for a clock that jumped back.
+    // The clock catches up after each restart: a server that saw time stand still does not take that for a
+    // clock that jumped back.
     for _ in 0..3 {
         store.load(&Reads::default()).await.unwrap();
         clock.advance(Duration::from_secs(10));
@@ -87,7 +89,8 @@ async fn a_new_run_of_the_server_numbers_nothing_again() {
     }
 }
 
-/// Time is behind all that is gone. Where it stands that moves it by a little, and it is no clock that has jumped back.
+/// Store time is later than everything that was purged. While time stands still, a purge moves it ahead by a
+/// little, which is not taken for a clock that jumped back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_purge_while_time_stands_does_not_put_it_ahead_for_good() {
     let folder = TempDir::new();
@@ -113,7 +116,8 @@ async fn a_purge_while_time_stands_does_not_put_it_ahead_for_good() {
     assert_eq!(other.load(&Reads::default()).await.unwrap().now, clock.now());
 }
 
-/// Of partitions that begin anew one after the other none adds to what another has added; and time comes back to the clock.
+/// When partitions restart one after the other, none adds to the lead that another has added, and time
+/// returns to the clock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn time_does_not_run_away_from_the_clock_with_every_new_run() {
     const PARTITIONS: u16 = 16;
@@ -130,7 +134,8 @@ async fn time_does_not_run_away_from_the_clock_with_every_new_run() {
     let (mut last, mut made) = (0, 0);
     for _ in 0..6 {
         let mut fences = Vec::new();
-        // In every partition, by servers that have seen other partitions begin, and by one that has seen nothing.
+        // In every partition, through a server that has seen other partitions restart, and through one that
+        // has seen nothing.
         for engine in [&engine, &open().await.1] {
             for _ in 0..PARTITIONS * 2 {
                 made += 1;
@@ -157,7 +162,8 @@ async fn time_does_not_run_away_from_the_clock_with_every_new_run() {
     }
 }
 
-/// Keys that were held when a copy was made are held in it, by the living and by the ended; what came later never was.
+/// Keys that live and ended jobs held when the copy was made are held in it; whatever came later never
+/// existed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_copy_that_is_restored_holds_the_keys_of_its_hour() {
     let (folder, elsewhere) = (TempDir::new(), TempDir::new());
@@ -193,8 +199,8 @@ async fn a_copy_that_is_restored_holds_the_keys_of_its_hour() {
     after.stop().await;
 }
 
-/// A Redis that comes back with nothing is the same store, emptied: whoever comes later makes the keys of tenants as those do who were
-/// there before.
+/// A Redis that comes back empty is the same store, emptied: later servers derive the keys of tenants as
+/// earlier ones do.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_emptied_store_keeps_its_secret() {
     let folder = TempDir::new();
@@ -204,7 +210,7 @@ async fn an_emptied_store_keeps_its_secret() {
     own.kill().await;
     before.load(&Reads::default()).await.unwrap();
     assert_eq!(Redis::open(&address).await.unwrap().secret(), before.secret());
-    // Somebody else's store is put in its place.
+    // Another store is put in its place.
     let mut connection = own.connection().await;
     let mut other = redis::cmd("HSET");
     other.arg("semel{p0}!").arg("secret").arg("0123456789abcdef");

@@ -1,4 +1,4 @@
-//! Callers of a store in Redis that do not wait for the answer.
+//! Callers of a Redis store that stop waiting for the answer.
 
 use std::sync::{Arc, Mutex};
 

@@ -1,4 +1,4 @@
-//! A Redis that was just started and still reads its data.
+//! A Redis that has just started and is still loading its data.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ async fn a_store_is_opened_once_its_redis_has_read_its_data() {
     }
     drop(engine);
     let () = redis::cmd("SAVE").query_async(&mut own.connection().await).await.unwrap();
-    // Each key takes so many microseconds to read, and requests are looked at after so many bytes.
+    // Each key takes 10,000 microseconds to load, and requests are served after every 1,024 bytes.
     own.restart_with(&["--key-load-delay", "10000", "--loading-process-events-interval-bytes", "1024"]);
     let is_loading = async || {
         let client = redis::Client::open(own.url()).unwrap();
@@ -34,7 +34,7 @@ async fn a_store_is_opened_once_its_redis_has_read_its_data() {
         said.is_err_and(|error| error.code() == Some("LOADING"))
     };
     until("it reads its data", async || is_loading().await).await;
-    // Whoever only looks waits for it as well.
+    // A mere check whether the store exists waits for it as well.
     let (is_there, store) = tokio::join!(Redis::is_there(&address), Redis::open(&address));
     assert!(is_there.unwrap());
     let engine = Engine::without_duties(Arc::new(store.unwrap())).unwrap();

@@ -9,8 +9,8 @@ use crate::own::patient;
 use crate::partitions::{engine, head_of};
 use crate::place::Place;
 
-/// A node that loses its last moment loses its part of what was set of a queue. The newest counts, and whoever sets anything of the queue
-/// next, be it what it is already, has all partitions have it.
+/// A node that loses its last moment may lose its row of a queue's settings. The newest row counts, and the
+/// next change of the queue, even to what it is already, gives it to all partitions.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_partition_that_has_lost_what_was_set_of_a_queue_hears_of_it_again() {
     let place = Place::divided(2);
@@ -30,13 +30,13 @@ async fn a_partition_that_has_lost_what_was_set_of_a_queue_hears_of_it_again() {
         let told = engine.set_paused(QueueName::default(), wanted).await.unwrap();
         assert_eq!(told.paused, wanted);
         let said: Vec<Vec<u8>> = redis::cmd("MGET").arg(&rows).query_async(&mut connection).await.unwrap();
-        // Behind its version.
+        // The flag follows the row's version.
         assert_eq!((&said[0], said[0][8]), (&said[1], u8::from(wanted)), "{lost} {wanted}");
     }
 }
 
-/// A node that loses its last moment, or everything, has told more than it knows: it counts on from there, and who follows the log hears
-/// that something is missing, and of everything that comes then.
+/// A node that loses its last moment, or everything, has reported more than it knows. It counts on from
+/// there: a reader of the log hears that something is missing, and gets everything that comes afterwards.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_partition_tells_that_has_lost_records_is_in_the_log() {
     for is_emptied in [false, true] {

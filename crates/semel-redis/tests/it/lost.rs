@@ -1,5 +1,5 @@
-//! Connections that are lost in the middle of a commit: what was applied is answered as applied, once, and scripts that Redis has
-//! forgotten are told again.
+//! Connections lost in the middle of a commit: what was applied is answered as applied, once, and scripts
+//! that Redis has forgotten are sent again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -26,31 +26,31 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::partitions::PARTITIONS;
 use crate::place::Place;
 
-/// What becomes of the next request of a kind.
+/// What the proxy does with the next request that it watches for: it is forwarded.
 const NOTHING: u8 = 0;
-/// It is handed on, and the answer swallowed.
+/// The request is forwarded, and the answer swallowed.
 const SWALLOW_ANSWER: u8 = 1;
-/// It never arrives.
+/// The request never arrives.
 const SWALLOW_REQUEST: u8 = 2;
-/// Nobody is let in.
+/// New connections are refused.
 const REFUSE: u8 = 3;
-/// It never arrives, and nobody is let in from then on.
+/// The request never arrives, and new connections are refused from then on.
 const SWALLOW_REQUEST_AND_REFUSE: u8 = 4;
 
-/// Something between a server and Redis that hands everything on, until it is told otherwise. Whenever it swallows something it
-/// hangs up; new connections are handed on again.
+/// A proxy between a server and Redis that forwards everything until told otherwise. Whenever it swallows
+/// something it hangs up; new connections are forwarded again.
 struct Between {
     port: u16,
     does: Arc<AtomicU8>,
 }
 
 impl Between {
-    /// Before a store's calls of a script.
+    /// Watches for a store's calls of a script.
     async fn start(script: &str) -> Self {
         Self::before(sum(script).await).await
     }
 
-    /// Before whatever has this in it.
+    /// Watches for requests that contain `sum`.
     async fn before(sum: String) -> Self {
         let upstream = url().strip_prefix("redis://").unwrap().to_owned();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -86,7 +86,7 @@ async fn connection() -> redis::aio::MultiplexedConnection {
     crate::own::patient(&url()).await
 }
 
-/// How Redis calls a script.
+/// The SHA-1 by which Redis calls a script.
 async fn sum(script: &str) -> String {
     redis::cmd("SCRIPT").arg("LOAD").arg(script).query_async(&mut connection().await).await.unwrap()
 }
@@ -121,7 +121,7 @@ async fn hand_on(client: TcpStream, upstream: TcpStream, sum: String, does: Arc<
             }
         }
     };
-    // Whichever ends first hangs up for both.
+    // Whichever direction ends first hangs up for both.
     tokio::select! { () = asks => {}, () = answers => {} }
 }
 
@@ -141,7 +141,7 @@ async fn a_commit_whose_answer_is_lost_is_answered_as_what_became_of_it() {
         assert!(engine.job(head.id).await.unwrap().is_some());
         assert_eq!(engine.queues().await.unwrap()[0].created, number, "and it was done once");
     }
-    // And everything goes on.
+    // And the store goes on working.
     assert!(matches!(engine.enqueue(keyed("b").offer(), "").await.unwrap(), Outcome::Created(_)));
 }
 
@@ -154,7 +154,7 @@ async fn a_claim_whose_answer_is_lost_is_answered_with_the_jobs_it_took() {
         engine.enqueue(keyed(name).offer(), "").await.unwrap();
     }
     between.next(SWALLOW_ANSWER);
-    // Two that one script serves.
+    // Two claims that one script serves.
     let batch = Batch { groups: Vec::new(), claims: vec![claim(2), claim(2)] };
     let applied = backend.commit(batch).await.unwrap();
     between.assert_done();
@@ -181,7 +181,7 @@ async fn a_commit_is_sent_again_until_redis_is_back() {
     while between.does.load(Ordering::SeqCst) != REFUSE {
         tokio::task::yield_now().await;
     }
-    // Others are told at once that it cannot be reached.
+    // Other requests are told at once that Redis cannot be reached.
     assert!(matches!(engine.queues().await, Err(StoreError::Unavailable(_))));
     assert!(!asked.is_finished());
     between.next(NOTHING);
@@ -191,7 +191,7 @@ async fn a_commit_is_sent_again_until_redis_is_back() {
     assert!(matches!(Redis::open(&nowhere).await.map_err(StoreError::from), Err(StoreError::Unavailable(_))));
 }
 
-/// It may be there: whoever takes it for undone makes a second one.
+/// The job may be stored: a caller that takes it for undone makes a second one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_may_have_been_done_is_not_told_as_undone() {
     let between = Between::start(Script::Commit.text()).await;
@@ -199,16 +199,17 @@ async fn what_may_have_been_done_is_not_told_as_undone() {
     let engine = Engine::without_duties(Arc::new(Redis::open(&address).await.unwrap())).unwrap();
     let mut ear = ear(&address).await;
     engine.enqueue(keyed("a").offer(), "").await.unwrap();
-    // What is told of that one does not come later, as what could not be told.
+    // The message about this job must get through now: repeated later, it would be taken for the one awaited
+    // below.
     drop(tokio::time::timeout(PATIENCE, ear.on_message().next()).await.unwrap().unwrap());
     between.next(SWALLOW_REQUEST_AND_REFUSE);
     let told = engine.enqueue(keyed("b").offer(), "").await;
     assert!(matches!(&told, Err(StoreError::Unknown(why)) if why.contains("same id")), "{told:?}");
     assert!(told.unwrap_err().is_retryable());
-    // Nobody is let in now: what is not sent is not done.
+    // No connection is accepted now: what is not sent is not done.
     let told = engine.enqueue(keyed("c").offer(), "").await;
     assert!(matches!(told, Err(StoreError::Unavailable(_))), "{told:?}");
-    // Who waits for the second one elsewhere is told to look.
+    // A worker that waits elsewhere for the second job is told to look.
     between.next(NOTHING);
     hears_of_everything(&mut ear).await;
 }
@@ -228,14 +229,14 @@ async fn scripts_that_redis_has_forgotten_are_told_again() {
     }
 }
 
-/// An ear on what a store's programs tell each other.
+/// A subscription to what a store's servers tell each other.
 async fn ear(address: &Address) -> redis::aio::PubSub {
     let mut ear = redis::Client::open(url()).unwrap().get_async_pubsub().await.unwrap();
     ear.subscribe(format!("{}news", address.base())).await.unwrap();
     ear
 }
 
-/// Waits until somebody tells that there may be everything: not what one commit does.
+/// Waits for the message that there may be anything, rather than one about a single commit.
 async fn hears_of_everything(ear: &mut redis::aio::PubSub) {
     let hears = async {
         loop {
@@ -248,7 +249,8 @@ async fn hears_of_everything(ear: &mut redis::aio::PubSub) {
     tokio::time::timeout(PATIENCE, hears).await.unwrap();
 }
 
-/// A message that is lost with a connection is missed by nobody who listens: his own connection is as it was.
+/// A listener cannot notice that a message was lost with the sender's connection, since its own is intact:
+/// the sender repeats it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_that_was_lost_is_told_again() {
     let between = Between::before("PUBLISH".to_owned()).await;
@@ -261,7 +263,7 @@ async fn a_message_that_was_lost_is_told_again() {
     between.assert_done();
 }
 
-/// A sender's request that arrives after a later one of his changes nothing.
+/// A request that arrives after a later one of the same sender changes nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_that_comes_late_is_refused() {
     let place = Place::new();
@@ -294,7 +296,7 @@ async fn a_request_that_comes_late_is_refused() {
     assert_eq!(settings, "second");
 }
 
-/// A store whose partitions are locked whenever a commit comes, by somebody who is gone.
+/// A store whose partitions are locked, whenever a commit comes, by a server that is gone.
 struct Locked {
     inner: Redis,
     address: Address,
@@ -324,8 +326,8 @@ impl Layer for Locked {
     }
 }
 
-/// What was sent before and is still on its way is the same request as the one that is answered in the end: it changes nothing when it
-/// arrives.
+/// A copy of the request that is still on its way is the same request as the one that is answered in the end,
+/// and changes nothing when it arrives.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_was_locked_out_comes_again_as_the_same() {
     let place = Place::divided(PARTITIONS);

@@ -1,4 +1,4 @@
-//! Very many of something: what a script does for one caller does not grow with what others have made.
+//! Very many of one thing: what a script does for one caller does not grow with what others have made.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -28,7 +28,7 @@ fn limited(number: usize) -> Want {
     job().limit(Limit { key: format!("k{number}").into(), concurrency: Some(1), rate: None })
 }
 
-/// A job under each of so many limits, many at once.
+/// Enqueues a job under each of `limits` limits, many at once.
 async fn enqueue_limited(engine: &Engine, limits: usize) {
     let mut made = tokio::task::JoinSet::new();
     for number in 0..limits {
@@ -38,7 +38,7 @@ async fn enqueue_limited(engine: &Engine, limits: usize) {
     made.join_all().await;
 }
 
-/// Workers and limits have rows like queues, and are forgotten by nobody.
+/// Workers and limits have rows like queues, and these are never forgotten.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoever_looks_at_queues_does_not_look_at_workers_and_limits() {
     let place = Place::new();
@@ -55,7 +55,7 @@ async fn whoever_looks_at_queues_does_not_look_at_workers_and_limits() {
     let mut connection = patient(&url()).await;
     let listed: u64 = redis::cmd("SCARD").arg(format!("{base}w")).query_async(&mut connection).await.unwrap();
     assert_eq!(listed, 2, "nothing else is listed with them");
-    // Which is asked every second names those alone that have settings.
+    // The question that is asked every second names only the queues that have settings.
     let mail = QueueName::parse("mail", "").unwrap();
     let bound = QueueSettings { backpressure: Some(Backpressure { max_depth: 9, warning_threshold: 0.5 }) };
     engine.set_queue(mail.clone(), bound).await.unwrap();
@@ -67,7 +67,7 @@ async fn whoever_looks_at_queues_does_not_look_at_workers_and_limits() {
     assert!(store.settings().await.unwrap().is_empty());
 }
 
-/// Callers name as many limits as they like: a claim reads as many as it has looks.
+/// Callers may name any number of limits, but a claim reads only as many as the jobs it looks at.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_claim_does_not_ask_every_limit_that_has_jobs() {
     const LIMITS: usize = 300;
@@ -91,12 +91,12 @@ async fn a_claim_does_not_ask_every_limit_that_has_jobs() {
     let (found, calls) = asked(&[]).await;
     assert_eq!(found, looks, "as many as are looked at");
     assert!(calls < 80, "{calls}");
-    // The closed ones are passed over, and what is behind them is found.
+    // Closed limits are passed over, and what is behind them is found.
     let closed: Vec<usize> = (0..LIMITS - 10).collect();
     let (found, calls) = asked(&closed).await;
     assert_eq!(found, 10);
     assert!(calls < 20, "{calls}");
-    // What has started is nobody's first any more.
+    // A started job is no longer the first of its limit.
     let taken = engine.claim(claim(200)).await.unwrap();
     assert_eq!(taken.len(), 200);
     assert_eq!(asked(&[]).await.0, looks);
@@ -104,7 +104,7 @@ async fn a_claim_does_not_ask_every_limit_that_has_jobs() {
     assert_eq!(asked(&[]).await.0, 0);
 }
 
-/// Nor does whoever looks at queues.
+/// Nor does a read of the queues.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_look_at_queues_does_not_ask_every_limit_that_has_jobs() {
     const LIMITS: usize = 300;
@@ -122,7 +122,8 @@ async fn a_look_at_queues_does_not_ask_every_limit_that_has_jobs() {
     assert_eq!(queues[0].oldest_ready, Some(head.available_at), "whatever its priority");
 }
 
-/// Holders of a key that others outlive are taken from its list, soon after it was answered that there are so many.
+/// Ended holders that others outlive are removed from the list of their key, soon after an answer has found
+/// many there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_ended_holders_of_a_key_are_looked_over() {
     let place = Place::new();
@@ -136,7 +137,7 @@ async fn the_ended_holders_of_a_key_are_looked_over() {
     name.extend_from_slice(key("a").as_bytes());
     let mut connection = patient(&url()).await;
     let begun = Instant::now();
-    // A version, a number, and one holder.
+    // The record is then a version, a number and one holder.
     while redis::cmd("STRLEN").arg(&name).query_async::<usize>(&mut connection).await.unwrap() != 12 + 16 {
         assert!(begun.elapsed() < Duration::from_secs(120), "nobody looks it over");
         tokio::time::sleep(Duration::from_millis(10)).await;

@@ -1,5 +1,5 @@
-//! The store's slot moves to another node while jobs flow. While it is on its way some keys are here and some there; whoever looked
-//! then would not find what is there, and admit it again.
+//! The store's slot moves to another node while jobs flow. Meanwhile some keys are on one node and some on
+//! the other: a decision made then would miss what is stored, and admit it again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::takeover::{ended, judge, servers};
 
 const NEVER: u32 = 3_600_000;
 
-/// A slot on its way, as `redis-cli --cluster reshard` does it.
+/// A slot on its way, moved as `redis-cli --cluster reshard` does it.
 struct Move<'a> {
     cluster: &'a Cluster,
     slot: u16,
@@ -32,7 +32,7 @@ impl<'a> Move<'a> {
         Self { cluster, slot: number, from, to }
     }
 
-    /// Moves so many keys at most. Says whether any were left.
+    /// Moves at most `keys` keys. Returns whether any were left.
     async fn some(&self, keys: usize) -> bool {
         let mut connection = self.cluster.nodes[self.from].connection().await;
         let mut asked = redis::cmd("CLUSTER");
@@ -73,7 +73,7 @@ async fn nothing_is_decided_by_what_has_not_arrived_yet() {
             tokio::spawn(async move { engine.enqueue(offer, "").await })
         })
         .collect();
-    // Whoever goes where ASK points finds nothing of what is here still; that it would is what this test is for.
+    // A request that followed ASK would miss whatever is still here: that is the danger this test is about.
     let mut there = cluster.nodes[1].connection().await;
     let mut absent = 0;
     let mut here = cluster.nodes[0].connection().await;
@@ -87,7 +87,7 @@ async fn nothing_is_decided_by_what_has_not_arrived_yet() {
         absent += usize::from(kind == "none");
     }
     assert!(absent > 0 && absent == left.len(), "{absent} of {}", left.len());
-    // Both nodes have been asked, and nobody has decided.
+    // Servers have asked, and none has decided.
     let refused = async |node: usize| -> u64 {
         let said = cluster.nodes[node].ask(&["INFO", "errorstats"]).await.unwrap();
         let of = |name: &str| {
@@ -98,7 +98,7 @@ async fn nothing_is_decided_by_what_has_not_arrived_yet() {
     };
     let before = refused(0).await;
     until("they ask again", async || refused(0).await > before + 3).await;
-    // Whose key and job are here still may be told of them meanwhile. The others wait.
+    // An offer whose key and job are both still here may be answered meanwhile. The others wait.
     assert!(offers.iter().any(|offer| !offer.is_finished()), "all were answered in between");
     on_its_way.end().await;
     for offer in offers {
@@ -121,7 +121,7 @@ async fn a_slot_that_moves_while_jobs_flow_loses_and_doubles_nothing() {
     judge(&ended(traffic).await, &address).await;
 }
 
-/// Each partition is in a slot of its own. The first of them has the place of what is about several.
+/// Each partition is in a slot of its own. The first one holds the place of commits over several partitions.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slots_of_partitions_that_move_while_jobs_flow_lose_and_double_nothing() {
     let cluster = Cluster::start(1, NEVER, &[]).await;

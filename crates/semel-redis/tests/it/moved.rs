@@ -1,4 +1,5 @@
-//! An address that is moved by hand from a primary to its replica, while connections to the first one stay open.
+//! An address that an operator moves from a primary to its replica, while connections to the old one stay
+//! open.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -14,7 +15,7 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::nodes::Node;
 use crate::partitions::engine;
 
-/// An address that leads to one port or another. Who is connected stays where he is.
+/// An address that leads to one port or another. Existing connections stay where they are.
 struct Name {
     port: u16,
     leads_to: Arc<AtomicU16>,
@@ -64,11 +65,12 @@ async fn nobody_reads_where_nobody_writes_any_more(partitions: u16) {
     let second = replica_of(first.port).await;
     let name = Name::of(&first).await;
     let ours = engine(&name.address(partitions)).await;
-    // So many that each of its connections has been used.
+    // Enough requests for each of its connections to be used.
     for number in 0..48 {
         ours.enqueue(keyed(&format!("before {number}")).offer(), "").await.unwrap();
     }
-    // The second one takes over, with a replica of its own. The first one goes on answering who reads, and hears of nothing.
+    // The second node takes over, with a replica of its own. The first one still answers reads, and learns of
+    // nothing.
     second.ask(&["REPLICAOF", "NO", "ONE"]).await.unwrap();
     let _third = replica_of(second.port).await;
     first.ask(&["REPLICAOF", "127.0.0.1", "1"]).await.unwrap();
@@ -90,7 +92,7 @@ async fn nobody_reads_where_nobody_writes_any_more(partitions: u16) {
         };
         wanted.push((job, head.id));
     }
-    // Who writes first is refused where he was, and nobody after him.
+    // The first write is refused at the old primary, and no later one.
     for number in 0..8 {
         let told = ours.enqueue(keyed(&format!("mine {number}")).offer(), "").await;
         match told {
@@ -111,13 +113,13 @@ async fn who_is_refused_where_the_primary_was_takes_all_with_him() {
     nobody_reads_where_nobody_writes_any_more(1).await;
 }
 
-/// Each has connections of its own, and all are of one Redis.
+/// Each partition has connections of its own, all to the same Redis.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_partitions_go_by_what_one_of_them_has_found() {
     nobody_reads_where_nobody_writes_any_more(4).await;
 }
 
-/// One that knows the store as its own, and would answer who only looks.
+/// A replica that knows the store, and would answer reads.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_is_no_store() {
     let first = Node::start(&[]).await;

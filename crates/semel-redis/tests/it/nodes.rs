@@ -1,5 +1,5 @@
-//! Several Redis of a test's own that know each other: a cluster, or a primary with a replica and sentinels. They listen on ports of
-//! this machine, for that is how they find each other.
+//! A test's own Redis nodes that know each other: a cluster, or a primary with a replica and sentinels. They
+//! listen on local ports, because that is how they find each other.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -17,17 +17,18 @@ pub const SLOT: u16 = 15_882;
 /// All slots of a cluster.
 const SLOTS: usize = 16_384;
 
-/// A port, perhaps somebody else's: below those that connections are made from, so that nobody takes it while its owner is down.
+/// A port, perhaps already in use: below the ports of outgoing connections, so that none of these takes it
+/// while its owner is down.
 fn some_port() -> u16 {
     10_000 + u16::try_from(semel_store::random::number() % 20_000).unwrap()
 }
 
-/// One of several.
+/// One of several nodes.
 pub struct Node {
     pub own: Own,
     pub port: u16,
     pub bus: u16,
-    /// Goes after the process.
+    /// Dropped after the process.
     _folder: TempDir,
 }
 
@@ -37,7 +38,7 @@ impl Node {
         for _ in 0..100 {
             let (port, bus) = (some_port(), some_port());
             let (port_text, bus_text) = (port.to_string(), bus.to_string());
-            // One that speaks TLS to its like speaks nothing else to anybody.
+            // A node that speaks TLS to other nodes speaks nothing else to anybody.
             let kind = if settings.contains(&"--tls-replication") { "--tls-port" } else { "--port" };
             let mut all = vec!["--bind", "127.0.0.1", kind, &port_text, "--cluster-port", &bus_text];
             all.extend(["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"]);
@@ -49,7 +50,7 @@ impl Node {
         panic!("no port could be had");
     }
 
-    /// Says something, and does not mind whether it is there.
+    /// Sends a command; `None` if the node does not answer.
     pub async fn ask(&self, words: &[&str]) -> Option<String> {
         let client = redis::Client::open(self.own.url()).unwrap();
         let config = redis::AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(5)));
@@ -57,13 +58,13 @@ impl Node {
         redis::cmd(words[0]).arg(&words[1..]).query_async(&mut connection).await.ok()
     }
 
-    /// The number that it says.
+    /// Sends a command that is answered with a number.
     pub async fn ask_number(&self, words: &[&str]) -> u64 {
         let mut connection = self.connection().await;
         redis::cmd(words[0]).arg(&words[1..]).query_async(&mut connection).await.unwrap()
     }
 
-    /// Tells it something that it is to do.
+    /// Sends a command that has to succeed.
     pub async fn tell(&self, words: &[&str]) {
         let mut connection = self.connection().await;
         redis::cmd(words[0]).arg(&words[1..]).exec_async(&mut connection).await.unwrap();
@@ -77,37 +78,38 @@ impl Node {
         self.ask(words).await.is_some_and(|said| said.contains(what))
     }
 
-    /// Whether it takes itself for a primary.
+    /// Whether the node takes itself for a primary.
     pub async fn is_primary(&self) -> bool {
         self.says(&["INFO", "replication"], "role:master").await
     }
 
-    /// Whether it takes the cluster it is in for one that most primaries are missing from, so that it answers nobody.
+    /// Whether the node takes the cluster for one without most of its primaries, so that it answers nobody.
     pub async fn is_alone(&self) -> bool {
         self.says(&["CLUSTER", "INFO"], "cluster_state:fail").await
     }
 
-    /// Whether it is a replica that has caught up.
+    /// Whether the node is a replica that has caught up.
     pub async fn is_replica(&self) -> bool {
         let info = self.ask(&["INFO", "replication"]).await.unwrap_or_default();
         info.contains("role:slave") && info.contains("master_link_status:up")
     }
 
-    /// Whether so many replicas have caught up with it.
+    /// Whether `replicas` replicas have caught up with the node.
     pub async fn has_replicas(&self, replicas: usize) -> bool {
         let info = self.ask(&["INFO", "replication"]).await.unwrap_or_default();
         info.contains("role:master") && info.matches("state=online").count() == replicas
     }
 }
 
-/// A cluster of three primaries, of which the first has the store's slot; the first ones have replicas, which come after the primaries.
+/// A cluster of three primaries, the first of which has the store's slot. Their replicas come after them in
+/// `nodes`.
 pub struct Cluster {
     pub nodes: Vec<Node>,
 }
 
 impl Cluster {
-    /// One with so many replicas, each of another primary, in which nobody takes over by himself unless he is silent for `timeout`
-    /// milliseconds.
+    /// Starts a cluster with `replicas` replicas, each of another primary. A replica takes over by itself
+    /// only from a primary that is silent for `timeout` milliseconds.
     pub async fn start(replicas: usize, timeout: u32, more: &[&str]) -> Self {
         let timeout = timeout.to_string();
         let mut settings = vec!["--cluster-enabled", "yes", "--cluster-node-timeout", &timeout];
@@ -120,15 +122,15 @@ impl Cluster {
         Self::of(nodes, &places).await
     }
 
-    /// Of nodes that know nobody, and the ports that they are known by, their own or others': where clients speak to them, and where
-    /// they speak to each other. Those behind the third are replicas.
+    /// Makes a cluster of nodes that know nobody. `places` are the ports by which they are known, their own
+    /// or others': for clients, and for the cluster bus. Nodes after the third become replicas.
     pub async fn of(nodes: Vec<Node>, places: &[(u16, u16)]) -> Self {
         let replicas = nodes.len() - 3;
         let cluster = Self { nodes };
         for (place, node) in cluster.nodes.iter().enumerate() {
             node.tell(&["CLUSTER", "SET-CONFIG-EPOCH", &(place + 1).to_string()]).await;
             if place < 3 {
-                // From above, so that the first has the store's.
+                // From the top, so that the first node has the store's slot.
                 let (first, last) = (SLOTS * (2 - place) / 3, SLOTS * (3 - place) / 3 - 1);
                 node.tell(&["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()]).await;
             }
@@ -144,7 +146,7 @@ impl Cluster {
         for replica in 0..replicas {
             let of = cluster.id(replica).await;
             let node = &cluster.nodes[3 + replica];
-            // Until it has heard of that one.
+            // Repeated until the node has heard of that primary.
             until("it becomes a replica", async || node.ask(&["CLUSTER", "REPLICATE", &of]).await.is_some())
                 .await;
         }
@@ -152,7 +154,7 @@ impl Cluster {
         cluster
     }
 
-    /// Waits until all slots are served, and all replicas have caught up.
+    /// Waits until all slots are served and all replicas have caught up.
     async fn is_well(&self, replicas: usize) {
         for node in &self.nodes {
             until("the cluster is up", async || node.says(&["CLUSTER", "INFO"], "cluster_state:ok").await)
@@ -168,7 +170,7 @@ impl Cluster {
         self.nodes[node].ask(&["CLUSTER", "MYID"]).await.unwrap()
     }
 
-    /// Which of the three primaries has a slot, by what it says itself: whoever has it not says where it is.
+    /// Which of the three primaries has a slot, by its own word: the others only say where it is.
     pub async fn owner(&self, slot: u16) -> usize {
         for (place, node) in self.nodes[..3].iter().enumerate() {
             let said = node.ask(&["CLUSTER", "NODES"]).await.unwrap();
@@ -185,7 +187,7 @@ impl Cluster {
         panic!("nobody has slot {slot}");
     }
 
-    /// The address of the store: some of its nodes.
+    /// The store's address, which names all nodes.
     pub fn address(&self) -> Address {
         Address::parse(&self.url()).unwrap()
     }
@@ -195,14 +197,15 @@ impl Cluster {
         format!("redis+cluster://{}", places.join(","))
     }
 
-    /// The primary that fails is replaced by its replica, at once, whoever has noticed.
+    /// Has a replica take the place of its primary at once, whether or not others have noticed that this has
+    /// failed.
     pub async fn take_over(&self, replica: usize) {
         self.nodes[replica].tell(&["CLUSTER", "FAILOVER", "TAKEOVER"]).await;
         until("it takes over", async || self.nodes[replica].is_primary().await).await;
     }
 }
 
-/// A primary, its replica, and three sentinels of which two have to agree.
+/// A primary, its replica, and three sentinels, two of which must agree.
 pub struct Watched {
     pub nodes: Vec<Node>,
     pub sentinels: Vec<Sentinel>,
@@ -220,7 +223,7 @@ impl Watched {
         Self::start_named("127.0.0.1", more, password, "").await
     }
 
-    /// Those of a machine that goes by this name, with what sentinels are told besides.
+    /// Starts them under a host name, with additional settings for the sentinels.
     pub async fn start_named(name: &str, more: &[&str], password: Option<&str>, told: &str) -> Self {
         let primary = Node::start(more).await;
         let port = primary.port.to_string();
@@ -278,13 +281,13 @@ impl Sentinel {
         panic!("no port could be had");
     }
 
-    /// What it says of the primary.
+    /// What the sentinel says of the primary.
     pub async fn master(&self, password: Option<&str>) -> HashMap<String, String> {
         let mut asked = redis::cmd("SENTINEL");
         asked.arg("MASTER").arg("main").query_async(&mut self.connection(password).await).await.unwrap()
     }
 
-    /// Tells it something that it is to do.
+    /// Sends a `SENTINEL` command that has to succeed.
     pub async fn tell(&self, words: &[&str]) {
         let mut connection = self.connection(None).await;
         redis::cmd("SENTINEL").arg(words).exec_async(&mut connection).await.unwrap();

@@ -1,4 +1,4 @@
-//! A Redis of a test's own, to be killed and set as the test likes.
+//! A Redis of a test's own, to be killed and configured as the test likes.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -8,10 +8,10 @@ use redis::aio::MultiplexedConnection;
 use semel_testkit::redis::program;
 use semel_testkit::signal::kill;
 
-/// How long a start may take on a machine that does other things as well.
+/// How long a start may take on a busy machine.
 const START: Duration = Duration::from_secs(120);
 
-/// A Redis in a folder, spoken to by a socket there. It ends with its owner.
+/// A Redis in a folder, reached by a socket there. It ends when this is dropped.
 pub struct Own {
     folder: PathBuf,
     settings: Vec<String>,
@@ -19,12 +19,12 @@ pub struct Own {
 }
 
 impl Own {
-    /// One with these settings beside those of every test.
+    /// Starts one with these settings beside those of every test.
     pub async fn start(folder: &Path, settings: &[&str]) -> Self {
         Self::try_start(folder, settings).await.unwrap()
     }
 
-    /// The same, unless it ends at once.
+    /// The same; `None` if the process ends at once.
     pub async fn try_start(folder: &Path, settings: &[&str]) -> Option<Self> {
         let settings: Vec<String> = settings.iter().map(|setting| (*setting).to_owned()).collect();
         let process = run(folder, &settings);
@@ -42,7 +42,7 @@ impl Own {
         patient(&self.url()).await
     }
 
-    /// Waits until it takes requests: its file has been read. Says whether it does.
+    /// Waits until it serves requests, with its data loaded. Returns false if the process has ended.
     async fn answers(&mut self) -> bool {
         let begun = Instant::now();
         let client = redis::Client::open(self.url()).unwrap();
@@ -50,7 +50,7 @@ impl Own {
             if let Ok(mut connection) = client.get_multiplexed_async_connection().await
                 && match redis::cmd("PING").exec_async(&mut connection).await {
                     Ok(()) => true,
-                    // It is there, and wants to know who asks.
+                    // It is up, and asks for a password.
                     Err(error) => error.code() == Some("NOAUTH"),
                 }
             {
@@ -64,7 +64,7 @@ impl Own {
         }
     }
 
-    /// SIGSTOP: it is there, and does nothing.
+    /// SIGSTOP: the process stays, and does nothing.
     pub fn pause(&self) {
         self.signal("-STOP");
     }
@@ -79,13 +79,13 @@ impl Own {
         assert!(sent.success());
     }
 
-    /// SIGKILL, and a new start on what it left.
+    /// SIGKILL, and a restart on what was left.
     pub async fn kill(&mut self) {
         self.end();
         self.start_again().await;
     }
 
-    /// SIGKILL, and a new start with these settings too, which is not waited for.
+    /// SIGKILL, and a restart with additional settings that is not waited for.
     pub fn restart_with(&mut self, more: &[&str]) {
         self.end();
         self.settings.extend(more.iter().map(|setting| (*setting).to_owned()));
@@ -98,7 +98,7 @@ impl Own {
         self.process.wait().unwrap();
     }
 
-    /// A new start on what it left. Whoever has its port by then is waited for.
+    /// Restarts it on what was left; if its port is taken by then, waits until it is free.
     pub async fn start_again(&mut self) {
         let begun = Instant::now();
         loop {
@@ -111,14 +111,14 @@ impl Own {
     }
 }
 
-/// A connection that waits for as long as it takes.
+/// A connection without timeouts.
 pub async fn patient(url: &str) -> MultiplexedConnection {
     let config = redis::AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
     let client = redis::Client::open(url).unwrap();
     client.get_multiplexed_async_connection_with_config(&config).await.unwrap()
 }
 
-/// Of Redis's own commands, how often this one was called.
+/// How often a command of Redis was called.
 pub async fn calls(connection: &mut MultiplexedConnection, name: &str) -> u64 {
     let said: String = redis::cmd("INFO").arg("commandstats").query_async(connection).await.unwrap();
     let name = format!("cmdstat_{name}:calls=");
@@ -133,7 +133,7 @@ impl Drop for Own {
     }
 }
 
-/// What a sentinel is told, where there is one.
+/// The configuration file of a sentinel, if there is one.
 pub const SENTINEL: &str = "sentinel.conf";
 
 fn run(folder: &Path, settings: &[String]) -> Child {

@@ -1,5 +1,5 @@
-//! A store of several partitions: what is said of their number, and a commit over several of them that is broken off after each of
-//! its steps.
+//! A store of several partitions: what is reported of their number, and a commit over several of them that is
+//! broken off after each of its steps.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -31,7 +31,7 @@ pub async fn engine(address: &Address) -> Engine {
     Engine::without_duties(Arc::new(Redis::open(address).await.unwrap())).unwrap()
 }
 
-/// An id of a caller's that names another partition than the key is in.
+/// A caller's id that names another partition than the key is in.
 pub fn astray(name: &str, from: u32) -> JobId {
     let place = partition::of_key(&key(name), PARTITIONS);
     (from..).map(foreign_id).find(|id| partition::of_id(*id, PARTITIONS) != place).unwrap()
@@ -48,14 +48,14 @@ async fn a_store_keeps_the_partitions_that_it_was_made_with() {
         let said = refused.to_string();
         assert!(said.contains("4 partitions") && said.contains("?partitions="), "{said}");
     }
-    // Who does not say takes it as it is.
+    // An address without the number takes the store as it is.
     let silent = Address::parse(&place.address().to_string().replace("&partitions=4", "")).unwrap();
     let store = Redis::open(&silent).await.unwrap();
     assert_eq!((silent.partitions(), store.partitions()), (None, PARTITIONS));
     let found = Engine::without_duties(Arc::new(store)).unwrap();
     let outcome = found.enqueue(keyed("a").on_conflict("ignore").offer(), "").await.unwrap();
     assert!(matches!(outcome, Outcome::Existing(_)), "{outcome:?}");
-    // One that is not divided is refused to who wants it divided, and stays as it was.
+    // A store that is not divided is refused to an address that wants it divided, and stays as it was.
     let single = Place::new();
     drop(engine(single.address()).await);
     let refused = Redis::open(&single.address().with_partitions(2).unwrap()).await.map(drop).unwrap_err();
@@ -102,7 +102,8 @@ async fn jobs_are_in_the_partitions_of_their_keys_and_ids() {
     assert!(counts.iter().sum::<usize>() == 80 && counts.iter().all(|count| *count > 5), "{counts:?}");
 }
 
-/// Where an id leads that names another partition is forgotten after its job, and the id is free then.
+/// For an id that names another partition, that one remembers where the job is. This is forgotten after the
+/// job, and then the id is free.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_id_that_leads_nowhere_is_forgotten() {
     let fixture = crate::divided(semel_testkit::Step::Nothing);
@@ -112,7 +113,7 @@ async fn an_id_that_leads_nowhere_is_forgotten() {
     fixture.advance(Duration::from_secs(48 * 3_600)).await;
     assert_eq!(fixture.purge().await, 1);
     assert_eq!(fixture.head(id).await, None);
-    // Before it is noticed, and behind that.
+    // Once before that is noticed, and once after.
     for name in ["b", "c"] {
         let again = fixture.finished(&keyed(name).id(id).offer()).await;
         assert_eq!(fixture.head(id).await.unwrap().key, again.key);
@@ -124,7 +125,7 @@ async fn an_id_that_leads_nowhere_is_forgotten() {
     }
 }
 
-/// However many there are: whoever keeps house goes on as long as there is something to forget.
+/// Housekeeping goes on as long as there is something to forget, however many there are.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_ids_that_lead_nowhere_are_forgotten_in_one_go() {
     let place = Place::divided(PARTITIONS);
@@ -152,7 +153,7 @@ async fn all_ids_that_lead_nowhere_are_forgotten_in_one_go() {
     for id in ids {
         assert!(fixture.decide(|draft| life::purge(draft, id)).await);
     }
-    // Where it begins there may be none.
+    // The partition where a round begins may have none.
     for _ in 0..PARTITIONS {
         if leading().await == 60 {
             fixture.maintain().await;
@@ -161,12 +162,13 @@ async fn all_ids_that_lead_nowhere_are_forgotten_in_one_go() {
     assert_eq!(leading().await, 0);
 }
 
-/// Hands on so many steps, and nothing any more behind these: of the last one the request is lost, or its answer.
+/// A proxy that forwards `steps` steps and nothing after them: of the next step the request is lost, or only
+/// its answer. Returns its port and a count of steps.
 pub async fn cut_after(steps: usize, loses_answer: bool) -> (u16, Arc<AtomicUsize>) {
     cut_after_at(&url(), steps, loses_answer).await
 }
 
-/// The same before another Redis.
+/// The same in front of another Redis.
 pub async fn cut_after_at(upstream: &str, steps: usize, loses_answer: bool) -> (u16, Arc<AtomicUsize>) {
     let mut sums = Vec::new();
     for script in [Script::Cross, Script::Commit] {
@@ -175,19 +177,19 @@ pub async fn cut_after_at(upstream: &str, steps: usize, loses_answer: bool) -> (
             redis::cmd("SCRIPT").arg("LOAD").arg(script.text()).query_async(&mut connection).await.unwrap();
         sums.push(sum);
     }
-    // That it goes on is said now and then, and is no step.
+    // Signs of life, sent now and then, are no steps.
     let is_step = move |asked: &[u8]| {
         sums.iter().any(|sum| has(asked, sum.as_bytes())) && !has(asked, b"\r\nalive\r\n")
     };
     cut_at(upstream, steps, loses_answer, is_step).await
 }
 
-/// Whether this is in what is asked.
+/// Whether a request contains these bytes.
 pub fn has(asked: &[u8], what: &[u8]) -> bool {
     asked.windows(what.len()).any(|part| part == what)
 }
 
-/// The same, by what a step is.
+/// The same, with another notion of a step.
 pub async fn cut(
     steps: usize,
     loses_answer: bool,
@@ -250,7 +252,8 @@ async fn cut_at(
     (port, seen)
 }
 
-/// Whether the offer of a server that is cut off there was done as a whole, by what others find. None where it was not cut off.
+/// Whether the offer of a server that is cut off there was done as a whole, as others find. `None` if it was
+/// not cut off.
 async fn broken_off(steps: usize, loses_answer: bool) -> Option<bool> {
     let prefix = prefix();
     let at = |url: &str| {
@@ -265,7 +268,7 @@ async fn broken_off(steps: usize, loses_answer: bool) -> Option<bool> {
     let offer = || -> Want { keyed("a").on_conflict("ignore") };
     let told = victim.enqueue(offer().id(id).offer(), "").await;
     drop(victim);
-    // Somebody else wants the same key, and another the same id.
+    // Another caller wants the same key, and a third the same id.
     let other = astray("a", 50);
     let outcome = direct.enqueue(offer().id(other).offer(), "").await.unwrap();
     let found = direct.job(id).await.unwrap();
@@ -279,7 +282,7 @@ async fn broken_off(steps: usize, loses_answer: bool) -> Option<bool> {
     assert_eq!(direct.job(other).await.unwrap().is_some(), !is_done, "step {steps}");
     let queues = direct.queues().await.unwrap();
     assert_eq!(queues.iter().map(|queue| queue.created).sum::<u64>(), 1, "step {steps}");
-    // Whoever sends it again is answered as what it became.
+    // Sent again, the request is answered by what became of it.
     let again = direct.enqueue(offer().id(id).offer(), "").await.unwrap();
     match told {
         Ok(outcome) => {
@@ -298,7 +301,7 @@ async fn broken_off(steps: usize, loses_answer: bool) -> Option<bool> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_over_several_partitions_is_done_as_a_whole_or_not_at_all_wherever_it_is_broken_off() {
-    // Its place, two locks, the decision, two that are told, and it leaves its place.
+    // Its place, two locks, the decision, telling two partitions, and leaving its place.
     const STEPS: usize = 7;
     let rounds = (0..=STEPS).flat_map(|steps| [(steps, false), (steps, true)]);
     let told = join_all(
@@ -313,8 +316,8 @@ async fn a_commit_over_several_partitions_is_done_as_a_whole_or_not_at_all_where
     }
 }
 
-/// Whoever tells what another has told already relies on what he hears: it is as true as what replicas have of it, and they are waited for
-/// by a write.
+/// A server that repeats a decision to a partition relies on the answer, which is only as safe as what
+/// replicas have of it; and only a write lets the server wait for them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_partition_that_is_told_again_writes_something_to_wait_for() {
     let place = Place::divided(PARTITIONS);
@@ -325,7 +328,7 @@ async fn a_partition_that_is_told_again_writes_something_to_wait_for() {
     let mut connection = patient(&url()).await;
     let crossed: u64 =
         redis::cmd("HGET").arg(format!("{base}!")).arg("crossed").query_async(&mut connection).await.unwrap();
-    // The second one was never told of, and is refused.
+    // The second turn was never told to the partition, and is refused.
     for turn in [crossed, crossed + 1] {
         redis::cmd("DEL").arg(format!("{base}@")).exec_async(&mut connection).await.unwrap();
         let mut again = redis::cmd("EVAL");
@@ -338,7 +341,7 @@ async fn a_partition_that_is_told_again_writes_something_to_wait_for() {
     }
 }
 
-/// Servers that offer the same ids and keys at the same time, each id in another partition than its key.
+/// Servers offer the same ids and keys at the same time, each id in another partition than its key.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_many_who_commit_over_the_same_partitions_one_is_first() {
     let place = Place::divided(PARTITIONS);
@@ -346,7 +349,7 @@ async fn of_many_who_commit_over_the_same_partitions_one_is_first() {
     for round in 0..20_u32 {
         let name = format!("key {round}");
         let offers = engines.iter().enumerate().flat_map(|(number, engine)| {
-            // No id is offered twice: it would be answered as a request that is repeated.
+            // No id is offered twice: that would be answered as a repeated request.
             let from = 1_000 * (round + 1) + 200 * u32::try_from(number).unwrap();
             [astray(&name, from), astray(&name, from + 100)].map(|id| (engine, id))
         });
@@ -400,7 +403,7 @@ async fn claims_take_the_first_of_all_and_see_at_once_what_others_were_told() {
     }
 }
 
-/// Whoever makes a job asks the partition that it is in, and no other: for what is there, and to have it.
+/// A new job costs requests to its own partition and to no other: one to look, and one to store it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_job_is_the_business_of_its_partition_alone() {
     const JOBS: u64 = 10;
@@ -414,7 +417,7 @@ async fn a_job_is_the_business_of_its_partition_alone() {
             engine.enqueue(of(number).offer(), "").await.unwrap();
         }
     };
-    // Which queues are bounded is asked once.
+    // Which queues are bounded is asked only once.
     let keyed: fn(u64) -> Want = |number| job().keyed_by_number(number);
     made(keyed, 0).await;
     let mut calls = async || {
@@ -429,8 +432,8 @@ async fn a_job_is_the_business_of_its_partition_alone() {
     assert_eq!((after.0 - before.0, after.1 - before.1), (JOBS, JOBS), "a commit and a load each");
 }
 
-/// A node that has forgotten its last moment never says the same of a commit as others do: then all are asked once more, and that is all,
-/// in whatever order they answer.
+/// A node that has forgotten its last moment never agrees with the others about a commit. All are then asked
+/// once more, and no more than that, in whatever order they answer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_looks_where_something_is_forgotten_looks_twice_and_no_more() {
     const PARTS: u16 = 16;
@@ -443,7 +446,7 @@ async fn who_looks_where_something_is_forgotten_looks_twice_and_no_more() {
     let mut differ = redis::cmd("HSET");
     differ.arg(format!("{}!", address.base_of(3))).arg("pairs").arg(&[1_u8; 8 * PARTS as usize][..]);
     differ.exec_async(&mut connection).await.unwrap();
-    // Each has its share of it.
+    // Every partition has a share of the answer.
     let reads = Reads { queues: vec![QueueName::default()], ..Reads::default() };
     let before = crate::own::calls(&mut connection, "evalsha").await;
     for _ in 0..LOOKS {
@@ -453,7 +456,7 @@ async fn who_looks_where_something_is_forgotten_looks_twice_and_no_more() {
     assert_eq!(asked, 2 * LOOKS * u64::from(PARTS));
 }
 
-/// What an answer is worth is how Redis is set, whatever it is divided into.
+/// Durability follows from the configuration of Redis, however the store is divided.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_divided_store_is_worth_what_its_redis_is_worth() {
     for (setting, is_strong) in [("always", true), ("everysec", false)] {

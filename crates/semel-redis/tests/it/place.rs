@@ -1,4 +1,4 @@
-//! Where a test has its store: under a prefix of its own in the server that the run was given.
+//! Where a test keeps its store: under a prefix of its own in the server that the test run was given.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use semel_testkit::patience::PATIENCE;
 use semel_testkit::redis::{prefix, url};
 use semel_testkit::runtime::wait_for;
 
-/// A prefix of a test's own.
+/// A test's own prefix.
 pub struct Place {
     address: Address,
 }
@@ -19,13 +19,13 @@ impl Place {
         Self::at(&url())
     }
 
-    /// One in a server of which the test knows more. Its partitions are all there, however late one of them answers.
+    /// A prefix in a server of the test's choice. No partition counts as away, however late it answers.
     pub fn at(url: &str) -> Self {
         let address = Address::parse(url).unwrap().with_prefix(&prefix()).unwrap();
         Self { address: address.with_away_after(PATIENCE) }
     }
 
-    /// One that is divided.
+    /// A place whose store is divided.
     pub fn divided(partitions: u16) -> Self {
         let address = Self::new().address.with_partitions(partitions).unwrap();
         Self { address }
@@ -35,21 +35,21 @@ impl Place {
         &self.address
     }
 
-    /// The store, by a clock that is moved by hand.
+    /// Opens the store with a clock that is moved by hand.
     pub fn open_with(&self, clock: &ManualClock) -> Arc<dyn Backend> {
         let (address, clock) = (self.address.clone(), clock.clone());
         wait_for(async move { Arc::new(Redis::open_with_clock(&address, clock).await.unwrap()) })
     }
 }
 
-/// A place that goes with its owner.
+/// A place whose store is deleted with it.
 pub struct Passing(pub Place);
 
 impl Drop for Passing {
     fn drop(&mut self) {
         let address = self.0.address.clone();
         wait_for(async move {
-            // What is left behind costs room and nothing else.
+            // A store left behind costs room and nothing else.
             if let Ok(store) = Redis::open(&address).await {
                 drop(store.clear().await);
             }

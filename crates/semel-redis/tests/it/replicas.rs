@@ -1,4 +1,4 @@
-//! Commits that wait for a replica, with a real one: what was acknowledged is there when it takes over.
+//! Commits that wait for a replica, with a real one: what was acknowledged is still there when it takes over.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ async fn info(connection: &mut MultiplexedConnection) -> String {
     redis::cmd("INFO").arg("replication").query_async(connection).await.unwrap()
 }
 
-/// How often a connection has waited for replicas.
+/// How often clients have waited for replicas.
 pub async fn waits(connection: &mut MultiplexedConnection) -> u64 {
     let said: String = redis::cmd("INFO").arg("commandstats").query_async(connection).await.unwrap();
     let of_wait = said.lines().find_map(|line| line.strip_prefix("cmdstat_wait:calls="));
@@ -29,7 +29,7 @@ pub async fn waits(connection: &mut MultiplexedConnection) -> u64 {
 
 /// A primary, and a replica that has caught up with it.
 pub async fn pair(folders: [&TempDir; 2]) -> (Own, Own) {
-    // Whoever has the number by then, it is asked again: a port cannot be had before it is used.
+    // If the port is taken by then, another is tried: a port cannot be reserved before it is used.
     for _ in 0..20 {
         let port =
             std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
@@ -58,14 +58,14 @@ async fn what_is_answered_is_there_when_the_replica_takes_over() {
     let mut connection = primary.connection().await;
     let before = waits(&mut connection).await;
     replica.pause();
-    // Who waits for nobody is answered.
+    // A caller that waits for no replica is answered.
     assert!(matches!(careless.enqueue(keyed("b").offer(), "").await.unwrap(), Outcome::Created(_)));
     let offer = |name: &str| keyed(name).on_conflict("ignore").offer();
     let enqueue = |name: &str| {
         let (careful, offer) = (careful.clone(), offer(name));
         tokio::spawn(async move { careful.enqueue(offer, "").await })
     };
-    // Who names that job is not: it has written something only to have something to wait for.
+    // A duplicate of that job is not: it has written something only to have a write to wait for.
     let duplicate = enqueue("b");
     until("the duplicate waits for the replica", async || {
         redis::cmd("EXISTS").arg("semel{p0}@").query_async::<i64>(&mut connection).await.unwrap() == 1
@@ -73,7 +73,7 @@ async fn what_is_answered_is_there_when_the_replica_takes_over() {
     .await;
     let created = enqueue("c");
     until("it is stored", async || careless.queues().await.unwrap()[0].created == 3).await;
-    // Nor is that no replica has it taken for an answer: they wait once more.
+    // A wait that ended without the replica is no answer either: both wait once more.
     until("it is waited for once more", async || waits(&mut connection).await >= before + 3).await;
     assert!(!duplicate.is_finished() && !created.is_finished());
     replica.go_on();
@@ -90,7 +90,8 @@ async fn what_is_answered_is_there_when_the_replica_takes_over() {
     assert!(matches!(after.enqueue(offer("c"), "").await.unwrap(), Outcome::Existing(_)));
 }
 
-/// What is written to wait for replicas by takes room, and where there is none nobody is kept waiting for it.
+/// What a duplicate writes in order to wait for replicas takes room; without room it is answered without
+/// that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_duplicate_is_answered_where_there_is_no_room_any_more() {
     let (one, other) = (TempDir::new(), TempDir::new());
@@ -105,7 +106,8 @@ async fn a_duplicate_is_answered_where_there_is_no_room_any_more() {
     assert!(matches!(told, Outcome::Existing(_)), "{told:?}");
 }
 
-/// A claim that nobody is told of spends an attempt of the job: while replicas are away, one may, and no others.
+/// A claim whose answer is never sent spends an attempt of the job: while replicas are away one claim may do
+/// so, and no others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_jobs_are_taken_while_it_is_known_that_nobody_would_be_told() {
     let (one, other) = (TempDir::new(), TempDir::new());
@@ -134,7 +136,8 @@ async fn no_jobs_are_taken_while_it_is_known_that_nobody_would_be_told() {
     assert_eq!(tokio::time::timeout(PATIENCE, both).await.unwrap(), 2);
 }
 
-/// Where no replica comes back, the answer is an error in the end, and the same request is answered as the first time later.
+/// If no replica comes back, the answer is an error in the end; later the same request is answered as the
+/// first time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_replicas_the_answer_is_an_error_in_the_end() {
     let (one, other) = (TempDir::new(), TempDir::new());
@@ -147,14 +150,14 @@ async fn without_replicas_the_answer_is_an_error_in_the_end() {
     let may_be_stored =
         |told: &StoreError| matches!(told, StoreError::Lagging(why) if why.contains("may be stored"));
     assert!(may_be_stored(&told) && told.is_retryable(), "{told:?}");
-    // What comes then is not begun before they are back, and nobody is told that it was.
+    // Further requests are not begun before the replicas are back, and are told that nothing was stored.
     let other = careful.enqueue(keyed("b").offer(), "").await.unwrap_err();
     assert!(matches!(&other, StoreError::Behind(why) if why.contains("nothing was stored")), "{other:?}");
     assert!(other.is_retryable());
-    // Nor is anybody told that somebody else's job is there; that one stored nothing.
+    // Nor is a duplicate told of another caller's job; it stored nothing itself.
     let told = careful.enqueue(keyed("a").on_conflict("ignore").offer(), "").await.unwrap_err();
     assert!(matches!(&told, StoreError::Behind(why) if why.contains("nothing was stored")), "{told:?}");
-    // Who watches is told, though Redis itself takes writes.
+    // The health check fails, though Redis itself takes writes.
     careful.takes_writes().await.unwrap_err();
     replica.go_on();
     until("it is answered again", async || match careful.enqueue(mine.offer(), "").await {
@@ -172,7 +175,8 @@ async fn without_replicas_the_answer_is_an_error_in_the_end() {
     careful.takes_writes().await.unwrap();
 }
 
-/// Redis takes nothing then (`min-replicas-to-write`), and so nobody is told that it is stored, or that it may be.
+/// Redis then refuses writes (`min-replicas-to-write`), so no caller is told that its job is stored, or that
+/// it may be.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_redis_refuses_for_lack_of_replicas_is_not_stored() {
     let (one, other) = (TempDir::new(), TempDir::new());
@@ -193,14 +197,14 @@ async fn what_redis_refuses_for_lack_of_replicas_is_not_stored() {
         let is_so = matches!(&told, StoreError::Behind(why) if why.contains("nothing was stored"));
         assert!(is_so && told.is_retryable(), "{told:?}");
     }
-    // Nor is anybody told that somebody else's job is there: no replica confirms it.
+    // Nor is a duplicate told of another caller's job: no replica confirms it.
     let told = careful.enqueue(keyed("a").on_conflict("ignore").offer(), "").await.unwrap_err();
     assert!(matches!(told, StoreError::Behind(_)), "{told:?}");
     assert_eq!(careful.queues().await.unwrap()[0].created, 1);
 }
 
-/// A primary that is made a replica lets nobody wait any more. What it did before may be there or not, and nobody is told that it
-/// is not.
+/// A primary that is made a replica ends all waits. What it did before may or may not survive, and no caller
+/// is told that it is not there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_done_before_the_primary_was_made_a_replica_is_not_denied() {
     let (one, other) = (TempDir::new(), TempDir::new());
@@ -218,13 +222,13 @@ async fn what_was_done_before_the_primary_was_made_a_replica_is_not_denied() {
         said.contains("blocked_clients:1\r\n")
     })
     .await;
-    // Of one that is not there.
+    // A replica of a primary that does not exist.
     let () = redis::cmd("REPLICAOF").arg("127.0.0.1").arg("1").query_async(&mut connection).await.unwrap();
     let told = tokio::time::timeout(PATIENCE, told).await.unwrap().unwrap();
     assert!(told.as_ref().is_err_and(StoreError::is_in_doubt), "{told:?}");
 }
 
-/// A server that is told by its Redis that scripts are unknown, on the connections that wait too.
+/// When Redis says that scripts are unknown, the server sends them again, also on the connections that wait.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scripts_are_told_again_on_connections_that_wait() {
     let (one, other) = (TempDir::new(), TempDir::new());

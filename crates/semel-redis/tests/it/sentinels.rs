@@ -1,4 +1,4 @@
-//! Under Sentinel: servers follow by themselves.
+//! Under Sentinel, servers follow a failover by themselves.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use semel_testkit::traffic::Traffic;
 use crate::nodes::{Node, Watched};
 use crate::takeover::{ended, judge, servers};
 
-/// `SEMEL_FAILOVER_ROUNDS` says how often.
+/// `SEMEL_FAILOVER_ROUNDS` sets the number of failovers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn servers_follow_a_failover_by_themselves() {
     let mut watched = Watched::start(&["--min-replicas-to-write", "1"], Some("hush")).await;
@@ -37,16 +37,17 @@ async fn servers_follow_a_failover_by_themselves() {
     judge(&ended(traffic).await, &address).await;
 }
 
-/// Until all replicas follow the one that was promoted, the sentinel that did it names the old one in places.
+/// Until all replicas follow the promoted one, the sentinel that promoted it still names the old primary in
+/// places.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_primary_that_is_replaced_is_left_before_all_replicas_have_left_it() {
     let watched = Watched::start(&[], None).await;
     let [old, new] = &watched.nodes[..] else { panic!("two") };
     let port = old.port.to_string();
-    // It is not chosen, and does not do what it is told.
+    // This replica is never promoted, and does not obey once it is paused.
     let other = Node::start(&["--replicaof", "127.0.0.1", &port, "--replica-priority", "0"]).await;
     until("the other replica catches up", async || old.has_replicas(2).await).await;
-    // That one decides, and alone is asked. It does not lose patience.
+    // This sentinel decides, and is the only one asked. Its timeouts do not expire.
     let sentinel = &watched.sentinels[0];
     sentinel.tell(&["SET", "main", "failover-timeout", "3600000"]).await;
     sentinel.tell(&["SET", "main", "down-after-milliseconds", "3600000"]).await;
@@ -69,8 +70,8 @@ async fn a_primary_that_is_replaced_is_left_before_all_replicas_have_left_it() {
     assert_eq!(records, 1);
 }
 
-/// A server that asked nothing while its primary was silent asks nothing of that one when it comes back, which still takes itself for
-/// the primary then.
+/// A server that was idle while its primary was silent sends nothing to that one when it comes back, still
+/// taking itself for the primary.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_was_idle_asks_nothing_of_a_primary_that_was_replaced() {
     let watched = Watched::start(&[], None).await;

@@ -21,11 +21,11 @@ use tokio::task::JoinSet;
 use crate::own::{Own, calls, patient};
 use crate::place::Place;
 
-/// So many stores, each with a connection of its own, by Redis's clock.
+/// `number` stores, each with its own connection, by Redis's clock.
 async fn stores(place: &Place, number: usize) -> Vec<Arc<Redis>> {
     let mut opening = JoinSet::new();
     for _ in 0..number {
-        // All at once, where nothing is: one makes the store.
+        // All at once, where nothing exists: one of them makes the store.
         let address = place.address().clone();
         opening.spawn(async move { Arc::new(Redis::open(&address).await.unwrap()) });
     }
@@ -47,7 +47,7 @@ async fn servers_that_start_at_once_make_one_store() {
     assert_ne!(one[0].secret(), other[0].secret(), "another prefix is another store");
 }
 
-/// `SEMEL_ROUNDS` says how often.
+/// `SEMEL_ROUNDS` sets the number of rounds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_many_equal_jobs_over_three_servers_one_is_created() {
     one_is_created(&Place::new(), rounds("SEMEL_ROUNDS", 30)).await;
@@ -89,7 +89,7 @@ async fn a_page_of_jobs_goes_on_where_the_last_one_ended() {
     assert!(seen.is_sorted_by(|a, b| a > b), "newest first");
 }
 
-/// Each has jobs of its own, and nobody waits while all are looked at.
+/// Each queue has jobs of its own, and no request waits while all queues are read.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_queues_are_looked_at_piece_by_piece() {
     const QUEUES: u64 = 1_000;
@@ -109,7 +109,7 @@ async fn many_queues_are_looked_at_piece_by_piece() {
     assert!(queues.iter().all(|stats| (stats.created, stats.count(State::Available)) == (2, 2)));
 }
 
-/// Whoever waits for a job at one server hears of it when it comes by another.
+/// A worker that waits at one server hears of a job that comes through another.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_hears_what_another_one_commits() {
     one_hears_another(&Place::new()).await;
@@ -119,13 +119,13 @@ pub async fn one_hears_another(place: &Place) {
     let engines = servers(place, 2).await;
     let other = engines[1].clone();
     let heard = tokio::spawn(async move {
-        // Once when it begins to listen; more often by messages only: nobody looks here.
+        // Once when it begins to listen; further times only by messages, since nothing is polled here.
         for _ in 0..3 {
             let hints = other.store().hints();
             hints.ready_since(&hints.mark(&[])).await;
         }
     });
-    // Until it listens, nothing is told to it.
+    // Messages do not reach it before it listens.
     let told = async {
         loop {
             engines[0].enqueue(job().offer(), "").await.unwrap();
@@ -144,14 +144,16 @@ async fn the_runs_of_a_key_are_in_order_while_time_stands() {
     runs_are_in_order(Place::new, 0).await;
 }
 
-/// Where another partition's node was started anew this one's time stands for the time that servers have seen there.
+/// After a restart of another partition's node, this partition's time stands still at the time servers have
+/// seen there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_runs_of_a_key_are_in_order_while_another_partitions_time_stands() {
     let home = partition::of_key(&key("k"), 4);
     runs_are_in_order(|| Place::divided(4), (home + 1) % 4).await;
 }
 
-/// The time of that partition stands, for a moment that a busy machine may let pass: then others are tried.
+/// That partition's time stands still for a moment, which may pass unseen on a busy machine: then another is
+/// tried.
 async fn runs_are_in_order(place: impl Fn() -> Place, partition: u16) {
     for _ in 0..15 {
         if are_in_order_while_time_stands(&place(), partition).await {
@@ -161,7 +163,7 @@ async fn runs_are_in_order(place: impl Fn() -> Place, partition: u16) {
     panic!("time went on each time before all was seen");
 }
 
-/// Whether time stood until the end; in order they are in any case.
+/// Whether time stood still until the end; the runs must be in order in any case.
 async fn are_in_order_while_time_stands(place: &Place, partition: u16) -> bool {
     let engines = servers(place, 3).await;
     let want = |mode: &str| keyed("k").on_conflict(mode).offer();
@@ -185,7 +187,7 @@ async fn are_in_order_while_time_stands(place: &Place, partition: u16) -> bool {
     let mut stand = redis::cmd("HSET");
     stand.arg(fact).arg("at").arg(later).arg("lead").arg(later);
     stand.query_async::<()>(&mut connection).await.unwrap();
-    // So that all of them have seen it.
+    // All servers see that time.
     for engine in &engines {
         for other in 0..8 {
             engine

@@ -1,4 +1,5 @@
-//! How Redis is set: what the store says of it, with how little it is content, and what a job takes.
+//! The configuration of Redis: what the store reports about it, how few rights it needs, and how much room a
+//! job takes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,7 +26,7 @@ use crate::place::Place;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_says_what_its_redis_promises() {
-    // What is set, what the store says of it, in which words, and what it finds wrong.
+    // The settings, the durability, the words in which it is reported, and the finding.
     let settings = [
         (&["--appendfsync", "always"][..], Durability::Always, "appendfsync always", None),
         (
@@ -61,7 +62,7 @@ async fn a_store_says_what_its_redis_promises() {
     }
 }
 
-/// In the log, of whoever works with the store.
+/// The warning is logged by a server that works with the store.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_setting_that_loses_something_is_warned_of() {
     warnings::keep();
@@ -76,7 +77,7 @@ async fn a_setting_that_loses_something_is_warned_of() {
     assert!(said[0].starts_with("WARN what is acknowledged may be lost: maxmemory-policy"), "{said:?}");
 }
 
-/// What is set otherwise later is told by whoever has connected anew.
+/// A setting that is changed later is reported once a server has reconnected.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_engine_says_what_its_redis_promises_now() {
     let folder = TempDir::new();
@@ -92,12 +93,12 @@ async fn an_engine_says_what_its_redis_promises_now() {
     hang_up.exec_async(&mut connection).await.unwrap();
     assert!(engine.queues().await.unwrap().is_empty());
     assert!(!engine.facts().is_strong && engine.facts().durability.contains("everysec"));
-    // What it was, when nobody can be asked any more.
+    // Once closed, it reports what it knew last.
     engine.close().await;
     assert_eq!(engine.facts().engine, "redis");
 }
 
-/// In more than one piece, each of which keeps Redis for a moment only.
+/// In several pieces, each of which blocks Redis for a moment only.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn much_is_deleted_in_pieces() {
     let folder = TempDir::new();
@@ -128,7 +129,7 @@ async fn jobs_that_are_made_while_everything_is_deleted_are_no_halves() {
         async move {
             let mut made = Vec::new();
             for queue in QUEUES.iter().cycle() {
-                // One more behind the end.
+                // One more job after the deletion.
                 let is_last = over.load(Ordering::Relaxed);
                 let told = engine.enqueue(job().queue(queue).offer(), "").await;
                 made.extend(told.ok().and_then(|outcome| outcome.inserted()));
@@ -158,7 +159,7 @@ async fn jobs_that_are_made_while_everything_is_deleted_are_no_halves() {
     assert!(!left.is_empty() && left.iter().all(|id| claimed.contains(id)), "{left:?}, {claimed:?}");
 }
 
-/// The account that the crate's page describes.
+/// The account that the crate's documentation describes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_account_of_its_own_needs_its_keys_and_no_more() {
     let folder = TempDir::new();
@@ -189,7 +190,7 @@ async fn an_account_of_its_own_needs_its_keys_and_no_more() {
         .unwrap();
     let store = Redis::open(&Address::parse(&url).unwrap()).await.unwrap();
     assert_ne!(store.durability(), Durability::Unknown);
-    // Not another store's.
+    // It has no rights on another store's keys.
     let other = Address::parse(&url).unwrap().with_prefix("other").unwrap();
     let refused = Redis::open(&other).await.map(drop).unwrap_err();
     assert!(matches!(StoreError::from(refused), StoreError::Unavailable(_)));
@@ -198,7 +199,7 @@ async fn an_account_of_its_own_needs_its_keys_and_no_more() {
     assert!(!refused.contains("wrong"), "{refused}");
 }
 
-/// Whoever lacks one command would leave something half done.
+/// A script that is denied one command in the middle would leave something half done.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_account_that_may_not_write_all_of_it_writes_nothing() {
     let folder = TempDir::new();
@@ -218,7 +219,7 @@ async fn an_account_that_may_not_write_all_of_it_writes_nothing() {
     }
 }
 
-/// What is not admitted for want of room is not half there, and goes through once there is room.
+/// A job that is refused for lack of memory is not half stored, and goes through once there is room.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_redis_without_room_refuses_and_stores_nothing_by_halves() {
     let folder = TempDir::new();
@@ -245,11 +246,11 @@ async fn a_redis_without_room_refuses_and_stores_nothing_by_halves() {
     assert_eq!(engine.queues().await.unwrap()[0].created, 2);
 }
 
-/// A server dies in the middle of a commit over several partitions, and then there is no room any more: what it has locked is free again
-/// all the same.
+/// A server dies in the middle of a commit over several partitions, and then Redis runs out of memory: the
+/// partitions that it had locked become free all the same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_over_several_partitions_is_ended_where_there_is_no_room_any_more() {
-    // Its place and two locks; the decision too, which is to be told then.
+    // Cut off after its place and two locks, or after the decision as well, which must then be told.
     for (steps, is_decided) in [(2, false), (3, true)] {
         let node = Node::start(&[]).await;
         let url = format!("redis://127.0.0.1:{}", node.port);
@@ -324,7 +325,7 @@ async fn an_encrypted_connection_is_to_whom_it_says_it_is() {
     std::fs::write(path("server.pem"), params.signed_by(&key, &issuer).unwrap().pem()).unwrap();
     std::fs::write(path("server.key"), key.serialize_pem()).unwrap();
     let (certificate, key, roots) = (path("server.pem"), path("server.key"), path("authority.pem"));
-    // Whoever has the number by then, it is asked again: a port cannot be had before it is used.
+    // If the port is taken by then, another is tried: a port cannot be reserved before it is used.
     for _ in 0..20 {
         let port =
             std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
@@ -345,7 +346,7 @@ async fn an_encrypted_connection_is_to_whom_it_says_it_is() {
         let Some(_own) = Own::try_start(folder.path(), &settings).await else { continue };
         let address = |rest: &str| Address::parse(&format!("rediss://127.0.0.1:{port}{rest}")).unwrap();
         let store = Redis::open(&address(&format!("?cacert={roots}"))).await.unwrap();
-        // What a job goes through.
+        // The whole life of a job.
         let engine = Engine::without_duties(Arc::new(store)).unwrap();
         let Outcome::Created(head) = engine.enqueue(keyed("a").offer(), "").await.unwrap() else {
             panic!("it is new")
@@ -355,7 +356,7 @@ async fn an_encrypted_connection_is_to_whom_it_says_it_is() {
         let bearer = Bearer { lease: Some(LeaseToken(runs[0].head.fence)), worker: None };
         let settled = engine.complete(head.id, bearer, None).await.unwrap();
         assert!(matches!(settled, Settled::Done(_)), "{settled:?}");
-        // Nobody whom the system knows vouches for it, nor does a stranger.
+        // Neither an authority that the system knows vouches for it, nor a stranger.
         let refused = Redis::open(&address("")).await.map(drop);
         assert!(matches!(refused, Err(RedisError::Redis(_))), "{refused:?}");
         let refused = Redis::open(&address(&format!("?cacert={}", path("stranger.pem")))).await.map(drop);
@@ -365,7 +366,7 @@ async fn an_encrypted_connection_is_to_whom_it_says_it_is() {
     panic!("no port could be had");
 }
 
-/// A commit may tell of a thousand jobs, and Redis has the whole log in its memory.
+/// A commit may have events of a thousand jobs, and Redis keeps the whole log in memory.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_log_is_bounded_by_its_records_and_by_what_is_in_them() {
     let place = Place::new();
@@ -396,14 +397,15 @@ async fn the_log_is_bounded_by_its_records_and_by_what_is_in_them() {
     };
     assert_eq!(kept(1_000, 1 << 30).await, 300);
     assert_eq!(kept(280, 1 << 30).await, 280);
-    // An eighth at a time: what is seen of it is a sample.
+    // An eighth at a time: its size is estimated from a sample.
     assert_eq!(kept(280, 200 * each).await, 245);
     for _ in 0..9 {
         kept(280, 200 * each).await;
     }
     let left = kept(280, 200 * each).await;
     assert!((150..=210).contains(&left), "{left}");
-    // Where a run of Redis ended the numbers of records have a gap. What comes behind it is one record as others are.
+    // Where a run of Redis ended, the numbers of records have a gap. The record after it counts like any
+    // other.
     redis::cmd("HINCRBY")
         .arg(format!("{base}!"))
         .arg("records")

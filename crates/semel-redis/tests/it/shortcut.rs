@@ -1,4 +1,5 @@
-//! Loads that need no script: when they are made, that they say the same, and who may not make them.
+//! Loads without a script: when they are made, that they give the same answers, and which accounts cannot
+//! make them.
 
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ async fn server(url: &str) -> Engine {
     Engine::without_duties(Arc::new(Redis::open(&Address::parse(url).unwrap()).await.unwrap())).unwrap()
 }
 
-/// What one request had Redis do: calls of scripts, and of transactions.
+/// The result of a request, and what it cost Redis: calls of scripts, and transactions.
 async fn spent<T>(connection: &mut MultiplexedConnection, request: impl Future<Output = T>) -> (T, [u64; 2]) {
     let before = [calls(connection, "evalsha").await, calls(connection, "exec").await];
     let done = request.await;
@@ -26,7 +27,7 @@ async fn spent<T>(connection: &mut MultiplexedConnection, request: impl Future<O
     (done, [after[0] - before[0], after[1] - before[1]])
 }
 
-/// Two servers on one Redis. What each of them asks once has been asked.
+/// Two servers on one Redis that have asked all that each asks only once.
 async fn two(own: &Own) -> (Engine, Engine) {
     let (one, other) = (server(&own.url()).await, server(&own.url()).await);
     for (server, name) in [(&one, "one"), (&other, "other")] {
@@ -50,7 +51,7 @@ async fn what_was_met_before_or_never_is_found_without_a_script() {
     assert_eq!(enqueue(&one).await.1, [0, 1], "the one that made it knows whom to look for");
     assert_eq!(enqueue(&other).await.1, [1, 1], "another one has not met it");
     assert_eq!(enqueue(&other).await.1, [0, 1]);
-    // However it has moved since, by somebody else.
+    // However another server has moved the job since.
     let run = other.claim(claim(1)).await.unwrap().pop().unwrap();
     assert_eq!(run.head.id, job.id);
     let (told, cost) = enqueue(&one).await;
@@ -58,7 +59,7 @@ async fn what_was_met_before_or_never_is_found_without_a_script() {
     assert_eq!((told.absorbed_by(), cost), (Some(job.id), [0, 1]));
     let Outcome::Rejected { holder, .. } = &told else { panic!("{told:?}") };
     assert_eq!(holder.named().unwrap().state, State::Active);
-    // The key has another holder: what was guessed is not so, and the script says what is.
+    // The key has another holder: the guess was wrong, and the script says what is right.
     other.cancel(job.id, Bearer::default()).await.unwrap();
     let replaced = other.enqueue(keyed("a").offer(), "").await.unwrap();
     let Outcome::Created(second) = replaced else { panic!("{replaced:?}") };
@@ -66,7 +67,8 @@ async fn what_was_met_before_or_never_is_found_without_a_script() {
     assert_eq!((told.unwrap().absorbed_by(), cost), (Some(second.id), [1, 1]));
 }
 
-/// Who has to ask twice each time asks once from then on, and goes back when it would have been enough.
+/// A server that has to ask twice each time goes straight to the script, and returns to the shortcut once
+/// that would have been enough.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_is_not_tried_where_it_is_mostly_in_vain() {
     let folder = TempDir::new();
@@ -92,7 +94,8 @@ async fn it_is_not_tried_where_it_is_mostly_in_vain() {
     assert!(tried[9..].iter().all(|tries| *tries == 1), "{tried:?}");
 }
 
-/// Whatever an account lacks, it is served as well, its connection is no worse for it, and it is not tried again.
+/// Whatever right the account lacks, it is served as well, its connection does not suffer, and the shortcut
+/// is not tried again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_account_that_may_use_no_transactions_is_served_by_scripts() {
     let folder = TempDir::new();

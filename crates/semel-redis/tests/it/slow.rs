@@ -1,4 +1,4 @@
-//! Replicas that take long: who waits for them goes on, and is not taken for dead.
+//! Slow replicas: a server that waits for them goes on, and is not taken for dead.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,10 +20,11 @@ use crate::own::Own;
 use crate::partitions::{PARTITIONS, astray};
 use crate::replicas::{pair, waits};
 
-/// How long what a replica says is on its way: two steps that wait for it take longer than a dead server is waited for.
+/// How long an acknowledgement of a replica is on its way: two steps that wait for it take longer than a dead
+/// server is waited for.
 const WAY: Duration = Duration::from_millis(600);
 
-/// Hands on what is said, and what a replica says only so long after it, once `is_slow`.
+/// A proxy between a replica and its primary that delays what the replica sends by [`WAY`] once `is_slow`.
 async fn long_way(to: u16, is_slow: Arc<AtomicBool>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -74,7 +75,7 @@ async fn who_waits_for_replicas_in_the_middle_is_not_taken_for_dead() {
         let name = number.to_string();
         let offer = keyed(&name).id(astray(&name, 1_000 * number)).offer();
         let told = engine.enqueue(offer, "");
-        // He waits for what is locked, and looks all the time whether who has locked it is still there.
+        // The reader waits for what is locked, and keeps checking whether the server that locked it is alive.
         let reading = async {
             loop {
                 drop(reader.holders(key(&name)).await.unwrap());
@@ -86,7 +87,7 @@ async fn who_waits_for_replicas_in_the_middle_is_not_taken_for_dead() {
             () = reading => {}
         }
     }
-    // No number was given to one that was given up.
+    // No commit was given up: each needed one number.
     let crossings: u64 = redis::cmd("HGET")
         .arg(format!("{}!", address.base()))
         .arg("crossings")
@@ -96,8 +97,8 @@ async fn who_waits_for_replicas_in_the_middle_is_not_taken_for_dead() {
     assert_eq!(crossings, 2);
 }
 
-/// A primary that was replaced knows nothing of a commit that has its place where the next one is: so nobody is believed who says that a
-/// commit is over before a replica has confirmed that it is still the primary.
+/// A replaced primary knows nothing of a commit whose place is at the next one. Its word that a commit is
+/// over counts only once a replica has confirmed that it is still the primary.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_is_taken_off_only_once_replicas_confirm_that_it_is_nobodys() {
     let (one, other) = (TempDir::new(), TempDir::new());

@@ -1,4 +1,4 @@
-//! Replicas that take over in a cluster: what was acknowledged is there, and nothing is there twice.
+//! Replicas take over in a cluster: what was acknowledged is there, and nothing is there twice.
 
 use std::sync::Arc;
 use std::task::Poll;
@@ -18,10 +18,10 @@ use semel_testkit::traffic::Traffic;
 
 use crate::nodes::Cluster;
 
-/// How long a primary of these tests may be silent, in milliseconds. One that is replaced because its machine was busy does no harm:
-/// its replica has what was acknowledged.
+/// How long a primary of these tests may be silent, in milliseconds. Replacing one because its machine was
+/// busy does no harm: its replica has what was acknowledged.
 const TIMEOUT: u32 = 1_500;
-/// Nobody takes over but by hand.
+/// A replica takes over only by hand.
 const NEVER: u32 = 3_600_000;
 
 pub async fn servers(address: &Address, number: usize) -> Vec<Arc<dyn Backend>> {
@@ -32,10 +32,10 @@ pub async fn servers(address: &Address, number: usize) -> Vec<Arc<dyn Backend>> 
     servers
 }
 
-/// Of which there are to be more, for an account to say anything: keys that were created, and jobs that were ended.
+/// An account needs more than this many created keys, and as many ended jobs, to say anything.
 const ENOUGH: usize = 10;
 
-/// Ends what is under way once there is enough of it, which may take a while on a busy machine.
+/// Ends the traffic once there is enough of it, which may take a while on a busy machine.
 pub async fn ended(traffic: Traffic) -> Account {
     let begun = Instant::now();
     loop {
@@ -48,7 +48,7 @@ pub async fn ended(traffic: Traffic) -> Account {
     }
 }
 
-/// Whether the store stands by all that was answered.
+/// Checks that the store stands by all that was answered.
 #[allow(clippy::print_stdout, reason = "whoever asks for many rounds wants to know what they were")]
 pub async fn judge(account: &Account, address: &Address) {
     assert!(account.created.len() > ENOUGH && account.acked.len() > ENOUGH, "{account:?}");
@@ -59,17 +59,17 @@ pub async fn judge(account: &Account, address: &Address) {
     println!("{seen:?}");
 }
 
-/// Whether things of every kind were done that are about several partitions.
+/// Checks that commits of every kind over several partitions were made.
 fn crossed(account: &Account) {
     assert!(account.crossings.is_any_of_each(), "{:?}", account.crossings);
 }
 
-/// Of the first primary and its replica, or of the next: which is the primary now, and which the replica.
+/// A primary of the cluster and its replica, in this order, of which `first` was the primary at the start.
 async fn pair(cluster: &Cluster, first: usize) -> (usize, usize) {
     if cluster.nodes[first].is_primary().await { (first, first + 3) } else { (first + 3, first) }
 }
 
-/// `SEMEL_FAILOVER_ROUNDS` says how often.
+/// `SEMEL_FAILOVER_ROUNDS` sets the number of failovers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_primary_that_is_killed_under_load_loses_and_doubles_nothing() {
     let cluster = Cluster::start(1, TIMEOUT, &["--min-replicas-to-write", "1"]).await;
@@ -82,7 +82,8 @@ async fn a_primary_that_is_killed_under_load_loses_and_doubles_nothing() {
     drop(cluster);
 }
 
-/// Every partition has its primary on one of three nodes, and what is about several of them is on its way when one dies.
+/// Each partition has its primary on one of three nodes, and commits over several partitions are under way
+/// when one dies.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn primaries_of_partitions_that_are_killed_under_load_lose_and_double_nothing() {
     let cluster = Cluster::start(3, TIMEOUT, &["--min-replicas-to-write", "1"]).await;
@@ -102,7 +103,7 @@ async fn primaries_of_partitions_that_are_killed_under_load_lose_and_double_noth
     drop(cluster);
 }
 
-/// Kills primaries of the first pairs, one after the other.
+/// Kills the primaries of the first `pairs` pairs, one after the other.
 async fn killed_under_load(mut cluster: Cluster, pairs: usize, traffic: &Traffic) -> Cluster {
     for round in 0..rounds("SEMEL_FAILOVER_ROUNDS", 2_u64) {
         traffic.more(40 + round * 13 % 37).await;
@@ -116,7 +117,7 @@ async fn killed_under_load(mut cluster: Cluster, pairs: usize, traffic: &Traffic
     cluster
 }
 
-/// The old primary comes back as if nothing had been, with all that was on its way to it.
+/// The old primary comes back as if nothing had happened, with all requests that were on their way to it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_primary_that_was_silent_and_comes_back_acknowledges_nothing_twice() {
     let settings = ["--min-replicas-to-write", "1", "--min-replicas-max-lag", "3"];
@@ -129,7 +130,8 @@ async fn a_primary_that_was_silent_and_comes_back_acknowledges_nothing_twice() {
     judge(&ended(traffic).await, &address).await;
 }
 
-/// So do those who have decided, or given up, what is about several partitions, where the first of these is.
+/// The same for the node with the first partition, on which commits over several partitions are decided or
+/// given up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_primary_of_partitions_that_was_silent_and_comes_back_ends_nothing_by_half() {
     let settings = ["--min-replicas-to-write", "1", "--min-replicas-max-lag", "3"];
@@ -140,7 +142,7 @@ async fn a_primary_of_partitions_that_was_silent_and_comes_back_ends_nothing_by_
     let mut traffic = Traffic::start(&servers, 1);
     traffic.cross(&servers);
     traffic.mix(&servers, false);
-    // The first partition is where the first node is: what is decided is written there.
+    // The first partition is on the first node: decisions are written there.
     silent_under_load(&cluster, &[0, 1, 0], &traffic).await;
     while !traffic.account().crossings.is_any_of_each() {
         traffic.more(20).await;
@@ -150,21 +152,22 @@ async fn a_primary_of_partitions_that_was_silent_and_comes_back_ends_nothing_by_
     judge(&account, &address).await;
 }
 
-/// Has the primaries of these pairs be silent until their replicas have taken over.
+/// Makes the primaries of these pairs silent until their replicas have taken over.
 async fn silent_under_load(cluster: &Cluster, pairs: &[usize], traffic: &Traffic) {
     for (round, first) in (0..).zip(pairs) {
         traffic.more(60 + round * 17).await;
         let (primary, replica) = pair(cluster, *first).await;
         cluster.nodes[primary].own.pause();
         cluster.take_over(replica).await;
-        // It acknowledges nothing alone; nor does the one that is silent.
+        // Alone, the new primary acknowledges nothing; nor does the one that is silent.
         cluster.nodes[primary].own.go_on();
         until("it is the replica now", async || cluster.nodes[primary].is_replica().await).await;
         traffic.more(60).await;
     }
 }
 
-/// A duplicate that was decided together with a new job: that one is written where the other's holder never was.
+/// A duplicate is decided together with a new job, which is written at a primary that never had the
+/// duplicate's holder.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_was_a_duplicate_of_what_is_gone_is_decided_again_though_others_are_written() {
     let mut cluster = Cluster::start(1, NEVER, &[]).await;
@@ -173,7 +176,7 @@ async fn who_was_a_duplicate_of_what_is_gone_is_decided_again_though_others_are_
     let store = Redis::open(&address.with_replicas(1).unwrap()).await.unwrap();
     let (store, batcher) = Store::with_batcher(Arc::new(store), Retention::default(), 1);
     let (careful, mut batcher) = (Engine::on(store), Box::pin(batcher));
-    // Which queues are bounded is known from now on.
+    // From now on it is known which queues are bounded.
     tokio::select! {
         () = &mut batcher => panic!("it has ended"),
         told = careful.enqueue(keyed("first").offer(), "") => drop(told.unwrap()),
@@ -183,7 +186,7 @@ async fn who_was_a_duplicate_of_what_is_gone_is_decided_again_though_others_are_
     })
     .await;
     cluster.nodes[3].own.pause();
-    // What it was sent already it would still hear.
+    // Otherwise it would still receive what was already sent to it.
     cluster.nodes[0].tell(&["CLIENT", "KILL", "TYPE", "replica"]).await;
     let taken = keyed("a").on_conflict("ignore").offer();
     assert!(matches!(careless.enqueue(taken.clone(), "").await.unwrap(), Outcome::Created(_)));
@@ -209,7 +212,7 @@ async fn who_was_a_duplicate_of_what_is_gone_is_decided_again_though_others_are_
     batcher.abort();
 }
 
-/// The primary becomes a replica while a commit waits for replicas there: it is waited for at the new one.
+/// The primary becomes a replica while a commit waits for replicas there: it waits at the new one instead.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_waits_for_replicas_of_a_primary_that_becomes_one_is_answered_by_the_next() {
     let cluster = Cluster::start(1, NEVER, &[]).await;
@@ -222,7 +225,7 @@ async fn who_waits_for_replicas_of_a_primary_that_becomes_one_is_answered_by_the
     cluster.nodes[0].tell(&["CLIENT", "KILL", "TYPE", "replica"]).await;
     let waiting = tokio::spawn(async move { careful.enqueue(keyed("a").offer(), "").await });
     until("it is written", async || careless.queues().await.unwrap()[0].created == 2).await;
-    // This is what it is told by one that becomes a replica.
+    // Ends the wait with an error, as a primary does that becomes a replica.
     until("it waits", async || {
         let clients = cluster.nodes[0].ask(&["CLIENT", "LIST"]).await.unwrap();
         let Some(client) = clients.lines().find(|line| line.contains(" cmd=wait ")) else { return false };
@@ -238,8 +241,8 @@ async fn who_waits_for_replicas_of_a_primary_that_becomes_one_is_answered_by_the
     assert!(matches!(told, Ok(Outcome::Created(_))), "{told:?}");
 }
 
-/// A replica that was far behind takes over. Without waiting for it, what it lacks is lost: the key is free again, as the guide says. But
-/// no lease has the number of one that was forgotten.
+/// A replica that was far behind takes over. Unless commits wait for it, what it lacks is lost, and the key
+/// is free again, as the guide says. But no lease gets the number of one that was forgotten.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_that_was_far_behind_numbers_nothing_again() {
     let mut cluster = Cluster::start(1, NEVER, &[]).await;
@@ -257,7 +260,7 @@ async fn a_replica_that_was_far_behind_numbers_nothing_again() {
     })
     .await;
     cluster.nodes[3].own.pause();
-    // What it was sent already it would still hear.
+    // Otherwise it would still receive what was already sent to it.
     cluster.nodes[0].tell(&["CLIENT", "KILL", "TYPE", "replica"]).await;
     clock.advance(Duration::from_secs(60));
     let lost = engine.claim(claim(1)).await.unwrap().remove(0);
@@ -266,16 +269,16 @@ async fn a_replica_that_was_far_behind_numbers_nothing_again() {
     cluster.nodes[0].own.end();
     cluster.nodes[3].own.go_on();
     cluster.take_over(3).await;
-    // Its machine's clock is behind by a minute.
+    // The clock of its machine is a minute behind.
     clock.set(begun);
     let again = engine.claim(claim(1)).await.unwrap().remove(0);
     assert_eq!(again.head.id, lost.head.id, "nobody was told to wait for it");
     assert!(again.head.fence > lost.head.fence, "{} {}", again.head.fence, lost.head.fence);
     assert!(matches!(engine.enqueue(keyed("b").offer(), "").await.unwrap(), Outcome::Created(_)));
-    // Whoever had read what is lost misses nothing of what came then: a start, and a job.
+    // A reader that has read what is lost misses nothing of what came afterwards: a start, and a job.
     let events = engine.store().events(read, 100).await.unwrap().events;
     assert_eq!(events.len(), 2, "{events:?}");
-    // Whoever comes later, by the same clock.
+    // A server that starts later, by the same clock.
     let other = open().await;
     let Outcome::Created(head) = other.enqueue(keyed("c").offer(), "").await.unwrap() else { panic!("c") };
     let later = other.claim(claim(9)).await.unwrap();

@@ -1,4 +1,5 @@
-//! Tokens: every endpoint asks for the role its row names, and queues bound what a token sees.
+//! Tokens: every endpoint requires the roles its row of the table names, and a token's queues limit what it
+//! sees.
 
 use semel_client::{HeaderMap, HeaderValue, Method};
 use semel_server::Config;
@@ -12,7 +13,7 @@ fn token(text: &str, roles: &[Role]) -> Token {
     Token::new(text, digest(text), roles.to_vec())
 }
 
-/// A server with a token of each role, named like it, and some more.
+/// A server with one token per role, named after the role, and a few more.
 async fn server() -> Server {
     let mut tokens: Vec<Token> = Role::ALL.into_iter().map(|role| token(role.name(), &[role])).collect();
     let both = [Role::Producer, Role::Worker];
@@ -45,7 +46,7 @@ async fn every_endpoint_asks_for_the_role_it_names() {
         let real = real.replace("{key}", &"ab".repeat(32));
         for (method, operation) in methods.as_object().unwrap() {
             let method: Method = method.to_uppercase().parse().unwrap();
-            // An answer without an end is not asked for by who gets it.
+            // Do not open an endless stream with a role that may read it.
             let has_no_end = operation["responses"]["200"]["content"].get("text/event-stream").is_some();
             let roles = operation["x-semel-roles"].as_array();
             let body = operation.get("requestBody").map(|_| json!({}));
@@ -66,7 +67,8 @@ async fn every_endpoint_asks_for_the_role_it_names() {
     server.stop().await;
 }
 
-/// Who took whose place is stored by the policies, and told to those who may know of either.
+/// Whether a replacement is recorded is up to the jobs' policies; it is shown only to tokens that may know of
+/// both jobs.
 #[tokio::test]
 async fn who_took_a_jobs_place_is_for_those_who_may_know_of_all_jobs() {
     let server = server().await;
@@ -103,7 +105,7 @@ async fn what_is_no_endpoint_is_not_told_to_strangers() {
     server.stop().await;
 }
 
-/// A task's own job is in one queue and its steps in others, which go with it.
+/// A task's own job is in one queue and its steps are in others; cancelling the task would cancel those too.
 #[tokio::test]
 async fn a_token_of_one_queue_cancels_no_task() {
     let of_default = Queues::Only(vec!["default".to_owned()].into());
@@ -151,7 +153,7 @@ async fn a_token_of_one_queue_knows_of_no_other() {
     }
     let bulk = post("/ojs/v1/jobs/bulk", json!({ "jobs": [job("mail"), job("billing")] })).await;
     assert_eq!((bulk.status, &bulk.body["results"][1]["error"]["code"]), (207, &"forbidden".into()));
-    // What is in another queue is not there.
+    // A job in another queue looks as if it did not exist.
     let path = format!("/ojs/v1/jobs/{id}");
     for (method, path, body) in [
         (Method::GET, path.as_str(), None),
@@ -165,7 +167,7 @@ async fn a_token_of_one_queue_knows_of_no_other() {
     }
     let beat = post("/ojs/v1/workers/heartbeat", json!({ "worker_id": "w", "active_jobs": [id] })).await;
     assert_eq!(beat.body["jobs_lost"][0]["reason"], "not_found", "{}", beat.body);
-    // Lists are of its queue alone.
+    // Listings are limited to the token's own queue.
     let get = async |path: &str| ask(&server, "mail", Method::GET, path, None).await;
     assert_eq!(get("/ojs/v1/jobs").await.status, 403);
     assert_eq!(get("/ojs/v1/jobs?queue=billing").await.status, 403);
@@ -175,7 +177,7 @@ async fn a_token_of_one_queue_knows_of_no_other() {
     assert_eq!(get("/ojs/v1/dead-letter").await.status, 403);
     let events = get("/ojs/v1/events").await.body["events"].as_array().unwrap().clone();
     assert!(!events.is_empty() && events.iter().all(|event| event["data"]["queue"] == "mail"), "{events:?}");
-    // An admin of one queue rules that queue.
+    // An admin token of one queue may administer that queue only.
     let pause = |queue: &str| format!("/ojs/v1/queues/{queue}/pause");
     for (path, status) in [(pause("mail"), 200), (pause("billing"), 403), ("/ojs/v1/admin/reset".into(), 403)]
     {
@@ -185,7 +187,7 @@ async fn a_token_of_one_queue_knows_of_no_other() {
     server.stop().await;
 }
 
-/// They have the queues and tenants of all.
+/// Those figures cover all queues and tenants.
 #[tokio::test]
 async fn figures_of_the_whole_server_are_not_for_a_token_of_some_queues() {
     let server = server().await;
@@ -205,8 +207,8 @@ async fn figures_of_the_whole_server_are_not_for_a_token_of_some_queues() {
     server.stop().await;
 }
 
-/// Its key is held in another queue, by a job that is not there for the token: whatever its policy says, it is told nothing
-/// of that job, does not end it and does not write into it.
+/// The key is held by a job in another queue, which the token must not see. Whatever the new job's policy
+/// says, the caller learns nothing of that job, does not end it and does not write to it.
 #[tokio::test]
 async fn a_token_of_one_queue_reaches_no_other_by_enqueueing() {
     let server = server().await;
@@ -240,7 +242,7 @@ async fn a_token_of_one_queue_reaches_no_other_by_enqueueing() {
             let said = told.body.pointer(pointer).and_then(Value::as_str);
             assert!(said == Some("duplicate") || said == Some("reject"), "{conflict} {path}: {text}");
         }
-        // Nor does a schedule or a workflow of its making, which nobody waits for.
+        // Nor does a cron or a workflow that the caller creates, whose outcomes nobody waits for.
         let name = format!("tick-{}", conflict.replace('_', "-"));
         let cron = json!({ "name": name, "expression": "0 3 1 1 *", "job_template": own });
         assert_eq!(ask(&server, "mail", Method::POST, "/ojs/v1/cron", Some(&cron)).await.status, 201);
@@ -257,14 +259,14 @@ async fn a_token_of_one_queue_reaches_no_other_by_enqueueing() {
             assert_eq!(after[member], before[member], "{conflict}: {after}");
         }
     }
-    // Whoever sees both queues is answered as ever.
+    // A token that sees both queues gets the usual answer.
     let seen =
         ask(&server, "producer", Method::POST, "/ojs/v1/jobs", Some(&pay("mail", "x", "ignore"))).await;
     assert_eq!((seen.status, seen.job_id()), (200, &*id));
     server.stop().await;
 }
 
-/// Listing keys is an admin's, and some digits of each are a list of them.
+/// Only admins may list keys, and the digits of each key in the metrics would amount to such a list.
 #[tokio::test]
 async fn metrics_name_keys_to_admins_alone() {
     let server = server().await;
@@ -299,7 +301,8 @@ async fn who_may_not_inspect_is_told_of_no_other_job() {
     server.stop().await;
 }
 
-/// Who may act on what it names is told what became of it, and nothing that others have put there.
+/// A token that may act on a job but not inspect it is told the outcome, and nothing that others have stored
+/// in the job.
 #[tokio::test]
 async fn who_may_not_inspect_acts_without_being_shown() {
     let server = server().await;
@@ -349,14 +352,14 @@ async fn who_may_not_inspect_acts_without_being_shown() {
             assert!(!text.contains(hidden), "{method} {path} shows {hidden}: {text}");
         }
     }
-    // Others are shown the whole of it.
+    // A token that may inspect is shown the whole job.
     let shown = ask(&server, "producer", Method::GET, &format!("/ojs/v1/jobs/{id}"), None).await;
     assert!(shown.body.to_string().contains(secret));
     server.stop().await;
 }
 
-/// Others may have put theirs into the job since, and workers have told of it: a request that is sent again is answered with what
-/// was in it.
+/// Other callers may have changed the job since, and workers reported on it: the repeated request is answered
+/// with only what it sent itself.
 #[tokio::test]
 async fn who_may_not_inspect_is_answered_again_with_what_it_sent() {
     let server = server().await;
@@ -403,7 +406,7 @@ async fn who_may_not_inspect_is_answered_again_with_what_it_sent() {
         assert!(text.contains("[\"own\"]"), "{path}: {text}");
         assert!(!text.contains(secret), "{path} with {key:?}: {text}");
     }
-    // Of a workflow its state alone: another's job may be its step's by now.
+    // Of a workflow only the state is shown: a step may stand for another caller's job by now.
     for token in ["blind", "mail"] {
         let id = format!("019a0000-0000-7000-8000-00000000f{:03}", token.len());
         let step = json!({ "type": "a.b", "args": [1], "options": { "queue": "mail", "retry": { "max_attempts": 1 } } });
@@ -428,7 +431,7 @@ async fn who_may_not_inspect_is_answered_again_with_what_it_sent() {
     server.stop().await;
 }
 
-/// Whoever stands in front of the server may have looked at the other one.
+/// With two tokens, a proxy in front of the server might have checked the other one.
 #[tokio::test]
 async fn a_request_carries_one_token() {
     let server = server().await;
@@ -439,7 +442,8 @@ async fn a_request_carries_one_token() {
     server.stop().await;
 }
 
-/// How much others have of a limit or a queue is not told with what one enqueues oneself.
+/// An enqueue does not reveal how much of a limit or queue is used by others to a token that may not ask for
+/// it.
 #[tokio::test]
 async fn who_may_not_ask_how_full_it_is_is_not_told() {
     let server = server().await;

@@ -1,4 +1,4 @@
-//! What operators ask and do.
+//! What operators can ask for and do.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,7 +47,7 @@ async fn a_worker_is_told_what_an_operator_says_until_it_is_taken_back() {
     }
     let told = server.put("/ojs/v1/admin/workers/w-1/directive", &json!({ "directive": "sing" })).await;
     assert_eq!((told.status, told.pointer()), (400, "/directive"));
-    // Others are not told.
+    // Other workers do not get the directive.
     server.put("/ojs/v1/admin/workers/w-2/directive", &json!({ "directive": "quiet" })).await;
     assert_eq!(beat().await, "running");
     server.stop().await;
@@ -111,7 +111,7 @@ async fn the_whole_server_is_shown_in_a_few_numbers() {
         (&json!(1), &json!(1), &json!(1), &json!(0))
     );
     assert_eq!(stats["throughput"], json!({ "processed_per_minute": 1, "failed_per_minute": 0 }));
-    // A tenant is shown its own and nobody else's.
+    // A tenant sees only its own figures.
     let acme = || header("x-ojs-tenant", "acme");
     let stats = server.ask(Method::GET, "/ojs/v1/admin/stats", None, acme()).await.body;
     assert_eq!(stats["throughput"], json!({ "processed_per_minute": 0, "failed_per_minute": 0 }));
@@ -155,7 +155,7 @@ async fn listings_come_by_page_numbers() {
     server.stop().await;
 }
 
-/// As Open Job Spec's OpenAPI document has them.
+/// As in Open Job Spec's OpenAPI document.
 #[tokio::test]
 async fn listings_come_by_offset_too() {
     let server = Server::start().await;
@@ -213,7 +213,7 @@ async fn what_is_done_to_many_must_be_meant() {
     let server = Server::start().await;
     dead_letter(&server, "a", None).await;
     let kept = dead_letter(&server, "a", Some(json!({ "keys": ["args"] }))).await;
-    // Another job has its key by now: an ordinary conflict, and it stays.
+    // Another job holds its key by now: the retry is an ordinary conflict, and the dead letter stays.
     server.create(&job(&json!({ "k": 1 }), &json!({ "queue": "b", "unique": { "keys": ["args"] } }))).await;
     for confirm in [json!({}), json!({ "confirm": false })] {
         let told = server.post("/ojs/v1/admin/jobs/bulk/retry", &confirm).await;
@@ -235,7 +235,7 @@ async fn what_is_done_to_many_must_be_meant() {
     let told = server.post("/ojs/v1/admin/jobs/bulk/delete", &json!({ "confirm": true })).await;
     assert_eq!(told.body["job_ids"], json!([kept]));
     assert_eq!((&told.body["has_more"], &told.body["next_cursor"]), (&json!(false), &Value::Null));
-    // What one request leaves, another goes on with.
+    // The next request continues where the last one stopped.
     for n in 0..3 {
         server.create(&job(&json!({ "n": n }), &json!({ "queue": "many" }))).await;
     }
@@ -245,7 +245,7 @@ async fn what_is_done_to_many_must_be_meant() {
     };
     let first = bulk(&Value::Null).await;
     assert_eq!((&first["cancelled"], &first["has_more"]), (&json!(2), &json!(true)), "{first}");
-    // Newer than the place from which it goes on.
+    // This job is newer than the cursor.
     server.create(&job(&json!({ "n": 3 }), &json!({ "queue": "many" }))).await;
     let rest = bulk(&first["next_cursor"]).await;
     assert_eq!((&rest["cancelled"], &rest["has_more"]), (&json!(1), &json!(false)), "{rest}");
@@ -255,8 +255,8 @@ async fn what_is_done_to_many_must_be_meant() {
     server.stop().await;
 }
 
-/// A server whose store takes a hundred milliseconds of a clock that stands still for each commit: five hundred jobs
-/// that were cancelled one after another would take fifty seconds of it.
+/// A server whose store takes 100 ms per commit, on a paused clock: cancelling five hundred jobs one commit
+/// at a time would take fifty seconds.
 #[tokio::test(start_paused = true)]
 async fn many_jobs_share_commits() {
     let store = Slow::new(Arc::new(Memory::default()), Duration::from_millis(100));
@@ -305,7 +305,7 @@ async fn a_purge_ends_what_waits_and_nothing_else() {
         (&stats["active"], &stats["scheduled"], &stats["cancelled"]),
         (&json!(1), &json!(1), &json!(1))
     );
-    // Its key is free, and the run goes on.
+    // The purged job's key is free, and the running job is unaffected.
     server.create(&job(&json!({ "n": 1 }), &unique)).await;
     assert_eq!(server.post("/ojs/v1/workers/ack", &json!({ "job_id": running })).await.status, 200);
     let told = server.post("/ojs/v1/queues/q/purge", &json!({ "states": ["available", "scheduled"] })).await;
@@ -315,7 +315,7 @@ async fn a_purge_ends_what_waits_and_nothing_else() {
     server.stop().await;
 }
 
-/// As OJS has it of whatever is below `/admin` and destroys.
+/// OJS requires confirmation of every destructive endpoint below `/admin`.
 #[tokio::test]
 async fn an_operators_purge_is_confirmed() {
     let server = Server::in_memory().await;
@@ -351,7 +351,7 @@ async fn policies_in_use_say_how_often_they_matched() {
     for n in 0..2 {
         assert_eq!(post(offer("map.draw", n, latest.clone())).await, 201);
     }
-    // A batch is counted item by item; what has no policy is not counted.
+    // A batch is counted item by item; items without a policy are not counted.
     let batch = json!({ "jobs": [offer("map.draw", 9, latest), { "type": "free.type", "args": [] }] });
     assert_eq!(server.post("/ojs/v1/jobs/batch", &batch).await.status, 201);
     let told = server.get("/ojs/v1/admin/stats/policies").await;
@@ -371,7 +371,7 @@ async fn policies_in_use_say_how_often_they_matched() {
     server.stop().await;
 }
 
-/// A bound that stands in the wrong place bounds nothing.
+/// A filter in the wrong place would limit nothing.
 #[tokio::test]
 async fn a_change_is_refused_with_parameters_that_nobody_reads() {
     let server = Server::in_memory().await;
@@ -400,7 +400,7 @@ async fn a_change_is_refused_with_parameters_that_nobody_reads() {
     let job = server.get(&format!("/ojs/v1/jobs/{id}")).await.body;
     assert_eq!((&job["state"], job.get("unique_key").is_some()), (&json!("available"), true));
     assert_eq!(server.delete(&format!("{key}?reason=a")).await.status, 200);
-    // Who only reads may say what others understand, but nothing twice.
+    // A read ignores parameters that it does not know, but takes none twice.
     assert_eq!(server.get("/ojs/v1/jobs?queue=q&page=1").await.status, 200);
     let told = server.get("/ojs/v1/jobs?queue=q&queue=other").await;
     assert_eq!((told.status, &told.body["error"]["details"]["parameter"]), (400, &json!("queue")));
@@ -408,7 +408,7 @@ async fn a_change_is_refused_with_parameters_that_nobody_reads() {
     server.stop().await;
 }
 
-/// It is there: only that it has not failed for good.
+/// The job exists, but has not failed for good.
 #[tokio::test]
 async fn a_job_that_is_no_dead_letter_is_in_no_state_to_be_retried() {
     let server = Server::in_memory().await;
@@ -422,7 +422,7 @@ async fn a_job_that_is_no_dead_letter_is_in_no_state_to_be_retried() {
     let dead = dead_letter(&server, "broken", None).await;
     let told = retry(&dead).await;
     assert_eq!((told.status, &told.body["job"]["state"]), (200, &json!("available")), "{}", told.body);
-    // One that was discarded and not kept for people: by its state alone it might be sent back.
+    // This job was discarded without becoming a dead letter: by its state alone it would look retryable.
     let once = json!({ "queue": "once", "retry": { "max_attempts": 1 } });
     let id = server.create(&job(&json!({}), &once)).await.job_id().to_owned();
     server.take("once", "w").await;
@@ -441,7 +441,7 @@ async fn a_job_that_is_no_dead_letter_is_in_no_state_to_be_retried() {
     server.stop().await;
 }
 
-/// Whoever came since was let in because nobody held the key.
+/// Since then another job was admitted because nobody held the key.
 #[tokio::test]
 async fn a_dead_letter_whose_key_was_released_is_enqueued_anew_and_not_sent_back() {
     let server = Server::in_memory().await;
@@ -464,7 +464,7 @@ async fn a_dead_letter_whose_key_was_released_is_enqueued_anew_and_not_sent_back
     server.stop().await;
 }
 
-/// The holder absorbs it as any other duplicate: in its record, in the metrics and in the log.
+/// The holder absorbs the retry like any other duplicate: in its record, the metrics and the log.
 #[tokio::test]
 async fn a_dead_letter_that_is_not_sent_back_is_a_duplicate_like_any_other() {
     let server = Server::in_memory().await;

@@ -1,5 +1,5 @@
-//! What Open Job Spec's own pages for operators (ojs-admin-ui) ask for, call by call. They send `application/json` and show an error's
-//! message, so what is not there must say so as every refusal does.
+//! Every call that Open Job Spec's own admin pages (ojs-admin-ui) make. They send `application/json` and
+//! display an error's message, so a missing feature must be reported like any other refusal.
 
 use semel_client::{HeaderMap, Method};
 use serde_json::{Value, json};
@@ -162,7 +162,7 @@ async fn what_it_presses_does_what_it_says() {
     server.stop().await;
 }
 
-/// Features that this server does not have; nothing of what they ask for happens, and its pages say why.
+/// Features that this server does not have: the calls change nothing, and the pages show why.
 #[tokio::test]
 async fn what_there_is_not_is_said_to_be_missing() {
     let server = Server::in_memory().await;
@@ -188,7 +188,7 @@ async fn what_there_is_not_is_said_to_be_missing() {
         let error = &told.body["error"];
         assert!(error["message"].is_string() && error["code"].is_string(), "{method} {path}: {}", told.body);
     }
-    // No route takes a job's new priority: it is what it was.
+    // No route changes a job's priority, so it is still the old one.
     assert_eq!(server.get(&format!("/ojs/v1/jobs/{id}")).await.body["job"]["priority"], 0);
     server.stop().await;
 }

@@ -1,4 +1,5 @@
-//! Advice on policies by the jobs that came: asked for by the operator, told to admins, without a value.
+//! Advice on policies, drawn from the jobs offered: switched on by the operator, shown to admins, and without
+//! any values.
 
 use std::sync::Arc;
 
@@ -72,7 +73,7 @@ async fn a_policy_that_never_matches_and_one_that_is_over_broad_are_named_with_t
     server.stop().await;
 }
 
-/// A batch and a task are sampled as one job is; another tenant is told nothing of it.
+/// Batches and tasks are sampled like single jobs, and other tenants see nothing of it.
 #[tokio::test]
 async fn every_way_in_is_sampled_for_its_own_tenant() {
     let server = sampling().await;

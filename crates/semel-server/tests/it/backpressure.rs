@@ -1,4 +1,4 @@
-//! Bounds on the jobs that wait in a queue.
+//! Bounds on the number of jobs waiting in a queue.
 
 use serde_json::{Value, json};
 
@@ -37,11 +37,11 @@ async fn a_full_queue_takes_no_more_and_says_how_full_it_is() {
         assert_eq!(told.body["error"]["retryable"], true);
         let stats = server.get("/ojs/v1/queues/q/stats").await.body;
         assert_eq!((&stats["stats"]["depth"], &stats["stats"]["max_depth"]), (&json!(2), &json!(2)));
-        // What runs does not wait.
+        // Running jobs do not count as waiting.
         server.take("q", "w").await;
         assert_eq!(offer(&server, 3, None).await.status, 201);
         assert_eq!(offer(&server, 4, None).await.status, 429);
-        // Other queues have no bound, and this one has none when it is taken away.
+        // Other queues have no bound, and neither has this one once its bound is removed.
         assert_eq!(server.post("/ojs/v1/jobs", &json!({ "type": "a.b", "args": [] })).await.status, 201);
         assert_eq!(server.put("/ojs/v1/admin/queues/q/config", &json!({})).await.status, 200);
         assert_eq!(offer(&server, 5, None).await.status, 201);
@@ -49,7 +49,7 @@ async fn a_full_queue_takes_no_more_and_says_how_full_it_is() {
     }
 }
 
-/// They come from outside as any job does; what their ends lead to is let in.
+/// First steps come from outside like any job; steps that become ready when others end are let in.
 #[tokio::test]
 async fn a_full_queue_takes_no_first_steps() {
     let server = tasks::server().await;
@@ -66,14 +66,14 @@ async fn a_full_queue_takes_no_first_steps() {
     assert_eq!(server.post("/ojs/v1/workflows", &chain).await.status, 201);
     assert_eq!(server.post("/ojs/v1/workflows", &group(vec![step(4)])).await.status, 201);
     assert_eq!(server.post("/ojs/v1/workflows", &chain).await.status, 429);
-    // Whoever is told of a job that is there needs no room.
+    // A duplicate that is answered with the existing job needs no room.
     let twin = json!({ "keys": ["args"], "on_conflict": "ignore" });
     let same = json!({ "type": "a.b", "args": [4], "options": { "queue": "q", "unique": twin } });
     let held = json!({ "type": "a.b", "args": [4], "options": { "queue": "elsewhere", "unique": twin } });
     server.create(&held).await;
     let told = server.post("/ojs/v1/workflows", &group(vec![same])).await;
     assert_eq!(told.status, 201, "{}", told.body);
-    // The chain goes on although the queue is full again by then.
+    // The chain continues although the queue is full again by then.
     let first = server.take("q", "w").await;
     assert_eq!(offer(&server, 9, None).await.status, 201);
     let ack = json!({ "job_id": first["id"], "lease": first["lease"] });
@@ -99,7 +99,7 @@ async fn a_duplicate_is_never_refused_for_want_of_room() {
     assert_eq!((again.status, again.job_id()), (200, first.job_id()));
     let rejected = offer(&server, 1, Some(json!({ "on_conflict": "reject" }))).await;
     assert_eq!((rejected.status, rejected.code()), (409, "duplicate"));
-    // One that takes another's place needs no other.
+    // A replacement takes the place of the job it replaces.
     assert_eq!(offer(&server, 2, Some(json!({ "on_conflict": "replace" }))).await.status, 201);
     assert_eq!(offer(&server, 3, None).await.status, 429);
     server.stop().await;
@@ -131,7 +131,7 @@ async fn answers_warn_from_the_threshold_on() {
     server.stop().await;
 }
 
-/// Many at once: none passes the bound, whoever comes first.
+/// With many concurrent callers none gets past the bound, in whatever order they come.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bound_holds_among_many_callers() {
     let server = std::sync::Arc::new(Server::start().await);
@@ -173,7 +173,7 @@ async fn what_is_no_setting_is_refused_at_its_place() {
     server.stop().await;
 }
 
-/// Bounded by its `overlap_policy`, if by anything.
+/// Only its `overlap_policy` limits a cron's jobs.
 #[tokio::test]
 async fn what_a_cron_offers_is_let_in_to_a_full_queue() {
     let server = Server::start().await;

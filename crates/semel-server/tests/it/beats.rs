@@ -1,4 +1,4 @@
-//! Whose a worker's id is: what is said in its name by others.
+//! Which tokens may speak for a worker's id.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Server, Told, header};
 
-/// A server with an admin, and workers of one queue each.
+/// A server with one admin and two workers, each limited to one queue.
 async fn server() -> Server {
     let worker = |name: &str| Token {
         queues: Queues::Only(vec![name.to_owned()].into()),
@@ -35,7 +35,7 @@ async fn post(server: &Server, token: &str, path: &str, body: &Value) -> Told {
     ask(server, token, Method::POST, path, Some(body)).await
 }
 
-/// Whoever had a worker's token once could say of every worker that it was about to end: it got no more jobs.
+/// Otherwise any worker token could declare any worker to be draining, so that it got no more jobs.
 #[tokio::test]
 async fn a_worker_of_other_queues_is_not_spoken_for() {
     let server = server().await;
@@ -43,7 +43,7 @@ async fn a_worker_of_other_queues_is_not_spoken_for() {
     let take = |queue: &str| json!({ "queues": [queue], "worker_id": "w1" });
     assert_eq!(post(&server, "mail", fetch, &take("mail")).await.status, 200);
     let drains = json!({ "worker_id": "w1", "state": "draining", "active_jobs": [] });
-    // Two may have one id without knowing of each other: neither is refused jobs or leases for it.
+    // Two workers may share an id unknowingly: neither is refused jobs or leases because of the other.
     let job = json!({ "type": "a.b", "args": [], "options": { "queue": "pay" } });
     assert_eq!(post(&server, "admin", "/ojs/v1/jobs", &job).await.status, 201);
     let told = post(&server, "pay", fetch, &take("pay")).await;
@@ -61,8 +61,8 @@ async fn a_worker_of_other_queues_is_not_spoken_for() {
     server.stop().await;
 }
 
-/// Also before a server has heard of a worker, nobody's word is taken for its own: it would get no job, and so nobody would get to
-/// know which queues are its own.
+/// Before the server knows a worker, a heartbeat by another token must not decide its state either: the
+/// worker would get no jobs, so the server would never learn which queues are its own.
 #[tokio::test]
 async fn a_worker_that_nobody_knows_yet_is_not_spoken_for_either() {
     let server = server().await;
@@ -73,7 +73,7 @@ async fn a_worker_that_nobody_knows_yet_is_not_spoken_for_either() {
     let fetch = json!({ "queues": ["mail"], "worker_id": "w1" });
     let told = post(&server, "mail", "/ojs/v1/workers/fetch", &fetch).await;
     assert_eq!(told.body["jobs"].as_array().unwrap().len(), 1, "{}", told.body);
-    // It is known now.
+    // The server knows the worker now.
     assert_eq!(post(&server, "pay", "/ojs/v1/workers/heartbeat", &drains).await.status, 200);
     let health = ask(&server, "mail", Method::GET, "/ojs/v1/workers/w1/health", None).await;
     assert_eq!((health.status, &health.body["state"]), (200, &json!("running")), "{}", health.body);
@@ -98,12 +98,12 @@ async fn who_is_told_to_go_on_takes_jobs_again() {
     server.stop().await;
 }
 
-/// A store of several parts, of which the one is away that has the settings.
+/// A store of several parts, of which the one with the settings can become unavailable.
 #[derive(Default)]
 struct Parted {
     inner: Memory,
     is_away: AtomicBool,
-    /// It says so at once, instead of nothing.
+    /// Whether that part fails at once instead of never answering.
     says_so: bool,
 }
 
@@ -133,7 +133,7 @@ impl Layer for Parted {
     }
 }
 
-/// The worker would take them for run out.
+/// Without the answer the worker would assume that its leases have run out.
 #[tokio::test]
 async fn what_became_of_leases_is_told_whatever_else_can_be_had() {
     for says_so in [true, false] {
@@ -152,10 +152,10 @@ async fn what_became_of_leases_is_told_whatever_else_can_be_had() {
         let told = server.post("/ojs/v1/workers/heartbeat", &beat).await;
         assert_eq!((told.status, &told.body["jobs_extended"]), (200, &json!([run["id"]])), "{}", told.body);
         assert_eq!(told.body["jobs_lost"][0]["job_id"], other, "{}", told.body);
-        // What it was told last holds.
+        // The last directive it was told stays in force.
         assert_eq!((&told.body["state"], told.body.get("server_time")), (&json!("quiet"), None));
         if says_so {
-            // Whoever names no job has come for that alone.
+            // A heartbeat without jobs asks for the directive only.
             let idle = json!({ "worker_id": "w1", "active_jobs": [] });
             assert_eq!(server.post("/ojs/v1/workers/heartbeat", &idle).await.status, 503);
         }
@@ -164,7 +164,7 @@ async fn what_became_of_leases_is_told_whatever_else_can_be_had() {
     }
 }
 
-/// A store in which somebody's open transaction holds all jobs.
+/// A store in which another client's open transaction holds all jobs.
 #[derive(Default)]
 struct Held {
     inner: Memory,
@@ -188,7 +188,8 @@ impl Layer for Held {
     }
 }
 
-/// It is neither extended nor lost, and nobody can have taken it.
+/// A job held by a transaction is reported neither as extended nor as lost: no other worker can have taken
+/// it.
 #[tokio::test]
 async fn a_job_that_somebody_holds_is_told_apart_from_one_of_which_nothing_is_known() {
     let store = Arc::new(Held::default());

@@ -1,4 +1,4 @@
-//! What one request may ask for: answers of bounded size, lists of bounded length.
+//! Bounds on one request: answers of bounded size, lists of bounded length.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,15 +9,15 @@ use serde_json::{Value, json};
 use crate::harness::{Server, job};
 use crate::tasks;
 
-/// As much as an answer with whole jobs is to hold, and one job more.
+/// Bound on an answer with whole jobs, plus one job.
 const ANSWER_BYTES: usize = (16 + 2) << 20;
 
-/// A job's args of some 900 KiB.
+/// Args of about 900 KiB.
 fn large() -> Value {
     json!("x".repeat(900 * 1024))
 }
 
-/// Enqueues so many large jobs.
+/// Enqueues `count` large jobs.
 async fn large_jobs(server: &Server, count: usize) {
     let text = job(&large(), &json!({})).to_string();
     for _ in 0..count {
@@ -29,7 +29,8 @@ fn bytes(body: &Value) -> usize {
     body.to_string().len()
 }
 
-/// What is in a list, page by page, each of bounded size, by this member of its items; and how many pages it has.
+/// Reads a list page by page, each of bounded size. Returns the member `name` of all its items, and the
+/// number of pages.
 async fn pages(server: &Server, path: &str, list: &str, name: &str) -> (BTreeSet<String>, usize) {
     let (mut seen, mut cursor, mut pages) = (BTreeSet::new(), String::new(), 0);
     loop {
@@ -47,7 +48,8 @@ async fn pages(server: &Server, path: &str, list: &str, name: &str) -> (BTreeSet
     }
 }
 
-/// Were each duplicate answered with the whole of its job, however many there are, a request of a megabyte would have an answer of gigabytes.
+/// If each duplicate were answered with its whole job, however often, a request of one megabyte could get an
+/// answer of gigabytes.
 #[tokio::test]
 async fn a_bulk_tells_a_whole_job_as_often_as_there_is_room() {
     let server = Server::start().await;
@@ -73,7 +75,7 @@ async fn a_bulk_tells_a_whole_job_as_often_as_there_is_room() {
     server.stop().await;
 }
 
-/// Distinct jobs are told whole as long as there is room for them.
+/// Distinct jobs are returned whole for as long as there is room.
 #[tokio::test]
 async fn a_bulk_has_an_answer_of_bounded_size() {
     let server = Server::start().await;
@@ -97,7 +99,7 @@ async fn a_list_of_large_jobs_ends_early_and_goes_on() {
     large_jobs(&server, 40).await;
     let (seen, pages) = pages(&server, "/ojs/v1/jobs?limit=200", "jobs", "id").await;
     assert_eq!((seen.len(), pages > 1), (40, true), "{pages} pages");
-    // A list by numbers of pages has the same jobs on each, those beyond the room without args.
+    // A listing by page number has the same jobs on each page; those beyond the room come without args.
     let told = server.get("/ojs/v1/admin/jobs?per_page=40").await.body;
     assert!(bytes(&told) < ANSWER_BYTES, "{}", bytes(&told));
     let items = told["items"].as_array().unwrap();
@@ -107,7 +109,7 @@ async fn a_list_of_large_jobs_ends_early_and_goes_on() {
     server.stop().await;
 }
 
-/// A job that is tried sixty times is not to carry sixty megabytes to whoever lists or takes it.
+/// A job that has failed sixty times must not add sixty megabytes to each answer that lists or leases it.
 #[tokio::test]
 async fn what_failed_runs_leave_behind_is_bounded() {
     const JOBS: usize = 10;
@@ -142,7 +144,7 @@ async fn what_failed_runs_leave_behind_is_bounded() {
     server.stop().await;
 }
 
-/// Between two groups each step of the one names all of the other.
+/// With two groups in sequence, each step of the second names all steps of the first.
 #[tokio::test]
 async fn a_workflow_has_an_answer_of_bounded_size_and_so_has_a_list_of_them() {
     let server = Server::start().await;
@@ -167,7 +169,7 @@ async fn a_workflow_has_an_answer_of_bounded_size_and_so_has_a_list_of_them() {
     server.stop().await;
 }
 
-/// A page tells each of its crons six times.
+/// An answer contains each cron's content six times.
 #[tokio::test]
 async fn a_list_of_large_crons_ends_early_and_goes_on() {
     let server = Server::start().await;
@@ -200,7 +202,7 @@ async fn a_list_of_large_tasks_ends_early_and_goes_on() {
     server.stop().await;
 }
 
-/// What a worker cannot be told it must not hold a lease of.
+/// A worker must not hold leases of jobs that did not fit into its answer.
 #[tokio::test]
 async fn a_fetch_of_large_jobs_leases_fewer() {
     let server = Server::start().await;
@@ -218,7 +220,7 @@ async fn a_fetch_of_large_jobs_leases_fewer() {
         assert!(more > 0, "{all}");
         all += more;
     }
-    // Of small ones there are as many as are asked for.
+    // Of small jobs it leases as many as are asked for.
     let jobs = vec![job(&json!(1), &json!({})); 300];
     assert_eq!(server.post("/ojs/v1/jobs/bulk", &json!({ "jobs": jobs })).await.status, 200);
     let told = server.post("/ojs/v1/workers/fetch", &fetch).await;
@@ -226,7 +228,7 @@ async fn a_fetch_of_large_jobs_leases_fewer() {
     server.stop().await;
 }
 
-/// Where small jobs are followed by large ones, more of these may be leased than are told.
+/// When small jobs are followed by large ones, more of these may be leased than fit into the answer.
 #[tokio::test]
 async fn what_a_fetch_leases_and_does_not_tell_it_gives_back() {
     let server = Server::start().await;
@@ -239,7 +241,7 @@ async fn what_a_fetch_leases_and_does_not_tell_it_gives_back() {
     assert!((40..74).contains(&first) && bytes(&told.body) < 49 << 20, "{first}, {}", bytes(&told.body));
     let active = server.get("/ojs/v1/admin/jobs?state=active&per_page=1").await;
     assert_eq!(active.body["pagination"]["total"], first, "{}", active.body["pagination"]);
-    // An attempt that nobody was told of is none.
+    // An attempt that was never handed out does not count.
     let told = server.post("/ojs/v1/workers/fetch", &fetch).await;
     let rest = told.body["jobs"].as_array().unwrap();
     assert_eq!(rest.len(), (74 - first).min(rest.len()));
@@ -264,7 +266,7 @@ async fn a_filter_of_events_names_so_many() {
     let channels = (0..65).map(|at| format!("queue:q{at}")).collect::<Vec<_>>().join(",");
     let told = server.get(&format!("/ojs/v1/events/stream?channel={channels}")).await;
     assert_eq!((told.status, &told.body["error"]["details"]["parameter"]), (400, &json!("channel")));
-    // The same again is the same.
+    // Repeated names count once.
     for list in [names(64), ["q"; 500].join(",")] {
         let told = server.get(&format!("/ojs/v1/events?queues={list}&jobs={}", [id; 99].join(","))).await;
         assert_eq!(told.status, 200, "{}", told.body);
@@ -280,12 +282,12 @@ fn mebibytes(bytes: usize) -> String {
     format!("{} MiB", bytes >> 20)
 }
 
-/// As the page writes numbers below a million: 4,096.
+/// Formats a number below a million as the page does: 4,096.
 fn grouped(number: usize) -> String {
     if number < 1_000 { number.to_string() } else { format!("{},{:03}", number / 1_000, number % 1_000) }
 }
 
-/// The beginnings of rows of the page's table, and the limits that stand there.
+/// The first cells of the rows of the page's table, each with the actual limit.
 fn limits_of_the_page() -> [(&'static str, String); 15] {
     let (limits, bounds, config) = (Limits::default(), Bounds::default(), Config::default());
     let both = |all: String, own: String| format!("{all}; {own}");
@@ -314,7 +316,7 @@ fn the_page_says_what_the_limits_are() {
     for (beginning, limit) in limits_of_the_page() {
         let row = page.lines().find(|line| line.starts_with(&format!("| {beginning}")));
         let row = row.unwrap_or_else(|| panic!("no row begins with {beginning}"));
-        // What stands in brackets is the flag.
+        // The flag is in parentheses.
         let said = row.split(" | ").nth(1).unwrap().split(" (").next().unwrap();
         assert_eq!(said, limit, "{row}");
     }

@@ -1,4 +1,5 @@
-//! A client that hangs up: every handler is polled so many times and dropped, as the connection's end drops it.
+//! Clients that hang up: every handler is polled a number of times and then dropped, as when its connection
+//! ends.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -21,11 +22,11 @@ use tower_service::Service;
 
 use crate::endpoints::{self, Endpoint, Things};
 
-/// A handler may wait so often at most.
+/// Most polls that a handler may need.
 const POLLS_MAX: u32 = 100;
 const TICK: Duration = Duration::from_millis(1);
 
-/// A server, and one of everything that its endpoints are about.
+/// A server, and one of everything that its endpoints act on.
 struct Scene {
     app: Router,
     engine: Engine,
@@ -49,7 +50,7 @@ fn keyed(key: &str, on_conflict: &str) -> Value {
     json!({ "type": "a.b", "args": [1], "unique": { "key": key, "on_conflict": on_conflict } })
 }
 
-/// One that `path` finds what it is about in; what no path needs is not made.
+/// Makes a scene with what `path` refers to, and nothing that it does not need.
 async fn scene(path: &str) -> Scene {
     let store = Arc::new(Slow::new(Arc::new(Memory::default()), 3 * TICK));
     let engine = Engine::without_duties(store).unwrap();
@@ -110,7 +111,7 @@ async fn scene(path: &str) -> Scene {
     Scene { app, engine, things }
 }
 
-/// What is asked, besides what `endpoints` asks of each endpoint: its name and another body.
+/// Requests besides those of `endpoints`: an endpoint's name and another body.
 fn more() -> Vec<(&'static str, Value)> {
     let jobs = json!({ "jobs": [keyed("new", "reject"), keyed("held", "replace"), keyed("new", "ignore")] });
     vec![
@@ -124,7 +125,7 @@ fn more() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Whether it was answered before it was dropped.
+/// Polls the handler `polls` times, then drops it. Returns whether it had answered.
 async fn let_go(scene: &Scene, endpoint: &Endpoint, body: Option<&Value>, polls: u32) -> bool {
     let mut app = scene.app.clone();
     let own = scene.things.body(endpoint);
@@ -140,7 +141,7 @@ async fn let_go(scene: &Scene, endpoint: &Endpoint, body: Option<&Value>, polls:
     false
 }
 
-/// Nothing is half there, nobody after it is kept waiting, no key is stuck.
+/// Asserts that nothing is left half done, later callers are not kept waiting, and no key is stuck.
 async fn afterwards(scene: &Scene, what: &str) {
     tokio::time::sleep(100 * TICK).await;
     let engine = &scene.engine;
@@ -151,7 +152,7 @@ async fn afterwards(scene: &Scene, what: &str) {
     let (_, listed) = ask(&scene.app, Method::GET, "/ojs/v1/jobs?limit=100", &Value::Null).await;
     for job in listed["jobs"].as_array().unwrap() {
         let id = semel_core::ident::JobId::parse(job["id"].as_str().unwrap(), "").unwrap();
-        // Whoever was granted it and never heard is told no more than that it ended.
+        // A worker that was granted the job and never heard of it only learns that it has ended.
         if !matches!(job["state"].as_str(), Some("completed" | "cancelled" | "discarded")) {
             drop(engine.cancel(id, nobody.clone()).await.unwrap());
         }
@@ -187,7 +188,7 @@ async fn every_handler_is_dropped_at_every_await() {
             polls += 1;
             assert!(polls < POLLS_MAX, "{what}: it does not end");
         }
-        // Some readers are answered out of memory at once; whoever changes something waits for the store.
+        // Some reads are answered from memory at once; every change waits for the store.
         assert!(polls > 1 || endpoint.method == Method::GET, "{} never waits", endpoint.name);
     }
 }

@@ -1,4 +1,5 @@
-//! Every error of the catalogue, as a caller meets it. A new one does not compile without its line here.
+//! Every error of the catalogue, as a caller meets it. A new error code does not compile until it has an arm
+//! here.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +20,7 @@ use crate::harness::{Server, Told, header, job};
 
 const UNKNOWN: &str = "/ojs/v1/jobs/01961111-aaaa-7bbb-8ccc-dddddddddddd";
 
-/// A store whose commits fail, or never end.
+/// A store whose commits fail or never end.
 struct Broken {
     inner: Memory,
     commit: Option<StoreError>,
@@ -44,7 +45,7 @@ async fn on_a_broken_store(commit: Option<StoreError>) -> Told {
     let store = Broken { inner: Memory::default(), commit };
     let config = Config { request_timeout: Duration::from_millis(100), ..Config::default() };
     let server = Server::on_store(Arc::new(store), config).await;
-    // The server is left to itself: its store may never answer.
+    // Do not stop the server: its store may never answer.
     server.post("/ojs/v1/jobs", &plain()).await
 }
 
@@ -58,7 +59,7 @@ async fn with_a_token(role: &str) -> Server {
     Server::with(Config { tokens, ..Config::default() }).await
 }
 
-/// Has the server refuse something with this code; none where another test of the workspace is named.
+/// Provokes a refusal with this code. `Err` names the test elsewhere in the workspace that covers it.
 async fn meet(code: Code) -> Result<Told, &'static str> {
     let server = Server::in_memory().await;
     let offer = async |options: Value| server.post("/ojs/v1/jobs", &job(&json!({ "n": 1 }), &options)).await;
@@ -102,7 +103,7 @@ async fn meet(code: Code) -> Result<Told, &'static str> {
             server.post("/ojs/v1/jobs", &job(&json!({ "n": 2 }), &other)).await
         }
         Code::TooManyHolders => {
-            // Each blocks nobody but those who look at ended jobs.
+            // Each considers completed jobs only, so all of them are admitted.
             let jobs: Vec<Value> = (0..1_001)
                 .map(|_| job(&json!({}), &json!({ "unique": { "states": ["completed"] } })))
                 .collect();
@@ -145,7 +146,7 @@ async fn every_error_is_met_as_the_catalogue_has_it() {
     assert!(MET.load(Ordering::Relaxed) >= CATALOGUE.len() as u64 - 4);
 }
 
-/// A job without an id or a policy would be there twice if its caller were told that it was not stored.
+/// A job without an id or a policy would be stored twice if its caller were told that it was not stored.
 #[tokio::test]
 async fn what_may_have_been_done_is_not_told_as_undone() {
     for lost in [StoreError::Unknown, StoreError::Poisoned] {

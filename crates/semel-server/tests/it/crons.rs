@@ -1,4 +1,5 @@
-//! Crons over HTTP: what a caller of some queues is told of those of others, and what may be sent twice.
+//! Crons over HTTP: what a caller of some queues learns of crons of other queues, and which requests may be
+//! repeated.
 
 use semel_client::Method;
 use semel_server::Config;
@@ -7,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Server, Told, header};
 
-/// A server with an admin, and a producer of one queue.
+/// A server with an admin, and a producer limited to one queue.
 async fn server() -> Server {
     let token = |text: &str, role| Token::new(text, digest(text), vec![role]);
     let mail = Queues::Only(vec!["mail".to_owned()].into());
@@ -62,7 +63,7 @@ async fn a_page_of_crons_names_none_that_the_caller_may_not_see() {
     server.stop().await;
 }
 
-/// Whoever reads a cron, changes it and registers it again has it as it was but for that.
+/// A cron that was read, changed and registered again is the same but for that change.
 #[tokio::test]
 async fn what_a_cron_is_shown_as_makes_the_same_cron() {
     let server = Server::start().await;
@@ -75,7 +76,7 @@ async fn what_a_cron_is_shown_as_makes_the_same_cron() {
     let template = json!({ "type": "a.b", "args": [{ "n": 1 }], "meta": { "m": 1 }, "version": "2", "own": [1], "options": options });
     let full = json!({ "name": "full", "expression": "0 3 1 1 *", "job_template": template });
     let pending = json!({ "name": "pending", "expression": "0 3 1 1 *", "type": "a.b", "args": [], "options": { "pending": true } });
-    // As a template leaves it that was asked for nothing.
+    // As left by a template that sets nothing besides the version.
     let versioned =
         json!({ "name": "versioned", "expression": "0 3 1 1 *", "type": "a.b", "args": [], "version": "1" });
     for tenant in ["", "acme"] {
@@ -88,7 +89,7 @@ async fn what_a_cron_is_shown_as_makes_the_same_cron() {
             let shown = server.ask(Method::GET, &path, None, headers()).await.body["cron"].clone();
             let again = json!({ "name": shown["name"], "expression": shown["expression"], "job_template": shown["job_template"] });
             let told = server.ask(Method::POST, "/ojs/v1/cron", Some(&again.to_string()), headers()).await;
-            // The same registration again.
+            // The same registration, repeated.
             assert_eq!(
                 (told.status, told.headers.get("idempotency-replayed").is_some()),
                 (201, true),
@@ -115,7 +116,7 @@ async fn what_is_hidden_of_a_cron_is_not_taken_for_its_value() {
     server.stop().await;
 }
 
-/// How many there are in all is not how many a page has.
+/// The size of one page is not the total.
 #[tokio::test]
 async fn a_page_of_crons_says_no_total_that_it_does_not_know() {
     let server = Server::start().await;
@@ -133,7 +134,7 @@ async fn a_page_of_crons_says_no_total_that_it_does_not_know() {
     server.stop().await;
 }
 
-/// A name is taken whoever has it, also by a cron that the caller is told there is none of.
+/// A name is taken whoever owns it, even a cron that the caller must not see.
 #[tokio::test]
 async fn anothers_name_is_taken() {
     let server = server().await;
@@ -190,7 +191,7 @@ async fn a_disabled_cron_that_is_registered_again_stays_disabled() {
     server.stop().await;
 }
 
-/// It would be a promise that is not kept: the request, sent again, is another tick.
+/// The promise could not be kept: the repeated request is another tick.
 #[tokio::test]
 async fn a_tick_by_hand_takes_no_idempotency_key() {
     let server = Server::start().await;

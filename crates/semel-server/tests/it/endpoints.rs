@@ -1,5 +1,6 @@
-//! The endpoints as the server's document names them, and a request for each of them. Tests about all endpoints are
-//! made of this, so that a new one is in them at once, or they fail and say what they need to know about it.
+//! The endpoints of the server's OpenAPI document, and a request for each. Tests that cover all endpoints
+//! build on this: a new endpoint is included at once, or the tests fail and say what they need to know about
+//! it.
 
 use semel_client::Method;
 use serde_json::{Value, json};
@@ -8,19 +9,19 @@ use serde_json::{Value, json};
 #[derive(Clone, Debug)]
 pub(crate) struct Endpoint {
     pub(crate) method: Method,
-    /// With parameters in braces.
+    /// Path, with parameters in braces.
     pub(crate) path: String,
     pub(crate) name: String,
-    /// Names of its query's parameters.
+    /// Names of the query parameters.
     pub(crate) query: Vec<String>,
     pub(crate) has_body: bool,
-    /// Whether an answer has no end.
+    /// Whether the answer is an endless stream.
     pub(crate) is_stream: bool,
-    /// Whether it is about the whole server.
+    /// Whether it concerns the whole server.
     pub(crate) is_global: bool,
 }
 
-/// All of them, in the document's order.
+/// All endpoints, in the document's order.
 pub(crate) fn of(document: &Value) -> Vec<Endpoint> {
     let mut endpoints = Vec::new();
     for (path, methods) in document["paths"].as_object().unwrap() {
@@ -42,7 +43,7 @@ pub(crate) fn of(document: &Value) -> Vec<Endpoint> {
     endpoints
 }
 
-/// What the parameters of paths and the members of bodies stand for.
+/// Values for path parameters and members of bodies.
 #[derive(Clone, Debug)]
 pub(crate) struct Things {
     pub(crate) job: String,
@@ -58,7 +59,7 @@ pub(crate) struct Things {
 }
 
 impl Things {
-    /// What nobody has.
+    /// Ids and names that do not exist.
     pub(crate) fn nobodys() -> Self {
         let id = || "01961111-aaaa-7bbb-8ccc-dddddddddddd".to_owned();
         Self {
@@ -75,13 +76,13 @@ impl Things {
         }
     }
 
-    /// All of them.
+    /// All of the values.
     pub(crate) fn all(&self) -> [&str; 9] {
         let Self { job, lease: _, dead_letter, queue, key, cron, workflow, webhook, worker, limit } = self;
         [job, dead_letter, queue, key, cron, workflow, webhook, worker, limit]
     }
 
-    /// The endpoint's path, about these things.
+    /// The endpoint's path with these values.
     pub(crate) fn path(&self, endpoint: &Endpoint) -> String {
         let stands_for = [
             ("/jobs/{id}", "{id}", &self.job),
@@ -107,7 +108,7 @@ impl Things {
         path
     }
 
-    /// A body that the endpoint takes, about these things; none where it takes none.
+    /// A body that the endpoint accepts, with these values; `None` if it takes none.
     pub(crate) fn body(&self, endpoint: &Endpoint) -> Option<Value> {
         if !endpoint.has_body {
             return None;

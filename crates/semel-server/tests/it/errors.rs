@@ -1,4 +1,4 @@
-//! What every answer has in common, errors included.
+//! What all answers have in common, including errors.
 
 use std::sync::Arc;
 
@@ -54,7 +54,8 @@ async fn every_answer_has_the_headers_and_every_error_a_body() {
     server.stop().await;
 }
 
-/// Unknown members are kept with a job, and so a misspelt policy was none: the same work was done twice.
+/// Unknown members are kept with a job, so a misspelt policy would be no policy, and the same work be done
+/// twice.
 #[tokio::test]
 async fn a_member_that_is_misspelt_is_refused_and_one_of_the_senders_own_is_kept() {
     let server = Server::start().await;
@@ -109,7 +110,7 @@ async fn a_member_that_is_misspelt_is_refused_and_one_of_the_senders_own_is_kept
     server.stop().await;
 }
 
-/// For whoever was refused for want of a token, too.
+/// Also for a caller without a token.
 #[tokio::test]
 async fn the_docs_url_of_every_error_leads_to_its_code() {
     let server = Server::with(Config { tokens: Tokens::new(["s3cret"]), ..Config::default() }).await;
@@ -141,7 +142,7 @@ async fn a_request_keeps_its_own_id() {
     let given = told.headers["x-request-id"].to_str().unwrap();
     let digits = given.strip_prefix("req_").unwrap();
     assert!(digits.len() == 28 && digits.bytes().all(|digit| hex::value(digit).is_some()), "{given}");
-    // By its end a server tells its own apart.
+    // The server's own ids are told apart by their suffix.
     let next = server.get("/health").await;
     let next = next.headers["x-request-id"].to_str().unwrap();
     assert!(next[..20] == given[..20] && next[20..] > given[20..], "{given} {next}");
@@ -169,7 +170,7 @@ async fn other_media_types_and_versions_are_refused() {
             assert_problem(&told, 422, "unsupported");
         }
     }
-    // Here a client finds out which versions there are, and whoever watches the server asks no more than whether it is well.
+    // Clients look up the supported versions here, and monitoring only asks whether the server is well.
     for path in ["/ojs/manifest", "/ojs/v1/health", "/health", "/ready", "/live", "/metrics"] {
         let told =
             server.client.request(Method::GET, path, None, header("ojs-version", "2.0")).await.unwrap();
@@ -184,7 +185,7 @@ async fn what_is_not_json_is_an_invalid_payload() {
     for body in ["", "{", "nope", "{\"type\":\"a.b\",\"args\":[\"\\ud80\"]}"] {
         assert_problem(&server.post_text("/ojs/v1/jobs", body).await, 400, "invalid_payload");
     }
-    // JSON by its grammar: what is wrong is a value, and it has a place.
+    // Valid JSON by its grammar: the fault is a value, so it has a pointer.
     for unique in ["", ",\"unique\":{\"keys\":[\"args\"]}"] {
         let body = format!("{{\"type\":\"a.b\",\"args\":[\"\\ud800\"]{unique}}}");
         let told = server.post_text("/ojs/v1/jobs", &body).await;
@@ -254,7 +255,7 @@ async fn pages_of_other_sites_are_kept_out_without_a_token() {
         ("sec-fetch-site", "same-origin", 201),
         ("host", "rebound.example:8080", 403),
         ("host", "localhost:8080", 201),
-        // A browser that does not say from which site a page is says where it is from.
+        // Browsers that do not send `Sec-Fetch-Site` send the page's origin.
         ("origin", "http://evil.example", 403),
         ("origin", "null", 403),
         ("origin", &format!("http://{}", server.address), 201),
@@ -271,7 +272,7 @@ async fn pages_of_other_sites_are_kept_out_without_a_token() {
     headers.extend(header("host", "rebound.example"));
     let told = server.ask(Method::GET, "/ojs/v1/jobs", None, headers).await;
     assert_problem(&told, 403, "forbidden");
-    // What a browser says of the page's site counts for more: a proxy may have put another host in the request.
+    // `Sec-Fetch-Site` takes precedence: a proxy may have changed the request's host.
     let mut headers = header("origin", "https://jobs.example");
     headers.extend(header("sec-fetch-site", "same-origin"));
     assert_eq!(server.ask(Method::POST, "/ojs/v1/jobs", body, headers).await.status, 201);
@@ -300,7 +301,8 @@ async fn reset_is_not_there_unless_allowed() {
     server.stop().await;
 }
 
-/// Why a store failed is for its owner: in the log of a server that others ask, in the answer where he asks himself.
+/// The cause of a store's failure is for its owner: in the log when others use the server, in the answer when
+/// the owner is the one asking.
 #[tokio::test]
 async fn what_failed_is_told_to_who_owns_the_store_alone() {
     for tells_causes in [false, true] {

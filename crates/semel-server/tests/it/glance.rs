@@ -1,4 +1,5 @@
-//! What operators look at: what a token may do, outcomes over time, who absorbed most, what operators did.
+//! What operators look at: a token's permissions, outcomes over time, top absorbers of duplicates, the audit
+//! of operators' actions.
 
 use std::sync::Arc;
 
@@ -54,7 +55,7 @@ async fn a_token_is_told_what_it_may_do() {
     assert_eq!(who("scraper").await["roles"], json!(["metrics"]));
     assert_eq!(server.get("/ojs/v1/whoami").await.status, 401);
     server.stop().await;
-    // Where nobody needs one, everybody may do everything.
+    // Where no token is required, everybody may do everything.
     let open = Server::in_memory().await;
     let who = open.get("/ojs/v1/whoami").await.body;
     assert_eq!((&who["token"], who["roles"].as_array().unwrap().len()), (&Value::Null, 4));
@@ -118,7 +119,7 @@ async fn the_holders_that_absorbed_most_come_first() {
     assert_eq!(hottest("").await, (vec![of(1, 5), of(0, 2), of(3, 1)], false.into()));
     assert_eq!(hottest("&per_page=1").await, (vec![of(1, 5)], true.into()));
     assert_eq!(hottest("&queue=other").await, (vec![of(3, 1)], false.into()));
-    // A hidden one is not shown here either.
+    // An undisclosed holder is not shown here either.
     let hidden = json!({ "type": "x.y", "args": [], "options": { "unique": { "keys": ["type"], "disclose": "never" } } });
     for _ in 0..9 {
         server.post("/ojs/v1/jobs", &hidden).await;
@@ -143,7 +144,7 @@ async fn what_operators_did_is_in_the_account_and_what_others_did_is_not() {
     assert_eq!(read("operator").await["entries"], json!([]), "offering work is no act of an operator");
     assert_eq!(as_who(&server, "operator", Method::DELETE, &path, Some(&reason)).await.status, 200);
     as_who(&server, "operator", Method::POST, "/ojs/v1/queues/default/pause", None).await;
-    // A producer goes about its work.
+    // A producer's requests are not audited.
     let acme =
         as_who(&server, "acme", Method::POST, "/ojs/v1/jobs", Some(&once(1, json!({ "queue": "mail" }))))
             .await;
@@ -165,7 +166,7 @@ async fn what_operators_did_is_in_the_account_and_what_others_did_is_not() {
         ]
     );
     assert_eq!((&told["is_whole"], &told["entries"][1]["status"]), (&true.into(), &200.into()));
-    // Another tenant's is another account.
+    // Another tenant has its own audit.
     assert_eq!(read("acme-admin").await["entries"], json!([]));
     as_who(&server, "acme-admin", Method::POST, "/ojs/v1/queues/mail/pause", None).await;
     assert_eq!(read("acme-admin").await["entries"][0]["by"], "token acme-admin");
@@ -179,7 +180,7 @@ async fn what_operators_did_is_in_the_account_and_what_others_did_is_not() {
     server.stop().await;
 }
 
-/// The path of an act on many jobs does not say on which.
+/// The path of a bulk action does not say which jobs it is about.
 #[tokio::test]
 async fn the_account_says_which_jobs_an_act_on_many_meant_and_how_many_they_were() {
     let server = with_tokens().await;

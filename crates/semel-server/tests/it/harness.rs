@@ -1,4 +1,4 @@
-//! A running server and short ways to ask it.
+//! A running server and shortcuts for requests.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-/// A server on a port of its own.
+/// A server on its own port.
 pub(crate) struct Server {
     pub(crate) client: Client,
     pub(crate) engine: Engine,
@@ -26,7 +26,7 @@ pub(crate) struct Server {
     folder: Option<TempDir>,
 }
 
-/// An answer, its body read.
+/// An answer with its body.
 #[derive(Debug)]
 pub(crate) struct Told {
     pub(crate) status: u16,
@@ -70,7 +70,7 @@ impl Server {
         Self::on(Arc::new(store), Some(folder), config, limits).await
     }
 
-    /// A server on a store in memory.
+    /// A server on an in-memory store.
     pub(crate) async fn in_memory() -> Self {
         let config = Config { allow_reset: true, ..Config::default() };
         Self::on(Arc::new(Memory::default()), None, config, Limits::default()).await
@@ -81,7 +81,7 @@ impl Server {
         Self::on(store, None, config, Limits::default()).await
     }
 
-    /// A server on the store at that address in PostgreSQL or Redis.
+    /// A server on the PostgreSQL or Redis store at `url`.
     pub(crate) async fn on_shared(url: &str) -> Self {
         let store: Arc<dyn Backend> = if url.starts_with("redis") {
             let address = semel_redis::Address::parse(url).unwrap();
@@ -93,12 +93,12 @@ impl Server {
         Self::on(store, None, config, Limits::default()).await
     }
 
-    /// The same file again, with a new server: as after a restart.
+    /// Reopens the same file with a new server, as after a restart.
     pub(crate) async fn restarted(mut self) -> Self {
         let folder = self.folder.take();
         self.stop().await;
         let path = folder.as_ref().unwrap().path().join("semel.db");
-        // The engine's own thread lets go of the file a moment after the last handle is dropped.
+        // The engine's thread releases the file a moment after the last handle is dropped.
         let store = loop {
             match Sqlite::open(&path) {
                 Ok(store) => break store,
@@ -136,7 +136,7 @@ impl Server {
         self.ask(Method::GET, path, None, HeaderMap::new()).await
     }
 
-    /// What is no JSON.
+    /// Gets an answer that is not JSON.
     pub(crate) async fn get_text(&self, path: &str) -> String {
         let answer = self.client.request(Method::GET, path, None, HeaderMap::new()).await.unwrap();
         String::from_utf8(answer.body.to_vec()).unwrap()
@@ -158,14 +158,14 @@ impl Server {
         self.ask(Method::POST, path, Some(body), HeaderMap::new()).await
     }
 
-    /// Enqueues a job that must be created.
+    /// Enqueues a job, which must be created.
     pub(crate) async fn create(&self, body: &Value) -> Told {
         let told = self.post("/ojs/v1/jobs", body).await;
         assert_eq!(told.status, 201, "{}", told.body);
         told
     }
 
-    /// Takes one job that must be there.
+    /// Leases one job, which must be available.
     pub(crate) async fn take(&self, queue: &str, worker: &str) -> Value {
         let told =
             self.post("/ojs/v1/workers/fetch", &json!({ "queues": [queue], "worker_id": worker })).await;
@@ -175,13 +175,13 @@ impl Server {
         job
     }
 
-    /// How many jobs there are.
+    /// Number of stored jobs.
     pub(crate) async fn stored(&self) -> usize {
         let told = self.get("/ojs/v1/jobs?limit=200").await;
         told.body["jobs"].as_array().unwrap().len()
     }
 
-    /// Ends the server in an orderly way.
+    /// Shuts the server down gracefully.
     pub(crate) async fn stop(mut self) {
         drop(self.stop.take());
         self.running.take().unwrap().await.unwrap().unwrap();
@@ -189,7 +189,7 @@ impl Server {
     }
 }
 
-/// One header.
+/// Makes a header map with one header.
 pub(crate) fn header(name: &'static str, value: &str) -> HeaderMap {
     let mut headers = HeaderMap::new();
     headers.insert(name, HeaderValue::try_from(value).unwrap());

@@ -1,4 +1,4 @@
-//! The header `Idempotency-Key`: the same request again is answered as the first time, another one is refused, and both
+//! The `Idempotency-Key` header: a repeated request gets the first answer, a different one is refused,
 //! whatever the job's own policy says.
 
 use std::sync::Arc;
@@ -29,7 +29,7 @@ async fn the_same_request_again_is_answered_as_the_first_time() {
     assert_eq!((first.status, is_replay(&first)), (201, false));
     let again = post(&server, "/ojs/v1/jobs", &body, "r-1").await;
     assert_eq!((again.status, is_replay(&again), again.job_id()), (201, true, first.job_id()));
-    // After its end as well: all eight states hold.
+    // Also after the job has ended: all eight states hold the key.
     let job = server.take("default", "w").await;
     let ack = json!({ "job_id": job["id"], "lease": job["lease"] });
     assert_eq!(server.post("/ojs/v1/workers/ack", &ack).await.status, 200);
@@ -53,7 +53,7 @@ async fn another_request_under_the_key_is_refused() {
     server.stop().await;
 }
 
-/// The header first, the policy then; and they never meet.
+/// The header is checked first, then the policy; they are separate keys.
 #[tokio::test]
 async fn a_policy_in_the_body_holds_beside_the_header() {
     let server = Server::start().await;
@@ -63,10 +63,10 @@ async fn a_policy_in_the_body_holds_beside_the_header() {
     assert_eq!(post(&server, "/ojs/v1/jobs", &body, "r-1").await.job_id(), first.job_id());
     let told = post(&server, "/ojs/v1/jobs", &body, "r-2").await;
     assert_eq!((told.status, told.code()), (409, "duplicate"));
-    // What stored nothing is decided again.
+    // A request that stored nothing is decided again.
     let told = post(&server, "/ojs/v1/jobs", &body, "r-2").await;
     assert_eq!((told.status, told.code()), (409, "duplicate"));
-    // A caller's own key of the same text is another thing.
+    // A unique key of the same text is another key.
     let own =
         json!({ "type": "a.b", "args": [1], "options": { "unique": { "key": "r-1", "scope": "global" } } });
     assert_eq!(server.post("/ojs/v1/jobs", &own).await.status, 201);
@@ -103,12 +103,12 @@ async fn a_task_may_be_asked_for_again() {
     let first = post(&server, "/v1/tasks", &strict, "r-2").await;
     let again = post(&server, "/v1/tasks", &strict, "r-2").await;
     assert_eq!((again.status, &again.body), (201, &first.body));
-    // Without the header nobody is told which task it is.
+    // Without the header nobody learns which task it is.
     assert_eq!(server.post("/v1/tasks", &strict).await.status, 409);
     server.stop().await;
 }
 
-/// Two programs that count their requests from one do not meet.
+/// Two programs that both number their requests from one do not collide.
 #[tokio::test]
 async fn a_key_is_its_credentials_and_its_tenants_own() {
     let token = |id: &str| {
@@ -133,14 +133,15 @@ async fn a_key_is_its_credentials_and_its_tenants_own() {
     assert_eq!(post("two", None, 2).await.status, 201);
     assert_eq!(post("all", None, 3).await.status, 201);
     assert_eq!(post("all", Some("acme"), 4).await.status, 201);
-    // Who may not inspect is told nothing of the job that is there.
+    // A caller that may not inspect learns nothing of the existing job.
     let told = post("one", None, 5).await;
     assert_eq!((told.status, told.code()), (422, "payload_mismatch"));
     assert_eq!(told.body["error"]["details"]["existing_job_id"], Value::Null);
     server.stop().await;
 }
 
-/// A plain token is named by its line, and lines come and go.
+/// A plain token's id is its line number, which changes as lines come and go, so no key may
+/// depend on it.
 #[tokio::test]
 async fn a_key_stays_its_credentials_when_others_are_taken_away() {
     let tokens = Tokens::new(["first", "second"]);
@@ -173,7 +174,7 @@ async fn a_key_that_is_none_is_refused() {
     server.stop().await;
 }
 
-/// Also when a template that it was read by is gone since: the answer is kept with the job, and not with the rules.
+/// Also when the template that it was read by has gone: the answer is kept with the job.
 #[tokio::test]
 async fn a_request_that_cannot_be_read_any_more_is_answered_as_the_first_time() {
     let set = tasks::templates();
@@ -205,7 +206,8 @@ async fn a_request_that_cannot_be_read_any_more_is_answered_as_the_first_time() 
     assert_eq!(ids(&again), ids(&first_batch));
     let again = post(&server, "/ojs/v1/jobs/bulk", &batch, "r-3").await;
     assert_eq!((again.status, &again.body["succeeded"]), (200, &2.into()), "{}", again.body);
-    // Another request under a key that was used is that, whatever else is wrong with it; a new one is what it is.
+    // A different request under a used key is refused as such, whatever else is wrong with it; under a new
+    // key its own fault is reported.
     let other = json!({ "type": "email.send", "version": "1.0.0", "args": [{ "to": "c" }] });
     let told = post(&server, "/ojs/v1/jobs", &other, "r-2").await;
     assert_eq!((told.status, told.code()), (422, "payload_mismatch"), "{}", told.body);
@@ -215,7 +217,7 @@ async fn a_request_that_cannot_be_read_any_more_is_answered_as_the_first_time() 
     server.stop().await;
 }
 
-/// What jobs call their server's own members are members like any other of a task, and told apart.
+/// For a task, members that the server sets on jobs are ordinary members, and make two requests differ.
 #[tokio::test]
 async fn every_member_of_a_task_counts() {
     let server = tasks::server().await;
@@ -229,7 +231,8 @@ async fn every_member_of_a_task_counts() {
     server.stop().await;
 }
 
-/// Taken for a promise that is not kept, the header would have the same done again to what has come meanwhile.
+/// Accepting the header would promise something that is not kept: a repetition would act on what has come
+/// since.
 #[tokio::test]
 async fn what_is_done_to_many_jobs_or_to_dead_letters_takes_no_key() {
     let server = Server::in_memory().await;

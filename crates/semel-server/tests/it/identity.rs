@@ -1,4 +1,5 @@
-//! What makes two requests the same: however they are spelt, whatever they carry besides, and by whichever way they come.
+//! What makes two requests the same: however they are spelt, whatever else they carry, and by whichever
+//! endpoint they come.
 
 use semel_client::{HeaderMap, Method};
 use semel_testkit::{database, redis};
@@ -12,7 +13,7 @@ async fn traced(server: &Server, path: &str, body: &Value, trace: &str) -> Told 
     server.ask(Method::POST, path, Some(&body.to_string()), header("traceparent", trace)).await
 }
 
-/// Type, queue, args and meta; how a request came is no part of what it asks for.
+/// Type, queue, args and meta count; how the request came does not.
 #[tokio::test]
 async fn the_content_preset_counts_what_its_caller_said() {
     let server = Server::in_memory().await;
@@ -42,24 +43,24 @@ async fn the_content_preset_counts_what_its_caller_said() {
     server.stop().await;
 }
 
-/// Each pair differs in what a careless canonical form takes for the same, or takes out.
+/// Each pair differs in something that a careless canonical form would merge or drop.
 #[tokio::test]
 async fn awkward_names_and_values_keep_jobs_apart() {
     let server = Server::in_memory().await;
     let nested = |inner: &str| format!("{}{inner}{}", r#"{"a":["#.repeat(28), "]}".repeat(28));
     let (deep, deeper) = (nested("1"), nested("2"));
     let pairs = [
-        // A quote in a name is no end of it.
+        // An escaped quote does not end a name.
         (r#"{"a\":1,\"b":2}"#, r#"{"a":1,"b":2}"#),
         (r#"{"a\\":"b"}"#, r#"{"a":"b"}"#),
         (r#"{"a":"1\",\"b\":\"2"}"#, r#"{"a":"1","b":"2"}"#),
-        // Names that others leave out as dangerous are names.
+        // Names that other systems drop as dangerous are ordinary names.
         (r#"{"once":1}"#, r#"{"once":2}"#),
         (r#"{"only":1}"#, r#"{}"#),
         (r#"{"onclick":1,"onboarding_id":7}"#, r#"{"onboarding_id":7}"#),
         (r#"{"__proto__":1}"#, r#"{"constructor":1}"#),
         (r#"{"script":"<b>"}"#, r#"{"script":"b"}"#),
-        // What is there and null is there; order counts in an array; a number is no text.
+        // A null member is present; the order of an array counts; a number is not a string.
         (r#"{"a":null}"#, r#"{ }"#),
         (r#"[1,2]"#, r#"[2,1]"#),
         (r#"[[1],2]"#, r#"[[1,2]]"#),
@@ -85,7 +86,7 @@ async fn awkward_names_and_values_keep_jobs_apart() {
     server.stop().await;
 }
 
-/// A key of the caller's own stands for whatever work it is sent with, unless its policy says otherwise.
+/// A key chosen by the caller matches whatever work it comes with, unless the policy says otherwise.
 #[tokio::test]
 async fn the_same_key_for_other_work_is_accepted_or_refused() {
     let server = Server::in_memory().await;
@@ -103,7 +104,7 @@ async fn the_same_key_for_other_work_is_accepted_or_refused() {
     server.stop().await;
 }
 
-/// Whoever offers many at once is told of each, in the order of the request, and may ask by a key later.
+/// The outcome of each job comes in the request's order, and its key can be used to ask for it later.
 #[tokio::test]
 async fn a_bulk_names_each_job_and_a_key_leads_to_it() {
     let server = Server::in_memory().await;
@@ -118,7 +119,7 @@ async fn a_bulk_names_each_job_and_a_key_leads_to_it() {
         let id = result["job_id"].as_str().unwrap();
         let shown = server.get(&format!("/ojs/v1/jobs/{id}")).await.body;
         assert_eq!(shown["job"]["args"], json!([key]), "{id}");
-        // By the caller's text, and by the key that it stands for.
+        // By the caller's text, and by the key that is derived from it.
         let explained = server.post("/ojs/v1/unique/explain", &job(key)).await.body;
         assert_eq!(explained["holders"][0]["job_id"], id, "{explained}");
         let path = format!("/ojs/v1/unique-jobs/{}", explained["key"].as_str().unwrap());
@@ -127,7 +128,7 @@ async fn a_bulk_names_each_job_and_a_key_leads_to_it() {
     server.stop().await;
 }
 
-/// The same job by every way that leads in, each of which takes the place of the one before it: they all have one key.
+/// The same job by every way in, each replacing the previous one: they all have one key.
 async fn by_every_way(server: &Server) {
     let unique =
         json!({ "keys": ["type", "args", "meta"], "meta_keys": ["tenant"], "on_conflict": "replace" });
@@ -142,7 +143,7 @@ async fn by_every_way(server: &Server) {
         "{\"args\":[{\"a\":\"caf\u{e9}\",\"b\":1}],\"meta\":{\"tenant\":\"t\"},\"type\":\"a.b\"}"
     );
     let mut ways = 0;
-    // Who came last holds it, and nobody else.
+    // The latest one holds the key, and no other.
     let mut came = async |way: &str, told: Told| {
         ways += 1;
         assert!([200, 201].contains(&told.status), "{way}: {} {}", told.status, told.body);
@@ -180,7 +181,7 @@ async fn by_every_way(server: &Server) {
     let cron = json!({ "name": "daily", "expression": "0 0 1 1 *", "job_template": job });
     assert_eq!(server.post("/ojs/v1/cron", &cron).await.status, 201);
     came("by a tick", server.post("/ojs/v1/cron/daily/trigger", &json!({})).await).await;
-    // And sent back as a dead letter it holds the key that it held: whoever is alike is in its way, and it in theirs.
+    // Retried as a dead letter it holds its old key again: it conflicts with equal jobs, and they with it.
     let run = server.take("default", "w").await;
     let nack =
         json!({ "job_id": run["id"], "lease": run["lease"], "error": { "code": "x", "message": "y" } });

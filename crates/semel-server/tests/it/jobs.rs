@@ -1,4 +1,4 @@
-//! Jobs: enqueue, read, cancel, activate, repeat, batches.
+//! Jobs: enqueue, read, cancel, activate, repeat, batch.
 
 use serde_json::json;
 
@@ -119,7 +119,7 @@ async fn in_bulk_each_job_stands_for_itself() {
     server.stop().await;
 }
 
-/// The job that has the id is stored no more than the one that is refused for it: it has no name.
+/// The job refused for the duplicate id cannot point to the other one, since neither is stored.
 #[tokio::test]
 async fn of_two_jobs_of_one_batch_with_one_id_neither_is_named() {
     let server = Server::in_memory().await;
@@ -129,7 +129,7 @@ async fn of_two_jobs_of_one_batch_with_one_id_neither_is_named() {
     let details = &told.body["error"]["details"];
     assert_eq!((&details["index"], details.get("existing_job_id")), (&1.into(), None), "{}", told.body);
     assert_eq!(server.stored().await, 0);
-    // One that was there before is.
+    // A job that was stored before is named.
     server.create(&with_id(1)).await;
     let told = server
         .post("/ojs/v1/jobs/batch", &json!({ "jobs": [{ "type": "a.c", "args": [] }, with_id(2)] }))

@@ -1,4 +1,4 @@
-//! What happened to a key: its holders come and go, and the log goes on knowing whose it was.
+//! The history of a key: holders come and go, and the log still knows which ones held it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ fn newest_wins() -> Value {
     json!({ "keys": ["type"], "on_conflict": "replace" })
 }
 
-/// Each event's type and job.
+/// Type and job of each event.
 fn told(body: &Value) -> Vec<(String, String)> {
     let events = body["events"].as_array().unwrap();
     let text = |value: &Value| value.as_str().unwrap().to_owned();
@@ -33,7 +33,7 @@ async fn former_holders_are_told_of_when_they_are_gone() {
     let clock = ManualClock::default();
     let server = Server::on_store(Arc::new(Memory::new(clock.clone())), Config::default()).await;
     let first = server.create(&offer(1, &newest_wins())).await;
-    // Somebody else's, in between.
+    // Another key's job, in between.
     server.create(&json!({ "type": "c.d", "args": [], "unique": { "keys": ["type"] } })).await;
     let second = server.create(&offer(2, &newest_wins())).await;
     clock.advance(LONG);
@@ -66,7 +66,8 @@ async fn former_holders_are_told_of_when_they_are_gone() {
     assert_eq!(all.body["events"][0]["data"]["attempt"], 0);
     assert_eq!(all.body["has_more"], false);
 
-    // A page at a time it is the same, though what comes later is about jobs that no page's log admitted.
+    // Page by page it is the same, although later pages hold events of jobs that were admitted on earlier
+    // ones.
     let (mut one_by_one, mut query) = (Vec::new(), "limit=1".to_owned());
     loop {
         let page = server.get(&format!("{path}?{query}")).await;
@@ -78,7 +79,7 @@ async fn former_holders_are_told_of_when_they_are_gone() {
         }
     }
     assert_eq!(one_by_one, expected);
-    // From a time on, what is about a job that was gone before is not found, nor are its later events missing.
+    // With `since`, a job that ended before is left out, and later events are complete.
     let late = server.get(&format!("{path}?since={middle}")).await;
     assert_eq!(told(&late.body), expected[3..]);
     server.stop().await;
@@ -97,7 +98,7 @@ async fn a_key_that_is_not_disclosed_and_one_of_another_tenant_have_no_events() 
     let path = format!("/ojs/v1/unique-jobs/{}/events", theirs.body["job"]["unique_key"].as_str().unwrap());
     let mine = server.get(&path).await;
     assert_eq!(told(&mine.body), []);
-    // Nor does a place that names the other's job as it is stored: the default tenant's ids are the store's.
+    // Nor with a cursor that names the other's stored id, which the default tenant could use as its own.
     let stored = server.engine.store().events(0, 9).await.unwrap().events.last().unwrap().event.job;
     let mine = server.get(&format!("{path}?cursor=evt_0.{stored}")).await;
     assert_eq!((mine.status, told(&mine.body)), (200, vec![]));

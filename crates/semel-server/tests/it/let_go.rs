@@ -1,4 +1,5 @@
-//! A client that does not wait for the answer, over a real connection: its next request is answered as ever, and the queue is whole.
+//! A client that stops waiting for its answer on a real connection: its next request is answered as usual,
+//! and the queue is consistent.
 
 use semel_client::{Bytes, HeaderMap, Method};
 use semel_testkit::let_go::{Moment, at_every_await, let_go};
@@ -11,7 +12,7 @@ fn keyed(key: &str, on_conflict: &str) -> Value {
     json!({ "type": "a.b", "args": [1], "unique": { "key": key, "on_conflict": on_conflict } })
 }
 
-/// Says whether the request was answered before it was let go.
+/// Returns whether the request was answered before it was dropped.
 async fn once(
     server: &Server,
     method: &Method,
@@ -26,10 +27,10 @@ async fn once(
     let path = path.replace("{id}", &id);
     let request = server.client.request(method.clone(), &path, body, HeaderMap::new());
     let answer = let_go(request, polls, at).await;
-    // The same client, while what was asked may still be under way.
+    // The same client, while the dropped request may still be under way.
     let stored = server.client.get_json(&format!("/ojs/v1/jobs/{id}")).await.unwrap();
     assert_eq!(stored["job"]["id"], Value::from(id), "{what}");
-    // Who was granted what is told with the answer, be it read or not.
+    // A grant counts as delivered once its answer is written, whether or not it is read.
     is_whole(&server.engine, &what, None).await;
     for key in ["held", "new"] {
         let created = server.client.post_json("/ojs/v1/jobs", &keyed(key, "reject")).await;
@@ -55,7 +56,7 @@ async fn a_request_is_let_go_at_every_await_of_its_client() {
         let dropped =
             at_every_await(path, async |polls, at| once(&server, &method, path, &body, (polls, at)).await)
                 .await;
-        // A thread that was held up on its way may find the answer there at its first poll.
+        // A thread that was delayed may find the answer there at its first poll.
         assert!(dropped >= 1, "{method} {path} {body}: {dropped}");
     }
     server.stop().await;

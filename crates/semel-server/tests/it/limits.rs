@@ -1,4 +1,4 @@
-//! Every bound has an error of its own, with its place, and nothing is stored.
+//! Every bound has an error of its own, with its pointer, and nothing is stored.
 
 use serde_json::{Value, json};
 
@@ -42,7 +42,7 @@ async fn what_goes_too_far_is_refused_and_not_stored() {
     server.stop().await;
 }
 
-/// What is kept of one job has one bound, whatever it came with.
+/// The stored size of a job has the same bound whatever else is in its request.
 #[tokio::test]
 async fn a_job_among_others_may_be_as_large_as_one_alone() {
     let server = Server::start().await;

@@ -83,7 +83,7 @@ async fn jobs_are_found_by_what_is_in_them() {
         ("where=/args/0/user%3D7&queue=old", 2),
         ("where=/args/0/user%3D%227%22", 0),
         ("where=/args/0/card%3D7", 4),
-        // What is sensitive is not found by trying.
+        // Sensitive values cannot be found by guessing.
         ("where=/args/0/card%3D8", 0),
     ] {
         let told = server.get(&format!("/ojs/v1/jobs?{query}")).await;
@@ -94,7 +94,7 @@ async fn jobs_are_found_by_what_is_in_them() {
     server.stop().await;
 }
 
-/// A value that hardly any job has does not have all of them looked at for one page.
+/// Searching for a rare value must not scan all jobs for one page.
 #[tokio::test]
 async fn a_page_looks_at_so_many_jobs_and_the_next_goes_on() {
     let server = Server::start().await;
@@ -142,7 +142,7 @@ async fn lists_go_on_past_a_job_that_cannot_be_read() {
     server.stop().await;
 }
 
-/// Paging by number ends somewhere, and it had said that there is more, and not where.
+/// Paging by number ends there, so the answer must have a cursor to continue with.
 #[tokio::test]
 async fn the_last_page_of_keys_that_a_number_reaches_says_where_to_go_on() {
     let server = Server::start().await;
@@ -178,7 +178,7 @@ async fn a_queue_is_shown_paused_and_resumed() {
     server.create(&job(&json!(1), &json!({ "queue": "mail" }))).await;
     let fetch = json!({ "queues": ["mail"] });
     assert_eq!(server.post("/ojs/v1/workers/fetch", &fetch).await.body, json!({ "jobs": [] }));
-    // It waits at least so long.
+    // The job waits at least this long.
     tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     assert_eq!(server.get("/ojs/v1/queues/mail").await.body["queue"]["paused"], true);
     assert_eq!(server.post("/ojs/v1/queues/mail/resume", &json!({})).await.body["queue"]["paused"], false);
@@ -207,7 +207,7 @@ async fn a_queue_is_shown_paused_and_resumed() {
     server.stop().await;
 }
 
-/// Those that are not on it are told of: the overview, here and in a terminal, has the first page alone.
+/// The answer says that there are more: the overview, here and in a terminal, reads the first page only.
 #[tokio::test]
 async fn queues_are_listed_in_pages() {
     let server = Server::start().await;
@@ -232,7 +232,7 @@ async fn queues_are_listed_in_pages() {
         (whole["queues"].as_array().unwrap().len(), &whole["pagination"]["has_more"]),
         (4, &json!(false))
     );
-    // As many as whoever says nothing of a limit is shown.
+    // The default limit.
     assert_eq!(whole["pagination"]["limit"], 10_000);
     assert_eq!(server.get("/ojs/v1/queues?limit=10001").await.status, 400);
     server.stop().await;
@@ -277,7 +277,8 @@ async fn the_server_says_what_it_is_and_how_it_does() {
     server.stop().await;
 }
 
-/// Of a clock that was ahead for a while, or is behind, there is no other sign before something runs early or late.
+/// Nothing else reveals that a clock was ahead for a while, or is behind, before something runs early or
+/// late.
 #[tokio::test]
 async fn how_far_the_stores_time_is_from_the_clock_is_told() {
     let clock = ManualClock::at(SystemClock.now().saturating_add(Duration::from_secs(3_600)));
@@ -290,7 +291,7 @@ async fn how_far_the_stores_time_is_from_the_clock_is_told() {
     server.stop().await;
 }
 
-/// What a subscriber is told, in a word.
+/// One-word bodies for webhooks.
 struct Words;
 
 impl Wording for Words {
@@ -303,7 +304,8 @@ impl Wording for Words {
     }
 }
 
-/// Those who run the server see that a subscriber does not answer; nobody sees the server's jobs among the users'.
+/// Operators see that a subscriber does not answer; the server's internal jobs are never shown among the
+/// users' jobs.
 #[tokio::test]
 async fn metrics_show_deliveries_and_do_not_count_their_keys() {
     let webhooks = Rules { allow_private: true };
@@ -312,7 +314,7 @@ async fn metrics_show_deliveries_and_do_not_count_their_keys() {
     assert_eq!(server.post("/ojs/v1/webhooks/subscriptions", &wish).await.status, 201);
     let unique = json!({ "unique": { "keys": ["args"] } });
     server.create(&job(&json!(1), &unique)).await;
-    // Nobody delivers here: it waits.
+    // Nothing delivers here, so the delivery waits.
     server.engine.webhooks(Arc::new(Words)).relay_once().await.unwrap();
     let text = server.get_text("/metrics").await;
     for line in [
@@ -322,7 +324,7 @@ async fn metrics_show_deliveries_and_do_not_count_their_keys() {
     ] {
         assert!(text.contains(line), "{line}: {text}");
     }
-    // What keeps the list of subscriptions is no job that anybody waits for.
+    // The internal job that stores the list of subscriptions is not pending work.
     assert!(!text.contains("semel_jobs{queue=\"documents\""), "{text}");
     for path in ["/ojs/v1/queues", "/ojs/v1/admin/queues", "/ojs/v1/admin/stats"] {
         let told = server.get(path).await;
@@ -331,7 +333,7 @@ async fn metrics_show_deliveries_and_do_not_count_their_keys() {
     server.stop().await;
 }
 
-/// What Prometheus's own tool says of the text, which it reads with its own parser.
+/// The output of `promtool` for the text, which it reads with Prometheus's own parser.
 fn promtool(text: &str) -> String {
     let mut child = Command::new("promtool")
         .args(["check", "metrics"])
@@ -347,7 +349,7 @@ fn promtool(text: &str) -> String {
     format!("{}{end}", String::from_utf8(said).unwrap())
 }
 
-/// A text with every kind of family.
+/// A text with metric families of every kind.
 async fn metrics_of_some_requests(server: &Server) -> String {
     server.create(&job(&json!(1), &json!({ "queue": "a.b-c" }))).await;
     server.get("/ojs/v1/jobs/nothing").await;
@@ -364,8 +366,9 @@ async fn metrics_are_what_promtool_reads() {
     server.stop().await;
 }
 
-/// What Prometheus's own text parser insists on: a family's HELP and TYPE once and before its samples, samples of one
-/// family together, names and labels of their alphabets, and buckets that grow to `+Inf` and equal the count.
+/// What Prometheus's text parser requires: a family's HELP and TYPE once and before its samples, samples of
+/// one family together, names and labels in their alphabets, and buckets that grow to `+Inf` and equal the
+/// count.
 #[tokio::test]
 async fn metrics_are_what_prometheus_reads() {
     let server = Server::start().await;

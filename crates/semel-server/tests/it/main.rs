@@ -1,4 +1,4 @@
-//! The server over real connections, on the store that lives in memory.
+//! The server over real connections, mostly on the in-memory store.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on stops here")]
 

@@ -1,11 +1,12 @@
-//! The page about moving here names tests in every row: each of them must be there, and no row may be missing.
+//! The page about moving to Semel names tests in every row: each of them must exist, and no row may be
+//! missing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 const PAGE: &str = include_str!("../../../../docs/guide/moving-from.md");
 
-/// Names of functions that are tests, or cases of the kit.
+/// Collects the names of test functions and of the kit's cases.
 fn tests(folder: &Path, found: &mut BTreeSet<String>) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -24,7 +25,7 @@ fn tests(folder: &Path, found: &mut BTreeSet<String>) {
         let is_listed = text.contains("\non_every_");
         let mut is_test = false;
         for line in text.lines().map(str::trim) {
-            // What a macro makes tests of is named in its list.
+            // Tests that a macro makes are named in its list.
             if is_listed && let Some(name) = line.strip_suffix(',') {
                 found.insert(name.to_owned());
             }
@@ -39,7 +40,7 @@ fn tests(folder: &Path, found: &mut BTreeSet<String>) {
     }
 }
 
-/// What a row names in its last cell: one test, or several.
+/// The tests in a row's last cell, one or several.
 fn named<'r>(cells: &[&'r str]) -> impl Iterator<Item = &'r str> + use<'r> {
     cells.last().copied().unwrap_or_default().split(", ").map(|name| name.trim_matches('`'))
 }
@@ -79,7 +80,7 @@ fn every_row_names_a_test_that_is_there() {
     for row in ["E19b", "E19c"] {
         assert!(rows.contains(row), "{row} is missing");
     }
-    // Each group of what was to be shown again has its lines.
+    // Each group of promises has its rows.
     for group in 'A'..='I' {
         assert!(items.get(&group).is_some_and(|lines| *lines >= 3), "{group}: {items:?}");
     }

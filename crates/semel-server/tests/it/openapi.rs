@@ -1,4 +1,4 @@
-//! The OpenAPI document: as it was, and true to what it names. `SEMEL_GOLDEN=write` writes it anew.
+//! The OpenAPI document: unchanged, and true of what it names. `SEMEL_GOLDEN=write` rewrites it.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! How long a job waits for a worker that waits for it, and for its time.
+//! Latency of a job for a worker in a long poll, and of scheduled jobs.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ async fn a_waiting_worker_has_a_new_job_within_milliseconds() {
         let fetch = json!({ "queues": ["default"], "worker_id": "w", "wait_ms": 20_000 });
         let waiting = server.post("/ojs/v1/workers/fetch", &fetch);
         let (told, sent) = tokio::join!(waiting, async {
-            // Until the fetch waits; were it later, it would find the job without waiting.
+            // Until the fetch waits; if it came later, it would find the job without waiting.
             tokio::time::sleep(Duration::from_millis(50)).await;
             let sent = Instant::now();
             server.create(&json!({ "type": "a.b", "args": [] })).await;
@@ -68,11 +68,11 @@ async fn a_failed_job_is_tried_again_within_a_tenth_of_a_second_of_its_time() {
     server.stop().await;
 }
 
-/// Thousands of polls, which have no request's place, once looked through all of the log side by side.
+/// Polls do not count as requests under way, so thousands of them could scan the whole log side by side.
 #[tokio::test]
 async fn a_poll_waits_at_the_end_of_the_log_alone() {
     let server = Server::in_memory().await;
-    // More than one answer looks at.
+    // More events than one answer scans.
     let jobs = json!({ "jobs": vec![json!({ "type": "a.b", "args": [] }); 7_000] });
     for _ in 0..3 {
         assert_eq!(server.post("/ojs/v1/jobs/bulk", &jobs).await.status, 200);
@@ -85,7 +85,7 @@ async fn a_poll_waits_at_the_end_of_the_log_alone() {
     server.stop().await;
 }
 
-/// As the guide's table of limits says.
+/// As in the guide's table of limits.
 #[tokio::test]
 async fn a_longer_wait_than_there_is_is_refused() {
     let server = Server::in_memory().await;

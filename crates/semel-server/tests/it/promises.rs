@@ -1,4 +1,5 @@
-//! What those who move here were promised elsewhere, where no other test is about it: see docs/guide/moving-from.md.
+//! Promises of the systems that people move from, where no other test covers them: see
+//! docs/guide/moving-from.md.
 
 use std::sync::Arc;
 
@@ -37,7 +38,7 @@ async fn the_same_key_of_another_type_is_another_job() {
     server.stop().await;
 }
 
-/// Waiting, running, completed, cancelled: one body, and no id in it.
+/// Waiting, running, completed, cancelled: the same body, without an id.
 #[tokio::test]
 async fn a_duplicate_of_a_task_is_told_the_same_whatever_became_of_the_other() {
     let server = tasks::server().await;
@@ -63,7 +64,7 @@ async fn a_duplicate_of_a_task_is_told_the_same_whatever_became_of_the_other() {
     server.stop().await;
 }
 
-/// Whatever its template says by now.
+/// Whatever its template says now.
 #[tokio::test]
 async fn a_task_keeps_the_identity_that_held_when_it_was_decided() {
     let set = tasks::templates();
@@ -80,7 +81,8 @@ async fn a_task_keeps_the_identity_that_held_when_it_was_decided() {
     let shown = server.get(&format!("/v1/tasks/{id}")).await.body;
     assert_eq!(shown["unique"]["keys"], json!(["type", "args", "version"]), "{shown}");
     assert_eq!(shown["unique"]["states"].as_array().unwrap().len(), 8);
-    // A request that says `strict` itself meets it; one that goes by the template meets nobody any more.
+    // A request that says `strict` itself conflicts with it; one that follows the new template conflicts with
+    // nothing.
     let mut own = body.clone();
     own["unique"] = "strict".into();
     assert_eq!(server.post("/v1/tasks", &own).await.status, 409);
@@ -96,7 +98,7 @@ async fn a_context_is_an_object_within_bounds() {
         let context = format!("{}{}", "{\"a\":".repeat(levels), format_args!("1{}", "}".repeat(levels)));
         format!(r#"{{"namespace":"payments","name":"process","context":{context}}}"#)
     };
-    // The array around it is a level of its own.
+    // The surrounding array is a level of its own.
     let mut deepest = 0;
     for levels in [62, 63, 64, 65] {
         let told = server.post_text("/v1/tasks", &nested(levels)).await;
@@ -115,7 +117,8 @@ async fn a_context_is_an_object_within_bounds() {
     server.stop().await;
 }
 
-/// So what it calls outside may carry it: the same over its retries, and another for every other step and task.
+/// Its outside calls may carry the id: it is the same over retries, and differs for every other step and
+/// task.
 #[tokio::test]
 async fn a_step_has_one_id_over_its_retries() {
     let set = tasks::templates();
@@ -146,7 +149,8 @@ async fn a_step_has_one_id_over_its_retries() {
     server.stop().await;
 }
 
-/// A context may hold what is not for everybody: who may only create tasks is not shown those of others, nor told of them.
+/// A context may be confidential: a caller that may only create tasks neither sees those of others nor learns
+/// of them.
 #[tokio::test]
 async fn a_context_is_shown_to_who_may_inspect() {
     let token = |id: &str, roles: &[Role]| Token::new(id, digest(id), roles.to_vec());
@@ -192,7 +196,7 @@ async fn duplicates_are_counted_by_type_queue_and_outcome() {
     server.stop().await;
 }
 
-/// A flag that means something elsewhere means nothing here, and is there for who reads the job.
+/// A flag of another system has no effect here, and is kept for whoever reads the job.
 #[tokio::test]
 async fn what_nobody_knows_of_is_kept_and_shown() {
     let server = Server::in_memory().await;
@@ -206,7 +210,7 @@ async fn what_nobody_knows_of_is_kept_and_shown() {
     server.stop().await;
 }
 
-/// What a caller says the key would be is not looked at.
+/// A key that the caller computed is ignored.
 #[tokio::test]
 async fn a_key_is_computed_by_who_decides() {
     let server = Server::in_memory().await;
@@ -221,7 +225,7 @@ async fn a_key_is_computed_by_who_decides() {
     server.stop().await;
 }
 
-/// In part, and no more than twenty; of those who may not be shown nothing.
+/// Keys are shown in part, at most twenty of them, and none of an undisclosed holder.
 #[tokio::test]
 async fn the_hottest_keys_and_what_is_held_are_measured() {
     let server = Server::in_memory().await;
@@ -233,7 +237,7 @@ async fn the_hottest_keys_and_what_is_held_are_measured() {
     for n in 0..25 {
         let told = server.create(&job(n, "always")).await;
         keys.push(told.body["job"]["unique_key"].as_str().unwrap()[..8].to_owned());
-        // The later ones are the hotter ones.
+        // Later keys absorb more duplicates.
         for _ in 0..=n {
             assert_eq!(server.post("/ojs/v1/jobs", &job(n, "always")).await.status, 409);
         }
@@ -243,7 +247,7 @@ async fn the_hottest_keys_and_what_is_held_are_measured() {
         assert_eq!(server.post("/ojs/v1/jobs", &job(100, "never")).await.status, 409);
     }
     server.create(&json!({ "type": "a.c", "args": [] })).await;
-    // One that has run, and was offered twice.
+    // A job that has run and was offered twice.
     let options = json!({ "queue": "runs", "unique": { "keys": ["args"] } });
     let ran = json!({ "type": "a.d", "args": [], "options": options });
     let id = server.create(&ran).await.job_id().to_owned();
@@ -265,10 +269,10 @@ async fn the_hottest_keys_and_what_is_held_are_measured() {
     assert_eq!(line(&hot(5)), 6.0);
     assert!(!text.contains(&hot(4)), "the twenty hottest");
     assert_eq!(text.matches("semel_key_duplicates{").count(), 20);
-    // 375 of 401 requests, and none of one.
+    // 375 of 401 requests, and 0 of 1.
     assert_eq!(line("semel_suppressed_ratio{type=\"a.b\"}"), 0.9352);
     assert_eq!(line("semel_suppressed_ratio{type=\"a.c\"}"), 0.0);
-    // One of two: the end of its run is no request.
+    // 1 of 2: the end of its run is not a request.
     assert_eq!(line("semel_suppressed_ratio{type=\"a.d\"}"), 0.5);
     server.stop().await;
 }

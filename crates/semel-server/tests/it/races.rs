@@ -1,4 +1,4 @@
-//! Many at once, over real connections.
+//! Many concurrent callers over real connections.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ const CALLERS: usize = 64;
 
 async fn race(strategy: &'static str) {
     let server = Server::start().await;
-    // One pool of connections per caller, so that each has a connection of its own.
+    // One connection pool per caller, so that each has its own connection.
     let clients: Vec<Client> = (0..CALLERS).map(|_| Client::new(server.client.base_url()).unwrap()).collect();
     let rounds = rounds("SEMEL_RACE_ROUNDS", 50_usize);
     for round in 0..rounds {
@@ -83,7 +83,7 @@ async fn a_shutdown_lets_requests_under_way_end() {
     while !server.get_text("/metrics").await.contains("semel_http_polls_waiting 1\n") {}
     let address = server.address;
     let stopping = tokio::spawn(server.stop());
-    // It has begun to stop once it takes no new connections.
+    // It has begun to stop once it accepts no new connections.
     until("it takes no new connections", async || TcpStream::connect(address).await.is_err()).await;
     let offer =
         semel_ojs::Enqueue::parse(r#"{"type":"a.b","args":[],"queue":"late"}"#, semel_ojs::Terms::trusted())
@@ -99,7 +99,7 @@ async fn a_shutdown_lets_requests_under_way_end() {
 async fn who_says_nothing_is_not_waited_for() {
     let limits = Limits { connections: 1, header_timeout: Duration::from_millis(300), ..Limits::default() };
     let server = Server::with_limits(Config::default(), limits).await;
-    // It takes the only place and then sends half a header.
+    // Takes the only slot and then sends half a header.
     let mut silent = TcpStream::connect(server.address).await.unwrap();
     silent.write_all(b"GET /health HTTP/1.1\r\nhost:").await.unwrap();
     tokio::time::sleep(Duration::from_millis(50)).await;

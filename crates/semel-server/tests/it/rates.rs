@@ -1,4 +1,4 @@
-//! Limits on starting jobs.
+//! Limits on starting jobs: concurrency and rates.
 
 use std::time::{Duration, Instant};
 
@@ -34,14 +34,14 @@ async fn so_many_of_a_key_run_at_once_whatever_their_queues() {
         assert_eq!(fetch(&server, &["a", "b"], 5, 0).await.len(), 0);
         let seen = server.get("/ojs/v1/rate-limits/k").await.body;
         assert_eq!((&seen["concurrency"]["active"], &seen["remaining"]), (&json!(2), &json!(0)));
-        // They wait as what they are.
+        // Jobs held back by a limit are still counted as available.
         let stats = server.get("/ojs/v1/queues/b/stats").await.body;
         assert_eq!((&stats["queue"]["available"], &stats["queue"]["active"]), (&json!(3), &json!(0)));
         server.stop().await;
     }
 }
 
-/// Whatever ends a run gives its place back.
+/// Every end of a run frees its slot.
 #[tokio::test]
 async fn every_end_of_a_run_lets_the_next_one_start() {
     let server = Server::start().await;
@@ -76,12 +76,12 @@ async fn a_waiting_fetch_has_the_next_job_as_soon_as_a_run_ends() {
     limited(&server, "q", &json!({ "key": "k", "concurrency": 1 })).await;
     let run = async |wait_ms: u32| fetch(&server, &["q"], 1, wait_ms).await[0]["id"].clone();
     let running = std::cell::RefCell::new(run(0).await);
-    // By looking alone it would be half a second and more.
+    // Polling alone would take half a second or more.
     let took = quickest(Duration::from_millis(300), async || {
         limited(&server, "q", &json!({ "key": "k", "concurrency": 1 })).await;
         let first = running.borrow().clone();
         let (next, ended) = tokio::join!(run(20_000), async {
-            // Until the fetch waits; were it later, it would find the job without waiting.
+            // Until the fetch waits; if it came later, it would find the job without waiting.
             tokio::time::sleep(Duration::from_millis(100)).await;
             assert_eq!(ack(&server, &first).await.status, 200);
             Instant::now()
@@ -98,7 +98,7 @@ async fn a_waiting_fetch_has_the_next_job_as_soon_as_a_run_ends() {
 async fn a_waiting_fetch_has_the_next_job_when_the_rate_allows_it() {
     let server = Server::start().await;
     let mut keys = 0..;
-    // By looking alone it would be two seconds.
+    // Polling alone would take two seconds.
     let took = quickest(Duration::from_secs(1), || {
         let limit = json!({ "key": format!("k{}", keys.next().unwrap()), "rate": 1, "period": "PT0.3S" });
         let server = &server;
@@ -207,7 +207,7 @@ async fn a_limit_without_a_key_is_the_queues_own_and_is_shown_as_it_was_sent() {
     );
     let shown = server.get(&format!("/ojs/v1/jobs/{id}")).await.body;
     assert_eq!(shown["job"]["options"]["rate_limit"], json!({ "max_per_minute": 3 }));
-    // Rows that are no queue's are not shown as queues.
+    // The server's internal rows are not listed as queues.
     let queues = server.get("/ojs/v1/queues").await.body;
     let names: Vec<&str> =
         queues["queues"].as_array().unwrap().iter().map(|queue| queue["name"].as_str().unwrap()).collect();
@@ -231,7 +231,7 @@ async fn an_enqueue_is_told_what_the_limit_allows_and_what_is_left_of_it() {
     server.stop().await;
 }
 
-/// A worker that runs them one after the other begins with the one that was first in line.
+/// A worker that runs one job at a time starts with the first in line.
 #[tokio::test]
 async fn jobs_under_a_limit_come_in_their_places_among_the_others() {
     let server = Server::start().await;

@@ -1,4 +1,4 @@
-//! The recipes of the guide: each request of the page, and every line of what it says happens then.
+//! The guide's recipes: each request on the page, and every line of what it says will happen.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use serde_json::Value;
 
 const PAGE: &str = include_str!("../../../../docs/guide/recipes.md");
 
-/// A recipe: a request, and the lines of what happens then.
+/// A recipe: a request, and the lines that say what happens.
 struct Recipe {
     name: String,
     request: Value,
@@ -54,7 +54,7 @@ fn duration(text: &str) -> Duration {
     Duration::from_secs_f64(number.parse::<f64>().unwrap() * seconds)
 }
 
-/// The request with the members that the line names set to what it says.
+/// The recipe's request with the members that the line names replaced.
 fn request(recipe: &Recipe, what: &str) -> String {
     let mut request = recipe.request.clone();
     if let Some(changes) = what.strip_prefix("it is sent with ") {
@@ -93,7 +93,7 @@ fn ended(settled: &Settled) -> &'static str {
 struct Scene {
     engine: Engine,
     clock: ManualClock,
-    /// The run that was started last.
+    /// The latest run.
     run: Option<Job>,
 }
 
@@ -104,7 +104,7 @@ impl Scene {
         Self { engine, clock, run: None }
     }
 
-    /// Time passes, and the duties do what falls due.
+    /// Advances the clock and runs the duties that are due.
     async fn rest(&self, time: Duration) {
         self.clock.advance(time);
         let store = self.engine.store();
@@ -168,7 +168,7 @@ async fn what_the_recipes_say_happens() {
     }
 }
 
-/// Every recipe is in the table at the top, and nothing else is.
+/// The table at the top lists exactly the recipes.
 #[test]
 fn the_table_leads_to_every_recipe() {
     let anchor = |name: &str| {

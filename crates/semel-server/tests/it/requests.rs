@@ -1,5 +1,5 @@
-//! Requests that are sent again, or that say in other words what was said before: by another endpoint, after their template has
-//! changed, when what they made is remembered and not kept any more.
+//! Requests that are repeated, also in another form: by another endpoint, after their template has changed,
+//! or when their result is remembered but no longer kept.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +36,7 @@ fn templates(all: &[Value]) -> Templates {
     templates
 }
 
-/// Each would answer for something that is none of its kind.
+/// Otherwise one would be answered with something of the other kind.
 #[tokio::test]
 async fn a_task_and_a_job_never_answer_for_one_another() {
     let server = tasks::server().await;
@@ -83,14 +83,14 @@ async fn a_batch_that_was_stored_before_says_so() {
             assert_eq!(told.body["counts"], counts, "{path}: {}", told.body);
         }
     }
-    // Not when one of them is new, or none was stored.
+    // No replay when one of the items is new, or none was stored.
     let more = json!({ "jobs": [{ "type": "a.b", "args": [1] }, { "type": "a.b", "args": [3] }] });
     let told = post(&server, "/ojs/v1/jobs/bulk", &more, "r-2").await;
     assert_eq!((told.status, is_replay(&told)), (207, false), "{}", told.body);
     server.stop().await;
 }
 
-/// What would be taken for a promise is refused where it is none.
+/// The header is refused where it could not be honoured.
 #[tokio::test]
 async fn a_workflow_is_sent_again_by_its_own_id() {
     let server = Server::start().await;
@@ -112,7 +112,8 @@ async fn a_workflow_is_sent_again_by_its_own_id() {
     server.stop().await;
 }
 
-/// The token was for the queue that the job is in; whether it is for where such a job would go now does not matter.
+/// The token covered the job's queue when it was created; whether it covers the template's new queue does not
+/// matter.
 #[tokio::test]
 async fn a_template_that_has_moved_its_queue_does_not_change_what_was_answered() {
     let template =
@@ -144,7 +145,7 @@ async fn a_template_that_has_moved_its_queue_does_not_change_what_was_answered()
     server.stop().await;
 }
 
-/// Its head blocks for as long as the policy says; only what it did is gone.
+/// The task's head still holds its key for as long as the policy says; only its results are gone.
 #[tokio::test]
 async fn a_task_that_is_only_remembered_is_still_the_answer() {
     let clock = ManualClock::default();
@@ -183,7 +184,7 @@ async fn a_task_that_is_only_remembered_is_still_the_answer() {
     server.stop().await;
 }
 
-/// What it made is gone before it: that is no reason to make it twice.
+/// The task was purged before the key's window was over: that is no reason to create it twice.
 #[tokio::test]
 async fn a_key_whose_task_is_gone_is_refused_in_the_words_of_tasks() {
     let clock = ManualClock::default();
@@ -192,7 +193,7 @@ async fn a_key_whose_task_is_gone_is_refused_in_the_words_of_tasks() {
     let server = Server::on_store(Arc::clone(&store), config).await;
     let task = json!({ "namespace": "orders", "name": "notify", "context": { "n": 1 } });
     let first = post(&server, "/v1/tasks", &task, "r-1").await;
-    // Another server of the store keeps what it ends for an hour.
+    // Another server on the store keeps ended work for one hour.
     let hour = Some(keep_for(Duration::from_secs(3_600), "").unwrap());
     let rules = Retention::new(Keep { completed: hour, cancelled: hour, discarded: hour });
     let other = Engine::keeping(store, rules).unwrap();
@@ -209,7 +210,7 @@ async fn a_key_whose_task_is_gone_is_refused_in_the_words_of_tasks() {
     server.stop().await;
 }
 
-/// One identity, by whichever member it was said; and an explanation says what a request would be told.
+/// The identity is the same by either member, and an explanation says what a request would get.
 #[tokio::test]
 async fn a_policy_that_is_only_a_key_is_the_request_s_key() {
     let server = tasks::server().await;
@@ -231,7 +232,7 @@ async fn a_policy_that_is_only_a_key_is_the_request_s_key() {
     server.stop().await;
 }
 
-/// Clients of tasks read one kind of error.
+/// Clients of tasks parse one format of errors.
 #[tokio::test]
 async fn what_is_wrong_with_a_request_for_tasks_is_told_in_their_words() {
     let server = tasks::server().await;
@@ -252,7 +253,7 @@ async fn what_is_wrong_with_a_request_for_tasks_is_told_in_their_words() {
     server.stop().await;
 }
 
-/// The same strategy over a plain job.
+/// The same strategy for a plain job.
 #[tokio::test]
 async fn a_plain_job_whose_identity_is_its_callers_asks_for_the_key() {
     let template = json!({ "namespace": "a", "name": "b", "unique": "caller_provided" });

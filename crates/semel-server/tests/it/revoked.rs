@@ -1,4 +1,4 @@
-//! Who waits for an answer when the token is taken away, or is over, is told nothing.
+//! A caller whose token is revoked or expires while it waits for an answer gets nothing.
 
 use semel_client::{HeaderMap, Method};
 use semel_server::Config;
@@ -27,7 +27,7 @@ fn fetch() -> Value {
     json!({ "queues": ["default"], "worker_id": "w", "wait_ms": 20_000 })
 }
 
-/// Until somebody waits in a long poll.
+/// Returns once a long poll is waiting.
 async fn waits(server: &Server) {
     loop {
         let told = server.client.request(Method::GET, "/metrics", None, bearer("two")).await.unwrap();
@@ -37,14 +37,14 @@ async fn waits(server: &Server) {
     }
 }
 
-/// Enqueues a job that ends the wait of whoever waits for one; its id.
+/// Enqueues a job, which ends a waiting poll; returns its id.
 async fn enqueue(server: &Server) -> String {
     let made = post(server, "two", "/ojs/v1/jobs", &job(&json!(1), &json!({}))).await;
     assert_eq!(made.status, 201, "{}", made.body);
     made.job_id().to_owned()
 }
 
-/// What an old token fetches that ends, so or so, while it waits; the job that was enqueued meanwhile.
+/// Fetches with a token that `end` ends during the wait. Returns the answer, and the job enqueued meanwhile.
 async fn fetched(server: &Server, end: impl FnOnce()) -> (Told, String) {
     let body = fetch();
     tokio::join!(post(server, "one", FETCH, &body), async {
@@ -60,7 +60,7 @@ async fn a_fetch_that_waits_is_given_nothing_once_its_token_is_gone() {
     let (told, id) = fetched(&server, || tokens.replace(vec![Token::all("new", "two")])).await;
     assert_eq!((told.status, told.code()), (401, "unauthorized"), "{}", told.body);
     assert!(told.body.get("jobs").is_none(), "{}", told.body);
-    // What was leased for it is given back, and nobody has tried it.
+    // The job leased for it is given back, and its attempt does not count.
     let next = post(&server, "two", FETCH, &fetch()).await.body["jobs"][0].clone();
     assert_eq!((&next["id"], &next["attempt"]), (&json!(id), &json!(1)), "{next}");
     server.stop().await;
@@ -91,7 +91,7 @@ async fn who_waits_for_events_is_told_none_once_the_token_is_gone() {
         });
     assert_eq!((told.status, told.code()), (401, "unauthorized"), "{}", told.body);
     assert!(!told.body.to_string().contains(&id), "{}", told.body);
-    // Who still may is told of it.
+    // A token that is still valid sees it.
     let log = server.ask(Method::GET, "/ojs/v1/events", None, bearer("two")).await;
     assert_eq!(log.body["events"][0]["subject"], json!(id), "{}", log.body);
     server.stop().await;

@@ -1,4 +1,5 @@
-//! A template's schema over HTTP: what does not fit is refused on every way in, before anybody asks who the job is.
+//! A template's schema over HTTP: args that do not fit are refused at every way in, before the job's identity
+//! is computed.
 
 use std::sync::Arc;
 
@@ -57,10 +58,10 @@ async fn args_that_do_not_fit_are_refused_with_their_places() {
     assert!(!told.body.to_string().contains("secret-text"), "{}", told.body);
     assert_eq!(server.stored().await, 0);
     server.create(&job(json!([{ "to": "a" }]))).await;
-    // Before its identity: a duplicate of what is there, if it fitted.
+    // The schema is checked before the identity: this would be a duplicate if it fitted.
     let told = server.post("/ojs/v1/jobs", &job(json!([]))).await;
     assert_eq!((told.status, told.pointer()), (400, "/args"), "{}", told.body);
-    // Jobs of other types are nobody's affair.
+    // The schema does not apply to other types.
     server.create(&json!({ "type": "mail.other", "args": [7] })).await;
     server.stop().await;
 }
@@ -110,7 +111,7 @@ async fn a_context_that_does_not_fit_makes_no_task() {
     );
     assert_eq!(server.get("/v1/tasks").await.body["tasks"], json!([]));
     assert_eq!(server.post("/v1/tasks", &task(json!({ "amount": 1 }))).await.status, 201);
-    // Asked why, the same schema answers.
+    // An explanation applies the same schema.
     let ask = |args: Value| json!({ "type": "payments.process", "args": args });
     let told = server.post("/ojs/v1/unique/explain", &ask(json!([{}]))).await;
     assert_eq!((told.status, told.pointer()), (400, "/args/0/amount"), "{}", told.body);
@@ -132,7 +133,7 @@ async fn nothing_is_told_of_what_is_inside_a_sensitive_value() {
     server.stop().await;
 }
 
-/// A schema that came later does not take back what was answered.
+/// A later schema does not change an earlier answer.
 #[tokio::test]
 async fn a_request_that_was_answered_before_the_schema_is_answered_again() {
     let (server, set) = server().await;

@@ -1,5 +1,5 @@
-//! What Open Job Spec's own clients send, word for word, and what they read from the answers. One table a client: its
-//! headers, its requests, and the members its parser insists on.
+//! What Open Job Spec's own clients send, verbatim, and what they read from the answers. One table per
+//! client: its headers, its requests, and the members that its parser requires.
 
 use semel_client::{HeaderMap, HeaderName, HeaderValue, Method};
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use crate::harness::{Server, Told};
 
 const OJS: &str = "application/openjobspec+json";
 
-/// One of the clients.
+/// One client.
 struct Sdk {
     version: &'static str,
     sends_request_id: bool,
@@ -42,7 +42,7 @@ impl Sdk {
         self.ask(server, Method::POST, path, Some(body)).await
     }
 
-    /// Enqueues, fetches and acknowledges as every one of them does: without worker or lease in the ack.
+    /// Enqueues, fetches and acknowledges as all of them do: without worker or lease in the ack.
     async fn runs(&self, server: &Server, enqueue: Value, fetch: Value, ack: Value) -> Value {
         let told = self.post(server, "/ojs/v1/jobs", enqueue).await;
         assert_eq!(told.status, 201, "{}", told.body);
@@ -60,7 +60,7 @@ impl Sdk {
     }
 }
 
-/// What its error classes are made of.
+/// What the clients' error classes read.
 fn assert_duplicate(told: &Told) {
     let error = &told.body["error"];
     assert_eq!((told.status, &error["code"], &error["retryable"]), (409, &"duplicate".into(), &false.into()));
@@ -76,7 +76,7 @@ async fn the_js_client_is_understood() {
             "queue": "js", "priority": 5, "timeout_ms": 30_000, "tags": ["x"],
             "retry": { "max_attempts": 3, "backoff_coefficient": 2, "initial_interval": "PT1S",
                        "max_interval": "PT5M", "jitter": true, "non_retryable_errors": ["auth.*"] },
-            // Its `key` is a list of members of args.
+            // In this client `key` is a list of members of args.
             "unique": { "key": ["to"], "period": "PT5M", "on_conflict": "reject", "states": ["available", "active"] },
         },
     });
@@ -98,7 +98,7 @@ async fn the_js_client_is_understood() {
     let path = format!("/ojs/v1/jobs/{}", ids[0]);
     assert_eq!(JS.ask(&server, Method::GET, &path, None).await.body["job"]["id"], ids[0]);
     assert_eq!(JS.ask(&server, Method::DELETE, &path, None).await.body["job"]["state"], "cancelled");
-    // Its heartbeat counts the jobs and lists their ids apart.
+    // Its heartbeat sends a count of jobs, and their ids in a member of its own.
     let beat = json!({
         "worker_id": "worker_js", "state": "running", "active_jobs": 1, "active_job_ids": [ids[1]],
         "hostname": "host", "pid": 1, "queues": ["js"], "concurrency": 10, "labels": [],
@@ -126,13 +126,13 @@ async fn the_go_client_is_understood() {
     assert_eq!(created["retry"]["max_attempts"], 5);
     GO.post(&server, "/ojs/v1/jobs", again.clone()).await;
     assert_duplicate(&GO.post(&server, "/ojs/v1/jobs", again).await);
-    // A period alone speaks of type and args.
+    // A period alone means type and args.
     let period =
         |n: u8| json!({ "type": "p.q", "args": [n], "options": { "unique": { "period_ms": 60_000 } } });
     assert_eq!(GO.post(&server, "/ojs/v1/jobs", period(1)).await.status, 201);
     assert_eq!(GO.post(&server, "/ojs/v1/jobs", period(2)).await.status, 201);
     assert_duplicate(&GO.post(&server, "/ojs/v1/jobs", period(2)).await);
-    // So does one that says what to do about a duplicate as well: its `UniquePolicy` without a key.
+    // So does a period with `on_conflict`: its `UniquePolicy` without a key.
     let policy = |n: u8| json!({ "type": "r.s", "args": [n], "options": { "unique": { "period_ms": 60_000, "on_conflict": "ignore" } } });
     let first = GO.post(&server, "/ojs/v1/jobs", policy(1)).await;
     let other = GO.post(&server, "/ojs/v1/jobs", policy(2)).await;
@@ -142,7 +142,7 @@ async fn the_go_client_is_understood() {
     let told =
         GO.post(&server, "/ojs/v1/jobs/batch", json!({ "jobs": [{ "type": "a.b", "args": [] }] })).await;
     assert_eq!(told.body["count"], 1);
-    // What its typed parsers insist on.
+    // What its typed parsers require.
     let manifest = GO.ask(&server, Method::GET, "/ojs/manifest", None).await.body;
     assert!(manifest["ojs_version"].is_string() && manifest["extensions"].is_array(), "{manifest}");
     assert!(manifest["capabilities"].as_object().unwrap().values().all(Value::is_boolean), "{manifest}");
@@ -170,7 +170,7 @@ async fn the_rust_client_is_understood() {
     let fetch = json!({ "queues": ["rust"], "count": 1, "worker_id": "worker_rust" });
     let again = enqueue.clone();
     let created = RUST.runs(&server, enqueue, fetch, json!({ "result": null })).await;
-    // It reads a job and a cancellation without a wrapper.
+    // It expects jobs and cancellations without a wrapper.
     let path = format!("/ojs/v1/jobs/{}", created["id"].as_str().unwrap());
     let shown = RUST.ask(&server, Method::GET, &path, None).await.body;
     for name in ["id", "type", "state", "queue", "args", "attempt", "created_at"] {
@@ -181,7 +181,7 @@ async fn the_rust_client_is_understood() {
     assert_eq!((third.status, third.job_id()), (200, second.job_id()), "ignored");
     let told = RUST.ask(&server, Method::DELETE, &format!("/ojs/v1/jobs/{}", second.job_id()), None).await;
     assert_eq!(told.body["state"], "cancelled");
-    // A failure it reads needs a type and a message.
+    // To parse a failure it needs a type and a message.
     RUST.post(&server, "/ojs/v1/jobs", json!({ "type": "f.f", "args": [], "options": { "queue": "f" } }))
         .await;
     let job = server.take("f", "w").await;
@@ -202,7 +202,7 @@ async fn the_python_client_is_understood() {
         "type": "email.send", "args": ["a@example.com", 1], "meta": {},
         "options": {
             "queue": "python", "retry": { "max_attempts": 3, "initial_interval": "PT1S" },
-            // Its `key` names dimensions, and it always sends these states.
+            // In this client `key` names dimensions, and these states are always sent.
             "unique": { "key": ["type", "queue", "args"], "states": ["available", "active", "scheduled"],
                         "on_conflict": "reject" },
         },
@@ -222,7 +222,7 @@ async fn the_python_client_is_understood() {
     server.stop().await;
 }
 
-/// It reads the members of what it is answered without a wrapper.
+/// It reads the members of an answer without a wrapper.
 #[tokio::test]
 async fn the_ruby_client_is_understood() {
     let server = Server::in_memory().await;
@@ -250,7 +250,7 @@ async fn the_ruby_client_is_understood() {
     server.stop().await;
 }
 
-/// Its parser makes a message of its own out of these.
+/// Its parser composes its own message from these.
 #[tokio::test]
 async fn what_is_not_there_is_named() {
     let server = Server::in_memory().await;
@@ -274,7 +274,7 @@ async fn what_is_not_there_is_named() {
     server.stop().await;
 }
 
-/// Who says its schedule as `cron` looks for it there, as text.
+/// A client that sends the schedule as `cron` expects it there, as a string.
 #[tokio::test]
 async fn a_cron_is_answered_under_the_names_it_was_registered_by() {
     let server = Server::in_memory().await;
@@ -293,7 +293,7 @@ async fn a_cron_is_answered_under_the_names_it_was_registered_by() {
         (&"0 9 * * 1".into(), &"paused".into()),
         "{told}"
     );
-    // What is wrong with it is said under its name, too.
+    // An error in the schedule names the member that was sent.
     for (member, schedule) in [("cron", "bad"), ("expression", "61 * * * *")] {
         let told =
             RUST.post(&server, "/ojs/v1/cron", json!({ "name": "x", member: schedule, "type": "a.b" })).await;
@@ -308,7 +308,7 @@ async fn a_cron_is_answered_under_the_names_it_was_registered_by() {
     server.stop().await;
 }
 
-/// The members of args that `key` lists are not called by a name that was not sent.
+/// Messages about members of args in `key` do not use a name that the client did not send.
 #[tokio::test]
 async fn a_list_of_members_is_spoken_of_as_it_was_sent() {
     let server = Server::in_memory().await;

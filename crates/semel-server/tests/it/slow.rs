@@ -1,4 +1,4 @@
-//! Slow clients, too many of them, and the end: nobody holds the server up.
+//! Slow clients, too many of them, and shutdown: none of them holds the server up.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,12 +19,12 @@ use crate::harness::{Server, header, job};
 
 const SHORT: Duration = Duration::from_millis(100);
 
-/// Sends a text and reads until the server closes.
+/// Sends `text` and reads until the server closes the connection.
 async fn say(server: &Server, text: &str) -> String {
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     stream.write_all(text.as_bytes()).await.unwrap();
     let mut answer = String::new();
-    // A connection that is reset has no more to say.
+    // A reset connection has nothing more to read.
     drop(stream.read_to_string(&mut answer).await);
     answer
 }
@@ -41,13 +41,14 @@ async fn half_a_header_is_not_waited_for() {
         let answer = say(&server, text).await;
         assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 408"), "{answer}");
     }
-    // One that was quick and then says nothing more is closed too.
+    // A connection that was quick at first and then goes silent is closed too.
     let answer = say(&server, "GET /live HTTP/1.1\r\nhost: x\r\n\r\n").await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     server.stop().await;
 }
 
-/// Whoever sends one request after another and reads no answer does not have all of them answered, into memory.
+/// Without backpressure, the answers to a client that pipelines requests and reads nothing would pile up in
+/// memory.
 #[tokio::test]
 async fn who_reads_nothing_is_held_back() {
     const SENT: usize = 300;
@@ -55,7 +56,7 @@ async fn who_reads_nothing_is_held_back() {
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     let one = "GET /ojs/v1/openapi.json HTTP/1.1\r\nhost: x\r\n\r\n";
     stream.write_all(one.repeat(SENT).as_bytes()).await.unwrap();
-    // Each answer is some 0.4 MB: what the sockets hold of them is a few.
+    // Each answer is about 0.4 MB; the sockets' buffers hold only a few of them.
     let (mut answered, mut same) = (0, 0);
     while same < 30 {
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -127,7 +128,7 @@ async fn too_much_at_once_is_refused_at_once() {
     server.stop().await;
 }
 
-/// A client who reads none of its answers would have the server keep all of them.
+/// Otherwise the server would have to keep every answer of a client that reads none.
 #[tokio::test]
 async fn an_answer_that_finds_no_room_is_refused_unless_it_tells_what_was_done() {
     let bounds = Bounds { answer_bytes: 10, answer_bytes_free: 1_024, ..Bounds::default() };
@@ -140,7 +141,7 @@ async fn an_answer_that_finds_no_room_is_refused_unless_it_tells_what_was_done()
     assert_eq!(server.get("/ojs/v1/jobs?state=completed").await.status, 200, "a small one");
     let told = server.post("/ojs/v1/workers/fetch", &json!({ "queues": ["default"] })).await;
     assert_eq!((told.status, told.code()), (503, "unavailable"), "{}", told.body);
-    // What nobody was told of is given back, and costs no attempt.
+    // A job that was not handed out is given back, at no cost to its attempts.
     let head = loop {
         let head = server.engine.heads(vec![id]).await.unwrap().remove(0);
         if head.state == State::Available {
@@ -154,7 +155,7 @@ async fn an_answer_that_finds_no_room_is_refused_unless_it_tells_what_was_done()
     server.stop().await;
 }
 
-/// What a batch did is told, of jobs that were there before by their heads where there is no room for them.
+/// The outcomes of a batch are always reported; without room, existing jobs appear by their heads only.
 #[tokio::test]
 async fn a_bulk_that_finds_no_room_tells_heads() {
     let bounds = Bounds { answer_bytes: 1_024, answer_bytes_free: 1_024, ..Bounds::default() };
@@ -174,17 +175,17 @@ async fn who_waits_takes_no_place() {
     let server = Server::with(bounded(Bounds { requests: 2, polls: 1, ..Bounds::default() })).await;
     let fetch = json!({ "queues": ["default"], "wait_ms": 30_000 });
     let mut waiting = Box::pin(server.post("/ojs/v1/workers/fetch", &fetch));
-    // Asked until the poll waits: it is sent by the same select.
+    // Ask until the poll is waiting: the same `select!` sends it.
     loop {
         tokio::select! {
             told = &mut waiting => panic!("nothing to fetch, and yet {}", told.body),
             text = server.get_text("/metrics") => if text.contains("semel_http_polls_waiting 1\n") { break },
         }
     }
-    // The second finds no room to wait, and is told so at once.
+    // The second fetch finds no room to wait, and is answered at once.
     let told = server.post("/ojs/v1/workers/fetch", &fetch).await;
     assert_eq!((told.status, &told.body["jobs"]), (200, &json!([])));
-    // A job ends the first one's wait.
+    // A new job ends the first fetch's wait.
     server.create(&json!({ "type": "a.b", "args": [] })).await;
     assert_eq!(waiting.await.body["jobs"].as_array().unwrap().len(), 1);
     server.stop().await;
@@ -207,7 +208,7 @@ async fn the_end_is_told_to_who_waits() {
     server.stop().await;
 }
 
-/// Its requests are not taken in, and what it is held back for is not kept for ever.
+/// The server stops reading its requests, and does not keep the answers held back for it for ever.
 #[tokio::test]
 async fn who_goes_on_reading_nothing_is_let_go() {
     let limits = Limits { write_timeout: SHORT, ..Limits::default() };
@@ -219,7 +220,8 @@ async fn who_goes_on_reading_nothing_is_let_go() {
     server.stop().await;
 }
 
-/// Who sends headers and body apart, as many clients do, goes on with the connection whatever a handler makes of the body.
+/// A client that sends headers and body apart, as many do, keeps its connection even if the handler ignores
+/// the body.
 #[tokio::test]
 async fn a_body_that_nobody_reads_costs_no_connection() {
     const ID: &str = "019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f";
@@ -237,13 +239,13 @@ async fn a_body_that_nobody_reads_costs_no_connection() {
         while left > 0 {
             let began = Instant::now();
             stream.write_all(head(&path, "content-length: 2\r\n").as_bytes()).await.unwrap();
-            // Long enough for an answer that does not wait for it.
+            // Long enough for an answer that does not wait for the body.
             tokio::time::sleep(Duration::from_millis(20)).await;
             stream.write_all(b"{}").await.unwrap();
             let told = one_answer(&mut stream).await;
             assert!(told.starts_with(&format!("HTTP/1.1 {status}")), "{path}: {told}");
             if told.contains("connection: close") && began.elapsed() >= Duration::from_secs(1) {
-                // For as long as a body is waited for the machine had nothing to spare for this one.
+                // This machine was stalled for as long as the server waits for a body.
                 stream = TcpStream::connect(server.address).await.unwrap();
                 continue;
             }
@@ -251,7 +253,7 @@ async fn a_body_that_nobody_reads_costs_no_connection() {
             left -= 1;
         }
     }
-    // One of no known length that was asked for and read is over.
+    // A chunked body that was requested and read is complete.
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     for _ in 0..2 {
         let more = "content-type: application/json\r\ntransfer-encoding: chunked\r\nexpect: 100-continue\r\n";
@@ -265,7 +267,7 @@ async fn a_body_that_nobody_reads_costs_no_connection() {
         assert!(told.starts_with("HTTP/1.1 201") && !told.contains("connection: close"), "{told}");
         rest_of(&told, &mut stream).await;
     }
-    // What does not come, or only when it is asked for, or is too long, is told to end the connection.
+    // A body that never comes, comes only on request, or is too long, closes the connection.
     for more in [
         "content-length: 2\r\n",
         "content-length: 2\r\nexpect: 100-continue\r\n",
@@ -277,7 +279,7 @@ async fn a_body_that_nobody_reads_costs_no_connection() {
     server.stop().await;
 }
 
-/// Reads one answer, and no byte more.
+/// Reads exactly one answer, and no byte more.
 async fn one_answer(stream: &mut TcpStream) -> String {
     let head = one_head(stream).await;
     let body = rest_of(&head, stream).await;
@@ -299,13 +301,13 @@ async fn rest_of(head: &str, stream: &mut TcpStream) -> String {
     String::from_utf8(body).unwrap()
 }
 
-/// Whoever watches the server sees that nothing can be enqueued, though what is there can be read; and that it can be again.
+/// Monitoring sees that nothing can be enqueued, although reads work, and sees the recovery.
 #[tokio::test]
 async fn a_store_that_takes_no_writes_is_not_well() {
     let store = Arc::new(Faulty::new(Arc::new(Memory::default())));
     let server = Server::on_store(Arc::clone(&store) as Arc<dyn Backend>, Config::default()).await;
     for (fault, health, ready) in [(Fault::Before, 503, 503), (Fault::None, 200, 200)] {
-        // What was said a moment ago is said again.
+        // The last result of the health check is reused for a moment.
         tokio::time::sleep(Duration::from_millis(300)).await;
         store.script_commits([fault; 100]);
         let told = server.get("/health").await;
@@ -321,7 +323,7 @@ async fn a_store_that_takes_no_writes_is_not_well() {
     server.stop().await;
 }
 
-/// It may name machines and files.
+/// The cause may name machines and files.
 #[tokio::test]
 async fn what_ails_a_store_is_told_to_those_who_may_do_everything() {
     let bound = Token { tenant: Some("acme".to_owned()), ..Token::all("bound", "bound") };

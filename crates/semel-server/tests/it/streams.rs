@@ -1,4 +1,4 @@
-//! The log as a stream: what is told, where it goes on, and how it ends.
+//! The log as a stream: what is sent, where it resumes, and how it ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +18,7 @@ use tokio::net::{TcpSocket, TcpStream};
 
 use crate::harness::{Server, header, job};
 
-/// A stream as a client reads it, chunks and all.
+/// A stream as a client reads it, including its chunks.
 struct Stream(BufReader<TcpStream>);
 
 #[derive(Debug, Default)]
@@ -35,10 +35,10 @@ impl Stream {
         Self::open_with(server, path, &last).await
     }
 
-    /// With these lines of a header.
+    /// Opens a stream with these header lines.
     async fn open_with(server: &Server, path: &str, headers: &str) -> Self {
         let socket = TcpSocket::new_v4().unwrap();
-        // Little fits between the two ends, so that a test need not tell much to outrun a reader.
+        // A small buffer, so that a test needs little to outrun a reader.
         socket.set_recv_buffer_size(4_096).unwrap();
         let mut socket = socket.connect(server.address).await.unwrap();
         let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\n{headers}\r\n");
@@ -69,13 +69,13 @@ impl Stream {
         head
     }
 
-    /// The next message, be it an event or a comment; none when the stream has ended.
+    /// The next message, an event or a comment; `None` at the end of the stream.
     async fn next(&mut self) -> Option<Message> {
         let mut message = Message::default();
         loop {
             let line = self.line().await?;
             let line = line.trim_end_matches(['\r', '\n']);
-            // The lengths of chunks are hexadecimal numbers; no line of the stream is one.
+            // Chunk lengths are hexadecimal numbers; no line of the stream is one.
             if line == "0" {
                 return None;
             } else if let Some(text) = line.strip_prefix("data: ") {
@@ -92,7 +92,7 @@ impl Stream {
         }
     }
 
-    /// The events that are left, until the stream ends.
+    /// Reads the remaining events, to the end of the stream.
     async fn rest(&mut self) -> Vec<String> {
         let rest = async {
             let mut events = Vec::new();
@@ -101,7 +101,7 @@ impl Stream {
             }
             events
         };
-        // One that goes on says so again and again: no line of it is late.
+        // A stream that stays open sends a heartbeat again and again, so no single line is late.
         tokio::time::timeout(Duration::from_secs(60), rest).await.expect("the stream ends")
     }
 
@@ -115,7 +115,8 @@ impl Stream {
     }
 }
 
-/// A store whose log is shown up to a place, as PostgreSQL's is while somebody's transaction stands open.
+/// A store whose log is visible only up to a sequence number, as PostgreSQL's is while another client's
+/// transaction is open.
 struct HeldUp {
     inner: Memory,
     shown: AtomicU64,
@@ -154,13 +155,13 @@ async fn what_happens_is_told_at_once_and_the_stream_goes_on_where_it_was_left()
     assert_eq!((told.event.as_str(), &told.data["subject"]), ("job.enqueued", &json!(first)));
     assert_eq!((&told.data["id"], &told.data["specversion"]), (&json!(told.id), &json!("1.0")));
     drop(stream);
-    // While nobody listens.
+    // While no client is listening.
     let second = create(&server, "b").await;
     server.take("b", "w").await;
     let mut stream = Stream::open(&server, "/ojs/v1/events/stream", Some(&told.id)).await;
     let (second_told, started) = (stream.event().await, stream.event().await);
     assert_eq!((&second_told.data["subject"], started.event.as_str()), (&json!(second), "job.started"));
-    // The same place, for clients that poll, and as a parameter for those that cannot send the header.
+    // The same position, for clients that poll, and as a parameter for those that cannot set the header.
     let polled = server.get(&format!("/ojs/v1/events?after={}", told.id)).await;
     assert_eq!(polled.body["events"][0]["id"], second_told.id);
     let mut again = Stream::open(&server, &format!("/ojs/v1/events/stream?after={}", told.id), None).await;
@@ -202,7 +203,7 @@ async fn a_stream_tells_of_one_job_one_queue_or_some_types() {
     server.stop().await;
 }
 
-/// Open Job Spec: it closes when the job reaches a terminal state.
+/// Open Job Spec: the stream closes when the job reaches a terminal state.
 #[tokio::test]
 async fn a_stream_of_one_job_ends_with_the_job() {
     let server = Server::start().await;
@@ -215,7 +216,7 @@ async fn a_stream_of_one_job_ends_with_the_job() {
     assert_eq!(server.post("/ojs/v1/workers/ack", &ack).await.status, 200);
     assert_eq!(stream.rest().await, ["job.started", "job.completed"]);
     assert_eq!(narrow.rest().await, ["job.started"], "the end is seen by who does not want to be told of it");
-    // Whoever comes later is told what is left.
+    // A later client gets only what is left.
     assert_eq!(Stream::open(&server, &path, None).await.rest().await, [""; 0]);
     let mut whole = Stream::open(&server, &format!("{path}?after=0"), None).await;
     let told = [whole.event().await, whole.event().await];
@@ -226,7 +227,7 @@ async fn a_stream_of_one_job_ends_with_the_job() {
     server.stop().await;
 }
 
-/// Or whoever asks a moment too late would never be told it.
+/// Otherwise a client that connects a moment too late would never see it.
 #[tokio::test]
 async fn the_end_of_a_job_is_told_though_the_log_shows_it_late() {
     let store = Arc::new(HeldUp { inner: Memory::default(), shown: AtomicU64::new(u64::MAX) });
@@ -238,12 +239,12 @@ async fn the_end_of_a_job_is_told_though_the_log_shows_it_late() {
     let ack = json!({ "job_id": id, "lease": run["lease"] });
     assert_eq!(server.post("/ojs/v1/workers/ack", &ack).await.status, 200);
     let mut stream = Stream::open(&server, &path, None).await;
-    // Sent when the log was read as far as it is shown.
+    // Sent once the log was read as far as it is visible.
     assert_eq!(stream.next().await.unwrap().comment, "heartbeat");
     store.shown.store(u64::MAX, Ordering::SeqCst);
     create(&server, "b").await;
     assert_eq!(stream.rest().await, ["job.started", "job.completed"]);
-    // Nobody who was told it waits for what else is held up.
+    // A client that has seen the end does not wait for other held-up events.
     store.shown.store(server.engine.log_end().await.unwrap(), Ordering::SeqCst);
     create(&server, "b").await;
     let mut whole = Stream::open(&server, &format!("{path}?after=0"), None).await;
@@ -309,7 +310,7 @@ async fn a_reader_who_would_miss_events_is_told_so() {
     create(&server, "a").await;
     let before = server.get("/ojs/v1/events").await.body["cursor"].as_str().unwrap().to_owned();
     let mut stream = Stream::open(&server, "/ojs/v1/events/stream", None).await;
-    // More than fits on the way to him; nothing is kept for him elsewhere.
+    // More than fits into the socket; the server does not buffer it elsewhere.
     let burst: Vec<_> = (0..8_000).map(|at| job(&json!(at), &json!({}))).collect();
     assert_eq!(server.post("/ojs/v1/jobs/batch", &json!({ "jobs": burst })).await.status, 201);
     assert_eq!(stream.event().await.event, "job.enqueued");
@@ -397,7 +398,7 @@ async fn a_stream_ends_with_the_token_it_was_opened_with() {
     let mut old = Stream::open_with(&server, "/ojs/v1/events/stream", "Authorization: Bearer one\r\n").await;
     let mut new = Stream::open_with(&server, "/ojs/v1/events/stream", "Authorization: Bearer two\r\n").await;
     assert_eq!(old.next().await.unwrap().comment, "heartbeat");
-    // One is taken out; the other is read again as it was.
+    // One token is removed; the other is reloaded unchanged.
     tokens.replace(vec![Token::all("new", "two")]);
     let body = job(&json!(1), &json!({})).to_string();
     let created =
@@ -410,7 +411,7 @@ async fn a_stream_ends_with_the_token_it_was_opened_with() {
     }
     assert!(said.last().unwrap().contains("token"), "{said:?}");
     assert_eq!(new.event().await.event, "job.enqueued");
-    // One that may less than before begins anew as well.
+    // A token with fewer rights than before also has to connect again.
     let roles = vec![Role::Worker];
     tokens.replace(vec![Token { roles, ..Token::all("new", "two") }]);
     while new.next().await.is_some() {}
@@ -424,7 +425,7 @@ async fn a_stream_ends_when_its_token_expires() {
     let server = Server::with(Config { tokens: tokens.clone(), stream_heartbeat, ..Config::default() }).await;
     let authorization = "Authorization: Bearer one\r\n";
     let mut stream = Stream::open_with(&server, "/ojs/v1/events/stream", authorization).await;
-    // Given an end once the stream is open: however slow this machine is, it was let in before.
+    // The token gets its expiry once the stream is open, so even on a slow machine it was accepted first.
     let end = SystemClock.now().saturating_add(Duration::from_millis(500));
     tokens.replace(vec![Token { expires_at: Some(end), ..Token::all("one", "one") }]);
     let mut said = Vec::new();

@@ -1,7 +1,8 @@
 //! Open Job Spec's own suites, every directory of them, against every store.
 //!
-//! What is expected to fail stands in [`KNOWN`] with its reason. A failure that is not there is red, and so is a pass of
-//! what is there: the list can only say what is true.
+//!
+//! Expected failures are listed in [`KNOWN`] with their reasons. A failure that is not listed makes the test
+//! fail, and so does a listed test that passes, so the list stays true.
 
 mod played;
 
@@ -10,16 +11,16 @@ use crate::harness::Server;
 /// Why a test is expected to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Why {
-    /// It asserts what its own requests cannot lead to: no honest server can pass it.
+    /// It asserts something that its own requests cannot lead to: no honest server can pass it.
     ContradictsItself,
-    /// It needs something of the official runner that this one does not have, on purpose: braces that are sent as they
-    /// are, in place of an id.
+    /// It needs a feature that this runner leaves out on purpose: placeholders sent with their braces, in
+    /// place of an id.
     NothingToFillIn,
-    /// It is about something that this server does not do, and says so in its manifest.
+    /// It tests something that this server does not do, as its manifest says.
     NotSupported,
-    /// It needs an extension besides its own that is not supported.
+    /// It needs another extension, which is not supported.
     NeedsAnother,
-    /// It asks a test hook of the server that no user has a use for.
+    /// It needs a test hook in the server that is of no use to users.
     Hook,
 }
 
@@ -27,13 +28,13 @@ use Why::{ContradictsItself, Hook, NeedsAnother, NotSupported, NothingToFillIn};
 
 /// Tests that are expected to fail.
 const KNOWN: &[(&str, Why)] = &[
-    // L1-RTR-014 wants error types that appear in no request.
+    // L1-RTR-014 expects error types that no request contains.
     ("level-1-reliable/retry/retry-error-history-tracked.json", ContradictsItself),
     ("ext-admin-api/admin-get-job-detail.json", NothingToFillIn),
     ("ext-dead-letter/dead-letter-delete.json", NothingToFillIn),
     ("ext-dead-letter/dead-letter-retry.json", NothingToFillIn),
     ("ext-rate-limiting/rate-limit-wait-behavior.json", NothingToFillIn),
-    // `meta.ojs_validate` with empty args is to be refused.
+    // Expects `meta.ojs_validate` with empty args to be refused.
     ("ext-middleware/middleware-validation-reject.json", Hook),
     ("ext-fair-scheduling/fair-scheduling-stats.json", NotSupported),
     ("ext-fair-scheduling/fair-scheduling-weighted-pool.json", NotSupported),
@@ -49,13 +50,13 @@ const KNOWN: &[(&str, Why)] = &[
     ("ext-schema-registry/schema-register.json", NotSupported),
 ];
 
-/// Tests that wait for the minute to be full, for a cron expression has no seconds in OJS's suites.
+/// Tests that wait for a full minute, since OJS's cron expressions have no seconds.
 const SLOW: &[&str] = &[
     "level-2-scheduled/cron/cron-fires-on-schedule.json",
     "level-2-scheduled/cron/cron-overlap-prevention.json",
 ];
 
-/// Every directory of the suites, by the test that plays it.
+/// Every directory of the suites, grouped by the test that plays it.
 const LEVEL_0: &[&str] = &["level-0-core"];
 const LEVEL_1: &[&str] = &["level-1-reliable"];
 const LEVEL_2: &[&str] = &["level-2-scheduled"];
@@ -77,8 +78,8 @@ const EXTENSIONS: &[&str] = &[
     "ext-webhooks",
 ];
 
-/// An extension is either there, and then its suite finds nothing that is not supported, or it is not, and then the
-/// manifest says so.
+/// Either an extension is supported, and its suite has no `NotSupported` failures, or the manifest says that
+/// it is not.
 #[tokio::test]
 async fn the_manifest_says_what_the_suites_say() {
     let server = Server::in_memory().await;
@@ -93,7 +94,7 @@ async fn the_manifest_says_what_the_suites_say() {
         let lacks = KNOWN.iter().any(|(path, why)| path.starts_with(suite) && *why == NotSupported);
         assert!(!(is_there && lacks), "{name}");
     }
-    // Of a level that is claimed, and of all below it, nothing is expected to fail but what contradicts itself.
+    // At the claimed level and below, only tests that contradict themselves may fail.
     let claimed = manifest["conformance_level"].as_u64().unwrap();
     let lacks = |level: &u64| {
         let of_level = KNOWN.iter().filter(|(path, _)| path.starts_with(&format!("level-{level}-")));
@@ -101,7 +102,7 @@ async fn the_manifest_says_what_the_suites_say() {
     };
     let levels = (0..=4).take_while(|level| !lacks(level)).count() as u64;
     assert_eq!(claimed + 1, levels, "the level that the suites say");
-    // By either name, as clients ask for it.
+    // Clients ask for it by either name.
     for name in ["queue_pause", "pause_resume", "schema_validation"] {
         assert_eq!(manifest["capabilities"][name], true, "{name}");
     }

@@ -1,4 +1,4 @@
-//! Tasks over HTTP: the bodies and codes that their clients know, and one identity over all their steps.
+//! Tasks over HTTP: the bodies and codes that their clients know, and one identity for all steps.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Server, Told};
 
-/// Three templates of tasks, one by each strategy, and one of plain jobs.
+/// Three task templates, one per identity strategy, and one template of plain jobs.
 pub(crate) fn templates() -> TemplateSet {
     let steps = json!([
         { "name": "check", "handler": "payment.check", "queue": "steps" },
@@ -70,7 +70,7 @@ async fn a_task_is_created_once_with_the_bodies_that_its_clients_know() {
         told.body,
         json!({ "task_uuid": id, "step_count": 2, "message": "Task created successfully" })
     );
-    // The order of names does not count, and the answer says nothing of the task that is there.
+    // The order of members does not matter, and the answer reveals nothing of the existing task.
     let told = create(&server, &strict(&json!({ "a": 1, "b": 2.0 }))).await;
     assert_eq!(told.status, 409);
     assert_eq!(
@@ -111,7 +111,6 @@ async fn a_key_that_must_be_there_is_asked_for_by_name() {
             told.body
         );
     }
-    // Without its steps: through the endpoint of jobs too it is asked for.
     server.stop().await;
 }
 
@@ -131,7 +130,7 @@ async fn a_key_goes_before_every_strategy_and_none_before_its_own() {
     server.stop().await;
 }
 
-/// Each version of a template is a work of its own, and the newest is the one that is meant.
+/// Each version of a template is work of its own, and the newest version is the default.
 #[tokio::test]
 async fn a_version_is_a_part_of_the_identity() {
     let server = server().await;
@@ -166,13 +165,13 @@ async fn what_is_no_template_is_not_found_and_what_is_wrong_is_a_bad_request() {
     }
     assert_eq!(server.get("/v1/tasks/x").await.code(), "NOT_FOUND");
     assert_eq!(server.delete("/v1/tasks/01961111-aaaa-7bbb-8ccc-dddddddddddd").await.status, 404);
-    // A task is created as one.
+    // A task cannot be created as a job.
     let told = server.post("/ojs/v1/jobs", &json!({ "type": "payments.process", "args": [{}] })).await;
     assert_eq!((told.status, told.pointer()), (400, "/type"), "{}", told.body);
     server.stop().await;
 }
 
-/// What other systems call dangerous names are names like any other.
+/// Names that other systems reject as dangerous are ordinary names.
 #[tokio::test]
 async fn a_context_is_stored_exactly_as_it_was_given() {
     let server = server().await;
@@ -186,7 +185,7 @@ async fn a_context_is_stored_exactly_as_it_was_given() {
     let text = server.get_text(&format!("/v1/tasks/{id}")).await;
     assert!(text.contains(context), "{text}");
     assert_eq!(show(&server, id).await["meta"]["initiator"], "ops");
-    // And it is what the steps are given.
+    // The steps get it unchanged, too.
     let job = server.take("steps", "w").await;
     let expected: Value = serde_json::from_str(context).unwrap();
     assert_eq!(job["args"][0], expected);
@@ -213,7 +212,7 @@ async fn a_task_runs_step_by_step_and_is_shown_as_it_goes() {
     assert_eq!(server.post("/ojs/v1/workers/ack", &ack).await.status, 200);
     let task = show(&server, &id).await;
     assert_eq!((&task["status"], &task["completed_steps"]), (&"completed".into(), &2.into()));
-    // Strict: for ever, whatever became of it.
+    // Strict: the key is held for ever, whatever became of the task.
     assert_eq!(create(&server, &strict(&json!({ "order": 7 }))).await.status, 409);
     let told = server.delete(&format!("/v1/tasks/{id}")).await;
     assert_eq!((told.status, told.code()), (409, "CONFLICT"));
@@ -235,13 +234,13 @@ async fn a_cancelled_task_takes_its_steps_with_it() {
     server.stop().await;
 }
 
-/// Where a template says so, the task that is there is the answer; a plain job that holds the key is none.
+/// Where a template says so, the existing task is the answer; a plain job that holds the key never is.
 #[tokio::test]
 async fn an_existing_task_may_be_the_answer() {
     let set = TemplateSet::default();
     let config = Config { templates: set.clone(), ..Config::default() };
     let server = Server::on_store(Arc::new(Memory::default()), config).await;
-    // From a time when the type had no template.
+    // A job from before the type had a template.
     let plain = json!({ "type": "orders.sync", "args": [], "unique": { "keys": ["type"] } });
     let plain = server.create(&plain).await.job_id().to_owned();
     set.replace(Templates::clone(&templates().get()));
@@ -291,13 +290,13 @@ async fn a_template_of_plain_jobs_says_what_their_requests_do_not() {
     assert_eq!((&shown["unique"]["period"], &shown["version"]), (&"PT1H".into(), &"1.0.0".into()));
     let again = server.post("/ojs/v1/jobs", &job).await;
     assert_eq!((again.status, again.job_id()), (200, told.job_id()));
-    // What the request says goes before; and it may want no policy at all.
+    // The request takes precedence, and may ask for no policy at all.
     let own = json!({ "type": "email.send", "args": [{ "to": "a" }],
         "options": { "queue": "other", "max_attempts": 2, "unique": "always_unique" } });
     let told = server.create(&own).await;
     assert_eq!((&told.body["job"]["queue"], &told.body["job"]["max_attempts"]), (&"other".into(), &2.into()));
     assert_eq!(told.body["job"]["unique"], Value::Null);
-    // In a batch, a workflow and a cron alike.
+    // The template applies to batches, workflows and crons alike.
     let batch = server.post("/ojs/v1/jobs/bulk", &json!({ "jobs": [job] })).await;
     assert_eq!(batch.body["results"][0]["status"], "duplicate", "{}", batch.body);
     let steps = json!({ "type": "group", "jobs": [job] });
@@ -313,7 +312,7 @@ async fn a_template_of_plain_jobs_says_what_their_requests_do_not() {
     server.stop().await;
 }
 
-/// A task begins when it is created: what would put it off is refused, by whomever it is asked for.
+/// A task begins when it is created: options that would delay it are refused, each time they are sent.
 #[tokio::test]
 async fn a_task_is_not_put_off() {
     let server = server().await;
@@ -334,7 +333,7 @@ async fn a_task_is_not_put_off() {
     server.stop().await;
 }
 
-/// Kept as something of its author's it would hold for nothing, and the same request would be two tasks.
+/// Kept as one of the author's members it would have no effect, and the same request would make two tasks.
 #[tokio::test]
 async fn what_is_nearly_a_member_of_a_task_is_refused_and_what_is_its_authors_kept() {
     let server = server().await;
@@ -373,7 +372,7 @@ async fn what_is_nearly_a_member_of_a_task_is_refused_and_what_is_its_authors_ke
     server.stop().await;
 }
 
-/// Of its meta who sends a task knows nothing: it is what stands beside the context.
+/// The sender of a task does not know of meta: it holds the members beside the context.
 #[tokio::test]
 async fn too_much_beside_the_context_is_refused_with_where_to_put_it() {
     let server = server().await;
@@ -386,7 +385,7 @@ async fn too_much_beside_the_context_is_refused_with_where_to_put_it() {
     server.stop().await;
 }
 
-/// The words of `CallerProvided` are those that clients know; any other preset is called by its own name.
+/// The message for `CallerProvided` is the one that clients know; any other preset is called by its own name.
 #[tokio::test]
 async fn a_preset_that_wants_a_key_says_which_it_is() {
     let server = server().await;
@@ -403,7 +402,7 @@ async fn a_preset_that_wants_a_key_says_which_it_is() {
     server.stop().await;
 }
 
-/// A request is read by one set from its beginning to its end, and the next one by the next.
+/// One set of templates decides a request from start to end; the next request may use the next set.
 #[tokio::test]
 async fn templates_are_replaced_as_a_whole() {
     let set = templates();
@@ -412,13 +411,13 @@ async fn templates_are_replaced_as_a_whole() {
     let id = created(&server, &strict(&json!({ "n": 1 }))).await;
     set.replace(Templates::default());
     assert_eq!(create(&server, &strict(&json!({ "n": 2 }))).await.status, 404);
-    // What was created goes on.
+    // Existing tasks continue.
     assert_eq!(show(&server, &id).await["status"], "active");
     server.take("steps", "w").await;
     server.stop().await;
 }
 
-/// Three servers, one store, a thousand callers.
+/// Three servers on one store, a thousand callers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_identical_requests_create_one_task() {
     let store: Arc<dyn Backend> = Arc::new(Memory::default());
@@ -445,7 +444,7 @@ async fn a_thousand_identical_requests_create_one_task_on_redis() {
     thousand([open().await, open().await, open().await]).await;
 }
 
-/// One process has the file: its three servers share the store that is open.
+/// Only one process may open the file: its three servers share the open store.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_identical_requests_create_one_task_on_a_file() {
     let dir = semel_testkit::TempDir::new();

@@ -1,4 +1,4 @@
-//! Crons and workflows are their tenant's, as jobs are.
+//! Crons and workflows belong to their tenant, as jobs do.
 
 use semel_client::{HeaderMap, HeaderValue, Method};
 use semel_core::cron::{Overlap, Registration};
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Server, Told};
 
-/// One who asks, in the name of a tenant or of none.
+/// A client of the server, acting for a tenant or for none.
 struct Asker<'a>(&'a Server, Option<&'static str>);
 
 impl Asker<'_> {
@@ -20,7 +20,7 @@ impl Asker<'_> {
         if let Some(tenant) = self.1 {
             headers.insert("x-ojs-tenant", HeaderValue::from_static(tenant));
         }
-        // So that two answers to one question are the same bytes.
+        // So that two answers to the same request are identical bytes.
         headers.insert("x-request-id", HeaderValue::from_static("q"));
         self.0.ask(method, path, body.map(Value::to_string).as_deref(), headers).await
     }
@@ -33,7 +33,7 @@ impl Asker<'_> {
         self.ask(Method::POST, path, Some(&body)).await
     }
 
-    /// The next job of a queue, which must be there soon.
+    /// Takes the next job of a queue, which must be there soon.
     async fn take(&self, queue: &str) -> Value {
         let fetch = json!({ "queues": [queue], "worker_id": "w", "wait_ms": 10_000 });
         let told = self.post("/ojs/v1/workers/fetch", fetch).await;
@@ -46,7 +46,7 @@ impl Asker<'_> {
         assert_eq!(self.post("/ojs/v1/workers/ack", ack).await.status, 200);
     }
 
-    /// The state of a job that this one must be able to look at, and nobody else.
+    /// The state of a job that this client can see, and no other client.
     async fn state_of(&self, job: &Value) -> String {
         let path = format!("/ojs/v1/jobs/{}", job.as_str().unwrap());
         for other in ["nobody", "beta", "acme"] {
@@ -93,7 +93,7 @@ async fn each_tenant_has_crons_of_its_own() {
     for tenant in TENANTS {
         let asker = Asker(&server, tenant);
         assert_eq!(names(&asker.get("/ojs/v1/cron").await), ["a", "daily", "zz"]);
-        // Page by page too, and from whatever place somebody makes up.
+        // Page by page too, and from any made-up cursor.
         let mut found = Vec::new();
         let mut path = "/ojs/v1/cron?limit=1".to_owned();
         loop {
@@ -108,7 +108,7 @@ async fn each_tenant_has_crons_of_its_own() {
             let told = asker.get(&format!("/ojs/v1/cron?cursor={cursor}")).await;
             assert!(names(&told).len() <= count, "{tenant:?} {cursor}: {}", told.body);
         }
-        // A tick by hand is a job of the tenant's; the next one meets it.
+        // Triggering creates a job of the tenant; the next trigger meets it.
         let first = asker.post("/ojs/v1/cron/daily/trigger", json!({})).await;
         assert_eq!(first.body["outcome"], "fired", "{}", first.body);
         let job = &first.body["job_id"];
@@ -124,7 +124,7 @@ async fn each_tenant_has_crons_of_its_own() {
         assert_eq!((&taken["id"], &taken["meta"]["cron_name"]), (job, &json!("daily")));
         assert_eq!(taken["meta"].get("tenant_id"), tenant.map(|name| json!(name)).as_ref());
         asker.ack(&taken, json!(null)).await;
-        // To change or delete one changes nothing of the others.
+        // Changing or deleting one does not affect the others.
         let path = "/ojs/v1/cron/a";
         assert_eq!(asker.ask(Method::PATCH, path, Some(&json!({ "enabled": false }))).await.status, 200);
         assert_eq!(asker.ask(Method::DELETE, "/ojs/v1/cron/zz", None).await.status, 200);
@@ -193,7 +193,7 @@ async fn each_tenant_has_workflows_of_its_own() {
         for job in [&first, &second] {
             assert_eq!(asker.state_of(&job["id"]).await, "completed");
         }
-        // What the log says of it is its owner's, under the id that its owner knows.
+        // Its events belong to its owner, under the id that the owner knows.
         let events = asker.get(&format!("/ojs/v1/events?jobs={id}")).await;
         let told: Vec<(&Value, &Value)> = events.body["events"]
             .as_array()
@@ -212,7 +212,7 @@ async fn each_tenant_has_workflows_of_its_own() {
             assert_eq!(told.body["events"], json!([]), "{tenant:?} by {other:?}");
         }
         minted.push(id);
-        // An id that one tenant has is free in every other.
+        // An id used by one tenant is free in all others.
         let mut own = chain();
         own["id"] = json!(chosen);
         own["name"] = json!(tenant);
@@ -233,7 +233,7 @@ async fn each_tenant_has_workflows_of_its_own() {
             path = format!("/ojs/v1/workflows?limit=1&cursor={next}");
         }
         assert_eq!(found, [json!(id), json!(chosen)], "the newest first, by their ids' times: {tenant:?}");
-        // Cancelling takes the tenant's own jobs, and nobody else's.
+        // Cancelling affects the tenant's own jobs only.
         let path = format!("/ojs/v1/workflows/{chosen}");
         let job = asker.get(&path).await.body["steps"][0]["job_id"].clone();
         assert_eq!(asker.state_of(&job).await, "available");
@@ -244,7 +244,7 @@ async fn each_tenant_has_workflows_of_its_own() {
     server.stop().await;
 }
 
-/// What a step's refusal and its parents' results name are jobs that the tenant can look at.
+/// A step's refusal and its parents' results name jobs by ids that the tenant can look up.
 #[tokio::test]
 async fn jobs_that_a_workflow_names_are_named_as_its_owner_knows_them() {
     let server = Server::start().await;
@@ -257,7 +257,7 @@ async fn jobs_that_a_workflow_names_are_named_as_its_owner_knows_them() {
         let error = &refused.body["steps"][0]["error"];
         assert_eq!((&error["code"], &error["existing_job_id"]), (&json!("duplicate"), &json!(holder)));
         assert_eq!(refused.body["errors"][0]["existing_job_id"], holder);
-        // A step that stands for that job says so, and that job for which it stands.
+        // A step that stands for that job names it, and the job names the step's workflow.
         let mut bound = chain();
         bound["steps"][0]["options"]["unique"]["on_conflict"] = json!("ignore");
         let bound = asker.post("/ojs/v1/workflows", bound).await;
@@ -265,7 +265,7 @@ async fn jobs_that_a_workflow_names_are_named_as_its_owner_knows_them() {
         assert_eq!((&step["job_id"], &step["shared"]), (&json!(holder), &json!(true)));
         let job = asker.get(&format!("/ojs/v1/jobs/{holder}")).await;
         assert_eq!(job.body["workflow_id"], bound.body["id"]);
-        // A result that is too large to be handed on is named by the job that has it.
+        // A result that is too large to hand on is replaced by the id of its job.
         let job = asker.take("flow").await;
         assert_eq!(job["id"], holder);
         asker.ack(&job, json!("x".repeat(1_000_000))).await;
@@ -290,7 +290,8 @@ async fn jobs_that_a_workflow_names_are_named_as_its_owner_knows_them() {
     server.stop().await;
 }
 
-/// Every endpoint of crons and workflows, asked by one tenant about what another has and about what nobody has.
+/// Every endpoint of crons and workflows, asked by one tenant for another's things and for things that do not
+/// exist.
 #[tokio::test]
 async fn nobody_elses_crons_and_workflows_can_be_told_from_nothing() {
     let server = Server::start().await;
@@ -320,7 +321,7 @@ async fn nobody_elses_crons_and_workflows_can_be_told_from_nothing() {
                 let path = path.replace("NAME", name).replace("ID", id);
                 let told = prober.ask(method.clone(), &path, body.as_ref()).await;
                 assert!(told.status == 404 || path.contains('?'), "{method} {path}: {}", told.status);
-                // Both answers may say what was asked for.
+                // Each answer may repeat what was asked for.
                 answers.push((told.status, told.body.to_string().replace(name, "NAME").replace(id, "ID")));
             }
             assert_eq!(answers[0], answers[1], "{method} {path} by {:?}", prober.1);
@@ -328,13 +329,13 @@ async fn nobody_elses_crons_and_workflows_can_be_told_from_nothing() {
         assert_eq!(names(&prober.get("/ojs/v1/cron").await), Vec::<&str>::new());
         assert_eq!(prober.get("/ojs/v1/workflows").await.body["workflows"], json!([]));
     }
-    // And nothing of what was tried has had an effect.
+    // And none of these requests had an effect.
     assert_eq!(acme.get("/ojs/v1/cron/theirs").await.body["enabled"], true);
     assert_eq!(acme.get(&format!("/ojs/v1/workflows/{id}")).await.body["state"], "running");
     server.stop().await;
 }
 
-/// Tens of thousands of one tenant, each due every second, would have everybody's tick late.
+/// One tenant's tens of thousands of crons, each due every second, would delay everybody's ticks.
 #[tokio::test]
 async fn a_tenant_has_so_many_crons() {
     let server = Server::in_memory().await;
@@ -351,11 +352,11 @@ async fn a_tenant_has_so_many_crons() {
     let told = asker.post("/ojs/v1/cron", cron("more")).await;
     assert_eq!((told.status, told.code()), (409, "conflict"), "{}", told.body);
     assert_eq!(told.body["error"]["details"]["limit"], CRONS_PER_TENANT_MAX);
-    // One that is there may become another one, and others have room of their own.
+    // An existing cron may be changed, and other tenants have room of their own.
     assert_eq!(asker.post("/ojs/v1/cron", cron("c0")).await.status, 200);
-    // So it may where another server has let one more in.
+    // Also while there is one too many, let in by another server.
     acme.register_cron(cron_name("elsewhere"), yearly.clone()).await.unwrap();
-    // Whoever removes one has them counted anew.
+    // Removing a cron makes the engine count again.
     acme.remove_cron(cron_name("none"), Queues::All).await.unwrap();
     for name in ["c0", "elsewhere"] {
         assert!(asker.post("/ojs/v1/cron", cron(name)).await.status < 300, "{name}");
@@ -369,7 +370,7 @@ async fn a_tenant_has_so_many_crons() {
     server.stop().await;
 }
 
-/// As many bytes of them as are read to count them.
+/// Bounded by the bytes that must be read to count them.
 #[tokio::test]
 async fn a_tenant_has_so_many_bytes_of_crons() {
     let server = Server::in_memory().await;
@@ -385,7 +386,7 @@ async fn a_tenant_has_so_many_bytes_of_crons() {
     }
     assert!(number > 40, "{number}");
     assert!(acme.has_room_for_cron(&cron_name("c0"), &yearly).await.unwrap(), "it is there");
-    // One that is there grows no further than all of them may.
+    // An existing cron may grow only as far as the tenant's total allows.
     let small = registration("0 3 1 1 *", Overlap::Allow, make::job().offer());
     acme.remove_cron(cron_name("c0"), Queues::All).await.unwrap();
     acme.register_cron(cron_name("small"), small.clone()).await.unwrap();
@@ -395,14 +396,14 @@ async fn a_tenant_has_so_many_bytes_of_crons() {
         .await
         .unwrap();
     assert!(!acme.has_room_for_cron(&cron_name("small2"), &yearly).await.unwrap());
-    // To be registered again and again makes no room for others.
+    // Repeated registration of the same cron makes no room for others.
     let described = Registration { description: Some("x".repeat(1_000)), ..small };
     acme.register_cron(cron_name("small2"), described.clone()).await.unwrap();
     for _ in 0..1_000 {
         assert!(acme.has_room_for_cron(&cron_name("small2"), &described).await.unwrap());
     }
     assert!(!acme.has_room_for_cron(&cron_name("more"), &yearly).await.unwrap());
-    // Where there is more than may be each may be registered again, and grow by nothing.
+    // Over the bound, each cron may be registered again, but not grow.
     acme.register_cron(cron_name("elsewhere"), yearly.clone()).await.unwrap();
     acme.remove_cron(cron_name("none"), Queues::All).await.unwrap();
     let larger = |more: usize| {

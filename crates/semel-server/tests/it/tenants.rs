@@ -1,4 +1,5 @@
-//! What is another tenant's is answered, like what is not there: byte for byte, but for ids and times of its own.
+//! Another tenant's things are answered exactly like things that do not exist: byte for byte, except for ids
+//! and times.
 
 use semel_client::{HeaderMap, HeaderValue, Method};
 use serde_json::{Value, json};
@@ -17,7 +18,7 @@ async fn ask(
     if let Some(tenant) = tenant {
         headers.insert("x-ojs-tenant", HeaderValue::try_from(tenant).unwrap());
     }
-    // So that two answers to one question are the same bytes.
+    // So that two answers to the same request are identical bytes.
     headers.insert("x-request-id", HeaderValue::from_static("q"));
     server.ask(method, path, body.map(Value::to_string).as_deref(), headers).await
 }
@@ -76,7 +77,8 @@ async fn a_job_says_whose_it_is_and_only_its_tenant_gets_it() {
     server.stop().await;
 }
 
-/// What the server adds to a job that it shows was not in the request: it makes neither other work of it nor another request.
+/// What the server adds when it shows a job was not in the request: sending it back makes neither different
+/// work nor a different request.
 #[tokio::test]
 async fn a_job_that_is_sent_back_is_the_job_that_it_was() {
     let server = Server::in_memory().await;
@@ -103,13 +105,13 @@ async fn a_job_that_is_sent_back_is_the_job_that_it_was() {
         assert_eq!(why.body["key"], shown["unique_key"], "{}", why.body);
         assert_eq!(why.body["canonical"], r#"{"meta":{"order":7},"type":"order.pay"}"#);
     }
-    // What is not the server's word is the caller's own, and counts.
+    // A `tenant_id` other than the server's is the caller's own, and counts.
     let own = json!({ "tenant_id": "beta", "order": 7 });
     for (tenant, meta) in [(acme, &own), (None, &json!({ "order": 7 })), (None, &shown["meta"])] {
         let told = post(&server, tenant, "/ojs/v1/jobs", &job(meta)).await;
         assert_eq!(told.status, 201, "{meta} in {tenant:?}: {}", told.body);
     }
-    // By an id of the caller's own, and by a key of the request's.
+    // Repeated by the caller's own id, and by an `Idempotency-Key`.
     let chosen = json!({ "id": NOBODY, "type": "a.b", "args": [1] });
     for (name, key, body) in
         [("x-request-id", "q", chosen), ("idempotency-key", "k", job(&json!({ "n": 1 })))]
@@ -132,10 +134,10 @@ async fn a_job_that_is_sent_back_is_the_job_that_it_was() {
     server.stop().await;
 }
 
-/// The paths to ask at an endpoint, each by the name of the query's parameter that is set, or none.
+/// The paths to try at an endpoint, each with the name of the query parameter that is set, or an empty name.
 fn questions(endpoint: &Endpoint, things: &Things) -> Vec<(String, String)> {
     let path = things.path(endpoint);
-    // A stream that one may read has no end.
+    // A stream that the caller may read never ends.
     let mut asked = Vec::new();
     if !endpoint.is_stream || endpoint.path.contains("/jobs/{id}") {
         asked.push((String::new(), path.clone()));
@@ -149,12 +151,12 @@ fn questions(endpoint: &Endpoint, things: &Things) -> Vec<(String, String)> {
             "jobs" => &things.job,
             "cursor" if endpoint.path.ends_with("/jobs") => &things.job,
             "cursor" if endpoint.path.ends_with("/workflows") => &things.workflow,
-            // It is said back as it was sent; `key_events` tries one that names another's job.
+            // The answer repeats it; `key_events` tests a cursor that names another tenant's job.
             "cursor" if endpoint.path.ends_with("/{key}/events") => continue,
             "cursor" if endpoint.path.ends_with("/cron") || endpoint.path.ends_with("/crons") => &things.cron,
             "cursor" if endpoint.path.ends_with("/subscriptions") => &things.webhook,
-            // Numbers, words of the protocol, what stands in one's own jobs, and places in the one log, which are the same for
-            // everybody.
+            // Numbers, protocol words, values inside the caller's own jobs, and positions in the one log,
+            // which are the same for everybody.
             "where" | "after" | "cursor" | "state" | "type" | "types" | "job_types" | "limit" | "offset"
             | "page" | "per_page" | "wait_ms" | "since" | "reason" | "enabled" | "sort" | "step" => continue,
             name => panic!("say here what the parameter {name} names"),
@@ -164,7 +166,7 @@ fn questions(endpoint: &Endpoint, things: &Things) -> Vec<(String, String)> {
     asked
 }
 
-/// Takes out of an answer what it was asked about, ids and times.
+/// Removes from an answer what was asked for, and ids and times.
 fn blur(answer: &mut Value, things: &Things) {
     match answer {
         Value::Object(members) => {
@@ -190,7 +192,7 @@ fn blur(answer: &mut Value, things: &Things) {
     }
 }
 
-/// Every endpoint, asked by one tenant about what another has and about what nobody has.
+/// Every endpoint, asked by one tenant for another's things and for things that do not exist.
 #[tokio::test]
 async fn no_endpoint_tells_anothers_things_from_nothing() {
     let server = Server::start().await;
@@ -234,7 +236,7 @@ async fn no_endpoint_tells_anothers_things_from_nothing() {
         worker: "their-worker".to_owned(),
         limit: "their-limit".to_owned(),
     };
-    // One job in each state that matters, and its queue; and what nobody has, in the same number.
+    // One job in each relevant state, and its queue; and as many things that do not exist.
     let of_dead = Things {
         job: dead.clone(),
         queue: "dead".to_owned(),
@@ -256,7 +258,7 @@ async fn no_endpoint_tells_anothers_things_from_nothing() {
     let pairs: Vec<(Things, Things)> = pairs.collect();
     let document = server.get("/openapi.json").await.body;
     let mut endpoints = endpoints::of(&document);
-    // Readers first, so that what the prober itself writes is not what is read.
+    // Reads first, so that they do not show what the prober's own writes have created.
     endpoints.sort_by_key(|endpoint| {
         ["GET", "DELETE", "PATCH", "PUT", "POST"].iter().position(|method| *method == endpoint.method)
     });
@@ -278,8 +280,8 @@ async fn no_endpoint_tells_anothers_things_from_nothing() {
                         let path = asked.unwrap().1;
                         let body = things.body(endpoint);
                         let told = ask(&server, prober, endpoint.method.clone(), &path, body.as_ref()).await;
-                        // Both answers say what was asked for, and what the prober made himself has its own ids and
-                        // times; that is all that may differ.
+                        // The two answers may differ only in what was asked for, and in the ids and times of
+                        // what the prober itself created.
                         let mut said = told.body;
                         let (text, asked) = (said.to_string(), things.all());
                         let told_of = |its: &&&str| !asked.contains(its) && text.contains(**its);
@@ -297,7 +299,7 @@ async fn no_endpoint_tells_anothers_things_from_nothing() {
             }
         }
     }
-    // Lists of the others are empty, and nothing of what was tried has had an effect.
+    // The prober's lists are empty, and none of its requests had an effect.
     for path in
         ["/ojs/v1/jobs", "/ojs/v1/queues", "/ojs/v1/dead-letter", "/ojs/v1/unique-jobs", "/ojs/v1/events"]
     {
@@ -324,7 +326,7 @@ async fn no_endpoint_tells_anothers_things_from_nothing() {
     server.stop().await;
 }
 
-/// An id or key that one tenant has is free in every other, and leads each to its own.
+/// An id or key used by one tenant is free in every other, and leads each tenant to its own job.
 #[tokio::test]
 async fn ids_and_keys_are_looked_up_inside_the_tenant() {
     let server = Server::start().await;
@@ -347,7 +349,7 @@ async fn ids_and_keys_are_looked_up_inside_the_tenant() {
             let read = ask(&server, tenant, Method::GET, &format!("/ojs/v1/jobs/{id}"), None).await;
             assert_eq!(read.body["args"], json!([tenant]));
         }
-        // The key is shown as it was hashed, in every tenant.
+        // The key is shown as hashed, the same in every tenant.
         let told = post(&server, tenant, "/ojs/v1/unique/explain", &unique("q", "ignore")).await;
         assert_eq!(told.body["holders"].as_array().unwrap().len(), usize::from(tenant == Some("acme")));
         seen.push(told.body["key"].clone());
@@ -359,7 +361,7 @@ async fn ids_and_keys_are_looked_up_inside_the_tenant() {
     assert_eq!(ask(&server, Some("beta"), Method::GET, &path, None).await.status, 404);
     let events = ask(&server, Some("acme"), Method::GET, "/ojs/v1/events?queues=mine", None).await;
     assert_eq!(events.body["events"][0]["subject"], chosen);
-    // Paging leads through all of a tenant's jobs and no others.
+    // Paging goes through all of a tenant's jobs and no others.
     let mut ids = Vec::new();
     let mut path = "/ojs/v1/jobs?limit=1".to_owned();
     loop {
@@ -391,13 +393,13 @@ async fn a_tenants_name_is_checked_and_the_servers_own_endpoints_are_no_tenants(
     assert_eq!(ask(&server, Some("acme"), Method::GET, "/ojs/manifest", None).await.status, 200);
     let unused = server.get("/ojs/v1/admin/tenants/unused/stats").await;
     assert_eq!((unused.status, &unused.body["total_jobs"]), (200, &json!(0)));
-    // A queue cannot be spelled so that it is another tenant's.
+    // No spelling of a queue's name reaches another tenant's queue.
     let told = server.get("/ojs/v1/queues/acme%2Fq").await;
     assert_eq!(told.status, 400);
     server.stop().await;
 }
 
-/// By the path that Open Job Spec's suite of tenants asks.
+/// By the path that Open Job Spec's suite of tenants uses.
 #[tokio::test]
 async fn a_job_is_cancelled_by_post_for_its_own_tenant_alone() {
     let server = Server::in_memory().await;
@@ -419,7 +421,7 @@ async fn a_job_is_cancelled_by_post_for_its_own_tenant_alone() {
     server.stop().await;
 }
 
-/// What is shown keeps the queue's stored name, which nobody asks by.
+/// Stored views keep the queue's internal name, which no tenant uses in a filter.
 #[tokio::test]
 async fn a_tenant_filters_by_its_own_names_of_queues() {
     let server = Server::in_memory().await;
@@ -444,7 +446,7 @@ async fn a_tenant_filters_by_its_own_names_of_queues() {
         };
         assert_eq!(hottest(queue).await, [id.as_str()], "{tenant:?} {queue}");
         assert_eq!(hottest("none").await, [""; 0], "{tenant:?}");
-        // The stream of a job that has ended does.
+        // The stream of an ended job ends.
         let path = format!("/ojs/v1/jobs/{id}");
         assert_eq!(ask(&server, *tenant, Method::DELETE, &path, None).await.status, 200);
         let streamed = async |queues: &str| {

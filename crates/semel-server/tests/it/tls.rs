@@ -1,4 +1,4 @@
-//! TLS: whom a client believes, and a certificate that is replaced while the server runs.
+//! TLS: which servers a client trusts, and replacing the certificate while the server runs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 
-/// Somebody who vouches for servers.
+/// A certificate authority.
 struct Authority {
     issuer: Issuer<'static, KeyPair>,
     pem: String,
@@ -58,12 +58,12 @@ async fn a_server_is_believed_by_whom_it_is_vouched_for() {
     let refused = is_believed(&url, &second).await.unwrap_err();
     assert!(matches!(refused, ClientError::Unreachable { .. }), "{refused}");
     assert!(refused.to_string().contains("certificate"), "{refused}");
-    // The system vouches for nobody's own certificate.
+    // The system's root certificates do not include this one.
     assert!(Client::new(&url).unwrap().get_json("/live").await.is_err());
-    // Nobody is served without.
+    // Plain HTTP is not served.
     let plain = Client::new(&format!("http://{address}")).unwrap().get_json("/live").await;
     assert!(plain.is_err());
-    // What makes no sense is refused, and the old one stays.
+    // Invalid input is refused, and the old certificate stays.
     assert!(tls.replace(certificate.as_bytes(), b"nothing").is_err());
     assert!(tls.replace(b"", key.as_bytes()).is_err());
     assert!(tls.replace(certificate.as_bytes(), first.certificate().1.as_bytes()).is_err(), "another's key");
@@ -74,7 +74,7 @@ async fn a_server_is_believed_by_whom_it_is_vouched_for() {
     tls.replace(certificate.as_bytes(), key.as_bytes()).unwrap();
     is_believed(&url, &second).await.unwrap();
     assert!(is_believed(&url, &first).await.is_err());
-    // Its connection is open, so it need not agree on anything again: on a new one it would not believe the server.
+    // The open connection needs no new handshake; on a new one the client would not trust the server.
     kept.get_json("/live").await.unwrap();
     drop(stop);
     serving.await.unwrap().unwrap();
@@ -102,7 +102,7 @@ async fn who_does_not_agree_on_tls_is_not_waited_for() {
     engine.stop().await;
 }
 
-/// Whoever says half of what agrees on TLS has asked for nothing.
+/// A client in the middle of a TLS handshake has not made a request yet.
 #[tokio::test]
 async fn a_handshake_does_not_hold_up_the_end() {
     let (certificate, key) = Authority::new().certificate();
@@ -117,7 +117,7 @@ async fn a_handshake_does_not_hold_up_the_end() {
     let serving = tokio::spawn(serve_with(listener, app, limits, Some(tls), async { drop(stopped.await) }));
     let mut client = TcpStream::connect(address).await.unwrap();
     client.write_all(&client_hello()).await.unwrap();
-    // The server has said its part, and waits for the client's.
+    // The server has sent its part of the handshake, and waits for the client's.
     client.read_u8().await.unwrap();
     drop(stop);
     let ended = tokio::time::timeout(Duration::from_secs(20), serving).await;
@@ -125,7 +125,7 @@ async fn a_handshake_does_not_hold_up_the_end() {
     engine.stop().await;
 }
 
-/// The first words of a client (TLS 1.2).
+/// A `ClientHello` of TLS 1.2.
 fn client_hello() -> Vec<u8> {
     fn with_length(bytes: usize, content: &[u8]) -> Vec<u8> {
         let length = u32::try_from(content.len()).unwrap().to_be_bytes();
@@ -137,7 +137,7 @@ fn client_hello() -> Vec<u8> {
         extension(10, &with_length(2, &[0, 23])),
         extension(11, &with_length(1, &[0])),
         extension(13, &with_length(2, &[4, 3, 8, 4])),
-        // The extended master secret.
+        // The extended master secret extension.
         extension(23, &[]),
     ];
     // Ciphers: ECDHE with ECDSA or RSA, and AES-128-GCM.
@@ -155,7 +155,7 @@ fn client_hello() -> Vec<u8> {
     [&[22, 3, 1][..], &with_length(2, &handshake)].concat()
 }
 
-/// Nothing else says so before clients are refused.
+/// Without the warning, the first sign would be refused clients.
 #[test]
 fn a_certificate_that_ends_is_warned_of() {
     warnings::keep();

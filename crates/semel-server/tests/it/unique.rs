@@ -50,7 +50,7 @@ async fn a_duplicate_is_told_of_the_job_that_holds_the_key() {
     server.stop().await;
 }
 
-/// After all of them have ended as well; and a tenant by the ids it knows.
+/// Also after all of them have ended; and a tenant sees the ids that it knows.
 #[tokio::test]
 async fn jobs_say_whom_they_come_after_and_who_came_after_them() {
     let server = Server::start().await;
@@ -91,7 +91,7 @@ async fn jobs_say_whom_they_come_after_and_who_came_after_them() {
         assert_eq!(lineage(&second).await, [json!([first]), none.clone(), none.clone(), json!(third)]);
         assert_eq!(lineage(&third).await, [none.clone(), none.clone(), json!([second]), none.clone()]);
 
-        // One that does not disclose is not named by the others either.
+        // An undisclosed job is not named by the others either.
         for (old, new) in [("never", "always"), ("always", "never"), ("never", "never")] {
             let key = format!("{old} {new}");
             let first = create(json!({ "key": key, "disclose": old })).await;
@@ -109,7 +109,8 @@ async fn an_undisclosed_holder_does_not_show() {
     let server = Server::start().await;
     let hidden = json!({ "keys": ["type", "args"], "disclose": "never", "states": ["available", "active", "completed"] });
     server.create(&request(&hidden)).await;
-    // A caller whose own policy would show it learns no more; and none of a finished holder than of a live one.
+    // A caller whose own policy would disclose the holder learns no more, whether the holder is live or
+    // finished.
     let curious = request(
         &json!({ "keys": ["type", "args"], "states": ["available", "active", "completed"], "on_conflict": "ignore" }),
     );
@@ -140,11 +141,11 @@ async fn an_undisclosed_holder_does_not_show() {
     server.stop().await;
 }
 
-/// An operator who is to see what is wrong with a key is not shown one holder of a thousand as if it were all.
+/// An operator inspecting a key must not take one holder of a thousand for all of them.
 #[tokio::test]
 async fn a_key_with_more_holders_than_are_looked_at_says_so() {
     let server = Server::start().await;
-    // Each blocks nobody but those who look at ended jobs.
+    // Each considers completed jobs only, so all of them are admitted.
     let one = json!({ "type": "a.b", "args": [], "unique": { "key": "k", "states": ["completed"] } });
     let jobs = vec![one; 1_001];
     let told = server.post("/ojs/v1/jobs/batch", &json!({ "jobs": jobs })).await;
@@ -219,7 +220,7 @@ async fn an_explanation_says_why_and_writes_nothing() {
 
     let plain = server.post("/ojs/v1/unique/explain", &json!({ "type": "a.b", "args": [] })).await.body;
     assert_eq!((&plain["key"], &plain["decision"]), (&Value::Null, &"create".into()));
-    // A job that is named for its id has absorbed nothing of this one.
+    // A job found by its id has absorbed no duplicates of this request.
     let id = "019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f";
     let own = |args: Value| json!({ "type": "a.b", "id": id, "args": args });
     server.create(&own(json!([]))).await;
@@ -277,8 +278,8 @@ async fn keys_are_listed_shown_and_released() {
     server.stop().await;
 }
 
-/// What is shown is what an admission goes by: a window that is over frees the key though the job waits for years, unless
-/// its policy says `while_active`.
+/// The listing applies the same rules as an admission: once its window is over the key is free, even if the
+/// job waits for years, unless its policy says `while_active`.
 #[tokio::test]
 async fn who_holds_a_key_and_until_when_is_what_the_next_job_would_meet() {
     let clock = ManualClock::default();
@@ -300,7 +301,7 @@ async fn who_holds_a_key_and_until_when_is_what_the_next_job_would_meet() {
         server.create(job).await;
     }
     clock.advance(Duration::from_secs(2));
-    // Before anything is admitted anew.
+    // Before anything is admitted again.
     let metrics = server.get_text("/metrics").await;
     let held = metrics.lines().find(|line| line.starts_with("semel_keys_held ")).unwrap();
     assert_eq!(held, "semel_keys_held 4");
@@ -324,15 +325,15 @@ async fn who_holds_a_key_and_until_when_is_what_the_next_job_would_meet() {
     server.stop().await;
 }
 
-/// A release takes the key from jobs that may not be shown too: whoever is asked to agree is told how many they are, and
-/// nobody is told which.
+/// A release also takes the key from undisclosed jobs: whoever confirms it is told how many there are, but
+/// not which.
 #[tokio::test]
 async fn hidden_holders_are_counted_and_not_named() {
     let server = Server::start().await;
     let body =
         |disclose: &str| request(&json!({ "keys": ["args"], "states": ["active"], "disclose": disclose }));
     let hidden = [server.create(&body("never")).await, server.create(&body("never")).await];
-    // It is in no answer about them.
+    // The answers about undisclosed holders do not contain their key.
     let key = server.post("/ojs/v1/unique/explain", &body("always")).await.body["key"].clone();
     let path = format!("/ojs/v1/unique-jobs/{}", key.as_str().unwrap());
     let told = server.get(&path).await;

@@ -1,4 +1,4 @@
-//! What the unique-jobs specification demands (its sections 4, 7 to 9 and 14) and OJS's suites do not ask.
+//! Requirements of the unique-jobs specification (sections 4, 7 to 9 and 14) that OJS's suites do not test.
 
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ async fn offer(server: &Server, queue: &str, args: &Value, meta: &Value, unique:
     server.post("/ojs/v1/jobs", &body).await
 }
 
-/// The statuses of two offers, one after the other, on a fresh server.
+/// The statuses of two consecutive offers on a fresh server.
 async fn pair(first: (&str, Value, Value), second: (&str, Value, Value), unique: &Value) -> (u16, u16) {
     let server = Server::in_memory().await;
     let mut statuses = Vec::new();
@@ -37,7 +37,7 @@ async fn chosen_args_and_meta_alone_make_two_jobs_the_same() {
     let meta = |tenant: &str, trace: &str| ("q", json!([]), json!({ "tenant": tenant, "trace": trace }));
     assert_eq!(pair(meta("a", "1"), meta("a", "2"), &by_tenant).await, (201, 409));
     assert_eq!(pair(meta("a", "1"), meta("b", "1"), &by_tenant).await, (201, 201));
-    // What is not there is the same everywhere, and other than whatever is.
+    // A missing member equals a missing member, and differs from every value.
     let none = |trace: &str| ("q", json!([]), json!({ "trace": trace }));
     assert_eq!(pair(none("1"), none("2"), &by_tenant).await, (201, 409));
     assert_eq!(pair(none("1"), meta("a", "1"), &by_tenant).await, (201, 201));
@@ -138,7 +138,7 @@ async fn a_job_that_waits_for_its_next_attempt_holds_its_key() {
     server.stop().await;
 }
 
-/// After a window, or with narrow states, several live jobs carry one key; every one of them counts.
+/// After a window has passed, or with narrow states, several live jobs hold one key, and each of them counts.
 #[tokio::test]
 async fn every_holder_counts_and_not_the_newest_alone() {
     let server = Server::start().await;
@@ -151,7 +151,7 @@ async fn every_holder_counts_and_not_the_newest_alone() {
     assert_eq!(server.delete(&format!("/ojs/v1/jobs/{}", second.job_id())).await.status, 200);
     let told = offer(&server, "q", &args, &meta, &json!({})).await;
     assert_eq!((told.status, &told.body["error"]["details"]["existing_job_id"]), (409, &json!(first)));
-    // Whoever replaces, replaces all of them.
+    // A replacement replaces all of them.
     offer(&server, "q", &args, &meta, &narrow).await;
     let told = offer(&server, "q", &args, &meta, &json!({ "on_conflict": "replace" })).await;
     assert_eq!((told.status, told.body["replaced"].as_array().map(Vec::len)), (201, Some(2)));

@@ -1,4 +1,4 @@
-//! Subscribers who are slow, and those beside them.
+//! Slow webhook subscribers, and the subscribers beside them.
 
 use std::time::Duration;
 
@@ -9,12 +9,13 @@ use serde_json::json;
 use crate::harness::Server;
 use crate::webhooks::{NEVER, SECRET, subscribe, subscriber};
 
-/// As many as have all the places, four each.
+/// Enough subscribers to take all delivery slots, four each.
 const DEAF: usize = 16;
-/// Each of them has some left when the first are given up.
+/// Each still has some left when its first deliveries are given up.
 const EVENTS: usize = 40;
 
-/// Nobody knows of them at first, so they may have all the places. Once they were not answered they have a part.
+/// The server does not know at first that they are slow, so they may take all slots. Once they have failed to
+/// answer they get only a part.
 #[tokio::test]
 async fn many_who_do_not_answer_keep_the_others_waiting_once() {
     let webhooks = Rules { allow_private: true };
@@ -36,7 +37,7 @@ async fn many_who_do_not_answer_keep_the_others_waiting_once() {
         }
     });
     all.await.expect("deliveries to the one who answers");
-    // They had all the places once, and not all of them again.
+    // They had all slots once, and not again.
     let to_the_deaf = deaf.iter_mut().map(|(_, told)| std::iter::from_fn(|| told.try_recv().ok()).count());
     let to_the_deaf: usize = to_the_deaf.sum();
     assert!((DEAF..=64 + 32).contains(&to_the_deaf), "{to_the_deaf}");

@@ -1,4 +1,4 @@
-//! When a delivery that failed is sent again.
+//! When a failed delivery is sent again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use serde_json::json;
 use crate::harness::{Server, job};
 use crate::webhooks::{NEVER, PATH, SECRET, next, subscribe, subscriber};
 
-/// What happens to deliveries.
+/// Follows this kind of event of deliveries.
 fn followed(server: &Server, kind: EventKind) -> Follow {
     let wanted = Wanted { kinds: Some(vec![kind]), ..Wanted::default() };
     server.engine.webhooks_tenant().follow(0, wanted)
@@ -36,7 +36,7 @@ async fn happened(follow: &mut Follow) -> Event {
 
 const WEBHOOKS: Rules = Rules { allow_private: true };
 
-/// A server on a clock that stands until it is put forward, and who delivers for it.
+/// A server on a manual clock, and a courier that delivers for it.
 async fn delivering() -> (ManualClock, Server, Courier) {
     let clock = ManualClock::default();
     let store = Arc::new(Memory::new(clock.clone()));
@@ -45,16 +45,16 @@ async fn delivering() -> (ManualClock, Server, Courier) {
     (clock, server, courier)
 }
 
-/// The store's clock stands until it is put forward, so each wait is over when the test says so.
+/// The store's clock is manual, so each wait ends when the test says so.
 #[tokio::test]
 async fn it_is_sent_again_as_the_same_after_the_policys_wait_and_after_retry_after() {
     let (clock, server, courier) = delivering().await;
-    // 5, 10 and 20 seconds by the policy, times a half to one and a half; what is put off for longer than an hour waits for one.
+    // The policy waits 5, 10 and 20 seconds, times 0.5 to 1.5; a longer `Retry-After` is capped at one hour.
     let answers = [
         ("503 Busy\r\nretry-after: 0", 2_500..=7_500),
         ("503 Busy\r\nretry-after: 1", 5_000..=15_000),
         ("429 Busy\r\nretry-after: 9999", 3_600_000..=3_600_000),
-        // Only of these two it is heard.
+        // `Retry-After` is heeded with these two statuses only.
         ("500 Broken\r\nretry-after: 1800", 20_000..=60_000),
     ];
     let (url, mut told) = subscriber(&answers.each_ref().map(|(answer, _)| *answer)).await;
@@ -89,7 +89,8 @@ async fn one_that_fails_each_time_is_given_up_after_fifteen_attempts() {
     for attempt in 1..ATTEMPTS {
         next(&mut told).await;
         let wait = happened(&mut retrying).await.amount;
-        // 5 seconds, doubled each time, times a half to one and a half; four hours at most, before and after.
+        // 5 seconds, doubled each time, times 0.5 to 1.5, capped at four hours both before and after that
+        // factor.
         let middle = (5_000_u32 << (attempt - 1)).min(14_400_000);
         let expected = middle / 2..=(middle / 2 * 3).min(14_400_000);
         assert!(expected.contains(&wait), "after {attempt}: {wait} ms");
@@ -102,7 +103,7 @@ async fn one_that_fails_each_time_is_given_up_after_fifteen_attempts() {
     happened(&mut discarded).await;
     let hours = waited.as_secs() / 3_600;
     assert!((6..=16).contains(&hours), "{waited:?}");
-    // What comes next is of the next event.
+    // The next delivery is of the next event.
     clock.advance(Duration::from_secs(2 * 24 * 3_600));
     Promote.run_once(server.engine.store()).await.unwrap();
     let later = server.create(&job(&json!(2), &json!({}))).await;
@@ -113,7 +114,7 @@ async fn one_that_fails_each_time_is_given_up_after_fifteen_attempts() {
     server.stop().await;
 }
 
-/// So it is with one that is under way when a server has used up its time to drain.
+/// This happens to a delivery under way when a server's drain time is over.
 #[tokio::test]
 async fn one_that_was_let_go_is_sent_again_as_the_same_when_its_lease_has_ended() {
     let (clock, server, courier) = delivering().await;
@@ -127,7 +128,7 @@ async fn one_that_was_let_go_is_sent_again_as_the_same_when_its_lease_has_ended(
     assert_eq!(Reap.run_once(server.engine.store()).await.unwrap().moved, 0, "somebody may be delivering it");
     assert!(told.try_recv().is_err());
     clock.advance(Duration::from_secs(2));
-    // At once, and not when a failed one would be tried again.
+    // At once, without the wait after a failure.
     Reap.run_once(server.engine.store()).await.unwrap();
     let again = next(&mut told).await;
     let [first, again] = [first, again].map(|got| got.header("x-ojs-delivery-id").to_owned());
@@ -136,7 +137,7 @@ async fn one_that_was_let_go_is_sent_again_as_the_same_when_its_lease_has_ended(
     server.stop().await;
 }
 
-/// It is neither sent nor lost, nor does it use up its attempts.
+/// While paused a delivery is neither sent nor lost, and uses up no attempts.
 #[tokio::test]
 async fn what_waits_for_a_subscriber_who_is_paused_goes_out_when_he_is_not() {
     let (clock, server, courier) = delivering().await;

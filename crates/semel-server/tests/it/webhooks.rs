@@ -1,4 +1,4 @@
-//! Subscriptions, and what is delivered to whom.
+//! Subscriptions, and which events are delivered to whom.
 
 use std::io::ErrorKind;
 use std::sync::{Arc, Mutex};
@@ -24,10 +24,10 @@ use crate::harness::{Server, Told, header, job};
 pub(crate) const PATH: &str = "/ojs/v1/webhooks/subscriptions";
 pub(crate) const SECRET: &str = "whk_test_secret_001";
 
-/// In place of an answer: there is none.
+/// In place of an answer: never answer.
 pub(crate) const NEVER: &str = "never";
 
-/// What a subscriber was sent.
+/// A request that a subscriber received.
 #[derive(Debug)]
 pub(crate) struct Got {
     head: String,
@@ -45,7 +45,7 @@ impl Got {
     }
 }
 
-/// A subscriber who answers as he was told, and then 200.
+/// A subscriber that gives these answers in order, and 200 from then on.
 pub(crate) async fn subscriber(answers: &[&str]) -> (String, mpsc::UnboundedReceiver<Got>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/hook", listener.local_addr().unwrap());
@@ -84,7 +84,7 @@ pub(crate) async fn subscriber(answers: &[&str]) -> (String, mpsc::UnboundedRece
                 if answer == NEVER {
                     std::future::pending::<()>().await;
                 }
-                // One without content says nothing of its length; either way the connection ends with it.
+                // A 204 must not have a length; either way the connection closes after it.
                 let length = if answer.starts_with("204") { "" } else { "content-length: 0\r\n" };
                 let answer = format!("HTTP/1.1 {answer}\r\n{length}\r\n");
                 drop(socket.write_all(answer.as_bytes()).await);
@@ -218,7 +218,7 @@ async fn what_happens_is_delivered_once_signed_and_only_what_was_asked_for() {
     assert_eq!(got.header("x-ojs-signature"), signature(SECRET, timestamp, got.body.as_bytes()));
     let before = server.engine.store().secret();
     assert!(!got.body.contains("before") && before != [0; 16]);
-    // Another courier of the same store does not deliver again.
+    // A second courier on the same store does not deliver again.
     let second = Courier::start(&server.engine, Rules { allow_private: true });
     let run = server.take("q", "w").await;
     assert_eq!(run["args"][0], "before");
@@ -246,7 +246,7 @@ async fn a_redirect_is_a_failure() {
         .await;
     server.create(&job(&json!(1), &json!({}))).await;
     next(&mut redirected).await;
-    // Only what came of the delivery says that its answer was read.
+    // Only the delivery's outcome shows that the answer was read.
     let own = server.engine.webhooks_tenant();
     let kinds = Some(vec![EventKind::Failed]);
     let mut follow = own.follow(0, Wanted { kinds, ..Wanted::default() });
@@ -269,7 +269,7 @@ async fn a_redirect_is_a_failure() {
 
 #[tokio::test]
 async fn an_address_is_checked_when_it_is_delivered_to() {
-    // Made while it was allowed; delivered by a courier who may not.
+    // Subscribed while private addresses were allowed; delivered by a courier that may not reach them.
     let server = private().await;
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
@@ -313,7 +313,7 @@ async fn a_tenant_is_told_of_its_own_jobs_by_its_own_ids() {
     server.stop().await;
 }
 
-/// An answer without a body, whose connection ends in the same moment, is an answer.
+/// An answer without a body, whose connection closes at the same moment, is still an answer.
 #[tokio::test]
 async fn a_subscriber_may_answer_204_and_hang_up() {
     let server = private().await;
@@ -325,7 +325,7 @@ async fn a_subscriber_may_answer_204_and_hang_up() {
         server.create(&job(&json!(number), &json!({}))).await;
         next(&mut told).await;
     }
-    // Settled, and settled well: none is tried again.
+    // Both have completed: neither is retried.
     let kinds = Some(vec![EventKind::Completed, EventKind::Failed]);
     let mut follow = own.follow(0, Wanted { kinds, ..Wanted::default() });
     let mut settled = Vec::new();
@@ -339,7 +339,8 @@ async fn a_subscriber_may_answer_204_and_hang_up() {
     server.stop().await;
 }
 
-/// More deliveries than are ever under way wait for a subscriber who does not answer; the others are told all the same.
+/// A subscriber that does not answer has more deliveries waiting than are ever under way; all others are
+/// still delivered.
 #[tokio::test]
 async fn a_subscriber_who_does_not_answer_keeps_nobody_waiting() {
     const EVENTS: usize = 80;
@@ -363,7 +364,7 @@ async fn a_subscriber_who_does_not_answer_keeps_nobody_waiting() {
     while begun.try_recv().is_ok() {
         to_the_deaf += 1;
     }
-    // Four at a time; one that is not answered is given up after 15 seconds.
+    // Four at a time, each given up after 15 seconds.
     let most = 4 * (1 + started.elapsed().as_secs() / 15);
     assert!((1..=most).contains(&to_the_deaf), "{to_the_deaf} under way to one subscriber");
     drop(courier);
@@ -390,7 +391,7 @@ async fn a_subscription_can_be_tried() {
         (tried.status, &tried.body["delivered"], &tried.body["error"]),
         (200, &json!(false), &json!("answered 500"))
     );
-    // An address that is not allowed is not tried either, nor one in the clear.
+    // Addresses that are not allowed, or not HTTPS, are not tried either.
     let strict = Server::on_store(store, Config::default()).await;
     let tried = strict.post_text(&path, "").await;
     assert!(tried.body["error"].as_str().unwrap().contains("not https"), "{}", tried.body);
@@ -404,7 +405,7 @@ async fn a_subscription_can_be_tried() {
     server.stop().await;
 }
 
-/// A subscriber refuses what is signed for another time than its own.
+/// Subscribers refuse a signature whose time differs from their own clock.
 #[tokio::test]
 async fn a_delivery_is_signed_for_the_time_of_the_clock_however_far_ahead_the_store_is() {
     let now = || SystemClock.now().as_millis() / 1_000;
@@ -428,7 +429,8 @@ async fn a_delivery_is_signed_for_the_time_of_the_clock_however_far_ahead_the_st
     server.stop().await;
 }
 
-/// Taken for a promise that is not kept, the header would make two subscriptions of one request, and every event be sent twice.
+/// Accepting the header would promise something that is not kept: a repetition would make a second
+/// subscription, and every event be sent twice.
 #[tokio::test]
 async fn a_subscription_takes_no_idempotency_key() {
     let server = Server::with(Config { webhooks: Rules { allow_private: true }, ..Config::default() }).await;
@@ -442,7 +444,7 @@ async fn a_subscription_takes_no_idempotency_key() {
     server.stop().await;
 }
 
-/// Nothing is delivered here.
+/// No bodies, since nothing is delivered here.
 struct Unsaid;
 
 impl Wording for Unsaid {
@@ -455,7 +457,7 @@ impl Wording for Unsaid {
     }
 }
 
-/// Makes so many subscriptions of a tenant, past the API.
+/// Makes `count` subscriptions of a tenant, bypassing the API.
 async fn subscribed(server: &Server, tenant: &'static str, count: usize) {
     let made = (0..count).map(|at| Subscription {
         id: format!("{tenant}-{at}"),
@@ -486,7 +488,7 @@ async fn a_tenant_has_a_hundred_subscriptions_and_a_server_a_thousand() {
     assert!(message.contains("delete one"), "{message}");
     subscribed(&server, "others", 899).await;
     assert_eq!(asked(Some("acme")).await.0, 201);
-    // It has one of its own, and nothing of it to delete.
+    // The tenant has just one, so deleting one would not help.
     let (status, limit, message) = asked(Some("acme")).await;
     assert_eq!((status, limit), (409, Some(1_000)));
     assert!(message.contains("operator"), "{message}");

@@ -14,7 +14,7 @@ async fn a_lease_fences_off_who_has_lost_it() {
     let old = server.take("default", "w1").await;
     assert!(old["lease"].as_str().unwrap().starts_with("l1-") && old["worker_id"] == "w1");
     server.create(&body).await;
-    // Replaced: the heartbeat says so, and no report counts any more.
+    // Replaced: the heartbeat says so, and later reports are refused.
     let beat = server
         .post(
             "/ojs/v1/workers/heartbeat",
@@ -39,7 +39,7 @@ async fn a_lease_fences_off_who_has_lost_it() {
     assert_eq!(wrong.status, 409);
     let ack = json!({ "job_id": new["id"], "lease": new["lease"], "result": { "n": 1 } });
     for _ in 0..2 {
-        // The same report again is answered as the first time.
+        // A repeated report gets the first answer.
         let told = server.post("/ojs/v1/workers/ack", &ack).await;
         assert_eq!(
             (told.status, &told.body["state"], &told.body["id"]),
@@ -165,7 +165,8 @@ async fn what_is_marked_sensitive_is_shown_to_the_worker_and_nobody_else() {
     server.stop().await;
 }
 
-/// Names inside of a stored sensitive value are as secret as it is, and whether a guess at it is right is not told either.
+/// Names inside a sensitive value are as secret as the value, and whether a guess matches is not revealed
+/// either.
 #[tokio::test]
 async fn a_mismatch_names_nothing_inside_of_a_sensitive_value() {
     let server = Server::start().await;
@@ -194,7 +195,7 @@ async fn a_mismatch_names_nothing_inside_of_a_sensitive_value() {
     server.stop().await;
 }
 
-/// A later request that takes the place of a waiting one brings its own marks.
+/// A later request that replaces a waiting job's content brings its own `sensitive` pointers.
 #[tokio::test]
 async fn what_an_amendment_marks_sensitive_is_hidden_too() {
     let server = Server::start().await;

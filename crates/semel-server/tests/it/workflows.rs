@@ -1,10 +1,10 @@
-//! Workflows as they are shown while they go on.
+//! Workflows as shown while they run.
 
 use serde_json::json;
 
 use crate::harness::Server;
 
-/// Whoever looks for what a step waits for finds the job that is at work, and not one that is gone.
+/// A step shows the job that is doing its work now, not one that was replaced.
 #[tokio::test]
 async fn a_step_names_the_job_that_took_the_place_of_its_own() {
     let server = Server::start().await;

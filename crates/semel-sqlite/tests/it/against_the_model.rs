@@ -4,7 +4,7 @@ use semel_testkit::differential::{cases, compare};
 use semel_testkit::{Fixture, Step};
 
 fn check(part: u64) {
-    // Four parts, so that two cores share them.
+    // Split into four tests, so that two cores share the programs.
     compare(1 + part * 1_000_000, cases(32).div_ceil(4), true, || {
         Fixture::in_dir(Step::Nothing, crate::open)
     });

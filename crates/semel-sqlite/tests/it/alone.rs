@@ -1,4 +1,5 @@
-//! A store's file without the journal beside it: another name of it, or one that was copied or moved alone.
+//! A store's file without its journal beside it: another name of the file, or a file that was copied or moved
+//! alone.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use semel_testkit::TempDir;
 
 use crate::disk::{offer, stored};
 
-/// A folder for a file alone, and where that is to lie.
+/// A folder for a file alone, and the path of that file.
 fn elsewhere() -> (TempDir, PathBuf) {
     let dir = TempDir::new();
     let path = dir.path().join("alone.db");
@@ -46,7 +47,7 @@ fn forget_that_there_is_a_journal(path: &Path) {
     assert_eq!(db.execute("DELETE FROM fact WHERE name = 'journaled'", []).unwrap(), 1);
 }
 
-/// One would enqueue there what the other has, and a backup hold nothing of it.
+/// Opened by that name, it would admit again what the store already has, and a backup of it would lack that.
 #[cfg(unix)]
 #[tokio::test]
 async fn another_name_of_a_store_is_not_taken_for_one_without_commits() {
@@ -78,13 +79,13 @@ async fn a_file_that_was_moved_alone_waits_for_its_journal_or_is_restored_withou
     assert_eq!(stored(&to, &[]).await, 0, "what was in the journal is given up");
     std::fs::rename(dir.path().join("semel.db-log.0"), moved_to.path().join("alone.db-log.0")).unwrap();
     assert_eq!(stored(&moved, &[]).await, 1);
-    // A journal that is there is no lost one.
+    // A journal that is there is not given up.
     let (_to, to) = elsewhere();
     Making::at(&to).unwrap().restore_without_journal(&moved).unwrap();
     assert_eq!(stored(&to, &[]).await, 1);
 }
 
-/// As it lies there of a store that is killed before SQLite's log is carried over.
+/// The file as a store leaves it that is killed before SQLite's log is checkpointed.
 #[tokio::test]
 async fn the_file_alone_says_that_there_is_a_journal_before_anything_is_committed() {
     let dir = TempDir::new();
@@ -96,8 +97,8 @@ async fn the_file_alone_says_that_there_is_a_journal_before_anything_is_committe
     store.close().await;
 }
 
-/// A copy is whole without one, also where an earlier version made it, which copies what the file says of a journal; and goes on to be
-/// when somebody has only looked at it.
+/// A copy is whole without a journal, even if it says of itself that it has one, as the copied file does and
+/// as a copy by an earlier version does. It stays whole if it is only looked at.
 #[tokio::test]
 async fn a_copy_has_no_journal_until_something_is_committed_to_it() {
     let dir = TempDir::new();
@@ -130,7 +131,7 @@ async fn a_store_of_an_earlier_version_says_so_from_its_next_opening_on() {
     let dir = TempDir::new();
     let path = closed(&dir).await;
     forget_that_there_is_a_journal(&path);
-    // Who has SQLite's lock, such as one that makes a copy, does not keep it from being opened.
+    // Another holder of SQLite's lock, such as a running copy, does not keep the store from being opened.
     let copying = rusqlite::Connection::open(&path).unwrap();
     copying.execute_batch("BEGIN IMMEDIATE").unwrap();
     assert_eq!(stored(&path, &[]).await, 1);
@@ -141,7 +142,7 @@ async fn a_store_of_an_earlier_version_says_so_from_its_next_opening_on() {
     is_refused(&moved);
 }
 
-/// As where somebody goes back to a copy by hand: what came after it is in the journal that he leaves there.
+/// As when somebody goes back to a copy by hand: what was committed after it is in the journal left there.
 #[tokio::test]
 async fn a_copy_that_has_the_name_of_its_store_is_refused_beside_what_that_one_committed_later() {
     let dir = TempDir::new();
@@ -152,12 +153,12 @@ async fn a_copy_that_has_the_name_of_its_store_is_refused_beside_what_that_one_c
     backup::copy(&path, &copy).unwrap();
     offer(&store, 2, 10).await.unwrap();
     store.close().await;
-    // As an earlier version made it.
+    // The copy as an earlier version made it.
     std::fs::copy(&copy, &earlier).unwrap();
     let db = rusqlite::Connection::open(&earlier).unwrap();
     assert_eq!(db.execute("DELETE FROM fact WHERE name = 'copied'", []).unwrap(), 1);
     drop(db);
-    // Nor does it matter that somebody has looked at it.
+    // That somebody has looked at the copy makes no difference.
     assert_eq!(stored(&copy, &[]).await, 1);
     backup::restore(&copy, &restored).unwrap();
     let own = std::fs::read(&path).unwrap();
@@ -177,7 +178,7 @@ async fn a_copy_that_has_the_name_of_its_store_is_refused_beside_what_that_one_c
     assert_eq!(stored(&path, &[]).await, 1);
 }
 
-/// Nothing is left out then.
+/// No commit is missing then.
 #[tokio::test]
 async fn a_copy_that_has_all_of_the_journal_beside_it_goes_on() {
     let dir = TempDir::new();

@@ -1,5 +1,5 @@
-//! Files that are deleted, moved away or replaced under a store that has them open: nothing is acknowledged that nobody would find
-//! again.
+//! Files that are deleted, moved away or replaced while a store has them open: nothing is acknowledged that
+//! nobody would find again.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ async fn opened(path: &Path) -> Store {
     store
 }
 
-/// The files of the store of that name.
+/// The files of the store at this path.
 fn files(store: &Path) -> Vec<PathBuf> {
     let name = store.file_name().unwrap().to_str().unwrap();
     let entries = std::fs::read_dir(store.parent().unwrap()).unwrap();
@@ -29,7 +29,7 @@ async fn created(store: &Store) -> u64 {
     store.queues().await.unwrap().iter().map(|queue| queue.created).sum()
 }
 
-/// Nothing is taken, from the next look on, and what is there is told all the same.
+/// Checks that nothing is accepted from the next check on, and that reads are still answered.
 async fn is_refused(store: &Store, gone: &str) {
     let before = created(store).await;
     let told = [
@@ -92,7 +92,7 @@ async fn a_store_that_is_put_back_goes_on() {
     assert_eq!(stored(&path, &[]).await, 1 + moves.len() as u64);
 }
 
-/// Nobody has looked since.
+/// The store has not checked its files since.
 #[tokio::test]
 async fn a_commit_that_begins_a_file_of_the_journal_looks_first() {
     let dir = TempDir::new();
@@ -118,7 +118,7 @@ async fn what_may_become_of_a_store_in_use_is_no_reason_to_refuse() {
     std::fs::remove_file(dir.path().join("semel.db.lock")).unwrap();
     for number in 2..20 {
         backup::copy(&path, &dir.path().join(format!("copy {number}.db"))).unwrap();
-        // Who reads the database with SQLite's own tools closes it again.
+        // SQLite's own tools close the database after reading.
         let db = rusqlite::Connection::open(&other).unwrap();
         db.query_row("SELECT count(*) FROM job", [], |row| row.get::<_, i64>(0)).unwrap();
         drop(db);
@@ -131,7 +131,7 @@ async fn what_may_become_of_a_store_in_use_is_no_reason_to_refuse() {
     assert_eq!(stored(&path, &[]).await, 19);
 }
 
-/// One that nothing was ever written to takes its journal's file away when it is closed.
+/// A store to which nothing was ever written removes its journal's file when it is closed.
 #[tokio::test]
 async fn a_store_that_was_moved_away_leaves_alone_what_has_its_names_now() {
     let dir = TempDir::new();

@@ -1,4 +1,4 @@
-//! Copies that are refused, that cannot be opened, and that are told to end.
+//! Copies that are refused, that cannot be opened, and that are told to stop.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,13 +22,13 @@ async fn backed_up(dir: &Path) -> PathBuf {
     copy
 }
 
-/// What a folder has, by name.
+/// The names of a folder's files.
 fn files(dir: &Path) -> Vec<String> {
     let files = std::fs::read_dir(dir).unwrap().map(|file| file.unwrap().file_name());
     files.map(|name| name.into_string().unwrap()).collect()
 }
 
-/// Whatever link leads to the name: the journal is beside the file itself.
+/// Whatever link leads to the store's name: the journal is beside the file itself.
 #[cfg(unix)]
 #[tokio::test]
 async fn nothing_is_made_beside_what_another_store_committed_last() {
@@ -45,7 +45,7 @@ async fn nothing_is_made_beside_what_another_store_committed_last() {
                 let advice = format!("every {}-* away", store.display());
                 assert!(error.contains(&left.display().to_string()) && error.contains(&advice), "{error}");
             }
-            // Nor by who opens the store: only its file may be gone.
+            // Nor is a store opened there: perhaps only its file is gone.
             let error = Sqlite::open(to).map(drop).unwrap_err().to_string();
             let advice = format!("put {} back", store.display());
             assert!(error.contains(&left.display().to_string()) && error.contains(&advice), "{error}");
@@ -54,7 +54,7 @@ async fn nothing_is_made_beside_what_another_store_committed_last() {
         assert!(!store.exists());
         std::fs::remove_file(&left).unwrap();
     }
-    // These have nothing, or are of others.
+    // These are empty, or belong to others.
     for name in ["semel.db-wal", "semel.db-log.0", "semel.db-log.old", "semel.db-log.", "other.db-log.0"] {
         let is_empty = name == "semel.db-wal" || name == "semel.db-log.0";
         std::fs::write(data.path().join(name), if is_empty { "" } else { "x" }).unwrap();
@@ -68,7 +68,7 @@ async fn a_backup_that_cannot_be_opened_makes_no_store() {
     let dir = TempDir::new();
     let copy = backed_up(dir.path()).await;
     let db = rusqlite::Connection::open(&copy).unwrap();
-    // SQLite finds nothing wrong with it.
+    // SQLite itself finds nothing wrong with it.
     let sql = "INSERT INTO journal SELECT max(cursor) + 1, 0, x'ff' FROM journal";
     assert_eq!(db.execute(sql, []).unwrap(), 1);
     drop(db);
@@ -78,7 +78,8 @@ async fn a_backup_that_cannot_be_opened_makes_no_store() {
     assert_eq!(files(to.path()), ["semel.db.lock"]);
 }
 
-/// Begins a copy of what somebody writes into, for whom it waits. It has its lock, and has removed what was left there.
+/// Begins a copy of a database that is being written, whose writer it waits for. By then it has its lock, and
+/// has removed what was left there.
 fn begin(from: &Path, to: &Path) -> (Making, JoinHandle<Result<(), SqliteError>>) {
     let part = to.with_extension("db.part");
     std::fs::write(&part, "left").unwrap();
@@ -99,13 +100,13 @@ async fn what_is_told_to_end_leaves_nothing_unless_it_has_its_name() {
     let copy = backed_up(dir.path()).await;
     let to = TempDir::new();
     let (store, part) = (to.path().join("semel.db"), to.path().join("semel.db.part"));
-    // It waits for who writes into what it copies.
+    // The copy waits for the writer of its source.
     let mut writer = rusqlite::Connection::open(&copy).unwrap();
     let written = writer.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
     let (making, made) = begin(&copy, &store);
     std::fs::write(&part, "half").unwrap();
     assert_eq!(making.bytes(), 4);
-    // Who has not begun has nothing there, whatever has the name.
+    // A copy that has not begun owns nothing there, whatever has the name.
     let other = Making::at(&store).unwrap();
     assert!(other.stop() && other.copy(&copy).is_err());
     assert_eq!(std::fs::read_to_string(&part).unwrap(), "half");
@@ -122,7 +123,7 @@ async fn what_is_told_to_end_leaves_nothing_unless_it_has_its_name() {
     assert!(making.bytes() > 4 && !making.stop() && store.exists());
 }
 
-/// The name is another's by then.
+/// By then the name belongs to the other copy.
 #[tokio::test]
 async fn what_is_told_to_end_leaves_alone_what_another_makes_after_it() {
     let (dir, to) = (TempDir::new(), TempDir::new());
@@ -136,7 +137,7 @@ async fn what_is_told_to_end_leaves_alone_what_another_makes_after_it() {
     let (first, first_made) = begin(&copy, &store);
     assert!(first.stop());
     let (second, second_made) = begin(&later, &store);
-    // As it is while rows are written: an empty one is written into.
+    // The part as it is while rows are written: SQLite writes into an empty file.
     std::fs::write(to.path().join("semel.db.part"), "").unwrap();
     drop(first_is_held);
     assert!(first_made.join().unwrap().is_err());

@@ -1,4 +1,4 @@
-//! Closing: what was asked is answered, and the file is free when the call returns.
+//! Closing: pending requests are answered, and the file is free when the call returns.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,7 +60,7 @@ async fn a_closed_engine_has_written_what_its_duties_held() {
     engine.close().await;
 }
 
-/// Who makes a copy of the file has its lock for as long as that takes.
+/// A running copy of the file holds SQLite's lock on it all the time.
 #[tokio::test]
 async fn while_a_copy_is_made_timers_go_on_and_a_closed_engine_lets_go_of_the_file() {
     let long = Duration::from_secs(30);
@@ -69,7 +69,7 @@ async fn while_a_copy_is_made_timers_go_on_and_a_closed_engine_lets_go_of_the_fi
     let engine = Engine::start(Arc::new(Sqlite::open(&path).unwrap().filing_at_once())).unwrap();
     let copying = Connection::open(&path).unwrap();
     copying.execute_batch("BEGIN IMMEDIATE").unwrap();
-    // Before its time the store begins to keep house, and finds the lock taken.
+    // Before the job's time the store begins housekeeping, and finds the lock taken.
     engine.enqueue(job().later(Duration::from_millis(1_500)).offer(), "").await.unwrap();
     let jobs = engine.claim_or_wait(claim(&["default"], 1), long).await.unwrap();
     assert_eq!(jobs.len(), 1);
@@ -88,7 +88,7 @@ fn a_program_that_ends_without_closing_waits_for_no_copy_either() {
         let engine = Engine::start(Arc::new(Sqlite::open(&path).unwrap().filing_at_once())).unwrap();
         let copying = Connection::open(&path).unwrap();
         copying.execute_batch("BEGIN IMMEDIATE").unwrap();
-        // Before its time the store begins to keep house, and finds the lock taken.
+        // Before the job's time the store begins housekeeping, and finds the lock taken.
         engine.enqueue(job().later(Duration::from_millis(1_500)).offer(), "").await.unwrap();
         assert_eq!(engine.claim_or_wait(claim(&["default"], 1), long).await.unwrap().len(), 1);
         (engine, copying)

@@ -1,5 +1,5 @@
-//! SIGKILL at random points: what was acknowledged is there, nothing is there twice, no key is stuck. And a torn tail of
-//! the write-ahead log leaves a prefix of history.
+//! SIGKILL at random points: whatever was acknowledged is stored, nothing is stored twice, no key is stuck.
+//! And a torn tail of the write-ahead log leaves a prefix of history.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,17 +14,18 @@ use semel_testkit::TempDir;
 use semel_testkit::crash::{Account, Seen, called, kill_after, victim};
 use semel_testkit::patience::rounds;
 
-/// Answers of a victim's, at most, before it is killed.
+/// The most answers a victim gives before it is killed.
 const LINES_MAX: usize = 500;
-/// Rounds in one file before a new one is begun, so that a long run is not a run of large files. Each is an hour: after a
-/// day the first workflows would be forgotten, and their jobs, which nobody purges here, would stand for nothing.
+/// Rounds in one file before a new one is begun, so that a long run is not a run of large files. Each takes
+/// an hour of store time: after a day the first workflows would be forgotten, and their jobs, which nobody
+/// purges here, would stand for nothing.
 const ROUNDS_PER_FILE: u64 = 20;
 
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }
 
-/// The process that is killed; on its own, a short life that ends in peace.
+/// The process that is killed; run as a test of its own, it does a little work and exits normally.
 #[test]
 fn the_victim() {
     let dir = TempDir::new();
@@ -36,7 +37,7 @@ fn the_victim() {
     runtime().block_on(victim(store, round, turns));
 }
 
-/// A clock so many hours on: the leases of the dead are over.
+/// A clock `hours` ahead, by which the victims' leases have run out.
 fn later(hours: u64) -> ManualClock {
     ManualClock::at(SystemClock.now().saturating_add(Duration::from_secs(3600 * hours)))
 }
@@ -61,7 +62,7 @@ fn nothing_acknowledged_is_lost_and_nothing_is_doubled_when_the_process_is_kille
             Sqlite::open_with_clock(&path, later(1 + round % ROUNDS_PER_FILE)).unwrap().filing_at_once(),
         );
         seen += runtime().block_on(account.judge(store, round));
-        // The judge's thread gives the file back a moment after its last handle.
+        // The judge's thread releases the file a moment after its last handle.
         while semel_sqlite::lock::owner(&path).is_some() {
             std::thread::yield_now();
         }
@@ -101,7 +102,7 @@ fn a_torn_log_leaves_a_prefix_of_history() {
         let path = dir.path().join("semel.db");
         std::fs::write(&path, &main).unwrap();
         std::fs::write(dir.path().join("semel.db-wal"), wal).unwrap();
-        // Without what was committed after that.
+        // Without the commits that came later.
         std::fs::write(dir.path().join("semel.db-log.0"), "").unwrap();
         runtime.block_on(history(&path))
     };

@@ -1,4 +1,4 @@
-//! What the disk may do to a store: fill up, fail, lie; and who else may want the file.
+//! What the disk may do to a store: fill up, fail, lie; and other processes that want the file.
 
 #[cfg(target_os = "linux")]
 use std::io::ErrorKind;
@@ -63,14 +63,14 @@ fn a_second_opener_is_told_who_owns_the_file() {
     assert!(matches!(&refused, SqliteError::Owned { .. }), "{refused}");
     let said = format!("open already in this process (process {}); use that one", std::process::id());
     assert!(refused.to_string().contains(&said), "{refused}");
-    // Who gave up waiting for it to be opened, and opens it again, has no other.
+    // A caller that gave up on opening it, and opens it again, has no other handle to use.
     assert!(refused.to_string().contains("just being opened or closed: try again"), "{refused}");
     first.announce("http://127.0.0.1:8080", "0a1b").unwrap();
     let refused = Sqlite::open(&path).err().unwrap().to_string();
     assert!(refused.contains("(http://127.0.0.1:8080)") && !refused.contains("0a1b"), "{refused}");
     let owner = semel_sqlite::lock::owner(&path).unwrap();
     assert_eq!((owner.server(), owner.instance.as_deref()), (Some("http://127.0.0.1:8080"), Some("0a1b")));
-    // A word that is no address is found again by who comes after a crash, all the same.
+    // Text that is no address is kept all the same, for whoever looks after a crash.
     first.announce("127.0.0.1:8080", "").unwrap();
     let said = std::fs::read_to_string(dir.path().join("semel.db.lock")).unwrap();
     assert_eq!(said, format!("process {} 127.0.0.1:8080", std::process::id()));
@@ -107,7 +107,7 @@ fn a_damaged_page_poisons_the_store_until_it_is_opened_again() {
         }
         fixture.maintain().await;
         fixture.reopen();
-        // Its pages are in the file now and, but for the few of the live rows, not in memory.
+        // Its pages are in the file now and, except for those with the few live rows, not in memory.
         let path = fixture.dir().unwrap().join("semel.db");
         let good = std::fs::read(&path).unwrap();
         let mut bad = good.clone();
@@ -124,7 +124,7 @@ fn a_damaged_page_poisons_the_store_until_it_is_opened_again() {
         }
         assert!(matches!(failed, Some(StoreError::Corrupt(_) | StoreError::Poisoned(_))), "{failed:?}");
         std::fs::write(&path, &good).unwrap();
-        // The damage is gone, and still it does not go on.
+        // The damage is gone, but the store stays poisoned.
         assert!(matches!(backend.queues().await, Err(StoreError::Poisoned(_))));
         assert!(matches!(backend.load(&Default::default()).await, Err(StoreError::Poisoned(_))));
         assert!(matches!(backend.commit(Default::default()).await, Err(StoreError::Poisoned(_))));
@@ -135,7 +135,7 @@ fn a_damaged_page_poisons_the_store_until_it_is_opened_again() {
     });
 }
 
-/// Runs the test of that name again, in a process of its own that `wrap` starts. Gives back whether it could be started.
+/// Runs the test `name` again, in a process of its own that `wrap` starts. Returns its output.
 #[cfg(unix)]
 pub(crate) fn again(wrap: &[&str], script: &str, name: &str, dir: &Path) -> std::process::Output {
     let exe = std::env::current_exe().unwrap();
@@ -156,7 +156,8 @@ pub(crate) fn succeeded(output: &std::process::Output) {
     assert!(output.status.success() && out.contains("@played"), "{out}\n{err}");
 }
 
-/// A disk of two megabytes that only this process sees; none in the one that starts it to play the test of that name, and has seen how it went.
+/// A disk of two megabytes that only this process sees. `None` in the process that only starts another one to
+/// run the test `name`, and has checked its result.
 #[cfg(target_os = "linux")]
 fn small_disk(name: &str) -> Option<PathBuf> {
     let inside = std::env::var_os("SEMEL_DISK");
@@ -202,7 +203,7 @@ fn a_full_disk_is_an_error_and_nothing_is_lost_when_there_is_room_again() {
                 matches!(&told, Err(StoreError::Unavailable(why)) if why.contains("disk is full")),
                 "{told:?}"
             );
-            // A round that finds no room either loses nothing.
+            // A round of housekeeping that finds no room either loses nothing.
             drop(store.maintain().await);
             // Room again: the same store goes on.
             std::fs::remove_file(&ballast).unwrap();
@@ -215,7 +216,8 @@ fn a_full_disk_is_an_error_and_nothing_is_lost_when_there_is_room_again() {
             let created = stored(&path, &acknowledged).await;
             assert_eq!(created, acknowledged.len() as u64);
             if fill < 2 {
-                // A fresh file for the next fill: its size differs, and with it where the disk is full.
+                // A fresh file for the next fill: its size differs, and so does the point at which the disk
+                // is full.
                 for name in ["semel.db", "semel.db-wal", "semel.db-shm", "semel.db-log.0", "semel.db-log.1"] {
                     drop(std::fs::remove_file(dir.join(name)));
                 }
@@ -226,7 +228,7 @@ fn a_full_disk_is_an_error_and_nothing_is_lost_when_there_is_room_again() {
     println!("@played");
 }
 
-/// SQLite would speak of an I/O error, and of a file that it cannot open.
+/// SQLite itself would report an I/O error, or a file that it cannot open.
 #[cfg(target_os = "linux")]
 #[test]
 fn what_the_file_system_refuses_is_said_when_a_store_is_opened() {
@@ -245,7 +247,7 @@ fn what_the_file_system_refuses_is_said_when_a_store_is_opened() {
         let is_so = matches!(&refused, Some(SqliteError::Io { source, .. }) if source.kind() == kind);
         assert!(is_so, "{kind:?}: {refused:?}");
     };
-    // As much as there is room for, to the last byte.
+    // Fills the disk to the last byte.
     let filled = std::fs::write(&ballast, vec![0; 4_000_000]);
     assert_eq!(filled.unwrap_err().kind(), ErrorKind::StorageFull);
     refused(Sqlite::open(&path).err(), ErrorKind::StorageFull);
@@ -255,7 +257,7 @@ fn what_the_file_system_refuses_is_said_when_a_store_is_opened() {
     assert!(again.success());
     refused(Sqlite::open(&path).err(), ErrorKind::ReadOnlyFilesystem);
     refused(backup::copy(&path, &copy).err(), ErrorKind::ReadOnlyFilesystem);
-    // What is copied as the advice says is all of it.
+    // A copy of the files, made as the message advises, is complete.
     for file in std::fs::read_dir(&dir).unwrap() {
         let file = file.unwrap();
         std::fs::copy(file.path(), elsewhere.path().join(file.file_name())).unwrap();
@@ -264,7 +266,7 @@ fn what_the_file_system_refuses_is_said_when_a_store_is_opened() {
     println!("@played");
 }
 
-/// With a disk that fails a sync of the journal, and every one after it.
+/// The disk fails one sync of the journal, and every one after it.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_failed_fsync_poisons_the_store_and_nothing_is_acknowledged_on_it() {
@@ -277,7 +279,8 @@ fn a_failed_fsync_poisons_the_store_and_nothing_is_acknowledged_on_it() {
             let name = "disk::a_failed_fsync_poisons_the_store_and_nothing_is_acknowledged_on_it";
             let variable = ("SEMEL_DISK", tap.disk().display().to_string());
             succeeded(&tap.run(name, variable, crate::tap::Trouble::FailJournal(nth)));
-            // Acknowledged is what was told before the failure; the row of the failed commit may be there or not.
+            // What was told before the failure was acknowledged; the row of the failed commit may be there or
+            // not.
             let told = std::fs::read_to_string(tap.disk().join("told")).unwrap();
             let ids: Vec<JobId> = told.lines().map(|line| JobId::parse(line, "").unwrap()).collect();
             assert_eq!(ids.len() as u64, nth - 1, "every answer waits for one sync");
@@ -305,7 +308,7 @@ fn a_failed_fsync_poisons_the_store_and_nothing_is_acknowledged_on_it() {
                     assert!(matches!(error, StoreError::Poisoned(_)), "{error:?}");
                     assert!(matches!(offer(&store, 1_000, 10).await, Err(StoreError::Poisoned(_))));
                     assert!(matches!(store.queues().await, Err(StoreError::Poisoned(_))));
-                    // Nor is a duplicate of what was acknowledged: it is not gone past.
+                    // Not even a duplicate of an acknowledged job is answered.
                     for number in 0..=number {
                         let answer = engine.enqueue(duplicate(number), "").await;
                         assert!(matches!(answer, Err(StoreError::Poisoned(_))), "{answer:?}");
@@ -320,7 +323,8 @@ fn a_failed_fsync_poisons_the_store_and_nothing_is_acknowledged_on_it() {
     });
 }
 
-/// Each sync of SQLite's log fails once. Rows enough are written for pages to be moved to the database after them.
+/// Each sync of SQLite's log fails once. Enough rows are written for pages to be moved to the database
+/// afterwards.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_failed_sync_of_the_rows_ends_everything_and_leaves_the_database_alone() {
@@ -425,7 +429,7 @@ fn a_file_of_the_journal_whose_name_could_not_be_synced_is_made_anew() {
     println!("@played");
 }
 
-/// A store beside somebody's file.
+/// A store whose lock would have the name of another program's file.
 #[test]
 fn what_is_no_lock_is_not_written_over() {
     let dir = TempDir::new();
@@ -438,7 +442,7 @@ fn what_is_no_lock_is_not_written_over() {
         assert_eq!(std::fs::read_to_string(&other).unwrap(), text);
         assert!(!path.exists());
     }
-    // What a store that was killed left behind.
+    // What a killed store may have left behind.
     for text in ["", "\u{0}\u{0}", "process 1", "http://127.0.0.1:8080"] {
         std::fs::write(&other, text).unwrap();
         drop(Sqlite::open(&path).unwrap());

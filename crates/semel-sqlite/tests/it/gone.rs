@@ -1,4 +1,4 @@
-//! A job that is purged leaves nothing in the rows, whatever comes again under its id.
+//! A purged job leaves nothing in the rows, whatever is stored under its id later.
 
 use std::time::Duration;
 
@@ -59,7 +59,8 @@ async fn who_looks_for_what_is_to_be_purged_is_told_to_look_on_until_the_last_ro
     assert_eq!(found, [vec![], vec![], vec![ended]]);
 }
 
-/// Two of each kind, oldest first, all of them over and due to be purged: their ids made here, chosen by callers, and of ticks.
+/// Two ended jobs of each kind, oldest first, all due to be purged: with ids made here, chosen by callers,
+/// and of ticks.
 async fn ended(f: &Fixture) -> Vec<JobId> {
     let tick = |hash| JobId::derived(Timestamp::from_micros(1_767_225_600_000_000), hash);
     let chosen =
@@ -73,7 +74,8 @@ async fn ended(f: &Fixture) -> Vec<JobId> {
     ids
 }
 
-/// Else the page behind begins with the newest job again, and who reads them all never ends.
+/// Otherwise the next page would begin with the newest job again, and a reader of all pages would never
+/// finish.
 #[tokio::test]
 async fn pages_go_on_though_each_job_is_purged_once_it_was_listed() {
     for (limit, is_carried) in [(1, true), (1, false), (2, true)] {
@@ -89,7 +91,7 @@ async fn pages_go_on_though_each_job_is_purged_once_it_was_listed() {
             if is_carried {
                 f.maintain().await;
             }
-            // One that comes meanwhile is newer, and is not listed.
+            // A job that comes meanwhile is newer, and is not listed.
             f.create(&job().offer()).await;
             match page.next {
                 Some(next) => filter.before = Some(next),
@@ -111,7 +113,7 @@ async fn a_page_behind_an_id_that_says_no_row_is_refused_once_its_job_is_gone() 
     for id in &ids[1..=3] {
         assert!(f.decide(|draft| life::purge(draft, *id)).await);
     }
-    // Until they are carried over it is known where they were.
+    // Until the purges are carried over, it is known where the jobs were.
     for id in &ids[1..=4] {
         assert_eq!(behind(*id).await, Ok(vec![ids[0]]));
     }

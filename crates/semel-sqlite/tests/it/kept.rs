@@ -1,4 +1,4 @@
-//! The inputs that fuzzing keeps, played again.
+//! The inputs that fuzzing has kept, played again.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! SIGKILL at every sync of a voyage, before it is made and after: the store opens on the page that was told last, or on
-//! the next, nothing in it is doubled and nothing is stuck.
+//! SIGKILL at every sync of a voyage, before or after it is made: the store opens on the last page that was
+//! told, or on the next; nothing in it is doubled, and nothing is stuck.
 
 use std::os::unix::process::ExitStatusExt;
 

@@ -1,5 +1,5 @@
-//! An ended job that a later one of its key outlived is none of the key's holders for good, whatever becomes of the later
-//! one and of the round in which both were filed: also when that round was lost, and the journal is read again.
+//! An ended job that a later one of its key outlived never holds the key again, whatever becomes of the later
+//! one and of the round that filed both: even if that round was lost, and the journal is read again.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use semel_testkit::make::{job, key, keyed};
 use semel_testkit::{Fixture, Step, TempDir};
 
 const DAY: Duration = Duration::from_secs(86_400);
-/// More than one piece of a round files.
+/// More jobs than one piece of a round files.
 const MANY: u64 = 4_500;
 
 fn copy(from: &Path, to: &Path, which: impl Fn(&str) -> bool) {
@@ -65,14 +65,14 @@ async fn two_that_end(f: &Fixture) -> (JobId, JobId) {
     (earlier, f.finished(&keyed("a").offer()).await.id)
 }
 
-/// What a crash leaves, opened.
+/// What a crash leaves on the disk.
 struct Crashed {
     disk: TempDir,
     clock: ManualClock,
 }
 
 impl Crashed {
-    /// The rows as they were in `rows`, the journal as it is in `f`.
+    /// The rows as they were in the folder `rows`, the journal as it is in `f`.
     fn of(rows: &Path, f: &Fixture) -> Self {
         let disk = TempDir::new();
         copy(rows, disk.path(), |name| !name.contains("-log."));
@@ -93,7 +93,8 @@ impl Crashed {
     }
 }
 
-/// A store with the two among many others that ended, and its folder as it was before the later one was filed.
+/// A store with these two jobs among many others that ended, and its folder as it was before the later one
+/// was filed.
 async fn filed_and_not(f: &Fixture, between: bool) -> (JobId, TempDir) {
     if between {
         // The earlier one is filed, durably.
@@ -107,7 +108,8 @@ async fn filed_and_not(f: &Fixture, between: bool) -> (JobId, TempDir) {
     (later, before)
 }
 
-/// Has the job filed among many others by a round that does not come to its end. The store's folder as it was before.
+/// Has the job filed among many others, by a round that does not finish. Returns the store's folder as it was
+/// before.
 async fn filed_in_a_round_cut_short(f: &Fixture, job: JobId) -> TempDir {
     let before = TempDir::new();
     end_many(f).await;
@@ -122,7 +124,7 @@ async fn filed_in_a_round_cut_short(f: &Fixture, job: JobId) -> TempDir {
     before
 }
 
-/// Runs a job of the key to its end, to be kept so long.
+/// Runs a job of the key to its end, to be kept for `time`.
 async fn kept_for(f: &Fixture, time: Duration) -> JobId {
     let time = Some(keep_for(time, "").unwrap());
     let rules = Arc::new(Retention::new(Keep { completed: time, ..Keep::default() }));
@@ -137,7 +139,8 @@ async fn kept_for(f: &Fixture, time: Duration) -> JobId {
     run.id
 }
 
-/// One that ended later and is kept less long stands for none that is kept longer: the longer one holds the key when it is gone.
+/// A job that ended later, but is kept for less time, does not stand for one that is kept longer: the longer
+/// one holds the key when the other is gone.
 #[tokio::test]
 async fn a_job_that_is_kept_longer_is_left_out_for_none_that_is_not() {
     let f = Fixture::in_dir(Step::Nothing, crate::open);
@@ -160,7 +163,7 @@ async fn check(between: bool, gone: impl AsyncFn(&Fixture, JobId)) {
     assert_eq!(f.holders(key("a")).await.iter().map(|head| head.id).collect::<Vec<_>>(), [later]);
     gone(&f, later).await;
     assert_eq!(f.holders(key("a")).await, []);
-    // What the round has written is there, or is not.
+    // With what the round has written, and without it.
     assert_eq!(Crashed::of(f.dir().unwrap(), &f).holders().await, []);
     assert_eq!(Crashed::of(before.path(), &f).holders().await, []);
 }
@@ -193,12 +196,13 @@ async fn a_filed_outlived_job_stays_out_when_the_key_is_released() {
     check(true, release).await;
 }
 
-/// Who makes a copy of the file has its lock for as long as that takes, and a piece that is to be written waits for him.
+/// A running copy of the file holds SQLite's lock on it all the time, and a piece that is to be written waits
+/// for that.
 #[tokio::test]
 async fn a_job_that_is_about_to_be_filed_is_released_with_the_one_that_outlived_it() {
     let f = Fixture::in_dir(Step::Nothing, crate::open);
     let earlier = f.finished(&keyed("a").offer()).await.id;
-    // It has its row in the first piece, and is filed in the second.
+    // It gets its row in the first piece, and would be filed in the second.
     let other = job().queue("other").offer();
     f.decide(|draft| {
         for _ in 0..MANY / 2 {
@@ -212,7 +216,7 @@ async fn a_job_that_is_about_to_be_filed_is_released_with_the_one_that_outlived_
     assert_eq!((number(&f, "SELECT count(*) FROM job WHERE filed = 1"), held()), (1, 0));
     let copying = rusqlite::Connection::open(f.dir().unwrap().join("semel.db")).unwrap();
     copying.execute_batch("BEGIN IMMEDIATE").unwrap();
-    // Or else it would wait for the end of the copy.
+    // Otherwise housekeeping would wait for the end of the copy.
     f.backend().closing();
     assert!(f.backend().maintain().await.is_err());
     f.clock.advance(Duration::from_secs(1));

@@ -1,4 +1,4 @@
-//! Callers of a store in a file that do not wait for the answer.
+//! Callers of a store in a file that stop waiting for the answer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,4 +1,4 @@
-//! One store by several names: a link to its file, and a path from a folder that its process leaves.
+//! One store by several names: a link to its file, and a path relative to a folder that its process leaves.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -18,7 +18,7 @@ async fn a_store_has_one_lock_and_one_journal_by_whatever_name() {
     symlink("semel.db", &link).unwrap();
     symlink(".", &folder).unwrap();
     let names = [&path, &link, &folder.join("link.db")];
-    // Through the link it is made, too.
+    // The store is made through the link, too.
     let store = Store::open(Arc::new(Sqlite::open(&link).unwrap())).unwrap();
     let id = offer(&store, 1, 10).await.unwrap();
     for (number, name) in names.into_iter().enumerate() {
@@ -35,7 +35,7 @@ async fn a_store_has_one_lock_and_one_journal_by_whatever_name() {
     assert!(backup::restore(&dir.path().join("copy 0.db"), &link).is_err(), "it is there");
 }
 
-/// A copy under another name than it was told would be nobody's to find, and readable by everybody.
+/// A copy with another name than the given one would be found by nobody, and could be read by everybody.
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_name_need_be_no_text() {
@@ -59,7 +59,8 @@ async fn a_name_need_be_no_text() {
     assert_eq!(others, [""; 0]);
 }
 
-/// SQLite's locks are given up by whoever closes the file, by whatever name it was opened: it is not even opened.
+/// Closing a file gives up the process's SQLite locks on it, under whatever name it was opened: so it must
+/// not even be opened a second time.
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_hard_link_is_the_same_store_and_a_deleted_lock_still_one() {
@@ -73,7 +74,7 @@ async fn a_hard_link_is_the_same_store_and_a_deleted_lock_still_one() {
         let refused = Sqlite::open(name).err();
         assert!(matches!(refused, Some(SqliteError::Owned { is_here: true, .. })), "{}", name.display());
     }
-    // Of what was refused nothing is left that would keep it from being opened.
+    // Nothing is left of the refused openings that would keep the store from being opened.
     store.close().await;
     std::fs::remove_file(&other).unwrap();
     assert_eq!(stored(&path, &[id]).await, 1);

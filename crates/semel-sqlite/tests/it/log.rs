@@ -1,4 +1,4 @@
-//! The log's bound: what is dropped is known to be, also after a reopening.
+//! The log's bound: the store knows what was dropped, also after it is reopened.
 
 use std::sync::Arc;
 
@@ -121,7 +121,7 @@ async fn a_backup_that_fails_leaves_nothing_that_could_be_taken_for_one() {
     };
     assert_eq!(left(), Vec::<String>::new());
     std::fs::remove_dir(&next).unwrap();
-    // As one that was killed leaves it.
+    // As a copy leaves it that was killed.
     std::fs::write(path("copy.db.part"), "half").unwrap();
     copied("copy.db").unwrap();
     assert_eq!(left(), ["copy.db"]);
@@ -140,7 +140,7 @@ async fn what_a_lost_store_left_beside_its_name_is_not_taken_for_the_restored_on
         offer(&store, number, 10).await.unwrap();
     }
     while lost.maintain().await.unwrap() {}
-    // As a disk that fails leaves it: SQLite's own log and the journal beside the name, the rows gone.
+    // As a failing disk leaves it: SQLite's own log and the journal beside the name, the rows gone.
     let kept = std::fs::read(path("jobs.db-wal")).unwrap();
     assert!(!kept.is_empty());
     store.close().await;

@@ -1,5 +1,5 @@
-//! The embedded store against the kit: as it is, with its housekeeping after every step, and reopened after every
-//! step.
+//! The embedded store against the conformance kit: as it is, with housekeeping after every step, and reopened
+//! after every step.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "test code: a failed assertion is the answer")]
 

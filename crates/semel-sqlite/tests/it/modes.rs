@@ -38,7 +38,7 @@ async fn a_store_is_its_owners_alone() {
     assert!(modes.iter().all(|(_, mode)| *mode == 0o600), "{modes:?}");
 }
 
-/// Whoever lets a group read or write a store need not do it again for each file beside it.
+/// A group that is allowed to read or write a store gets the same rights on each file beside it.
 #[tokio::test]
 async fn what_is_beside_a_store_has_its_mode() {
     let folder = TempDir::new();
@@ -53,13 +53,13 @@ async fn what_is_beside_a_store_has_its_mode() {
     let journal = |(path, _): &(PathBuf, u32)| path.to_string_lossy().contains("-log.");
     assert_eq!(modes(folder.path()).into_iter().find(journal).unwrap().1, 0o666);
     store.close().await;
-    // One that is given later holds from the next opening on, of the lock as well.
+    // A mode that is set later applies from the next opening on, to the lock as well.
     give(0o640);
     let store = open();
     let modes = modes(folder.path());
     assert!(modes.len() > 3 && modes.iter().all(|(_, mode)| *mode == 0o640), "{modes:?}");
     store.close().await;
-    // But not of what has another name: anybody's file may have been put there.
+    // But not to a file that has another name too: anybody's file may have been put there.
     let log = folder.path().join("semel.db-log.0");
     std::fs::hard_link(&log, folder.path().join("another")).unwrap();
     give(0o666);
@@ -68,7 +68,7 @@ async fn what_is_beside_a_store_has_its_mode() {
     store.close().await;
 }
 
-/// A server of the folder's owner is to read what root has restored, or only looked into.
+/// A server that runs as the folder's owner must be able to read what root has restored, or only looked into.
 #[tokio::test]
 async fn what_root_makes_belongs_to_the_owner_of_the_folder() {
     const SERVICE: u32 = 65_534;
@@ -77,7 +77,8 @@ async fn what_root_makes_belongs_to_the_owner_of_the_folder() {
     f.create(&job().offer()).await;
     let copy = backups.path().join("copy.db");
     backup::copy(&f.dir().unwrap().join("semel.db"), &copy).unwrap();
-    // Only root may, and only root makes what others cannot read: `cargo xtask test` leaves this test out for all others.
+    // Only root may do this, and only root makes files that others cannot read: `cargo xtask test` leaves
+    // this test out for everybody else.
     chown(folder.path(), Some(SERVICE), Some(SERVICE)).unwrap();
     let store = folder.path().join("semel.db");
     backup::restore(&copy, &store).unwrap();
@@ -88,18 +89,18 @@ async fn what_root_makes_belongs_to_the_owner_of_the_folder() {
     let of_restored = owners();
     assert!(of_restored.iter().any(|(_, path)| *path == store), "{of_restored:?}");
     assert!(of_restored.iter().all(|(owner, _)| *owner == SERVICE), "{of_restored:?}");
-    // A backup stays with who makes it, wherever it is put.
+    // A backup belongs to whoever makes it, wherever it is put.
     let kept = folder.path().join("kept.db");
     backup::copy(&copy, &kept).unwrap();
     assert_ne!(std::fs::metadata(&kept).unwrap().uid(), SERVICE);
     std::fs::remove_file(&kept).unwrap();
-    // With a lock, a journal and what SQLite has beside it.
+    // With a lock, a journal and SQLite's own files beside it.
     let path = folder.path().to_owned();
     let again = Fixture::new(Step::Nothing, move |clock| crate::open(&path, clock));
     again.create(&job().offer()).await;
     let of_opened = owners();
     assert!(of_opened.len() > of_restored.len(), "{of_opened:?}");
     assert!(of_opened.iter().all(|(owner, _)| *owner == SERVICE), "{of_opened:?}");
-    // Where it is not root's business who reads it, it is as ever.
+    // In root's own folder, nothing changes.
     assert_eq!(std::fs::metadata(&copy).unwrap().uid(), 0);
 }

@@ -1,7 +1,10 @@
-//! A disk that keeps what was synced and may lose the rest. Of a file, each 512-byte sector that was written since the
-//! file's last sync is what it was then, or what any write since has made of it, whatever becomes of the others; its
-//! length likewise. What a sync that failed was to bring there is lost with the power, whatever is synced later, unless it is
-//! written again: the system takes it for written. A name that was made, moved or taken away since the last sync of its folder is so or not.
+//! A disk that keeps what was synced and may lose the rest.
+//!
+//! Each 512-byte sector of a file that was written since the file's last sync holds what it held then, or
+//! what any write since has made of it, whatever becomes of the others; so does the file's length. Data whose
+//! sync failed is lost with the power, whatever is synced later, unless it is written again: the system takes
+//! it for written. A name that was made, moved or removed since the last sync of its folder is changed or
+//! not.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::unix::fs::MetadataExt;
@@ -14,14 +17,14 @@ use super::tap::Event;
 const SECTOR: usize = 512;
 type Sector = [u8; SECTOR];
 
-/// What survives of what was not synced.
+/// What a power cut leaves of the unsynced changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
     /// Nothing.
     Nothing,
     /// Everything: the power went while all was quiet.
     Everything,
-    /// Everything up to a moment, and any sectors of the write of that moment.
+    /// Everything up to a moment, and any sectors of the write at that moment.
     Torn,
     /// Any sectors of any writes.
     Shuffled,
@@ -85,7 +88,8 @@ impl File {
         self.lengths.clear();
     }
 
-    /// What was written since the last sync is taken for written. The length is kept elsewhere, and is not lost.
+    /// The system takes what was written since the last sync for written. The length is kept elsewhere, and
+    /// is not lost.
     fn fail_to_sync(&mut self) {
         self.sectors.clear();
     }
@@ -125,17 +129,17 @@ enum NameChange {
     Moved(String, String),
 }
 
-/// The disk, one folder of it.
+/// The disk, which has a single folder.
 #[derive(Default)]
 pub struct Platter {
     files: Vec<File>,
-    /// The file that now goes by a number of the system's.
+    /// Which file an inode number stands for now.
     numbers: HashMap<u64, usize>,
     names: BTreeMap<String, usize>,
     synced_names: BTreeMap<String, usize>,
     changes: Vec<(u64, NameChange)>,
     now: u64,
-    /// Numbers of writes and changes of names that are not synced.
+    /// The numbers of unsynced writes and name changes.
     fresh: Vec<u64>,
 }
 
@@ -151,7 +155,7 @@ fn rename(names: &mut BTreeMap<String, usize>, change: &NameChange) {
     }
 }
 
-/// The index of the write-ahead log and the lock are not the disk's affair.
+/// The index of the write-ahead log and the lock need not survive on the disk.
 fn is_kept(name: &str) -> bool {
     !name.ends_with("-shm") && !name.ends_with(".lock")
 }
@@ -166,7 +170,7 @@ fn read(folder: &Path) -> Vec<(String, u64, Vec<u8>)> {
 }
 
 impl Platter {
-    /// With what is in a folder, all of it synced.
+    /// A disk with the contents of a folder, all of them synced.
     pub fn of(folder: &Path) -> Self {
         let mut platter = Self::default();
         for (name, number, bytes) in read(folder) {
@@ -189,7 +193,7 @@ impl Platter {
         self.fresh.push(self.now);
     }
 
-    /// Something happens.
+    /// Applies one event of the record.
     pub fn apply(&mut self, event: &Event) {
         self.now += 1;
         let now = self.now;
@@ -213,7 +217,7 @@ impl Platter {
                 self.synced_names.clone_from(&self.names);
                 self.changes.clear();
             }
-            // Of a folder nothing is known by its number.
+            // Folders are not known by their numbers.
             Event::Failed { file } => {
                 if let Some(at) = self.numbers.get(file) {
                     self.files[*at].fail_to_sync();
@@ -256,7 +260,7 @@ impl Platter {
         }
     }
 
-    /// Whether the folder is as the record of all that happened says: then nothing was missed.
+    /// Checks that the folder is as the record of all events says, and so that none was missed.
     pub fn agrees_with(&self, folder: &Path) {
         let mut found: BTreeMap<String, Vec<u8>> =
             read(folder).into_iter().map(|(name, _, bytes)| (name, bytes)).collect();

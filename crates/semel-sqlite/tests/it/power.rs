@@ -1,8 +1,9 @@
-//! Power cuts: a voyage's every write, sync and change of a name is recorded, and played again onto a disk that loses
-//! what was not synced, up to any moment. Whatever it loses, the store opens, on the last page it told or the next.
+//! Power cuts: every write, sync and name change of a voyage is recorded, and replayed up to any moment onto
+//! a disk that loses what was not synced. Whatever it loses, the store opens, on the last page that was told
+//! or the next.
 //!
-//! - `SEMEL_CUTS=100000`: so many cuts instead of a thousand.
-//! - `SEMEL_SEED=7`: from this seed on, instead of the same every time.
+//! - `SEMEL_CUTS=100000`: this many cuts instead of about a thousand.
+//! - `SEMEL_SEED=7`: starts from this seed instead of always the same.
 
 use semel_testkit::TempDir;
 use semel_testkit::logbook::Page;
@@ -13,7 +14,7 @@ use super::platter::{Cut, Platter};
 use super::tap::{Event, Tap, Trouble};
 use super::voyage::{self, Told, VARIABLE, Voyage, begin, judge, pages};
 
-/// Cuts of a run, all shards together.
+/// Cuts in one run, all shards together.
 const CUTS: u64 = 1_024;
 const SHARDS: u64 = 4;
 /// Cuts of one voyage.
@@ -26,7 +27,7 @@ fn first_seed() -> u64 {
     said.parse().unwrap_or_else(|_| panic!("SEMEL_SEED={said} is no seed"))
 }
 
-/// What a cut leaves, and on which page it is.
+/// What a cut leaves, and the page that the store is on.
 struct Left {
     disk: TempDir,
     page: Page,
@@ -63,7 +64,7 @@ fn sail_and_cut(tap: &Tap, seed: u64, left: Option<Left>) -> Left {
     if let Some(left) = left {
         assert!(pages[0].state == left.page.state, "seed {seed}: it begins on another page");
     }
-    // Half of them just before a sync, when most is at stake.
+    // Half of them are just before a sync, when most is at stake.
     let syncs: Vec<usize> = (0..record.len()).filter(|at| is_sync(&record[*at])).collect();
     let mut moment = |turn: u64| match turn % 2 {
         0 => random.below(record.len() as u64 + 1) as usize,
@@ -82,7 +83,7 @@ fn sail_and_cut(tap: &Tap, seed: u64, left: Option<Left>) -> Left {
         let cut = Cut::ALL[random.below(4) as usize];
         let (folder, spare) = (TempDir::in_memory(), TempDir::in_memory());
         disk.after(cut, &mut random, folder.path());
-        // Opening changes the files; these are to go on from, or to be looked at.
+        // Opening changes the files; a copy is kept to go on from, or to be examined.
         copy(folder.path(), spare.path());
         let judged = judge(folder.path(), &told, &pages, turn % 4 == 0).unwrap_or_else(|what| {
             let event = record.get(moment).map_or("the end", name);
@@ -128,8 +129,9 @@ fn copy(from: &std::path::Path, to: &std::path::Path) {
     }
 }
 
-/// A process ends at a sync, the next one goes by what is in the files, and the power goes as soon as it has told
-/// of that, and at other moments of its life. Gives back how many had written more than they had told.
+/// A process ends at a sync, the next one relies on what is in the files, and the power is cut as soon as
+/// that one has told of it, and at other moments of its life. Returns how many of the ended ones had written
+/// more than they had told.
 fn sail_on_after(trouble: impl Fn(u64) -> Trouble) -> u64 {
     let (whole, seed) = (Tap::new(), first_seed());
     let sail = |tap: &Tap, seed, from, trouble| {
@@ -144,7 +146,7 @@ fn sail_on_after(trouble: impl Fn(u64) -> Trouble) -> u64 {
         let tap = whole.another();
         let mut disk = Platter::of(&tap.disk());
         let ended = sail(&tap, 0, begin(), trouble).status;
-        // One that fails while SQLite ends tells nobody.
+        // A sync that fails while SQLite closes is reported to nobody.
         assert!(!ended.success() || matches!(trouble, Trouble::Fail(..)), "{trouble:?}");
         let mut told = Told::default();
         for event in tap.record() {
@@ -183,7 +185,8 @@ fn what_a_killed_process_left_is_on_the_disk_before_anybody_goes_by_it() {
     assert!(more > 4, "only {more} of the killed had written more than they had told");
 }
 
-/// Not even the system knows of it any more: it takes for written what is in the files and not on the disk.
+/// Not even the system knows of the failure any more: it takes what is in the files and not on the disk for
+/// written.
 #[test]
 fn what_a_failed_sync_left_is_on_the_disk_before_anybody_goes_by_it() {
     let more = sail_on_after(|sync| Trouble::Fail(sync, ""));

@@ -1,5 +1,5 @@
-//! A quota that is used up is a full disk, though the system and SQLite have other words for it: nothing is lost, and the store
-//! goes on when there is room.
+//! A quota that is used up is a full disk, though the system and SQLite report it differently: nothing is
+//! lost, and the store goes on when there is room.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use semel_store::{Store, StoreError};
 use crate::disk::{offer, stored, succeeded};
 use crate::tap::{Tap, Trouble};
 
-/// Enough of them for pages to be moved to the database.
+/// Enough jobs for pages to be moved to the database.
 const JOBS: u32 = 300;
 const VARIABLE: &str = "SEMEL_QUOTA";
 
@@ -18,14 +18,14 @@ fn is_want_of_room<T>(got: &Result<T, StoreError>) -> bool {
     matches!(got, Err(StoreError::Unavailable(why)) if why.contains("quota is used up") && why.contains("Free some space"))
 }
 
-/// Runs the test of that name again, with a quota for files whose names end so.
+/// Runs the test `name` again, with a quota for files whose names end in `end`.
 fn again(name: &str, end: &'static str) {
     let tap = Tap::new();
     let places = format!("{}\n{}", tap.disk().display(), tap.used_up().display());
     succeeded(&tap.run(name, (VARIABLE, places), Trouble::Quota(end)));
 }
 
-/// The store, and the file that uses the quota up.
+/// The paths of the store, and of the file that uses the quota up.
 fn places() -> Option<[PathBuf; 2]> {
     let text = std::env::var(VARIABLE).ok()?;
     let (disk, used_up) = text.split_once('\n')?;
@@ -67,7 +67,7 @@ async fn a_quota_that_is_used_up_is_an_error_and_nothing_is_lost_when_there_is_r
     println!("@played");
 }
 
-/// All of it is in SQLite's log, and stays there until there is room.
+/// Everything stays in SQLite's log until there is room.
 #[tokio::test]
 async fn what_finds_no_room_in_the_database_waits_in_sqlites_log() {
     let Some([path, used_up]) = places() else {

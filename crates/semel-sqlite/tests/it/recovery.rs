@@ -1,5 +1,5 @@
-//! What must hold of any bytes that a store finds when it is opened: it opens or says what is wrong; it neither panics
-//! nor goes on for ever. Played on the kept inputs by `kept.rs`, on endless ones by `fuzz/`.
+//! What must hold of any bytes that a store finds when it is opened: it opens, or reports what is wrong; it
+//! neither panics nor goes on for ever. Played on the kept inputs by `kept.rs`, on endless ones by `fuzz/`.
 
 use std::path::{Path, PathBuf};
 
@@ -7,10 +7,10 @@ use semel_sqlite::Sqlite;
 use semel_store::Backend;
 use semel_store::backend::Filter;
 
-/// Bytes of a record before its payload.
+/// Bytes of a record in front of its payload.
 const HEADER: usize = 24;
 
-/// A store with some jobs in its rows and some in its journal, to be damaged in a folder of one's own.
+/// A store with some jobs in its rows and some in its journal, to be damaged in a folder of its own.
 pub struct Sample {
     folder: PathBuf,
     files: Vec<(String, Vec<u8>)>,
@@ -19,7 +19,7 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// Of a store that is closed; `folder` is where damaged copies are opened.
+    /// Samples a store that is closed; `folder` is where damaged copies are opened.
     pub fn of(store: &Path, folder: &Path) -> Self {
         let db = rusqlite::Connection::open(store).unwrap();
         let identity =
@@ -56,7 +56,7 @@ impl Sample {
         ends
     }
 
-    /// A record whose sum is right.
+    /// A record whose checksum is right.
     fn record(&self, payload: &[u8]) -> Vec<u8> {
         let mut rest = Vec::new();
         rest.extend((self.last + 1).to_le_bytes());
@@ -70,7 +70,7 @@ impl Sample {
         [length.as_slice(), &sum.finalize().to_le_bytes(), &rest].concat()
     }
 
-    /// Opens the sample with a file of it changed, and looks at everything.
+    /// Opens the sample with one of its files changed, and reads everything.
     fn open(&self, changed: &str, change: impl FnOnce(&mut Vec<u8>)) {
         drop(std::fs::remove_dir_all(&self.folder));
         std::fs::create_dir_all(&self.folder).unwrap();
@@ -99,7 +99,7 @@ impl Sample {
                 let Some(next) = page.next else { break };
                 filter.before = Some(next);
             }
-            // Whatever it took in, it carries over, or says why not.
+            // Whatever the store took in, it carries over, or reports why not.
             for _ in 0..100 {
                 if !matches!(store.maintain().await, Ok(true)) {
                     return;
@@ -109,7 +109,7 @@ impl Sample {
         });
     }
 
-    /// The journal is these bytes; then it is what it was, and after it a record of these bytes.
+    /// Makes the journal these bytes; then what it was, followed by a record with these bytes.
     pub fn journal(&self, bytes: &[u8]) {
         self.open("-log.0", |journal| *journal = bytes.to_vec());
         let record = self.record(bytes);
@@ -120,7 +120,7 @@ impl Sample {
         });
     }
 
-    /// The database has other bytes at some places: four bytes say where and what.
+    /// Changes some bytes of the database: every four bytes of `changes` say where and to what.
     pub fn database(&self, changes: &[u8]) {
         self.open(".db", |database| {
             for change in changes.chunks_exact(4) {
@@ -132,7 +132,7 @@ impl Sample {
     }
 }
 
-/// A store to be damaged, in this folder.
+/// Makes a store to be damaged, in this folder.
 pub fn sample(folder: &Path) -> Sample {
     let store = folder.join("whole");
     std::fs::create_dir_all(&store).unwrap();

@@ -1,4 +1,5 @@
-//! Starts this test program again with `tap.c` between it and its disk, and reads what that told.
+//! Starts this test program again with `tap.c` between it and its disk, and reads the record that the tap
+//! made.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -6,7 +7,7 @@ use std::sync::Arc;
 
 use semel_testkit::TempDir;
 
-/// One change of the disk, or one line that the process said.
+/// One change of the disk, or one line that the process printed.
 #[derive(Debug)]
 pub enum Event {
     Create { file: u64, path: String },
@@ -26,22 +27,23 @@ pub struct Tap {
     dir: TempDir,
 }
 
-/// What the tap does beside telling.
+/// The trouble that the tap makes, besides recording.
 #[derive(Clone, Copy, Debug)]
 pub enum Trouble {
     None,
-    /// SIGKILL at the sync of this number, before or after it is made.
+    /// SIGKILL at the sync with this number: after it is made if `true`, and before otherwise.
     Kill(u64, bool),
-    /// EIO at every sync of the journal from this one on.
+    /// EIO at every sync of the journal, from the one with this number on.
     FailJournal(u64),
-    /// EIO at the sync of this number alone, of those of files with this in their names.
+    /// EIO at the sync with this number alone, of those of files with this in their names.
     Fail(u64, &'static str),
-    /// EDQUOT at every write of files whose names end so, while there is a file [`used_up`](Tap::used_up).
+    /// EDQUOT at every write to files whose names end in this, while the file [`used_up`](Tap::used_up)
+    /// exists.
     Quota(&'static str),
 }
 
 impl Tap {
-    /// A machine that builds SQLite has a C compiler.
+    /// Compiles the tap: a machine that builds SQLite has a C compiler.
     pub fn new() -> Self {
         let library = TempDir::in_memory();
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/tap.c");
@@ -54,7 +56,7 @@ impl Tap {
         Self::watching_with(Arc::new(library))
     }
 
-    /// With another folder.
+    /// The same tap with another folder.
     pub fn another(&self) -> Self {
         Self::watching_with(Arc::clone(&self.library))
     }
@@ -71,17 +73,17 @@ impl Tap {
         self.dir.path().join("disk")
     }
 
-    /// A folder beside it that is not.
+    /// A folder beside it that is not watched.
     pub fn pages(&self) -> PathBuf {
         self.dir.path().join("pages")
     }
 
-    /// While it is there the quota is used up.
+    /// While this file exists, the quota is used up.
     pub fn used_up(&self) -> PathBuf {
         self.dir.path().join("used-up")
     }
 
-    /// Runs a test of this program to its end, or to the trouble.
+    /// Runs a test of this program until it ends, or the trouble ends it.
     pub fn run(&self, test: &str, variable: (&str, String), trouble: Trouble) -> Output {
         let record = self.dir.path().join("record");
         drop(std::fs::remove_file(&record));
@@ -114,7 +116,7 @@ impl Tap {
         command.output().unwrap()
     }
 
-    /// What was told of the last run; a process that was killed may have cut the last word short.
+    /// The events of the last run; a process that was killed may have cut the last one short.
     pub fn record(&self) -> Vec<Event> {
         let bytes = std::fs::read(self.dir.path().join("record")).unwrap();
         let (mut events, mut rest) = (Vec::new(), bytes.as_slice());

@@ -1,4 +1,5 @@
-//! A finished job's row that is not what this program wrote fails who asks for its job, by name, and nobody else.
+//! A finished job's row that this program has not written fails requests for that job, which it names, and no
+//! others.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! A life of a store in a process of its own, told page by page, and the judge of what its end leaves behind.
+//! The life of a store in a process of its own, told page by page, and the judge of what its end leaves
+//! behind.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -15,7 +16,7 @@ use semel_testkit::{Fixture, Step, TempDir};
 
 use super::tap::Event;
 
-/// What a voyage is told by.
+/// The environment variable that describes the voyage.
 pub const VARIABLE: &str = "SEMEL_VOYAGE";
 pub const TEST: &str = "voyage::the_voyage";
 
@@ -33,7 +34,7 @@ fn say(line: &str) {
     out.flush().unwrap();
 }
 
-/// Which program, from which time on, where.
+/// Which program to run, from what time on, and where.
 #[derive(Clone, Debug)]
 pub struct Voyage {
     pub seed: u64,
@@ -91,7 +92,7 @@ impl Voyage {
     }
 }
 
-/// Seed 0 is short and has each kind of thing that commits and syncs in it.
+/// Seed 0 gives a short program with each kind of command that commits and syncs.
 fn commands(seed: u64) -> Vec<Command> {
     if seed > 0 {
         return program(seed);
@@ -136,7 +137,7 @@ fn commands(seed: u64) -> Vec<Command> {
     ]
 }
 
-/// On its own, a short life that ends in peace.
+/// Run as a test of its own, it makes a short voyage that ends normally.
 #[test]
 fn the_voyage() {
     let dir = TempDir::new();
@@ -167,7 +168,7 @@ pub fn pages(folder: &Path) -> Vec<Page> {
     (0..).map_while(page).collect()
 }
 
-/// What a voyage had told at some moment.
+/// What a voyage had told by some moment.
 #[derive(Clone, Debug, Default)]
 pub struct Told {
     /// The last page.
@@ -200,7 +201,8 @@ fn differ(what: &str, expected: &str, found: &str) -> String {
     format!("{what}\nexpected, and not found:\n{}\nfound:\n{}", expected.join("\n"), found.join("\n"))
 }
 
-/// Opens a store. A process that another test starts has our open files for a moment, and with them the lock.
+/// Opens a store. A process that another test starts has our open files, and the lock with them, for a
+/// moment: this waits until it is free.
 fn open_when_free(place: &Path, at: Timestamp) -> Result<Sqlite, SqliteError> {
     loop {
         match Sqlite::open_with_clock(place, ManualClock::at(at)) {
@@ -218,10 +220,10 @@ fn opened(disk: &Path, at: Timestamp) -> Result<(Sqlite, String), String> {
     Ok((store, found))
 }
 
-/// Opens what is left of a store and says which page it is on.
+/// Opens what is left of a store and returns the page that it is on.
 ///
 /// # Errors
-/// When it does not open, or is on no page that it may be on.
+/// If it does not open, or is on no page that it may be on.
 pub fn judge(disk: &Path, told: &Told, pages: &[Page], thoroughly: bool) -> Result<usize, String> {
     let last = told.page.unwrap_or(0);
     let mut on = last;
@@ -230,7 +232,7 @@ pub fn judge(disk: &Path, told: &Told, pages: &[Page], thoroughly: bool) -> Resu
         && told.page.is_some()
         && let Some(next) = pages.get(last + 1)
     {
-        // Its time does not go back: it is opened anew.
+        // The store's time does not go back, so it is opened anew.
         drop(store);
         let (again, then) = opened(disk, next.at)?;
         if then == next.state {

@@ -1,4 +1,4 @@
-//! Several groups under way at once, and records that somebody else has locked.
+//! Several groups in flight at once, and records locked by another client.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,14 +17,14 @@ use semel_store::memory::Memory;
 use semel_testkit::make::keyed;
 use tokio::sync::Notify;
 
-/// A store that lets two commits be in flight, each of which takes a while.
+/// A store with two commits in flight, each of which takes a while.
 pub struct Abreast {
     inner: Arc<dyn Backend>,
     flights: AtomicUsize,
     most: AtomicUsize,
-    /// Records that are read by loads and not committed yet, one set for each group under way.
+    /// Records that groups in flight have loaded and not committed yet, one set per group.
     written: Mutex<Vec<HashSet<Record>>>,
-    /// Commits wait for it, where a test wants them to.
+    /// Commits wait for this if a test sets it.
     gate: Option<Arc<Notify>>,
 }
 
@@ -69,7 +69,7 @@ impl Layer for Abreast {
                 .collect();
             if self.gate.is_some() {
                 let mut written = self.written.lock().unwrap();
-                // What is known before a decision is taken; what it finds out later is the versions' to judge.
+                // Checks keys known before the decision; for those it adds later the record versions decide.
                 assert!(written.iter().all(|other| other.is_disjoint(&keys)), "two groups have one key");
                 written.push(keys.clone());
             }
@@ -102,7 +102,7 @@ async fn two_groups_are_under_way_at_once_and_a_third_waits_for_one_of_its_recor
     while store.flights.load(Ordering::SeqCst) < 1 {
         tokio::task::yield_now().await;
     }
-    // The duplicate waits for the commit under way, another key does not.
+    // The duplicate waits for the commit in flight; an offer with another key does not.
     let (second, third) = (offer("a"), offer("b"));
     while store.flights.load(Ordering::SeqCst) < 2 {
         tokio::task::yield_now().await;
@@ -115,12 +115,12 @@ async fn two_groups_are_under_way_at_once_and_a_third_waits_for_one_of_its_recor
     gate.notify_one();
     assert!(matches!(first.await.unwrap(), Outcome::Created(_)));
     assert!(matches!(third.await.unwrap(), Outcome::Created(_)));
-    // What it found was committed, so it has nothing to write.
+    // The holder that it found was committed, so it has nothing to write.
     assert!(matches!(second.await.unwrap(), Outcome::Existing(_)));
     assert_eq!(store.most.load(Ordering::SeqCst), 2);
 }
 
-/// He may have looked, beside the commit, before it was applied.
+/// The watcher may have looked while the commit was not applied yet.
 #[tokio::test]
 async fn who_begins_to_watch_a_job_while_it_is_being_written_hears_of_it() {
     let gate = Arc::new(Notify::new());
@@ -146,7 +146,7 @@ async fn who_begins_to_watch_a_job_while_it_is_being_written_hears_of_it() {
     cancelled.await.unwrap().unwrap();
 }
 
-/// Two callers always have one of the two keys under way.
+/// Two callers keep at least one of the two keys in flight at all times.
 #[tokio::test(start_paused = true)]
 async fn who_needs_several_records_has_his_turn_however_busy_each_is() {
     let gate = Arc::new(Notify::new());
@@ -167,14 +167,14 @@ async fn who_needs_several_records_has_his_turn_however_busy_each_is() {
     let both = tokio::spawn(async move { engine.enqueue_batch(both, Mode::Each, "").await });
     for _ in 0..10 {
         gate.notify_one();
-        // Until nobody has anything to do but to wait for the gate.
+        // Until every task waits for the gate.
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert!(both.is_finished(), "others take one of them after the other");
     assert!(matches!(both.await.unwrap(), Ok(Admitted::Done(_))));
 }
 
-/// A store in which somebody has locked the key of one job.
+/// A store in which another client has locked one job's key.
 struct Locked {
     inner: Memory,
     is_locked: Mutex<bool>,

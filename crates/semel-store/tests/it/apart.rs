@@ -1,4 +1,5 @@
-//! A decision that writes nothing waits for no commit, unless it rests on what an earlier one of its batch writes.
+//! A decision that writes nothing waits for no commit, unless it depends on what an earlier decision of its
+//! batch writes.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -21,7 +22,7 @@ use semel_testkit::make::{Want, keyed};
 use semel_testkit::transact::transact;
 use tokio::time::Instant;
 
-/// Of anybody in whatever state.
+/// An offer that a holder in any state blocks.
 fn lasting(name: &str) -> Want {
     keyed(name).states(StateSet::ALL).on_conflict("ignore")
 }
@@ -35,14 +36,15 @@ async fn stored(store: &Memory, name: &str) -> JobId {
     }
 }
 
-/// A batch over what the keys of these names and their holders are.
+/// A draft over these names' keys and their holders.
 async fn batch(store: &Memory, names: &[&str]) -> Draft {
     let mut reads = Reads::default();
     names.iter().for_each(|name| lasting(name).offer().reads(&mut reads));
     Draft::new(store.load(&reads).await.unwrap(), 7, store.rows())
 }
 
-/// Decides on an offer, and says whether it was found and rests on nothing but the store.
+/// Decides on an offer. Returns whether a holder was found, and whether the decision depends on the store
+/// alone.
 fn offer(draft: &mut Draft, offer: &Offer) -> (bool, bool) {
     let outcome = enqueue(draft, offer).unwrap();
     let is_apart = draft.rests_on_store_alone();
@@ -68,7 +70,7 @@ async fn a_duplicate_rests_on_the_store_alone_until_somebody_in_its_batch_touche
     assert_eq!(offer(&mut draft, &lasting("b").offer()), (true, true), "nobody has touched the other");
 }
 
-/// Whatever was done to it: it is cancelled, holds its key no more, or is gone.
+/// Whatever happened to the holder: it was cancelled, released its key, or was purged.
 #[tokio::test]
 async fn one_whose_holder_was_written_before_its_key_was_loaded_does_not() {
     let writes: [fn(&mut Draft, Head); 3] = [
@@ -101,7 +103,7 @@ async fn who_looked_at_nothing_is_not_said_to_rest_on_the_store() {
     assert!(!draft.rests_on_store_alone());
 }
 
-/// A store that fails from some moment on, and may find as it does that it is somewhere else now.
+/// A store that starts to fail at some point, and may find at that moment that it has moved.
 #[derive(Default)]
 struct Failing {
     inner: Memory,
@@ -138,7 +140,8 @@ impl Layer for Failing {
     }
 }
 
-/// Offers a new job and a duplicate of what is stored in one group whose commit fails. Says what they were told, and how often was loaded.
+/// Offers a new job and a duplicate of a stored one in one group whose commit fails. Returns both answers,
+/// and how often the store was loaded.
 async fn beside_a_failure(moves: bool) -> ([Result<Outcome, StoreError>; 2], usize) {
     let store = Arc::new(Failing { moves, ..Failing::default() });
     let (opened, batcher) =
@@ -151,7 +154,7 @@ async fn beside_a_failure(moves: bool) -> ([Result<Outcome, StoreError>; 2], usi
     store.fails.store(true, Ordering::SeqCst);
     store.loads.store(0, Ordering::SeqCst);
     let (new, known) = (lasting("new").offer(), lasting("a").offer());
-    // Both have asked before the batcher runs.
+    // Both requests are in the inbox before the batcher runs.
     let told = tokio::select! {
         biased;
         told = async { tokio::join!(engine.enqueue(new, "new"), engine.enqueue(known, "known")) } => told,

@@ -1,5 +1,5 @@
-//! Nobody's request holds up or spoils another's: reads for people go past those who decide, and what cannot be read
-//! fails who asks for it.
+//! No request delays or spoils another: reads for display do not queue behind decisions, and an unreadable
+//! record fails only the requests that need it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use semel_store::{Backend, Store, StoreError};
 use semel_testkit::make::{foreign_id, job, keyed};
 use tokio::sync::Semaphore;
 
-/// A store that keeps house for as long as nobody lets it go on.
+/// A store whose housekeeping runs until a test lets it go on.
 struct Busy {
     inner: Memory,
     begun: Semaphore,
@@ -60,7 +60,7 @@ async fn what_takes_long_holds_up_nobody_who_decides() {
     let admitted = tokio::time::timeout(Duration::from_secs(60), offer(&store, job().offer())).await;
     assert!(matches!(admitted, Ok(Ok(Outcome::Created(_)))), "{admitted:?}");
     assert!(!house.is_finished());
-    // Closing waits for it.
+    // Closing waits for the housekeeping.
     let mut closing = Box::pin(store.close());
     assert!(tokio::time::timeout(Duration::from_secs(60), &mut closing).await.is_err());
     busy.over.close();
@@ -70,11 +70,11 @@ async fn what_takes_long_holds_up_nobody_who_decides() {
     assert!(matches!(store.maintain().await, Err(StoreError::Closed)));
 }
 
-/// A store of which one job cannot be read.
+/// A store with one unreadable job.
 struct Spoiled {
     inner: Memory,
     job: JobId,
-    /// In flight at once.
+    /// Commits that may be in flight at once.
     commits: usize,
 }
 
@@ -126,7 +126,8 @@ async fn whoever_loads_what_cannot_be_read_is_told_alone() {
         let (store, reads) = (store.clone(), Reads { heads: vec![id], ..Reads::default() });
         tokio::spawn(async move { store.load(reads).await })
     };
-    // All of them are one load, but for those that come when none is under way: the batcher runs when this task waits.
+    // All of them share one load, except those that come when none is under way: the batcher runs when this
+    // task waits.
     for (id, told) in [2, 3, 4, 1, 5, 6].map(foreign_id).map(|id| (id, load(id))) {
         match told.await.unwrap() {
             Ok(snapshot) => assert!(id != job && snapshot.has_head(id) && !snapshot.has_head(job)),

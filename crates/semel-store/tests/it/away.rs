@@ -1,4 +1,4 @@
-//! Records that are away, in a store of several parts, and those who need them.
+//! Unavailable records in a store of several parts, and the requests that need them.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
@@ -23,17 +23,17 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
-/// How long it takes to find that something is away.
+/// How long it takes to notice that a part is unavailable.
 const FOUND_AFTER: Duration = Duration::from_secs(1);
 
-/// A store that has some keys, and some jobs, in parts of their own, which are away.
+/// A store that keeps some keys and jobs in separate parts, which are unavailable.
 struct Parted {
     inner: Memory,
     away: Mutex<HashSet<UniqueKey>>,
     jobs_away: Mutex<HashSet<JobId>>,
-    /// A permit for each load that has begun to wait for them.
+    /// One permit per load that has begun to wait for them.
     begun: Semaphore,
-    /// What they wait for, one each. Closed, they are told that it does not come.
+    /// Lets one waiting load continue per permit. When closed, the loads fail.
     gate: Semaphore,
 }
 
@@ -109,7 +109,8 @@ async fn who_waits_for_what_is_away_keeps_nobody_from_the_rest_of_what_he_needs(
     assert!(matches!(outcomes[..], [Outcome::Created(_), Outcome::Existing(_)]), "{outcomes:?}");
 }
 
-/// Though others have begun to wait for the same before, and longer than anybody waits for a transaction.
+/// Although others have waited for the same part before, and for longer than the limit of waiting for a
+/// transaction.
 #[tokio::test(start_paused = true)]
 async fn whoever_comes_while_others_wait_for_what_is_away_waits_as_they_do() {
     let store = Parted::without(["away".to_owned(), "away too".to_owned()]);
@@ -164,7 +165,7 @@ fn read(engine: &Engine, name: &str) -> Reader {
     tokio::spawn(async move { engine.store().load(reads).await })
 }
 
-/// However many ask for it, each for something else, and for how long each of them waits.
+/// However many readers there are, each with another record, and however long each waits.
 #[tokio::test(start_paused = true)]
 async fn who_only_reads_what_is_away_keeps_nobody_from_reading_the_rest() {
     let store = Parted::without((0..READERS).map(name));
@@ -178,9 +179,9 @@ async fn who_only_reads_what_is_away_keeps_nobody_from_reading_the_rest() {
         assert_eq!(there.peek_key(&key("there")).unwrap().holders.len(), 1);
         engine.now().await.unwrap();
     }
-    // One such load may be under way in each place.
+    // Each slot for loads may be taken by one of them at first.
     assert!(asked.elapsed() <= 2 * FOUND_AFTER, "{:?}", asked.elapsed());
-    // Nor from being told that it does not come.
+    // Nor does it keep readers from learning that a record is unavailable.
     let begun = timeout(2 * FOUND_AFTER, store.begun.acquire()).await.unwrap().unwrap();
     begun.forget();
     tokio::time::sleep(2 * FOUND_AFTER).await;
@@ -191,7 +192,7 @@ async fn who_only_reads_what_is_away_keeps_nobody_from_reading_the_rest() {
     store.gate.close();
     for (number, reader) in readers.into_iter().enumerate() {
         let told = reader.await.unwrap();
-        // Whatever is back meanwhile is answered.
+        // A record that has come back in the meantime is returned.
         assert_eq!(told.is_ok(), number == 7, "{number}: {told:?}");
         assert!(told.is_ok_and(|told| told.has_key(&key(&name(7)))) || number != 7);
     }

@@ -1,5 +1,5 @@
-//! Where several commits may be in flight a group waits for company, for a moment, and never for nothing. The clock stands
-//! still unless a test waits for something.
+//! With several commits in flight, a group waits a moment for more requests to share its commit, but never in
+//! vain. The clock is paused unless a test waits for something.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -16,13 +16,13 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-/// So often others have their turn while the clock stands still: far more than anything here needs.
+/// How often other tasks get a turn while the clock is paused: far more than anything here needs.
 const TURNS: usize = 1_000;
 
 /// A store whose commits end when a test lets them.
 struct Gated {
     inner: Memory,
-    /// Decisions and claims of each commit, in the order in which they came.
+    /// Number of decisions and claims in each commit, in order of arrival.
     seen: Mutex<Vec<usize>>,
     has_seen: Semaphore,
     lands: Semaphore,
@@ -68,7 +68,7 @@ impl Scene {
         Self { store, engine, began: Instant::now(), callers: Vec::new() }
     }
 
-    /// With a group of four under way.
+    /// A scene with a group of four in flight.
     async fn with_four_under_way() -> Self {
         let mut scene = Self::new();
         scene.offer(4);
@@ -91,7 +91,7 @@ impl Scene {
             .push(tokio::spawn(async move { drop(engine.claim(claim(&["default"], limit)).await.unwrap()) }));
     }
 
-    /// How large the groups were that have come as far as the commit, without anybody having waited.
+    /// Sizes of the groups that have reached their commit, asserting that no time has passed.
     async fn seen(&self) -> Vec<usize> {
         for _ in 0..TURNS {
             tokio::task::yield_now().await;
@@ -100,7 +100,7 @@ impl Scene {
         self.store.seen.lock().unwrap().clone()
     }
 
-    /// Lets all commits end, and sees that everybody was answered.
+    /// Lets all commits end, and checks that every caller was answered.
     async fn end(self) {
         self.store.lands.add_permits(TURNS);
         for caller in self.callers {
@@ -145,7 +145,7 @@ async fn it_waits_for_a_millisecond_where_nobody_comes() {
     scene.store.has_seen.acquire().await.unwrap().forget();
     scene.offer(1);
     assert_eq!(scene.seen().await, [4], "it waits for company");
-    // Now the clock goes on, as nothing else is to be done.
+    // The clock advances now, since every task is idle.
     scene.store.has_seen.acquire().await.unwrap().forget();
     let waited = scene.began.elapsed();
     assert!((Duration::from_millis(1)..=Duration::from_millis(2)).contains(&waited), "{waited:?}");
@@ -174,7 +174,7 @@ async fn who_comes_no_more_is_not_waited_for_long() {
     scene.seen().await;
     scene.store.lands.add_permits(2);
     scene.seen().await;
-    // Of eight callers two are left, who take turns: each time fewer are waited for.
+    // Two of eight callers are left and take turns: each time the group waits for fewer.
     scene.offer(1);
     scene.seen().await;
     let mut waits = 0;
@@ -195,7 +195,7 @@ async fn who_comes_no_more_is_not_waited_for_long() {
     scene.end().await;
 }
 
-/// A store that several use is not to be busy with one group for long.
+/// A shared store must not be busy with one group for long.
 #[tokio::test(start_paused = true)]
 async fn what_reads_much_does_not_go_with_others() {
     let mut scene = Scene::with_four_under_way().await;
@@ -207,7 +207,7 @@ async fn what_reads_much_does_not_go_with_others() {
             drop(engine.enqueue_batch(offers, Mode::Each, "").await.unwrap());
         }));
     };
-    // The third and the fourth have no room beside the first two, and are not overtaken by the last.
+    // The third and the fourth do not fit beside the first two, and the last does not overtake them.
     for jobs in [1_000, 900, 1_500, 2_500, 40] {
         offer_many(jobs);
     }

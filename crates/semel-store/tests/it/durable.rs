@@ -1,4 +1,5 @@
-//! What was decided without writing names what others wrote: it is answered when that is as durable as an answer has to be.
+//! A decision without writes refers to what others wrote: it is answered once that is as durable as an answer
+//! must be.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -17,12 +18,12 @@ use semel_testkit::transact::transact;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-/// A store whose standby lags.
+/// A store with a lagging standby.
 struct Lagging {
     inner: Memory,
     asked: AtomicUsize,
     has_come: Semaphore,
-    /// What is told in place of that it has come, also of what was committed.
+    /// The error to report instead of durability, also for commits.
     fails: Mutex<Option<StoreError>>,
 }
 
@@ -96,7 +97,7 @@ async fn a_duplicate_is_answered_when_its_holder_is_durable() {
     assert!(matches!(duplicate.await.unwrap(), Ok(Outcome::Existing(_))));
 }
 
-/// Others of its group have had what they wanted from the commit.
+/// The rest of its group got what it needed from the commit.
 #[tokio::test]
 async fn a_duplicate_beside_a_claim_that_found_nothing_waits_and_the_claim_does_not() {
     let (store, engine) = lagging().await;
@@ -126,7 +127,8 @@ async fn without_the_standby_there_is_no_answer_but_an_error() {
     assert_eq!(store.asked.load(Ordering::SeqCst), 2);
 }
 
-/// Who hears that it may have been stored sends it again under the same id, or looks for it: of a duplicate there is nothing.
+/// On an unknown outcome a caller repeats the request under the same id, or looks for its job: for a
+/// duplicate there would be nothing to find.
 #[tokio::test]
 async fn of_what_wrote_nothing_nothing_is_in_doubt() {
     let (store, engine) = lagging().await;
@@ -136,7 +138,7 @@ async fn of_what_wrote_nothing_nothing_is_in_doubt() {
     {
         store.fail(error.clone());
         let alone = engine.enqueue(again().offer(), "").await.unwrap_err();
-        // In one group with one that writes.
+        // In one group with a request that writes.
         let other = keyed(name).offer();
         let (wrote, beside) = tokio::join!(engine.enqueue(other, ""), engine.enqueue(again().offer(), ""));
         assert_eq!(wrote.unwrap_err(), error);
@@ -146,7 +148,7 @@ async fn of_what_wrote_nothing_nothing_is_in_doubt() {
     }
 }
 
-/// A store that is taken over by another one, which lacks the last jobs, as soon as the first has been read.
+/// A store that fails over after its first read, to one that lacks the latest jobs.
 struct TakenOver {
     old: Arc<Memory>,
     new: Arc<Memory>,
@@ -167,7 +169,7 @@ impl Layer for TakenOver {
             }
             let seen = self.old.load(reads).await;
             *self.moved.lock().unwrap() = Some(Instant::now());
-            // The answer is long on its way.
+            // The first read's answer takes long to arrive.
             tokio::time::sleep(Duration::from_secs(60)).await;
             seen
         })
@@ -178,7 +180,7 @@ impl Layer for TakenOver {
     }
 }
 
-/// However long ago that was.
+/// Even if that read was long ago.
 #[tokio::test(start_paused = true)]
 async fn nobody_is_a_duplicate_of_what_was_read_where_nothing_is_written_any_more() {
     let (old, new) = (Arc::new(Memory::default()), Arc::new(Memory::default()));
@@ -190,7 +192,7 @@ async fn nobody_is_a_duplicate_of_what_was_read_where_nothing_is_written_any_mor
     let told = engine.enqueue(again().offer(), "").await.unwrap();
     assert!(matches!(told, Outcome::Created(_)), "{told:?}");
     assert_eq!(new.queues().await.unwrap()[0].created, 1);
-    // Who has no batcher neither.
+    // The same without a batcher.
     let (offer, mut reads) = (again().offer(), Reads::default());
     offer.reads(&mut reads);
     new.clear().await.unwrap();
@@ -198,7 +200,7 @@ async fn nobody_is_a_duplicate_of_what_was_read_where_nothing_is_written_any_mor
     assert!(matches!(told, Outcome::Created(_)), "{told:?}");
 }
 
-/// A store whose name leads now to one of two, now to the other.
+/// A store whose name resolves to one of two stores in turn.
 #[derive(Default)]
 struct Restless {
     memory: Memory,

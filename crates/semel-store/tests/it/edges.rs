@@ -1,4 +1,4 @@
-//! The last of what a rule still takes, and the first of what it takes no more.
+//! Limits of rules: the last value that is accepted, and the first that is not.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ fn fixture() -> Fixture {
     Fixture::new(Step::Nothing, crate::memory)
 }
 
-/// What the steps before one returned takes so many bytes together, with a comma behind each.
+/// The bytes of all results that are handed to a step, with a comma after each.
 #[tokio::test]
 async fn results_are_handed_on_as_long_as_they_fit_together() {
     const MAX: usize = PARENT_RESULTS_BYTES_MAX;
@@ -34,7 +34,7 @@ async fn results_are_handed_on_as_long_as_they_fit_together() {
         (&[MAX], &[false]),
         (&[10, 10, MAX - 23], &[true, true, true]),
         (&[10, 10, MAX - 22], &[true, true, false]),
-        // One that does not fit takes nothing of the others' room.
+        // A result that does not fit uses up no room.
         (&[MAX - 12, 11, 10], &[true, false, true]),
     ] {
         let f = fixture();
@@ -52,7 +52,7 @@ async fn results_are_handed_on_as_long_as_they_fit_together() {
         let (_, full) = f.full(flows::job_of(&f, id, results.len()).await).await.unwrap();
         let expected = format!("[{}]", expected.join(","));
         assert!(full.note(NoteKind::ParentResults) == Some(&bytes(&expected)), "{results:?}");
-        // Nor is one kept that would fit nowhere.
+        // A result that would fit nowhere is not kept either.
         let seek = Seek::Kind { kind: DocumentKind::StepResult, from: None, descending: false, limit: 9 };
         let kept = f.backend().documents(seek).await.unwrap().documents;
         assert_eq!(kept.len(), results.len());
@@ -60,7 +60,7 @@ async fn results_are_handed_on_as_long_as_they_fit_together() {
     }
 }
 
-/// None of its jobs is there: its caller sends it again when there is room.
+/// None of its jobs is stored; the caller repeats the request when there is room.
 #[tokio::test]
 async fn a_workflow_one_of_whose_first_steps_finds_no_room_is_not_created() {
     let f = fixture();
@@ -75,7 +75,7 @@ async fn a_workflow_one_of_whose_first_steps_finds_no_room_is_not_created() {
     flows::create(&f, &plan(1)).await;
 }
 
-/// The job has the whole.
+/// The job itself keeps the whole message.
 #[tokio::test]
 async fn a_step_repeats_two_hundred_characters_of_its_jobs_failure() {
     let f = fixture();
@@ -91,7 +91,7 @@ async fn a_step_repeats_two_hundred_characters_of_its_jobs_failure() {
     assert_eq!(failures.0[0].message, message);
 }
 
-/// Nobody is told that it may run, for it may not.
+/// No event may say that it can run, since it never will.
 #[tokio::test]
 async fn a_follow_up_that_is_replaced_with_its_run_is_not_let_go_before() {
     let f = fixture();
@@ -114,7 +114,7 @@ async fn next(f: &Fixture) -> JobId {
     }
 }
 
-/// Who debounces replaces a job again and again: the last of them stands for the cron's own.
+/// A debouncing caller replaces a job again and again: the last replacement stands for the cron's own job.
 #[tokio::test]
 async fn a_tick_waits_for_the_last_of_many_in_its_jobs_place() {
     let f = fixture();

@@ -1,4 +1,4 @@
-//! Errors before and after the act, and what a caller can make of them.
+//! Errors before and after the commit, and what a caller can conclude from them.
 
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ async fn an_error_after_the_act_is_resolved_by_sending_the_same_id_again() {
     let mine = keyed("a").id(foreign_id(1)).offer();
     assert!(offer(&store, &mine).await.unwrap_err().is_retryable());
     assert!(matches!(offer(&store, &mine).await, Ok(Outcome::Repeated(head)) if head.id == foreign_id(1)));
-    // Without an id of one's own the key answers: rejected, by the job whose reply was lost.
+    // Without an id of its own, the key gives the answer: rejected, because of the job whose reply was lost.
     backend.script_commits([Fault::After]);
     assert!(offer(&store, &keyed("b").offer()).await.is_err());
     assert!(matches!(offer(&store, &keyed("b").offer()).await, Ok(Outcome::Rejected { .. })));

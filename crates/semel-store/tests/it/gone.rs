@@ -1,4 +1,4 @@
-//! Callers who give up before they are answered.
+//! Callers that give up before they are answered.
 
 use std::sync::Arc;
 use std::task::Poll;
@@ -14,7 +14,8 @@ use semel_testkit::fixture::claim;
 use semel_testkit::make::job;
 use semel_testkit::transact::transact;
 
-/// While a store is away callers give up and ask again: each time once more would be leased to nobody.
+/// While a store is unavailable, callers give up and ask again: each abandoned claim would lease jobs to
+/// nobody.
 #[tokio::test]
 async fn a_claim_whose_caller_is_gone_is_not_carried_out() {
     let memory = Arc::new(Memory::new(ManualClock::default()));
@@ -31,7 +32,7 @@ async fn a_claim_whose_caller_is_gone_is_not_carried_out() {
             std::future::poll_fn(|context| Poll::Ready(gone.as_mut().poll(context).is_pending()));
         assert!(is_pending.await, "it is in the inbox");
     }
-    // In the same group, behind it.
+    // In the same group, behind the claim.
     let behind = store.decide(Reads::default(), |_| Ok(()));
     tokio::select! {
         biased;

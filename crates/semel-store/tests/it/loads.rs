@@ -1,4 +1,4 @@
-//! How often more is loaded for one decision: as often whoever takes it.
+//! How many more loads one decision may request: the same with and without a batcher.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -46,7 +46,7 @@ async fn what_needs_as_many_loads_as_there_may_be_is_taken_and_what_needs_one_mo
             };
             let is_refused = matches!(told, Err(StoreError::Contended));
             assert_eq!((told.is_ok(), is_refused), (is_taken, !is_taken), "{jobs} {has_batcher}: {told:?}");
-            // The first is the group's own. None is made that no decision is taken after.
+            // The first load is the group's own. None is made without a decision after it.
             assert_eq!(counted.loads.load(Ordering::Relaxed), 1 + MOST, "{jobs} {has_batcher}");
         }
     }

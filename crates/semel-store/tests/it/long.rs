@@ -1,4 +1,4 @@
-//! However much callers offer at once, no commit is longer than any store takes.
+//! However much callers offer at once, no commit exceeds the size that every store accepts.
 
 use std::sync::{Arc, Mutex};
 
@@ -13,7 +13,7 @@ use semel_store::memory::Memory;
 use semel_store::{Backend, Store, StoreError};
 use semel_testkit::make::job;
 
-/// A store that remembers how many groups each commit had, and how long its texts were.
+/// A store that records the number of groups in each commit, and the length of their texts.
 struct Weighed {
     inner: Memory,
     commits: Mutex<Vec<(usize, usize)>>,
@@ -52,7 +52,7 @@ async fn long_requests_are_committed_in_several_pieces() {
     }
     let commits = weighed.commits.lock().unwrap();
     assert_eq!(commits.iter().map(|(groups, _)| groups).sum::<usize>(), jobs);
-    // One more than fits is the most.
+    // A commit may exceed the bound by one group.
     let most = commits.iter().map(|(_, bytes)| *bytes).max().unwrap();
     assert!(most < GROUP_BYTES_MAX + 2 * ARGS_BYTES_MAX, "{commits:?}");
     assert!(commits.iter().any(|(groups, _)| *groups > 1), "{commits:?}");

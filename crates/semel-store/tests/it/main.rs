@@ -45,7 +45,7 @@ races!(racing, Fixture::new(Step::Nothing, crate::memory));
 races!(racing_abreast, Fixture::new(Step::Nothing, crate::abreast::abreast));
 races!(racing_slowly, Fixture::new(Step::Nothing, crate::slow));
 
-/// Were the run to differ from itself, it would prove nothing about others.
+/// If runs differed from each other, a comparison with other stores would prove nothing.
 #[test]
 fn the_model_agrees_with_itself() {
     differential::compare(7, differential::cases(40), false, || Fixture::new(Step::Nothing, memory));

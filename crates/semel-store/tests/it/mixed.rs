@@ -1,5 +1,5 @@
-//! Groups in which some decisions write and some do not, in a store whose loads show what is still to be confirmed: whoever writes
-//! nothing is answered with those who do, by what was committed.
+//! Groups in which some decisions write and others do not, on a store whose loads may show unconfirmed data:
+//! decisions without writes are answered with the group's commit, by what was committed.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -21,13 +21,13 @@ use semel_testkit::fixture::{bearer, claim};
 use semel_testkit::make::{Want, key, keyed};
 use semel_testkit::transact::transact;
 
-/// A store to which another server commits just before the next commit comes.
+/// A store on which another server commits just before the next commit.
 struct Shared {
     inner: Memory,
     other: Mutex<Option<Group>>,
-    /// What was waited for.
+    /// The reads that were confirmed.
     confirmed: Mutex<Vec<Reads>>,
-    /// Whether it is one of several parts, each of which is kept for itself.
+    /// Whether it consists of several parts that are durable independently.
     has_parts: AtomicBool,
 }
 
@@ -75,20 +75,20 @@ impl Shared {
         transact(self, &reads(want), |draft| enqueue(draft, &offer)).await.unwrap()
     }
 
-    /// The keys that were waited for, each time.
+    /// The keys confirmed each time.
     fn waited(&self) -> Vec<Vec<UniqueKey>> {
         let keys = |seen: Reads| seen.keys.into_iter().map(|read| read.key).collect::<Vec<_>>();
         std::mem::take(&mut *self.confirmed.lock().unwrap()).into_iter().map(keys).collect()
     }
 
-    /// A job that runs.
+    /// Offers a job and starts it.
     async fn started(&self, want: &Want) -> Head {
         assert!(self.offered(want).await.is_inserted());
         let batch = Batch { groups: Vec::new(), claims: vec![claim(&["default"], 1)] };
         self.inner.commit(batch).await.unwrap().claims.remove(0).jobs.remove(0).0
     }
 
-    /// Another server has decided this, and commits it when somebody else does.
+    /// Makes a decision on another server, which is committed just before the next commit here.
     async fn decided_elsewhere<T>(
         &self,
         reads: &Reads,
@@ -127,9 +127,9 @@ async fn together<T: Send + 'static, U: Send + 'static>(
     }
 }
 
-/// Two jobs of a key run here. One is acknowledged, and a duplicate comes, in one group: to the duplicate the other is in
-/// the way. But that one has been acknowledged elsewhere, before; so it was in the way as long as the first was, and
-/// never alone.
+/// Two jobs with one key are running. One group acknowledges the first and offers a duplicate, which the
+/// second still blocks. But another server has acknowledged the second just before, so no holder is left and
+/// the duplicate is decided again.
 #[tokio::test]
 async fn an_answer_on_top_of_an_end_is_given_anew_when_the_other_holder_has_ended_too() {
     let shared = Shared::new();
@@ -170,8 +170,8 @@ async fn an_answer_that_names_what_was_not_written_is_given_anew() {
     }
 }
 
-/// Takes an offer of `other` and one of `known` in one group. Answers what became of both, and the keys that were waited for behind the
-/// commit, each time.
+/// Takes an offer of `other` and one of `known` in one group. Returns both outcomes, and the keys that were
+/// confirmed after the commit, each time.
 async fn beside(shared: &Arc<Shared>, other: &Want, known: &Want) -> (Outcome, Outcome, Vec<Vec<UniqueKey>>) {
     shared.confirmed.lock().unwrap().clear();
     let (one, two) = (other.offer(), known.offer());
@@ -184,7 +184,7 @@ async fn beside(shared: &Arc<Shared>, other: &Want, known: &Want) -> (Outcome, O
     (first, second, shared.waited())
 }
 
-/// The commit that it has waited for came after all that it saw.
+/// The group's commit came after everything that it saw.
 #[tokio::test]
 async fn a_duplicate_beside_a_write_is_answered_with_it_and_waits_for_nothing_more() {
     let shared = Shared::new();
@@ -198,7 +198,7 @@ async fn a_duplicate_beside_a_write_is_answered_with_it_and_waits_for_nothing_mo
     }
 }
 
-/// What was written is in another part than what the duplicate names.
+/// The commit wrote to another part than the one with the duplicate's key.
 #[tokio::test]
 async fn a_duplicate_beside_a_write_to_a_store_of_several_parts_waits_for_what_it_names() {
     let shared = Shared::new();
@@ -210,7 +210,7 @@ async fn a_duplicate_beside_a_write_to_a_store_of_several_parts_waits_for_what_i
     assert_eq!(waited, [vec![key("a")]], "and for nothing of who wrote");
 }
 
-/// It has taken back all it wrote, and names what it looked at before.
+/// The batch has taken back all its writes, and its answer depends on what it read before.
 #[tokio::test]
 async fn a_batch_that_is_refused_as_a_whole_waits_for_what_it_names() {
     let shared = Shared::new();

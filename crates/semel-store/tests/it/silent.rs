@@ -1,4 +1,4 @@
-//! A duplicate of what is there and durable is answered without the batcher, and nothing else is.
+//! A duplicate of a durable job is answered without the batcher, and nothing else is.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,7 +21,8 @@ async fn put(backend: &dyn Backend, want: Want) {
     assert!(matches!(outcome, Outcome::Created(_)), "{outcome:?}");
 }
 
-/// Whether the answer is there although nobody runs the batcher: looked for often enough for whoever only lets others go first.
+/// The answer that comes although the batcher is not running. Polled often enough for a task that only
+/// yields.
 async fn is_answered(engine: &Engine, want: Want) -> Option<Outcome> {
     answered(&mut Box::pin(engine.enqueue(want.offer(), ""))).await
 }
@@ -57,7 +58,7 @@ async fn only_a_duplicate_that_writes_nothing_is_answered_past_the_batcher() {
     for on_conflict in ["replace", "follow_up"] {
         assert!(is_answered(&engine, keyed("a").on_conflict(on_conflict)).await.is_none(), "{on_conflict}");
     }
-    // What was only looked at was not done.
+    // The requests that were only polled had no effect.
     assert_eq!(backend.queues().await.unwrap()[0].created, 1);
     drop(batcher);
     let told = engine.enqueue(keyed("a").on_conflict("ignore").offer(), "").await;

@@ -1,4 +1,4 @@
-//! As many as may wait for one job, and more.
+//! The most waiters that one job may have, and more.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ async fn next(f: &Fixture) -> JobId {
     }
 }
 
-/// Of those that were cancelled while they waited none counts, and those that wait do so one behind the other.
+/// Ticks that were cancelled while waiting do not count, and the waiting ones form a chain.
 #[tokio::test]
 async fn no_tick_runs_beside_another_however_many_have_waited() {
     let f = Fixture::new(Step::Nothing, crate::memory);
@@ -46,7 +46,7 @@ async fn no_tick_runs_beside_another_however_many_have_waited() {
     assert_eq!(f.head(last).await.unwrap().state, State::Available);
 }
 
-/// How often a decision writes the whole of a workflow, and how often a list of a job's.
+/// How often a decision writes a whole workflow, and how often a job's list of waiters.
 fn written(group: &Group) -> (usize, usize) {
     let count = |is: fn(&Write) -> bool| group.writes.iter().filter(|write| is(write)).count();
     let workflows =
@@ -55,7 +55,8 @@ fn written(group: &Group) -> (usize, usize) {
     (workflows, lists)
 }
 
-/// However many steps of a workflow stand for one job, what is noted of them and of it is written once.
+/// However many of a workflow's steps stand for one job, the workflow and the job's list of waiters are
+/// written once.
 #[tokio::test]
 async fn many_steps_of_one_job_are_written_once() {
     let f = Fixture::new(Step::Nothing, crate::memory);
@@ -81,7 +82,7 @@ async fn cancel(f: &Fixture, id: WorkflowId) {
     assert!(matches!(cancelled, Cancelled::Done(_)), "{cancelled:?}");
 }
 
-/// Those of all jobs that one replaces wait for it: as many as may, and not for each other's sake more.
+/// A replacement inherits the waiters of all jobs that it replaces, up to the bound.
 #[tokio::test]
 async fn a_step_that_would_take_over_too_many_replaces_nobody() {
     let f = Fixture::new(Step::Nothing, crate::memory);
@@ -94,7 +95,7 @@ async fn a_step_that_would_take_over_too_many_replaces_nobody() {
     assert_eq!(flows::letters(&refused), "f");
     assert_eq!(refused.steps[0].error.as_ref().unwrap().code, "too_many_waiters");
     assert_eq!(f.head(job).await.unwrap().state, State::Available);
-    // One for whose sake nobody waits itself takes no place.
+    // A replacement on which nothing waits adds no waiter.
     assert!(matches!(f.enqueue(&replacing).await, Outcome::Replaced { .. }));
     cancel(&f, many).await;
     let (last, _) = flows::create(&f, &flows::chain([replacing])).await;
@@ -105,7 +106,8 @@ async fn a_step_that_would_take_over_too_many_replaces_nobody() {
     assert_eq!((flows::statuses(&f, fits).await, flows::statuses(&f, last).await), ("cr".into(), "c".into()));
 }
 
-/// Of a workflow that has ended none counts; of the one that is being created all do, which is not stored yet.
+/// Steps of an ended workflow do not count; those of the workflow being created all do, although it is not
+/// stored yet.
 #[tokio::test]
 async fn steps_of_workflows_that_have_ended_keep_nobody_from_waiting() {
     for on_conflict in ["ignore", "replace"] {

@@ -20,7 +20,7 @@ use crate::make::{Want, foreign_id, job, key, keyed};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Offers a job that must be rejected, and gives back the holder named.
+/// Offers a job that must be rejected, and returns the holder that the answer names.
 pub(super) async fn rejected(f: &Fixture, want: &Want) -> Head {
     match f.enqueue(&want.offer()).await {
         Outcome::Rejected { holder, why: RejectReason::Duplicate } => holder.named().unwrap().clone(),
@@ -28,7 +28,7 @@ pub(super) async fn rejected(f: &Fixture, want: &Want) -> Head {
     }
 }
 
-/// Whether a job would be admitted as new; it is then.
+/// Offers a job, and returns whether it was admitted as new.
 pub(super) async fn admitted(f: &Fixture, want: &Want) -> bool {
     f.enqueue(&want.offer()).await.is_inserted()
 }
@@ -52,7 +52,7 @@ pub async fn a_duplicate_of_a_live_job_is_rejected_and_writes_nothing(f: &Fixtur
     assert_eq!(f.queue("default").await.unwrap().created, 1);
 }
 
-/// The default states are the live ones: an end frees the key.
+/// The default states are the live ones, so the key is free when the holder ends.
 pub async fn a_key_is_free_when_its_holder_has_ended(f: &Fixture) {
     let first = f.finished(&keyed("a").offer()).await;
     assert_eq!(first.state, State::Completed);
@@ -62,7 +62,7 @@ pub async fn a_key_is_free_when_its_holder_has_ended(f: &Fixture) {
     assert_eq!(f.holders(key("a")).await.iter().filter(|holder| holder.state.is_live()).count(), 1);
 }
 
-/// Retry, promotion, lease expiry, give-back never lose the key.
+/// Retry, promotion, lease expiry and giving the job back never lose the key.
 pub async fn a_key_is_held_through_every_live_state(f: &Fixture) {
     let first = f.create(&keyed("a").later(SECOND).offer()).await;
     assert_eq!(rejected(f, &keyed("a")).await.state, State::Scheduled);
@@ -84,7 +84,7 @@ pub async fn a_key_is_held_through_every_live_state(f: &Fixture) {
     assert_eq!(rejected(f, &keyed("b")).await.state, State::Pending);
 }
 
-/// Several live jobs may carry one key, when policies differ; replacing cancels all that block.
+/// Several live jobs may have one key when their policies differ; a replacement cancels all that block it.
 pub async fn every_blocking_holder_is_replaced_in_one_commit(f: &Fixture) {
     let only_active = StateSet::EMPTY.with(State::Active);
     let mut held = Vec::new();
@@ -107,7 +107,7 @@ pub async fn every_blocking_holder_is_replaced_in_one_commit(f: &Fixture) {
     assert_eq!(live, [*head]);
 }
 
-/// Its fence moved: the late ACK is refused (invariant 6 of docs/ARCHITECTURE.md).
+/// The replaced job's fence moved, so its late ACK is refused (invariant 6 of docs/ARCHITECTURE.md).
 pub async fn a_replaced_job_can_no_longer_complete(f: &Fixture) {
     f.create(&keyed("a").offer()).await;
     let (run, _) = f.claim_one().await;
@@ -117,7 +117,7 @@ pub async fn a_replaced_job_can_no_longer_complete(f: &Fixture) {
     assert_eq!(next.id, new.id);
 }
 
-/// Answered as `reject`, and nothing is cancelled.
+/// The request is answered as `reject`, and nothing is cancelled.
 pub async fn replacing_a_finished_holder_is_refused_and_cancels_nothing(f: &Fixture) {
     f.finished(&keyed("a").offer()).await;
     let live = f.create(&keyed("a").offer()).await;
@@ -137,7 +137,7 @@ pub async fn a_replacement_takes_over_the_earliest_schedule(f: &Fixture) {
     assert_eq!(f.head(late.id).await.unwrap().state, State::Cancelled);
 }
 
-/// `when_active: wait`: not before the old lease ends.
+/// `when_active: wait`: the new job does not start before the replaced run's lease ends.
 pub async fn a_replacement_may_wait_for_the_lease_it_replaces(f: &Fixture) {
     f.create(&keyed("a").offer()).await;
     let (run, _) = f.claim_one().await;
@@ -146,7 +146,7 @@ pub async fn a_replacement_may_wait_for_the_lease_it_replaces(f: &Fixture) {
     assert_eq!((new.state, new.available_at), (State::Scheduled, run.lease.unwrap().ends_at()));
 }
 
-/// Whether or not the sweep has reached it.
+/// An expired waiting holder does not block, whether or not the expiry duty has reached it.
 pub async fn an_expired_waiting_holder_does_not_block(f: &Fixture) {
     let first = f.create(&keyed("a").expires(SECOND).offer()).await;
     f.advance(SECOND - Duration::from_micros(1)).await;
@@ -157,7 +157,8 @@ pub async fn an_expired_waiting_holder_does_not_block(f: &Fixture) {
     assert_eq!(f.head(first.id).await.unwrap().ending, Some(Ending::Expired));
 }
 
-/// What has begun may have done its work. It is not run again, and from its moment on it is a discarded job, swept or not.
+/// A job that has begun may have done its work. It is not run again, and from its expiry time on it counts as
+/// discarded, swept or not.
 pub async fn an_expired_holder_that_had_begun_blocks_as_a_discarded_one(f: &Fixture) {
     let begun = async |want: Want| {
         let head = f.create(&want.expires(SECOND * 60).offer()).await;
@@ -187,7 +188,7 @@ pub async fn an_expired_holder_that_had_begun_blocks_as_a_discarded_one(f: &Fixt
     assert!(admitted(f, &keyed("a")).await);
 }
 
-/// A caller who lost the reply sends the same request again.
+/// A caller that lost the reply sends the same request again.
 pub async fn the_same_id_is_answered_as_the_first_time(f: &Fixture) {
     let want = keyed("a").id(foreign_id(1));
     let first = f.create(&want.offer()).await;
@@ -200,26 +201,26 @@ pub async fn the_same_id_is_answered_as_the_first_time(f: &Fixture) {
     assert_eq!(f.queue("default").await.unwrap().created, 1);
 }
 
-/// The same id with other content is a duplicate.
+/// A request with a known id but other content is a duplicate.
 pub async fn the_same_id_for_something_else_is_refused(f: &Fixture) {
     f.create(&keyed("a").id(foreign_id(1)).offer()).await;
     let other = f.enqueue(&keyed("b").id(foreign_id(1)).digest(2).offer()).await;
     assert_eq!(other, Outcome::IdTaken(foreign_id(1)));
     assert!(f.holders(key("b")).await.is_empty());
-    // The number in an id is not the row of a job with another id.
+    // The row number in an id must not lead to the row of a job with another id.
     let minted = f.create(&job().offer()).await;
     let twin = semel_core::ident::JobId::mint(minted.created_at, minted.id.row(), 0x3f_ffff);
     assert_eq!(f.head(twin).await, None);
     f.create(&job().id(twin).offer()).await;
     assert_eq!(f.head(minted.id).await, Some(minted));
     assert!(f.head(twin).await.is_some());
-    // Of a request that left no digest nobody knows whether it is the same.
+    // For a request that left no digest, nobody knows whether the new one is the same.
     let unknown = job().id(foreign_id(2)).body(|body| body.request_digest = None).offer();
     f.create(&unknown).await;
     assert_eq!(f.enqueue(&unknown).await, Outcome::IdTaken(foreign_id(2)));
 }
 
-/// `on_mismatch: reject`: pointers, never values.
+/// `on_mismatch: reject`: the answer has JSON pointers, never values.
 pub async fn a_key_that_stands_for_other_work_is_a_mismatch(f: &Fixture) {
     let strict =
         |args: &str| keyed("a").args(args).policy(|spec| spec.on_mismatch = Some("reject".to_owned()));
@@ -228,16 +229,16 @@ pub async fn a_key_that_stands_for_other_work_is_a_mismatch(f: &Fixture) {
     let Outcome::Mismatch { pointers, .. } = outcome else { panic!("{outcome:?}") };
     assert_eq!(pointers, ["/args/0/n"]);
     rejected(f, &strict(r#"[{"n":1,"same":0}]"#)).await;
-    // However many places differ, so many are named.
+    // All differing places are named, however many there are.
     let outcome = f.enqueue(&strict(&format!("[{}]", vec!["1"; 30].join(","))).offer()).await;
     let Outcome::Mismatch { pointers, .. } = outcome else { panic!("{outcome:?}") };
     assert_eq!(pointers.len(), 20, "{pointers:?}");
 }
 
-/// Whoever is replaced was to be the same work, and not only the one that an answer names.
+/// Every job that would be replaced must be the same work, not only the one that the answer names.
 pub async fn nobody_who_does_other_work_is_replaced(f: &Fixture) {
     let first = f.create(&keyed("a").args("[1]").offer()).await;
-    // It looks at jobs that are due later alone, and so comes beside the first.
+    // Its policy looks at scheduled jobs alone, so it is admitted beside the first.
     let later = keyed("a").args("[2]").states(StateSet::EMPTY.with(State::Scheduled)).later(SECOND * 60);
     let second = f.create(&later.offer()).await;
     let newest = |args: &str| {
@@ -253,7 +254,7 @@ pub async fn nobody_who_does_other_work_is_replaced(f: &Fixture) {
     assert_eq!(f.head(second.id).await, Some(second));
 }
 
-/// Nor whoever the end of a run that is replaced would let go, and who would block then.
+/// The same for a follow-up that the end of the replaced run would release, and that would then block.
 pub async fn a_follow_up_with_other_args_is_not_replaced_with_its_run(f: &Fixture) {
     let wish = |args: &str| keyed("a").args(args).on_conflict("follow_up");
     f.create(&wish("[1]").offer()).await;
@@ -273,7 +274,8 @@ pub async fn a_follow_up_with_other_args_is_not_replaced_with_its_run(f: &Fixtur
     assert_eq!((f.head(run.id).await, f.head(waits).await), before);
 }
 
-/// It has all that it was admitted with, though the duplicate before it was decided about by what its key needs of it.
+/// The renewed letter keeps all that it was admitted with, although the duplicate before it in the batch
+/// loaded only what the key needs.
 pub async fn a_dead_letter_is_renewed_and_sent_back_in_one_commit(f: &Fixture) {
     let want = keyed("a").states(StateSet::ALL).period(SECOND * 3_600, "last_duplicate");
     let letter = want.clone().attempts(1).dead_letter().priority(7).times(5_000, 70_000);
@@ -303,7 +305,7 @@ pub async fn a_dead_letter_is_renewed_and_sent_back_in_one_commit(f: &Fixture) {
     }
 }
 
-/// What the holder was overwritten with is what its key stands for.
+/// After an overwrite, the holder's new args are what its key stands for.
 pub async fn a_mismatch_is_found_with_the_present_args(f: &Fixture) {
     let strict =
         |args: &str| keyed("a").args(args).policy(|spec| spec.on_mismatch = Some("reject".to_owned()));
@@ -318,7 +320,7 @@ pub async fn a_mismatch_is_found_with_the_present_args(f: &Fixture) {
     );
 }
 
-/// The type is kept as long as the key, the args as long as the body.
+/// The type is kept as long as the key is, the args only as long as the body.
 pub async fn a_type_is_compared_when_the_body_is_gone(f: &Fixture) {
     let strict = |name: &str, args: &str| {
         let want = keyed("a").of_type(name).args(args).states(StateSet::ALL);
@@ -334,7 +336,7 @@ pub async fn a_type_is_compared_when_the_body_is_gone(f: &Fixture) {
     assert_eq!(rejected(f, &strict("a.one", "[2]")).await.id, first.id);
 }
 
-/// The strictest of the caller's, the holder's and the scope decides.
+/// The strictest setting decides: that of the caller, the holder or the scope.
 pub async fn a_hidden_holder_is_not_named(f: &Fixture) {
     f.create(&keyed("a").policy(|spec| spec.disclose = Some("never".to_owned())).offer()).await;
     let outcome = f.enqueue(&keyed("a").on_conflict("ignore").offer()).await;
@@ -349,7 +351,7 @@ pub async fn a_hidden_holder_is_not_named(f: &Fixture) {
     assert!(holder.named().is_none());
 }
 
-/// The active one, else the newest by (created_at, id).
+/// The answer names the active holder, else the newest by (created_at, id).
 pub async fn the_job_named_is_the_active_holder_else_the_newest(f: &Fixture) {
     let none = StateSet::EMPTY.with(State::Discarded);
     let first = f.create(&keyed("a").states(none).offer()).await;
@@ -361,7 +363,7 @@ pub async fn the_job_named_is_the_active_holder_else_the_newest(f: &Fixture) {
     assert_eq!(rejected(f, &keyed("a")).await.id, first.id);
 }
 
-/// An audited event; touches no state.
+/// A release is an audited event; it changes no job's state.
 pub async fn a_released_key_is_free_and_its_job_goes_on(f: &Fixture) {
     let first = f.create(&keyed("a").offer()).await;
     let (run, _) = f.claim_one().await;
@@ -375,22 +377,22 @@ pub async fn a_released_key_is_free_and_its_job_goes_on(f: &Fixture) {
     assert_eq!(f.head(first.id).await.unwrap().key, None);
 }
 
-/// A job starts from the highest fence of the holders it saw.
+/// A new job's fence starts from the highest fence of the holders that its decision saw.
 pub async fn fences_of_one_key_ascend_across_jobs(f: &Fixture) {
     let mut last = 0;
     for _ in 0..4 {
-        // The clock stands still: only the numbers order the runs.
+        // The clock stands still, so only the numbers order the runs.
         f.create(&keyed("a").on_conflict("replace").offer()).await;
         let (run, _) = f.claim_one().await;
         assert!(run.fence > last, "{} after {last}", run.fence);
         last = run.fence;
     }
-    // A dead letter that is sent back is one of them, and what it waits with is no less than what it saw.
+    // The same for a dead letter that is sent back: its fence is no lower than those it saw.
     let want = keyed("b").attempts(1).dead_letter();
     f.create(&want.offer()).await;
     let (run, _) = f.claim_one().await;
     f.fail(&run).await;
-    // It does not look at what has ended, and so has nothing but the clock to begin from.
+    // Its policy does not look at ended jobs, so its fence starts from the clock alone.
     f.advance(SECOND).await;
     let between = f.create(&want.offer()).await;
     let (later, _) = f.claim_one().await;
@@ -404,7 +406,7 @@ pub async fn fences_of_one_key_ascend_across_jobs(f: &Fixture) {
     assert!(f.claim_one().await.0.fence > later.fence);
 }
 
-/// `too_many_holders` for replacing and following up; an ordinary duplicate is still found.
+/// `too_many_holders` for `replace` and `follow_up`; an ordinary duplicate is still found.
 pub async fn more_holders_than_one_commit_may_touch_are_refused(f: &Fixture) {
     let only = StateSet::EMPTY.with(State::Discarded);
     let want = keyed("a").states(only).offer();
@@ -423,7 +425,7 @@ pub async fn more_holders_than_one_commit_may_touch_are_refused(f: &Fixture) {
     assert_eq!(rejected(f, &keyed("a")).await.id, active.id);
 }
 
-/// Who waits for the one goes on with the other.
+/// A caller that waits for the replaced job goes on with the new one.
 pub async fn a_replaced_job_names_the_job_that_took_its_place(f: &Fixture) {
     let first = f.create(&keyed("a").offer()).await;
     let Outcome::Replaced { head: second, .. } = f.enqueue(&keyed("a").on_conflict("replace").offer()).await
@@ -440,7 +442,7 @@ pub async fn a_replaced_job_names_the_job_that_took_its_place(f: &Fixture) {
     assert_eq!(lineage, Lineage { replaces: vec![first.id], ..Lineage::default() });
 }
 
-/// Its type, or its args before another request put its own in their place.
+/// What differs is the holder's type, or its args, which another request has overwritten since.
 pub async fn what_is_sent_again_is_other_work_where_its_holder_is(f: &Fixture) {
     let strict = |want: Want| want.policy(|spec| spec.on_mismatch = Some("reject".to_owned()));
     let wish = |args: &str| keyed("a").args(args).on_conflict("follow_up");
@@ -453,7 +455,7 @@ pub async fn what_is_sent_again_is_other_work_where_its_holder_is(f: &Fixture) {
     assert!(matches!(&again, Outcome::Mismatch { pointers, .. } if pointers == &["/args/0"]), "{again:?}");
 }
 
-/// Once, whichever of the two says so, and of meta nothing.
+/// The place is named once, whichever of the two requests marks it as sensitive, and no meta is named.
 pub async fn a_mismatch_tells_of_a_sensitive_value_its_place(f: &Fixture) {
     let want = |text: &str, args: &str, sensitive: &[&str]| {
         let sensitive: Vec<String> = sensitive.iter().map(|&place| place.to_owned()).collect();

@@ -17,7 +17,7 @@ fn reads(offers: &[Offer]) -> Reads {
     reads
 }
 
-/// One group per offer, decided over one draft.
+/// Decides each offer over one draft, and returns one group per offer.
 fn groups(draft: &mut Draft, offers: &[Offer]) -> Vec<Group> {
     let one = |offer: &Offer| {
         enqueue(draft, offer).unwrap();
@@ -26,7 +26,7 @@ fn groups(draft: &mut Draft, offers: &[Offer]) -> Vec<Group> {
     offers.iter().map(one).collect()
 }
 
-/// Nothing in, nothing out.
+/// An empty commit returns empty results.
 pub async fn an_empty_commit_does_nothing(f: &Fixture) {
     let applied = f.commit_all(Vec::new(), Vec::new()).await;
     assert!(applied.groups.is_empty() && applied.claims.is_empty());
@@ -34,7 +34,7 @@ pub async fn an_empty_commit_does_nothing(f: &Fixture) {
     assert!(f.log().await.is_empty());
 }
 
-/// In order, later items seeing earlier ones; one outcome per item.
+/// Items are decided in order, later ones seeing earlier ones; each has one outcome.
 pub async fn later_items_see_earlier_ones(f: &Fixture) {
     let offers = [
         keyed("a").offer(),
@@ -51,14 +51,14 @@ pub async fn later_items_see_earlier_ones(f: &Fixture) {
     assert_eq!(f.queue("default").await.unwrap().created, 2);
 }
 
-/// The error carries the index.
+/// The error has the index of the refused item.
 pub async fn all_or_nothing_stores_nothing_when_one_is_refused(f: &Fixture) {
     f.create(&keyed("b").offer()).await;
     let offers = [keyed("a").offer(), keyed("b").offer(), keyed("c").offer()];
     let batch = f.decide_on(&reads(&offers), |draft| enqueue_batch(draft, &offers, Mode::AllOrNothing)).await;
     assert!(matches!(batch, Batch::Refused { index: 1, .. }), "{batch:?}");
     assert!(f.holders(key("a")).await.is_empty() && f.holders(key("c")).await.is_empty());
-    // What is in the way may be of the batch itself, and is gone with it: it has no name.
+    // The blocking job may be of the batch itself, and is undone with it: then none is named.
     let offers = [keyed("a").offer(), keyed("a").offer()];
     let batch = f.decide_on(&reads(&offers), |draft| enqueue_batch(draft, &offers, Mode::AllOrNothing)).await;
     let Batch::Refused { index: 1, outcome: Outcome::Rejected { holder, .. } } = batch else {
@@ -73,7 +73,7 @@ pub async fn all_or_nothing_stores_nothing_when_one_is_refused(f: &Fixture) {
     };
     assert_eq!((holder.named(), pointers), (None, Vec::new()));
     assert_eq!(f.queue("default").await.unwrap().created, 1);
-    // Nor is one told to be what the batch would have made of it.
+    // Nor does an answer show a job as the undone batch would have changed it.
     let cancelled = keyed("b").states(StateSet::EMPTY.with(State::Cancelled));
     let offers = [keyed("b").on_conflict("replace").offer(), cancelled.offer()];
     let batch = f.decide_on(&reads(&offers), |draft| enqueue_batch(draft, &offers, Mode::AllOrNothing)).await;
@@ -83,7 +83,7 @@ pub async fn all_or_nothing_stores_nothing_when_one_is_refused(f: &Fixture) {
     assert_eq!(holder.named().map(|head| head.state), Some(State::Available));
 }
 
-/// The draft's overlay and the store move versions alike.
+/// The draft's overlay and the store advance versions alike.
 pub async fn a_later_group_may_rely_on_what_an_earlier_one_writes(f: &Fixture) {
     let ended =
         f.finished(&keyed("a").states(StateSet::ALL).period(Duration::from_secs(1), "created").offer()).await;
@@ -92,7 +92,7 @@ pub async fn a_later_group_may_rely_on_what_an_earlier_one_writes(f: &Fixture) {
     let all = KeyRead { key: key("a"), states: StateSet::ALL, all: true };
     let fulls = vec![ended.id];
     let mut draft = f.draft(&Reads { keys: vec![all], fulls, ..Reads::default() }).await;
-    // A filed holder is written, a holder comes, is replaced, and replaced again: each relies on the one before.
+    // A filed holder is written, a new one is created, replaced, and replaced again: each relies on the last.
     let (mut head, _) = draft.full(ended.id).unwrap().unwrap();
     draft.update(&mut head);
     let mut groups = vec![draft.finish()];
@@ -118,7 +118,7 @@ pub async fn a_stale_group_leaves_the_others_applied(f: &Fixture) {
     assert_eq!(f.queue("default").await.unwrap().created, 4);
 }
 
-/// What it saw never came to be.
+/// What such a group saw was never committed.
 pub async fn a_group_that_relies_on_a_stale_one_is_stale(f: &Fixture) {
     let offers = [
         keyed("hot").offer(),
@@ -153,10 +153,11 @@ pub async fn a_job_that_an_earlier_group_purges_holds_nothing_for_a_later_one(f:
     assert_eq!((queue.counts.iter().sum::<u64>(), queue.purged), (0, 1));
 }
 
-/// A version says which of two jobs with one id, the second stored after the first had gone, a decision has seen.
+/// A job may be stored under the id of a job that is gone; the version says which of the two a decision has
+/// seen.
 pub async fn a_job_whose_id_was_used_before_has_a_version_of_its_own(f: &Fixture) {
     let offer = job().id(foreign_id(1)).offer();
-    // Decided on, and under way for so long that another request with the same id has come and gone meanwhile.
+    // The decision is under way for so long that another request with the same id comes and goes meanwhile.
     let mut draft = f.draft(&reads(std::slice::from_ref(&offer))).await;
     enqueue(&mut draft, &offer).unwrap();
     let late = draft.finish();
@@ -165,14 +166,14 @@ pub async fn a_job_whose_id_was_used_before_has_a_version_of_its_own(f: &Fixture
     f.advance(Duration::from_secs(48 * 3600)).await;
     assert!(f.decide(|draft| life::purge(draft, first.id)).await);
     assert_eq!(f.commit(vec![late]).await, [Stale]);
-    // Decided again it is a new job.
+    // Decided again, it creates a new job.
     let second = f.create(&offer).await;
     assert!(second.id == first.id && second.version > first.version, "{second:?}");
 }
 
-/// Time does not stand still between a job's end and the next one with its id.
+/// Time need not pass between a job's deletion and the next job with its id.
 pub async fn an_id_is_free_at_once_when_its_job_is_gone(f: &Fixture) {
-    // One that has no request to answer is gone with its deletion.
+    // A job without a request digest leaves nothing behind when it is deleted.
     let want = job().id(foreign_id(1)).attempts(1).dead_letter();
     let offer = want.body(|body| body.request_digest = None).offer();
     for _ in 0..3 {
@@ -198,7 +199,7 @@ pub async fn a_claim_in_the_same_commit_sees_its_groups(f: &Fixture) {
     assert_eq!(claimed, [9], "the cancelled one is gone, the new one is there");
 }
 
-/// Minted and chosen ids, several queues and types, all found again.
+/// Minted and chosen ids, several queues and types: all are found again.
 pub async fn a_large_batch_is_stored_whole(f: &Fixture) {
     let offer = |number: u32| {
         let want = keyed(&format!("key {number}")).queue(["a", "b", "c"][number as usize % 3]);

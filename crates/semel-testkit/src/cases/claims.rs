@@ -18,7 +18,7 @@ fn types(claimed: &Claimed) -> Vec<String> {
     claimed.jobs.iter().map(|(head, _)| head.job_type.to_string()).collect()
 }
 
-/// `(priority descending, available_at, id)`.
+/// The order is `(priority descending, available_at, id)`.
 pub async fn higher_priority_first_then_the_longest_waiting_then_the_older_id(f: &Fixture) {
     let at = |name: &str, want: Want| want.of_type(name);
     f.create(&at("low", job().priority(-100)).offer()).await;
@@ -32,7 +32,7 @@ pub async fn higher_priority_first_then_the_longest_waiting_then_the_older_id(f:
     assert_eq!(types(&claimed), ["high", "mid", "first", "second", "later", "low"]);
 }
 
-/// Queues in the order they are named, whatever the priorities.
+/// Queues are served in the order in which the claim names them, whatever their jobs' priorities.
 pub async fn the_queue_named_first_is_emptied_first(f: &Fixture) {
     for (queue, priority) in [("a", 5), ("b", 50), ("a", 1), ("c", 100)] {
         f.create(&job().of_type(queue).queue(queue).priority(priority).offer()).await;
@@ -52,7 +52,7 @@ pub async fn a_queue_named_twice_gives_each_job_once(f: &Fixture) {
     assert_eq!((types(&applied.claims[0]).len(), attempts), (3, vec![1; 3]));
 }
 
-/// Never more than asked for.
+/// The limit holds over all named queues together.
 pub async fn a_claim_is_bounded_by_its_limit(f: &Fixture) {
     for queue in ["a", "a", "a", "b", "b"] {
         f.create(&job().queue(queue).offer()).await;
@@ -63,7 +63,7 @@ pub async fn a_claim_is_bounded_by_its_limit(f: &Fixture) {
     assert_eq!((take(0).await, take(1).await, take(3).await, take(9).await), (0, 1, 3, 1));
 }
 
-/// Also when both name the same queue.
+/// This holds also when both claims name the same queue.
 pub async fn two_claims_in_one_commit_never_share_a_job(f: &Fixture) {
     for _ in 0..5 {
         f.create(&job().offer()).await;
@@ -78,7 +78,7 @@ pub async fn two_claims_in_one_commit_never_share_a_job(f: &Fixture) {
     assert_eq!(applied.claims.iter().map(|claimed| claimed.jobs.len()).collect::<Vec<_>>(), [2, 2, 1]);
 }
 
-/// Enqueueing goes on.
+/// Enqueueing into a paused queue goes on.
 pub async fn a_paused_queue_gives_nothing_until_it_is_resumed(f: &Fixture) {
     let name = QueueName::default();
     f.create(&job().offer()).await;
@@ -89,7 +89,7 @@ pub async fn a_paused_queue_gives_nothing_until_it_is_resumed(f: &Fixture) {
     assert_eq!(f.claim("default", 10).await.jobs.len(), 2);
 }
 
-/// State, attempt, worker, fence, deadlines, by the store's clock; and it is stored.
+/// State, attempt, worker, fence and deadlines are set by the store's clock, and stored.
 pub async fn a_grant_is_filled_in(f: &Fixture) {
     let job = f.create(&job().offer()).await;
     f.advance(SECOND).await;
@@ -105,7 +105,7 @@ pub async fn a_grant_is_filled_in(f: &Fixture) {
     assert!(f.claim("default", 1).await.jobs.is_empty());
 }
 
-/// Else the worker does, else the default.
+/// The job's visibility timeout decides, else the worker's, else the default.
 pub async fn a_job_says_how_long_its_lease_lasts(f: &Fixture) {
     f.create(&job().times(5_000, 7_000).offer()).await;
     f.create(&job().offer()).await;
@@ -120,7 +120,7 @@ pub async fn a_job_says_how_long_its_lease_lasts(f: &Fixture) {
     assert_eq!(lasts, [5_000, 3_000]);
 }
 
-/// What a worker needs, in one round trip.
+/// A claim returns what a worker needs in one round trip.
 pub async fn a_claim_brings_body_and_notes(f: &Fixture) {
     let offers = [job().args(r#"[{"n":1}]"#).offer(), job().args("[2]").id(foreign_id(9)).offer()];
     for offer in &offers {
@@ -156,7 +156,7 @@ pub async fn an_expired_job_is_not_granted_whether_or_not_swept(f: &Fixture) {
     assert!(f.claim("default", 10).await.unclaimable.is_empty());
 }
 
-/// Comes back unclaimed for the core to settle; those behind it are not hidden.
+/// The store returns it unclaimed for the core to settle; the jobs behind it are not hidden.
 pub async fn a_job_without_attempts_is_not_granted(f: &Fixture) {
     let first = f.create(&job().attempts(1).offer()).await;
     f.decide(|draft| {
@@ -175,7 +175,7 @@ pub async fn a_job_without_attempts_is_not_granted(f: &Fixture) {
     assert_eq!((ended.state, ended.ending), (State::Discarded, Some(Ending::Failed)));
 }
 
-/// Only what is filed as ready is.
+/// Only jobs that are filed as ready are granted.
 pub async fn jobs_that_wait_for_something_are_not_claimed(f: &Fixture) {
     f.create(&job().later(SECOND).offer()).await;
     f.create(&job().pending().offer()).await;

@@ -1,4 +1,4 @@
-//! A store carried over into another: from every engine into memory, and from memory into every engine.
+//! Copies of a store: from every engine into memory, and from memory into every engine.
 
 use std::sync::{Arc, Mutex};
 
@@ -15,7 +15,7 @@ use crate::copying::{fill, go_on, same};
 use crate::fixture::{Fixture, Step};
 use crate::make::{job, keyed};
 
-/// A store in memory, with a clock of its own, that is behind whatever else has been filled.
+/// An in-memory store with a clock of its own, which is behind that of any other filled store.
 fn memory() -> Fixture {
     Fixture::new(Step::Nothing, |clock| Arc::new(Memory::new(clock.clone())))
 }
@@ -26,12 +26,12 @@ async fn carry(from: &Fixture, to: &Fixture) -> Result<u64, CopyError> {
     copied.map(|copied| copied.total())
 }
 
-/// What a case does after each step is done to the copy as well.
+/// Commits an empty decision, so that what a case does after each step is done to the copy as well.
 async fn step(f: &Fixture) {
     f.decide(|draft| Ok(draft.now())).await;
 }
 
-/// Every record, and all that callers, workers and duties are told.
+/// The copy has every record, and gives callers, workers and duties the same answers.
 pub async fn a_copy_answers_as_its_original(f: &Fixture) {
     let (filled, other) = (fill(f).await, memory());
     assert!(carry(f, &other).await.unwrap() > 30);
@@ -41,7 +41,7 @@ pub async fn a_copy_answers_as_its_original(f: &Fixture) {
     assert_eq!(told, go_on(f, &filled).await);
 }
 
-/// Every engine takes what another had, ended jobs and leases among it.
+/// Every engine takes over another engine's data, including ended jobs and leases.
 pub async fn a_store_goes_on_for_the_one_it_is_a_copy_of(f: &Fixture) {
     let other = memory();
     let filled = fill(&other).await;
@@ -51,7 +51,8 @@ pub async fn a_store_goes_on_for_the_one_it_is_a_copy_of(f: &Fixture) {
     assert_eq!(told, go_on(&other, &filled).await);
 }
 
-/// Wherever it was: until it is whole it says so, and the next one goes on with what is there.
+/// Wherever the copying was broken off, the target reports that it is incomplete, and the next attempt goes
+/// on with what is there.
 pub async fn a_copy_that_was_broken_off_goes_on(f: &Fixture) {
     let other = memory();
     let filled = fill(&other).await;
@@ -77,16 +78,16 @@ pub async fn a_copy_that_was_broken_off_goes_on(f: &Fixture) {
     assert_eq!(told, go_on(&other, &filled).await);
 }
 
-/// Nothing is mixed, and nothing is taken for whole that is not.
+/// Stores are never mixed, and an incomplete copy is never taken for a complete one.
 pub async fn a_copy_that_cannot_be_whole_is_refused(f: &Fixture) {
     let other = memory();
     other.create(&keyed("a").offer()).await;
-    // A store that is not empty, whatever it has.
+    // A target that is not empty, whatever it holds, is refused.
     f.create(&job().offer()).await;
     assert_eq!(carry(&other, f).await, Err(CopyError::NotEmpty));
     f.backend().clear().await.unwrap();
     step(f).await;
-    // Half a copy is nobody's source, and no other store's target.
+    // An incomplete copy is not a valid source, nor a target for another store.
     let faulty = Faulty::new(f.backend());
     faulty.script_commits([Fault::None, Fault::Before]);
     assert!(matches!(copy(&*other.backend(), &faulty, &mut |_| {}).await, Err(CopyError::Target(_))));
@@ -94,12 +95,12 @@ pub async fn a_copy_that_cannot_be_whole_is_refused(f: &Fixture) {
     assert_eq!(carry(f, &memory()).await, Err(CopyError::SourceUnfinished));
     let stranger = memory();
     assert_eq!(carry(&stranger, f).await, Err(CopyError::OfAnother));
-    // What was copied is not what the source has by now.
+    // What was copied is no longer what the source has now.
     other.create(&keyed("b").offer()).await;
     assert_eq!(carry(&other, f).await, Err(CopyError::SourceMoved));
 }
 
-/// A target during whose first commit of a job something is written to the source.
+/// A target that writes something to the source during its first commit of a job.
 struct Meanwhile {
     target: Arc<dyn Backend>,
     source: Arc<dyn Backend>,
@@ -126,7 +127,7 @@ impl Layer for Meanwhile {
     }
 }
 
-/// A lease that is extended tells the log nothing; all else does.
+/// Extending a lease adds nothing to the log; every other write does.
 pub async fn a_source_that_somebody_writes_to_is_noticed(f: &Fixture) {
     f.create(&keyed("a").offer()).await;
     let (mut run, _) = f.claim_one().await;

@@ -1,4 +1,4 @@
-//! Crons on every store: each tick once, whatever becomes of it.
+//! Crons on every store: each tick happens once, whatever goes wrong.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ async fn stored(f: &Fixture, name: &str) -> Option<Cron> {
     snapshot.peek_document(&key).map(|document| Cron::decode(&document.text).unwrap())
 }
 
-/// Moves the clock by a minute and decides the tick that came.
+/// Moves the clock by a minute and decides the tick that is due.
 async fn next(f: &Fixture, name: &str) -> (Decision, Option<JobId>) {
     f.advance(MINUTE).await;
     match look(f, name).await {
@@ -45,7 +45,7 @@ async fn run_one(f: &Fixture) -> Head {
     head
 }
 
-/// It is due at its time and not before, and then at the next.
+/// A tick is due at its time and not before; then the next one is.
 pub async fn a_tick_offers_its_job_once(f: &Fixture) {
     let registered = register(f, "a", &registration("* * * * *", Overlap::Skip, job().offer())).await;
     assert!(registered.is_new);
@@ -63,7 +63,7 @@ pub async fn a_tick_offers_its_job_once(f: &Fixture) {
     assert_eq!(f.queue("default").await.unwrap().created, 1);
 }
 
-/// Load, load, commit, commit; and both make the same job of it.
+/// Load, load, commit, commit: both servers make the same job of the tick.
 pub async fn a_tick_that_two_servers_decide_is_taken_once(f: &Fixture) {
     register(f, "a", &registration("* * * * *", Overlap::Allow, job().offer())).await;
     f.advance(MINUTE).await;
@@ -79,7 +79,7 @@ pub async fn a_tick_that_two_servers_decide_is_taken_once(f: &Fixture) {
     assert_eq!(f.queue("default").await.unwrap().created, 1);
 }
 
-/// Waiting or running: it has not ended.
+/// A job that is waiting or running has not ended.
 pub async fn a_tick_is_skipped_while_an_earlier_job_goes_on(f: &Fixture) {
     register(f, "a", &registration("* * * * *", Overlap::Skip, job().times(600_000, 0).offer())).await;
     let (_, first) = next(f, "a").await;
@@ -92,7 +92,7 @@ pub async fn a_tick_is_skipped_while_an_earlier_job_goes_on(f: &Fixture) {
     assert_eq!((cron.run_count, cron.skip_count, cron.history.len()), (2, 2, 4));
 }
 
-/// `allow`.
+/// `allow`: the jobs may overlap.
 pub async fn a_tick_may_run_beside_an_earlier_job(f: &Fixture) {
     register(f, "a", &registration("* * * * *", Overlap::Allow, job().offer())).await;
     let (_, first) = next(f, "a").await;
@@ -101,7 +101,7 @@ pub async fn a_tick_may_run_beside_an_earlier_job(f: &Fixture) {
     assert_eq!(f.claim("default", 9).await.jobs.len(), 2);
 }
 
-/// `cancel_previous`: in the commit of the new one.
+/// `cancel_previous`: the earlier job is cancelled in the commit that creates the new one.
 pub async fn a_tick_may_cancel_the_earlier_job(f: &Fixture) {
     register(f, "a", &registration("* * * * *", Overlap::CancelPrevious, job().offer())).await;
     let (_, first) = next(f, "a").await;
@@ -112,7 +112,7 @@ pub async fn a_tick_may_cancel_the_earlier_job(f: &Fixture) {
     assert!(matches!(f.complete(&head).await, semel_core::settle::Settled::Refused(_)));
 }
 
-/// `enqueue`: every one comes, and never two at once.
+/// `enqueue`: every tick's job is created, and no two run at once.
 pub async fn a_tick_may_wait_for_the_end_of_the_earlier_job(f: &Fixture) {
     register(f, "a", &registration("* * * * *", Overlap::Enqueue, job().times(600_000, 0).offer())).await;
     let mut ids = Vec::new();
@@ -127,7 +127,7 @@ pub async fn a_tick_may_wait_for_the_end_of_the_earlier_job(f: &Fixture) {
     assert!(f.claim("default", 9).await.jobs.is_empty());
 }
 
-/// Those that wait behind a tick that is cancelled wait for whom that one waited for, and so does the next tick.
+/// Ticks held behind a cancelled tick wait for whatever that one waited for, and so does the next tick.
 pub async fn a_cancelled_waiting_tick_lets_nobody_run_beside_the_first(f: &Fixture) {
     register(f, "a", &registration("* * * * *", Overlap::Enqueue, job().times(3_600_000, 0).offer())).await;
     let mut ids = Vec::new();
@@ -147,7 +147,7 @@ pub async fn a_cancelled_waiting_tick_lets_nobody_run_beside_the_first(f: &Fixtu
     assert_eq!(state(f, last).await, State::Available);
 }
 
-/// By the next tick or by anybody.
+/// The waiting tick may be replaced by the next tick or by any other job.
 pub async fn a_replaced_waiting_tick_lets_nobody_run_beside_the_first(f: &Fixture) {
     let waits = StateSet::EMPTY.with(State::Pending).with(State::Available).with(State::Scheduled);
     let replacing = keyed("a").times(3_600_000, 0).on_conflict("replace").states(waits).offer();
@@ -161,7 +161,7 @@ pub async fn a_replaced_waiting_tick_lets_nobody_run_beside_the_first(f: &Fixtur
     assert_eq!(state(f, third).await, State::Available);
 }
 
-/// Whoever waited for the one that was replaced waits for the one that came instead, and for whom that waits.
+/// A job that waited for the replaced one waits for its replacement, and for whatever that waits for.
 pub async fn who_waits_for_a_tick_that_a_stranger_replaces_runs_beside_nobody(f: &Fixture) {
     let waits = StateSet::EMPTY.with(State::Pending).with(State::Available).with(State::Scheduled);
     let replacing = keyed("a").times(3_600_000, 0).on_conflict("replace").states(waits);
@@ -182,7 +182,7 @@ pub async fn who_waits_for_a_tick_that_a_stranger_replaces_runs_beside_nobody(f:
     assert_eq!(state(f, third).await, State::Available);
 }
 
-/// Held back for the end of one job, it may still have to wait for the lease of another.
+/// A tick held back for the end of one job may also have to wait for the lease of another.
 pub async fn a_tick_that_was_held_back_waits_for_the_lease_it_replaced(f: &Fixture) {
     register(f, "a", &registration("* * * * *", Overlap::Enqueue, job().queue("first").offer())).await;
     let first = next(f, "a").await.1.unwrap();
@@ -200,7 +200,7 @@ pub async fn a_tick_that_was_held_back_waits_for_the_lease_it_replaced(f: &Fixtu
     assert_eq!(state(f, second).await, State::Available);
 }
 
-/// The overlap policy is about the cron's own jobs.
+/// The overlap policy concerns the cron's own jobs only.
 pub async fn a_tick_that_is_a_duplicate_makes_nobodys_job_the_crons(f: &Fixture) {
     let ignoring = keyed("a").on_conflict("ignore").offer();
     let stranger = f.create(&ignoring).await;
@@ -213,7 +213,7 @@ pub async fn a_tick_that_is_a_duplicate_makes_nobodys_job_the_crons(f: &Fixture)
     assert_eq!(stored(f, "a").await.unwrap().last_job, None);
 }
 
-/// However many have passed; the next is in the future.
+/// However many ticks were missed, one fires; the next is in the future.
 pub async fn a_late_tick_is_one_tick(f: &Fixture) {
     let first =
         register(f, "a", &registration("* * * * *", Overlap::Allow, job().offer())).await.cron.next_tick;
@@ -227,7 +227,8 @@ pub async fn a_late_tick_is_one_tick(f: &Fixture) {
     assert_eq!(f.queue("default").await.unwrap().created, 1);
 }
 
-/// Refused, or answered with the one that is there: the tick is decided, and an admission like any other.
+/// A refused tick, or one answered with an existing job, is decided all the same: it is an admission like any
+/// other.
 pub async fn a_tick_goes_by_its_jobs_unique_policy(f: &Fixture) {
     let holder = f.create(&keyed("a").offer()).await;
     let duplicates = async |f: &Fixture| f.full(holder.id).await.unwrap().1.notes.len();
@@ -245,7 +246,7 @@ pub async fn a_tick_goes_by_its_jobs_unique_policy(f: &Fixture) {
     assert_eq!(next(f, "a").await.0, Decision::Fired);
 }
 
-/// Whatever was decided, in the commit that decides it.
+/// Every decision on a tick is logged, in the commit that decides it.
 pub async fn what_becomes_of_a_tick_is_in_the_log(f: &Fixture) {
     let holder = f.create(&keyed("a").queue("other").offer()).await;
     register(f, "a", &registration("* * * * *", Overlap::Skip, job().queue("q").offer())).await;
@@ -276,7 +277,7 @@ pub async fn what_becomes_of_a_tick_is_in_the_log(f: &Fixture) {
     assert_eq!(ticks.clone().next().unwrap().job, fired);
 }
 
-/// And ticks again from when it is enabled.
+/// An enabled cron ticks again from the time it was enabled.
 pub async fn a_disabled_cron_does_not_tick_and_makes_up_for_nothing(f: &Fixture) {
     register(f, "a", &registration("* * * * *", Overlap::Allow, job().offer())).await;
     let set = async |enabled| {
@@ -293,7 +294,8 @@ pub async fn a_disabled_cron_does_not_tick_and_makes_up_for_nothing(f: &Fixture)
     assert_eq!(next(f, "a").await.0, Decision::Fired);
 }
 
-/// A program that registers its crons at every start loses no tick; another schedule begins from now.
+/// A program that registers its crons at every start loses no tick; with another schedule, ticks start from
+/// now.
 pub async fn registering_again_keeps_the_next_tick_and_the_history(f: &Fixture) {
     let wanted = registration("* * * * *", Overlap::Allow, job().offer());
     let first = register(f, "a", &wanted).await.cron;
@@ -311,7 +313,7 @@ pub async fn registering_again_keeps_the_next_tick_and_the_history(f: &Fixture) 
     assert_eq!(other.next_tick.unwrap() % DAY_MICROS, 0);
 }
 
-/// A change may name the schedule that holds already, and a tick may be due then.
+/// A change may name the schedule that already applies, at a time when a tick is due.
 pub async fn changing_a_cron_to_its_own_schedule_loses_no_tick(f: &Fixture) {
     let first = register(f, "a", &registration("* * * * *", Overlap::Allow, job().offer())).await.cron;
     f.advance(MINUTE * 2).await;
@@ -329,7 +331,7 @@ pub async fn changing_a_cron_to_its_own_schedule_loses_no_tick(f: &Fixture) {
     assert_eq!(Some(tick.tick), first.next_tick);
     let daily = change(named("0 0 * * *", "UTC")).await;
     assert_eq!(daily.next_tick.unwrap() % DAY_MICROS, 0);
-    // What a change does not name stays.
+    // Whatever a change does not name stays.
     let tokyo = change(Change { timezone: Some("Asia/Tokyo".to_owned()), ..Change::default() }).await;
     assert_eq!(
         (&*tokyo.expression, tokyo.next_tick.unwrap() % DAY_MICROS),
@@ -337,7 +339,8 @@ pub async fn changing_a_cron_to_its_own_schedule_loses_no_tick(f: &Fixture) {
     );
 }
 
-/// Whatever else its registration says anew; only one that says so itself enables it.
+/// Registering again enables a disabled cron only when the registration says so itself, whatever else it
+/// changes.
 pub async fn registering_again_leaves_a_disabled_cron_disabled(f: &Fixture) {
     let mut wanted = registration("* * * * *", Overlap::Allow, job().offer());
     assert!(register(f, "a", &wanted).await.cron.enabled);
@@ -354,14 +357,14 @@ pub async fn registering_again_leaves_a_disabled_cron_disabled(f: &Fixture) {
     wanted.enabled = Enabled::FromNow(true);
     let enabled = register(f, "a", &wanted).await.cron;
     assert!(enabled.enabled && enabled.next_tick.is_some());
-    // One that is to begin disabled, and that an operator has enabled.
+    // The reverse: it is registered as disabled at first, and an operator has enabled it.
     wanted.enabled = Enabled::AtFirst(false);
     assert!(register(f, "a", &wanted).await.is_same);
     let other = register(f, "b", &wanted).await;
     assert_eq!((other.is_new, other.cron.enabled, other.cron.next_tick), (true, false, None));
 }
 
-/// Of two who register it at one moment neither finds it there before.
+/// Two callers may register the name at the same moment, so that neither finds an existing cron beforehand.
 pub async fn a_name_is_not_taken_from_a_queue_that_one_does_not_see(f: &Fixture) {
     let theirs = registration("* * * * *", Overlap::Skip, job().queue("pay").offer());
     let theirs = register(f, "a", &theirs).await.cron;
@@ -378,7 +381,7 @@ pub async fn a_name_is_not_taken_from_a_queue_that_one_does_not_see(f: &Fixture)
     assert_eq!((again.is_anothers, again.is_same), (false, true));
 }
 
-/// Whoever looked before may have seen another of that name.
+/// A check made beforehand may have seen another cron of that name.
 pub async fn a_cron_of_a_queue_that_one_does_not_see_is_not_acted_on(f: &Fixture) {
     let theirs = registration("* * * * *", Overlap::Allow, job().queue("pay").offer());
     let theirs = register(f, "a", &theirs).await.cron;
@@ -394,7 +397,7 @@ pub async fn a_cron_of_a_queue_that_one_does_not_see_is_not_acted_on(f: &Fixture
     assert!(!changed.enabled);
     let (_, tick) = f.decide(|draft| cron::trigger(draft, &name, &pay)).await.unwrap().unwrap();
     assert_eq!(tick.decision, Decision::Fired);
-    // Of one that cannot be read nobody knows whose it is.
+    // Nobody knows which queue an unreadable cron belongs to.
     f.decide(|draft| {
         draft.document(&cron::key(&name))?;
         draft.set_document(&cron::key(&name), Some(("{".into(), None)));
@@ -405,7 +408,7 @@ pub async fn a_cron_of_a_queue_that_one_does_not_see_is_not_acted_on(f: &Fixture
     assert!(f.decide(|draft| cron::remove(draft, &name, &Queues::All)).await.is_some());
 }
 
-/// Also a disabled one, and by its overlap policy.
+/// Triggering works for a disabled cron too, and obeys the overlap policy.
 pub async fn a_triggered_cron_fires_now_and_keeps_its_schedule(f: &Fixture) {
     let mut wanted = registration("0 0 * * *", Overlap::Skip, job().offer());
     let next_tick = register(f, "a", &wanted).await.cron.next_tick;
@@ -423,7 +426,7 @@ pub async fn a_triggered_cron_fires_now_and_keeps_its_schedule(f: &Fixture) {
     assert_eq!(f.decide(|draft| cron::trigger(draft, &cron_name("b"), &Queues::All)).await.map(drop), None);
 }
 
-/// The ids of its jobs are not those of the cron before.
+/// The new cron's jobs do not get the ids of the old one's.
 pub async fn a_removed_cron_is_gone_and_its_name_begins_anew(f: &Fixture) {
     let wanted = registration("* * * * *", Overlap::Allow, job().offer());
     let first = register(f, "a", &wanted).await.cron;
@@ -438,7 +441,8 @@ pub async fn a_removed_cron_is_gone_and_its_name_begins_anew(f: &Fixture) {
     assert_eq!(f.queue("default").await, None);
 }
 
-/// With its name and the tick, beside what the caller put there and outside of the key.
+/// The job's meta gets the cron's name and the tick, beside what the caller put there; neither is part of the
+/// key.
 pub async fn a_tick_signs_its_job(f: &Fixture) {
     let offer = keyed("a").body(|body| body.meta = r#"{"n":1.0,"cron_name":"mine"}"#.into()).offer();
     let cron = register(f, "a.b", &registration("* * * * *", Overlap::Skip, offer.clone())).await.cron;
@@ -452,7 +456,7 @@ pub async fn a_tick_signs_its_job(f: &Fixture) {
     assert_eq!(head.key, offer.unique.map(|identity| identity.key));
 }
 
-/// However late a tick is decided.
+/// The next tick does not depend on how late a tick is decided.
 pub async fn an_interval_counts_from_the_tick_and_not_from_its_decision(f: &Fixture) {
     let wanted = registration("@every 10m", Overlap::Allow, job().offer());
     let first = register(f, "a", &wanted).await.cron.next_tick.unwrap();
@@ -461,7 +465,7 @@ pub async fn an_interval_counts_from_the_tick_and_not_from_its_decision(f: &Fixt
     assert_eq!(stored(f, "a").await.unwrap().next_tick, Some(first + 600_000_000));
 }
 
-/// Its description, the zone, or the expression alone.
+/// The description, the time zone or the expression may change alone.
 pub async fn registering_again_changes_whatever_it_says_anew(f: &Fixture) {
     let wanted = registration("0 0 * * *", Overlap::Allow, job().offer());
     register(f, "a", &wanted).await;

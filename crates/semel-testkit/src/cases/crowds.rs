@@ -21,7 +21,7 @@ fn discarded() -> StateSet {
     StateSet::EMPTY.with(State::Discarded)
 }
 
-/// One dead letter more than a decision may touch, of one key.
+/// Creates one more dead letter of one key than a decision may touch.
 async fn too_many_dead_letters(f: &Fixture, want: Want) {
     let want = want.states(discarded()).attempts(1).dead_letter().offer();
     let many = HOLDERS_PER_KEY_MAX + 1;
@@ -36,7 +36,7 @@ async fn too_many_dead_letters(f: &Fixture, want: Want) {
     assert_eq!(f.queue("default").await.unwrap().count(State::Discarded), many as u64);
 }
 
-/// However many dead letters a key has: who looks at live holders alone is not concerned.
+/// However many dead letters a key has, a policy that looks at live holders alone is not affected.
 pub async fn many_dead_letters_are_in_nobodys_way(f: &Fixture) {
     too_many_dead_letters(f, keyed("a")).await;
     assert!(admitted(f, &keyed("a").on_conflict("replace")).await);
@@ -46,13 +46,14 @@ pub async fn many_dead_letters_are_in_nobodys_way(f: &Fixture) {
     ));
 }
 
-/// Wherever they are kept: what would have to touch all of them is refused, the others are answered.
+/// Wherever they are kept, a request that would have to touch all of them is refused and the others are
+/// answered.
 pub async fn too_many_dead_letters_are_too_many_wherever_they_are_kept(f: &Fixture) {
     too_many_dead_letters(f, keyed("a")).await;
     for _ in 0..2 {
         assert_eq!(f.decide(|draft| life::release_key(draft, key("a"))).await, KeyReleased::TooMany);
         let named = rejected(f, &keyed("a").states(discarded())).await.id;
-        // It stands for all others, which are in its own way as well.
+        // The named letter stands in for all others, which block it as well.
         let revived = f.decide(|draft| life::revive(draft, named)).await;
         assert_eq!(revived, Revived::Refused(Refusal::TooManyHolders));
         f.maintain().await;
@@ -64,7 +65,7 @@ pub async fn too_many_dead_letters_are_too_many_wherever_they_are_kept(f: &Fixtu
     assert!(admitted(f, &keyed("a").states(StateSet::EMPTY.with(State::Completed))).await);
 }
 
-/// An expired job blocks nobody, so it stands in for none of too many holders.
+/// An expired job blocks nobody, so it cannot stand in for other holders.
 pub async fn of_too_many_holders_an_expired_one_hides_no_other(f: &Fixture) {
     too_many_dead_letters(f, keyed("a").expires(SECOND * 60)).await;
     f.advance(SECOND).await;
@@ -78,7 +79,7 @@ pub async fn of_too_many_holders_an_expired_one_hides_no_other(f: &Fixture) {
     }
 }
 
-/// Those that expire before they are started are no stand-ins for one that goes on to block.
+/// A job that expires before its start cannot stand in for one that goes on blocking.
 pub async fn of_too_many_holders_one_that_expires_unstarted_hides_none_that_has_begun(f: &Fixture) {
     let begun = f.create(&strict("a").expires(SECOND * 60).offer()).await;
     let (run, _) = f.claim_one().await;

@@ -1,4 +1,4 @@
-//! Documents as every store must keep them, whatever they say.
+//! Documents: what every store must do with them, whatever they contain.
 
 use bytes::Bytes;
 use semel_core::draft::{Document, DocumentKey, DocumentKind, Group, Reads};
@@ -35,7 +35,7 @@ async fn get(f: &Fixture, key: &DocumentKey) -> Option<Document> {
     f.load(&reads(key)).await.peek_document(key).cloned()
 }
 
-/// A decision over a document, for an interleaving.
+/// A decided but uncommitted write of a document, for an interleaving.
 async fn written(f: &Fixture, key: &DocumentKey, text: &str) -> Group {
     let mut draft = f.draft(&reads(key)).await;
     draft.document(key).unwrap();
@@ -48,7 +48,7 @@ async fn find(f: &Fixture, seek: Seek) -> (Vec<String>, Option<Timestamp>) {
     (found.documents.iter().map(|(key, _)| key.name.to_string()).collect(), found.next)
 }
 
-/// Every kind, any bytes, with and without a due time.
+/// Every kind and any bytes, with and without a due time.
 pub async fn a_document_comes_back_as_it_was_written(f: &Fixture) {
     let large = Bytes::from(vec![7; 300_000]);
     for (kind, due) in
@@ -65,7 +65,7 @@ pub async fn a_document_comes_back_as_it_was_written(f: &Fixture) {
     }
 }
 
-/// Whether or not the first is in the rows.
+/// This holds whether or not the first version has reached the rows.
 pub async fn a_document_that_was_written_again_is_the_newer(f: &Fixture) {
     let key = named(DocumentKind::Cron, "a");
     let mut last = 0;
@@ -78,7 +78,7 @@ pub async fn a_document_that_was_written_again_is_the_newer(f: &Fixture) {
     }
 }
 
-/// And its name may be used again.
+/// A deleted document's name may be used again.
 pub async fn a_deleted_document_is_gone(f: &Fixture) {
     let key = named(DocumentKind::Workflow, "a");
     for maintained in [false, true] {
@@ -100,7 +100,7 @@ pub async fn a_deleted_document_is_gone(f: &Fixture) {
     }
 }
 
-/// By bytes, up and down, whatever part of them is in the rows.
+/// The order is by bytes, ascending and descending, whatever part of them has reached the rows.
 pub async fn documents_of_a_kind_are_paged_by_name(f: &Fixture) {
     for name in ["d", "b"] {
         put(f, &named(DocumentKind::Cron, name), bytes(name), None).await;
@@ -123,7 +123,7 @@ pub async fn documents_of_a_kind_are_paged_by_name(f: &Fixture) {
     assert_eq!(find(f, page(Some("b"), true, 3)).await.0, ["a"]);
 }
 
-/// It stays for a program that can read it.
+/// An unreadable workflow is kept for a program that can read it.
 pub async fn a_workflow_that_cannot_be_read_is_in_nobodys_way(f: &Fixture) {
     let key = named(DocumentKind::Workflow, "0190a0b0-0000-7000-8000-000000000001");
     put(f, &key, bytes("of tomorrow"), Some(f.now().await)).await;
@@ -132,7 +132,7 @@ pub async fn a_workflow_that_cannot_be_read_is_in_nobodys_way(f: &Fixture) {
     assert_eq!(get(f, &key).await.unwrap().text, bytes("of tomorrow"));
 }
 
-/// Oldest first, with the time of the first that is left.
+/// Due documents come oldest first, with the due time of the first that is left.
 pub async fn documents_are_due_in_order_and_bounded(f: &Fixture) {
     let now = f.now().await.as_micros();
     put(f, &named(DocumentKind::Cron, "late"), bytes(""), at(now - 10)).await;
@@ -154,7 +154,7 @@ pub async fn documents_are_due_in_order_and_bounded(f: &Fixture) {
     }
 }
 
-/// Load, load, commit, commit.
+/// Load, load, commit, commit: two servers write the same document.
 pub async fn the_second_of_two_writers_of_a_document_is_stale(f: &Fixture) {
     let key = named(DocumentKind::Cron, "a");
     put(f, &key, bytes("0"), None).await;
@@ -164,7 +164,7 @@ pub async fn the_second_of_two_writers_of_a_document_is_stale(f: &Fixture) {
     assert_eq!(get(f, &key).await.unwrap().text, "1");
 }
 
-/// What was not there is a version as well.
+/// Absence has a version as well.
 pub async fn a_document_made_meanwhile_makes_a_decision_stale(f: &Fixture) {
     let key = named(DocumentKind::Cron, "a");
     let (first, second) = (written(f, &key, "1").await, written(f, &key, "2").await);
@@ -173,7 +173,7 @@ pub async fn a_document_made_meanwhile_makes_a_decision_stale(f: &Fixture) {
     assert_eq!(get(f, &key).await.unwrap().text, "1");
 }
 
-/// Even where the numbers meet.
+/// This holds even when both writers produced the same version number.
 pub async fn a_group_that_relies_on_a_stale_document_is_stale(f: &Fixture) {
     let key = named(DocumentKind::Cron, "a");
     put(f, &key, bytes("0"), None).await;

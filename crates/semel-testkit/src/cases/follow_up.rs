@@ -37,7 +37,7 @@ async fn followed(f: &Fixture, want: &Want) -> Head {
     }
 }
 
-/// It has not been started: its newer args are all that is wanted.
+/// The job has not been started, so running it with the newer args is enough.
 pub async fn a_waiting_job_is_overwritten(f: &Fixture) {
     let first = f.create(&wish("[1]").offer()).await;
     let secret = vec!["/args/0".to_owned()];
@@ -51,7 +51,8 @@ pub async fn a_waiting_job_is_overwritten(f: &Fixture) {
     assert_eq!(f.queue("default").await.unwrap().created, 1);
 }
 
-/// Workers of the other type would be given its args, and its own would never hear of it.
+/// Workers of the holder's type would get args that are not for it, and the right workers would never get the
+/// request.
 pub async fn a_request_takes_over_no_job_of_another_type(f: &Fixture) {
     let other = |args: &str| wish(args).of_type("other");
     let refused = async |want: Want, by: &Head| {
@@ -72,7 +73,7 @@ pub async fn a_request_takes_over_no_job_of_another_type(f: &Fixture) {
     assert_eq!((run.id, args(f, &run).await), (next.id, "[5]".to_owned()));
 }
 
-/// In the very commit of the end.
+/// The follow-up is released in the very commit that ends the run.
 pub async fn a_started_job_gets_a_follow_up_that_is_released_with_its_end(f: &Fixture) {
     let first = f.create(&wish("[1]").offer()).await;
     let (run, _) = f.claim_one().await;
@@ -83,13 +84,13 @@ pub async fn a_started_job_gets_a_follow_up_that_is_released_with_its_end(f: &Fi
     assert!(matches!(f.complete(&run).await, Settled::Done(_)));
     assert_eq!(f.head(next.id).await.unwrap().state, State::Available);
     assert_eq!(f.claim_one().await.0.id, next.id);
-    // Both go on to say which came after which.
+    // Both go on to record which came after which.
     assert_eq!(f.head(first.id).await.unwrap().follow_up, Some(next.id));
     let (_, full) = f.full(next.id).await.unwrap();
     assert_eq!(Body::decode(&full.body).unwrap().lineage.follow_up_of, [first.id]);
 }
 
-/// Cancelled, failed, lost at the last attempt, replaced by nobody: a retry is no end.
+/// Cancelled, failed, or lost at the last attempt; a retry is not an end.
 pub async fn a_follow_up_is_released_by_whatever_end(f: &Fixture) {
     for way in ["cancel", "fail", "lease", "retry"] {
         let want = |text: &str| {
@@ -116,7 +117,7 @@ pub async fn a_follow_up_is_released_by_whatever_end(f: &Fixture) {
     }
 }
 
-/// A time of its own that lies ahead when the run ends goes on counting; one that has come by then does not.
+/// The follow-up's own start time still counts if it lies ahead when the run ends, and not if it has passed.
 pub async fn a_follow_up_keeps_its_own_time(f: &Fixture) {
     f.create(&wish("[1]").offer()).await;
     let (run, _) = f.claim_one().await;
@@ -139,7 +140,7 @@ pub async fn a_follow_up_keeps_its_own_time(f: &Fixture) {
     assert_eq!(f.claim_one().await.0.id, early.id);
 }
 
-/// 200, its id.
+/// The answer is 200 with the follow-up's id.
 pub async fn a_second_request_overwrites_the_follow_up(f: &Fixture) {
     f.create(&wish("[1]").offer()).await;
     let (run, _) = f.claim_one().await;
@@ -155,7 +156,7 @@ pub async fn a_second_request_overwrites_the_follow_up(f: &Fixture) {
     assert_ne!(third.id, next.id);
 }
 
-/// Neither request is lost by what the other said: the later of the two times counts, and none is never.
+/// One request's expiry does not lose the other: the later of the two applies, and no expiry means never.
 pub async fn a_request_is_not_lost_by_when_another_expires(f: &Fixture) {
     for is_started in [false, true] {
         for (own, offered, expected) in [
@@ -191,7 +192,7 @@ pub async fn a_request_is_not_lost_by_when_another_expires(f: &Fixture) {
             f.complete(&head).await;
         }
     }
-    // One that will never be started is in nobody's way, also before the duty has come to it.
+    // A follow-up that will never be started blocks nobody, even before the expiry duty has reached it.
     f.create(&wish("[0]").offer()).await;
     let (run, _) = f.claim_one().await;
     followed(f, &wish("[1]").expires(SECOND * 10)).await;
@@ -201,7 +202,7 @@ pub async fn a_request_is_not_lost_by_when_another_expires(f: &Fixture) {
     assert_eq!(f.claim_one().await.0.id, next.id);
 }
 
-/// Policies of callers may differ: several runs of a key may be under way.
+/// Callers' policies may differ, so several runs of a key may be under way.
 pub async fn a_follow_up_waits_for_every_started_holder(f: &Fixture) {
     let other = keyed("a").states(StateSet::EMPTY.with(State::Discarded));
     f.create(&other.offer()).await;
@@ -214,14 +215,14 @@ pub async fn a_follow_up_waits_for_every_started_holder(f: &Fixture) {
     assert_eq!(f.head(next.id).await.unwrap().state, State::Available);
 }
 
-/// Another policy's job of the key may have been started after the release.
+/// After the release, a job of the key under another policy may have been started.
 pub async fn a_follow_up_never_overlaps_a_run_of_its_key(f: &Fixture) {
     f.create(&wish("[1]").offer()).await;
     let (run, _) = f.claim_one().await;
     let next = followed(f, &wish("[2]")).await;
     f.complete(&run).await;
     f.create(&keyed("a").states(StateSet::EMPTY.with(State::Discarded)).priority(9).offer()).await;
-    // Both are ready; the other goes first, and in that very claim the follow-up is held back.
+    // Both are ready; the other job goes first, and that very claim holds the follow-up back.
     let claimed = f.claim("default", 5).await;
     assert_eq!(claimed.jobs.len(), 1);
     assert_eq!(claimed.unclaimable, [(next.id, Unclaimable::Overlaps)]);
@@ -232,7 +233,7 @@ pub async fn a_follow_up_never_overlaps_a_run_of_its_key(f: &Fixture) {
     assert_eq!(f.claim_one().await.0.id, next.id);
 }
 
-/// The same request id again, although its args were overwritten since.
+/// The same request id is recognised even after the holder's args were overwritten.
 pub async fn a_request_absorbed_before_is_answered_without_writing(f: &Fixture) {
     let first = f.create(&wish("[1]").offer()).await;
     f.enqueue(&wish("[2]").id(foreign_id(2)).offer()).await;
@@ -244,7 +245,7 @@ pub async fn a_request_absorbed_before_is_answered_without_writing(f: &Fixture) 
     assert_eq!(args(f, &first).await, "[3]");
 }
 
-/// 409.
+/// The answer is 409.
 pub async fn a_follow_up_is_not_activated_by_hand(f: &Fixture) {
     f.create(&wish("[1]").offer()).await;
     let (run, _) = f.claim_one().await;
@@ -254,14 +255,14 @@ pub async fn a_follow_up_is_not_activated_by_hand(f: &Fixture) {
     let plain = f.create(&keyed("b").pending().offer()).await;
     assert!(matches!(f.decide(|draft| life::activate(draft, plain.id)).await, Settled::Done(_)));
     assert_eq!(f.claim_one().await.0.id, plain.id);
-    // One that has been released waits for nobody.
+    // A released follow-up waits for nobody.
     f.complete(&run).await;
     let refused = f.decide(|draft| life::activate(draft, next.id)).await;
     assert_eq!(refused, Settled::Refused(Refusal::WrongState(State::Available)));
 }
 
-/// A follow-up that was started, lost its worker and met another run of its key waits for that run's end; a later
-/// request waits for both, and neither is forgotten.
+/// A follow-up that was started, lost its worker and met another run of its key waits for that run to end. A
+/// later request waits for both, and neither is forgotten.
 pub async fn a_follow_up_that_waits_again_goes_before_the_next_one(f: &Fixture) {
     let followed = keyed("a").on_conflict("follow_up");
     f.create(&followed.offer()).await;
@@ -270,7 +271,7 @@ pub async fn a_follow_up_that_waits_again_goes_before_the_next_one(f: &Fixture) 
     f.complete(&run).await;
     let (started, _) = f.claim_one().await;
     assert_eq!(started.id, first.id);
-    // Another policy does not mind a run, and has one of its own.
+    // Another policy ignores runs, and has a run of its own.
     let waiting = StateSet::EMPTY.with(State::Scheduled).with(State::Available);
     f.create(&keyed("a").states(waiting).times(3_600_000, 3_600_000).offer()).await;
     let (other, _) = f.claim_one().await;
@@ -290,8 +291,8 @@ pub async fn a_follow_up_that_waits_again_goes_before_the_next_one(f: &Fixture) 
     assert_eq!(f.claim_one().await.0.id, second.id, "and the last request is never lost");
 }
 
-/// The same where a third run, which began after it was put back, ends first: it hands the later request on to nobody who lets the
-/// other one go.
+/// The same when a third run, begun after the follow-up was put back, ends first: it must not hand the later
+/// request on to a job that never releases the other.
 pub async fn a_run_that_ends_first_does_not_cut_off_one_that_waits_again(f: &Fixture) {
     let followed = keyed("a").on_conflict("follow_up");
     f.create(&followed.offer()).await;
@@ -299,7 +300,7 @@ pub async fn a_run_that_ends_first_does_not_cut_off_one_that_waits_again(f: &Fix
     let first = f.create(&followed.offer()).await;
     f.complete(&run).await;
     f.claim_one().await;
-    // Another policy does not mind runs, and has some of its own.
+    // Another policy ignores runs, and has several of its own.
     let waiting = StateSet::EMPTY.with(State::Scheduled).with(State::Available);
     let beside = || keyed("a").states(waiting).times(3_600_000, 3_600_000).offer();
     f.create(&beside()).await;
@@ -320,7 +321,7 @@ pub async fn a_run_that_ends_first_does_not_cut_off_one_that_waits_again(f: &Fix
     assert_eq!(f.claim_one().await.0.id, second.id);
 }
 
-/// A job of the key whose policy minds nobody, and that goes before all others.
+/// Starts a job of the key whose policy ignores all holders, with priority over all others.
 async fn run_beside(f: &Fixture, key: &str) -> Head {
     let minds_nobody = StateSet::EMPTY.with(State::Discarded);
     let head = f.create(&keyed(key).states(minds_nobody).priority(9).offer()).await;
@@ -329,8 +330,8 @@ async fn run_beside(f: &Fixture, key: &str) -> Head {
     run
 }
 
-/// Two follow-ups of one key that are both ready: the worker of the first gave it back while the second waited for it and for
-/// another run.
+/// Two ready follow-ups of one key: the worker of the first gave it back while the second waited for it and
+/// for another run.
 async fn two_that_are_ready(f: &Fixture, key: &str) -> [JobId; 2] {
     let want = keyed(key).on_conflict("follow_up");
     f.create(&want.offer()).await;
@@ -350,7 +351,8 @@ async fn two_that_are_ready(f: &Fixture, key: &str) -> [JobId; 2] {
     [first.id, second.id]
 }
 
-/// Has both meet a run of their key in one claim; then the run ends, and what they are in the order in which they run.
+/// Holds both follow-ups back for a run of their key in one claim, ends that run, and returns the follow-ups
+/// in the order in which they then run.
 async fn held_and_run(f: &Fixture, key: &str, order: [JobId; 2]) -> Vec<JobId> {
     let run = run_beside(f, key).await;
     let claimed = f.claim("default", 5).await;
@@ -372,7 +374,7 @@ async fn held_and_run(f: &Fixture, key: &str, order: [JobId; 2]) -> Vec<JobId> {
     ran
 }
 
-/// Whichever is put back first, the older goes first and the other after it.
+/// Whichever is put back first, the older runs first and the other after it.
 pub async fn two_follow_ups_that_meet_a_run_are_both_let_go(f: &Fixture) {
     for (key, is_newer_first) in [("older first", false), ("newer first", true)] {
         let [first, second] = two_that_are_ready(f, key).await;
@@ -381,7 +383,7 @@ pub async fn two_follow_ups_that_meet_a_run_are_both_let_go(f: &Fixture) {
     }
 }
 
-/// Both of them have been started and count as runs that have not ended: still neither waits for the other.
+/// Both were started before and so count as runs that have not ended; still neither waits for the other.
 pub async fn two_started_follow_ups_that_meet_a_run_are_both_let_go(f: &Fixture) {
     for (key, is_newer_first) in [("older first", false), ("newer first", true)] {
         let [first, second] = two_that_are_ready(f, key).await;
@@ -399,7 +401,7 @@ pub async fn two_started_follow_ups_that_meet_a_run_are_both_let_go(f: &Fixture)
     }
 }
 
-/// One that was given back waits for a run again, and behind one that was started and had waited for it.
+/// The follow-up that was given back waits for a run again, behind a started one that had waited for it.
 pub async fn a_follow_up_that_was_given_back_waits_behind_one_that_was_started(f: &Fixture) {
     let [first, second] = two_that_are_ready(f, "a").await;
     let mut begun = Vec::new();
@@ -427,7 +429,7 @@ pub async fn a_follow_up_that_was_given_back_waits_behind_one_that_was_started(f
     assert_eq!(f.claim_one().await.0.id, second);
 }
 
-/// Else no end would let it go. It has failed before: its worker may not have heard that it was told.
+/// Otherwise no end would release it. It has failed before: its worker may not have received the answer.
 pub async fn a_follow_up_is_held_again_where_a_run_is_in_its_way_alone(f: &Fixture) {
     let hold = |id| f.decide(move |draft| hold_again(draft, id));
     f.create(&wish("[1]").offer()).await;

@@ -1,4 +1,4 @@
-//! Finished jobs: read, noted, purged, sent back; and the books.
+//! Finished jobs: reading, notes, purging, sending back; and the counters.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ async fn note(f: &Fixture, id: semel_core::ident::JobId, kind: NoteKind, text: O
     .await;
 }
 
-/// Head, body and notes, filed or not, whoever chose the id.
+/// Head, body and notes stay readable, filed or not, whether the store or the caller chose the id.
 pub async fn a_finished_job_can_be_read_until_it_is_purged(f: &Fixture) {
     for want in [keyed("a").args("[1]"), keyed("b").args("[2]").id(foreign_id(4))] {
         let offer = want.offer();
@@ -47,7 +47,7 @@ pub async fn a_finished_job_can_be_read_until_it_is_purged(f: &Fixture) {
     }
 }
 
-/// A day for most, 180 for the discarded.
+/// Retention is one day for most jobs, 180 days for discarded ones.
 pub async fn nothing_is_purged_before_its_time(f: &Fixture) {
     let completed = f.finished(&job().offer()).await;
     let discarded = f.create(&job().attempts(1).offer()).await;
@@ -70,7 +70,7 @@ pub async fn nothing_is_purged_before_its_time(f: &Fixture) {
     assert_eq!(f.head(discarded.id).await, None);
 }
 
-/// The duplicates' record comes up to a second late: after the end, and after the filing.
+/// The record of duplicates comes up to a second late: after the end, and after the filing.
 pub async fn a_note_on_a_finished_job_is_kept(f: &Fixture) {
     let ended = f.finished(&keyed("a").offer()).await;
     note(f, ended.id, NoteKind::Duplicates, Some("1")).await;
@@ -89,7 +89,7 @@ pub async fn a_note_on_a_finished_job_is_kept(f: &Fixture) {
     assert_eq!((stats.count(State::Completed), stats.created), (1, 1), "touching it does not count it again");
 }
 
-/// `None` removes.
+/// `None` removes a note.
 pub async fn a_removed_note_is_gone(f: &Fixture) {
     let head = f.create(&job().offer()).await;
     note(f, head.id, NoteKind::Progress, Some("half")).await;
@@ -99,7 +99,7 @@ pub async fn a_removed_note_is_gone(f: &Fixture) {
     assert_eq!(f.claim_one().await.1.notes, [(NoteKind::Marks, bytes("mark"))]);
 }
 
-/// Only a dead letter can be.
+/// Only a dead letter can be deleted.
 pub async fn a_deleted_dead_letter_is_gone(f: &Fixture) {
     let live = f.create(&job().attempts(1).dead_letter().offer()).await;
     let delete = |id| f.decide(move |draft| life::delete_dead_letter(draft, id));
@@ -114,7 +114,7 @@ pub async fn a_deleted_dead_letter_is_gone(f: &Fixture) {
     assert_eq!((stats.count(State::Discarded), stats.purged, stats.created), (0, 1, 1));
 }
 
-/// It goes through the archive twice.
+/// The job goes through the archive twice.
 pub async fn a_revived_job_is_filed_again_when_it_ends_again(f: &Fixture) {
     let head = f.create(&keyed("a").attempts(1).dead_letter().offer()).await;
     for _ in 0..3 {
@@ -132,7 +132,7 @@ pub async fn a_revived_job_is_filed_again_when_it_ends_again(f: &Fixture) {
     assert_eq!((stats.created, stats.count(State::Completed), stats.counts.iter().sum::<u64>()), (1, 1, 1));
 }
 
-/// Per queue (invariant 5 of docs/ARCHITECTURE.md).
+/// The counts hold per queue (invariant 5 of docs/ARCHITECTURE.md).
 pub async fn conservation_created_is_live_and_finished_and_purged(f: &Fixture) {
     for round in 0..6 {
         for queue in ["a", "b"] {

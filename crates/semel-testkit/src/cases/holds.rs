@@ -1,5 +1,5 @@
-//! How long a key is held: through all that happens to its job, past windows that end meanwhile, and whatever others do who
-//! only look like its holder (SEMANTICS 3).
+//! How long a key is held: through all that happens to its job, beyond windows that end meanwhile, and
+//! despite requests that do not come from its real holder (SEMANTICS 3).
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::make::{Want, job, keyed};
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// A queue that stands still frees nothing, and neither does a worker that gives its job back.
+/// Pausing the queue does not free the key, and neither does a worker that gives its job back.
 pub async fn a_key_is_held_through_a_pause_and_a_return(f: &Fixture) {
     let first = f.create(&keyed("a").offer()).await;
     let name = QueueName::default();
@@ -40,7 +40,7 @@ pub async fn a_key_is_held_through_a_pause_and_a_return(f: &Fixture) {
     assert!(admitted(f, &keyed("a")).await);
 }
 
-/// Nor does one whose turn a limit puts off, however long.
+/// A job that a limit postpones keeps its key, however long it waits.
 pub async fn a_job_that_a_limit_holds_back_holds_its_key(f: &Fixture) {
     let limit = Limit { key: "k".into(), concurrency: Some(1), rate: None };
     let first = f.create(&keyed("a").limit(limit).offer()).await;
@@ -52,8 +52,8 @@ pub async fn a_job_that_a_limit_holds_back_holds_its_key(f: &Fixture) {
     }
 }
 
-/// The worker that lost its lease, one that guesses a lease, one of another name without any: none of them ends the run,
-/// so none of them frees its key.
+/// A worker that lost its lease, one that guesses a lease, and one of another name without a lease: none of
+/// them can end the run, so none can free its key.
 pub async fn who_has_not_the_lease_frees_no_key(f: &Fixture) {
     f.create(&keyed("a").times(5_000, 0).offer()).await;
     let (stale, _) = f.claim_one().await;
@@ -86,14 +86,14 @@ pub async fn who_has_not_the_lease_frees_no_key(f: &Fixture) {
     assert!(admitted(f, &keyed("a")).await);
 }
 
-/// A copy of everything that the holder's caller said, of its key among it, is another job's: what becomes of that one does
-/// nothing to the key. Neither do jobs that are started by the holder, nor the end of theirs.
+/// A copy of all the caller's data, including the key, is another job: what happens to it does not affect the
+/// key. Neither do jobs that the holder starts, or their ends.
 pub async fn neither_copies_nor_children_touch_a_key(f: &Fixture) {
     let meta = r#"{"semel.key":"a","unique_key":"a","stem.unique.key":"a","stem.unique.owner":"x"}"#;
     let want = keyed("a").body(|body| body.meta = meta.into());
     f.create(&want.offer()).await;
     let (run, _) = f.claim_one().await;
-    // The same body, the policy in it too; but nobody asked for the key.
+    // The same body including the policy, but the key was not requested.
     let copy = Offer { unique: None, ..want.offer() };
     let copies = [f.create(&copy).await, f.create(&copy).await, f.create(&copy).await];
     assert!(copies.iter().all(|copy| copy.key.is_none()));
@@ -103,7 +103,7 @@ pub async fn neither_copies_nor_children_touch_a_key(f: &Fixture) {
     let (failed, _) = f.claim_one().await;
     f.fail(&failed).await;
     assert_eq!(rejected(f, &want).await.id, run.id);
-    // Steps, one with the same words in its meta.
+    // Workflow steps, one with the same strings in its meta.
     let (id, _) = create(f, &chain([copy, job().offer()])).await;
     let first = job_of(f, id, 0).await;
     let (step, _) = f.claim_one().await;
@@ -116,7 +116,8 @@ pub async fn neither_copies_nor_children_touch_a_key(f: &Fixture) {
     assert!(admitted(f, &want).await);
 }
 
-/// Both settings of `while_active`, of jobs whose window of one second ends while they are in `state`.
+/// Checks both settings of `while_active`, with jobs whose window of one second ends while they are in
+/// `state`.
 async fn past_its_window(f: &Fixture, reach: impl AsyncFn(&Want) -> Head, state: State) {
     for (name, while_active) in [("held", true), ("free", false)] {
         let want = keyed(name).period(SECOND, "created");
@@ -131,7 +132,7 @@ async fn past_its_window(f: &Fixture, reach: impl AsyncFn(&Want) -> Head, state:
             done(f.cancel(f.holders(first.key.unwrap()).await.last().unwrap().id).await);
             continue;
         }
-        // Beside it there is another one by now, and each goes its own way.
+        // By now another job holds the key beside it, and each goes its own way.
         let second = f.create(&want.offer()).await;
         let before = f.head(second.id).await.unwrap();
         f.cancel(first.id).await;
@@ -163,7 +164,7 @@ pub async fn a_delay_outlasts_its_window(f: &Fixture) {
     past_its_window(f, put_off, State::Scheduled).await;
 }
 
-/// Its attempts and the waits between them take longer than its window lasts.
+/// The job's attempts and the waits between them take longer than its window lasts.
 pub async fn retries_outlast_their_window(f: &Fixture) {
     let tried = async |want: &Want| {
         let first = f.create(&want.clone().attempts(9).offer()).await;
@@ -181,7 +182,7 @@ pub async fn retries_outlast_their_window(f: &Fixture) {
     past_its_window(f, tried, State::Retryable).await;
 }
 
-/// Whatever its worker writes, whichever of the two comes first.
+/// The record of duplicates and the worker's writes do not overwrite each other, whichever comes first.
 pub async fn what_is_known_of_duplicates_outlives_what_a_worker_writes(f: &Fixture) {
     let first = f.create(&keyed("a").offer()).await;
     let told = async |count: u64| {
@@ -208,7 +209,7 @@ pub async fn what_is_known_of_duplicates_outlives_what_a_worker_writes(f: &Fixtu
         (head.state, Duplicates::decode(full.note(NoteKind::Duplicates).unwrap()).unwrap())
     };
     assert_eq!(known().await, (State::Active, expected));
-    // And the record moves neither the state nor the right to speak of the run.
+    // The record changes neither the state nor the fence of the run.
     expected = told(30).await;
     assert_eq!(f.head(first.id).await.unwrap().fence, run.fence);
     done(f.fail(&run).await);

@@ -1,4 +1,5 @@
-//! Step by step: load, load, commit, commit. The second of two who read the same is told so.
+//! Interleavings, step by step: load, load, commit, commit. The second of two decisions that read the same
+//! records is stale.
 
 use std::time::Duration;
 
@@ -41,7 +42,8 @@ async fn one(f: &Fixture, group: Group) -> Verdict {
     f.commit(vec![group]).await[0]
 }
 
-/// A group has loaded a job before it was claimed, and who holds its key after that: the run is one whose end is waited for.
+/// A group has loaded a job before it was claimed, and the holders of its key afterwards: it must wait for
+/// the run to end.
 pub async fn a_follow_up_waits_for_a_run_whose_row_was_loaded_before_it_began(f: &Fixture) {
     let run = f.create(&keyed("a").offer()).await;
     let mut draft = f.draft(&Reads { heads: vec![run.id], ..Reads::default() }).await;
@@ -51,7 +53,7 @@ pub async fn a_follow_up_waits_for_a_run_whose_row_was_loaded_before_it_began(f:
     offer.reads(&mut reads);
     draft.extend(f.load(&reads).await);
     let outcome = enqueue(&mut draft, &offer).unwrap();
-    // Where the group is stale, for it names the row as well, it is decided again.
+    // If the group is stale, because it names the row as well, it is decided again.
     let outcome = if one(f, draft.finish()).await == Applied { outcome } else { f.enqueue(&offer).await };
     let Outcome::FollowUp(waiting) = outcome else { panic!("{outcome:?}") };
     assert_eq!(f.head(run.id).await.unwrap().follow_up, Some(waiting.id));
@@ -59,7 +61,7 @@ pub async fn a_follow_up_waits_for_a_run_whose_row_was_loaded_before_it_began(f:
     assert_eq!(f.claim_one().await.0.id, waiting.id);
 }
 
-/// Two see a free key.
+/// Two decisions see a free key.
 pub async fn the_second_of_two_admissions_is_stale(f: &Fixture) {
     for states in [StateSet::LIVE, StateSet::ALL] {
         let offer = keyed(if states == StateSet::ALL { "a" } else { "b" }).states(states).offer();
@@ -70,8 +72,8 @@ pub async fn the_second_of_two_admissions_is_stale(f: &Fixture) {
     }
 }
 
-/// By a key's version whoever has decided on its holders learns that they are not as they were: whatever is written of one moves it, to
-/// no less than the version that the holder has then.
+/// The version of a key tells a decision that the key's holders have changed: any write of a holder raises
+/// it, to at least the holder's new version.
 pub async fn every_write_of_a_holder_moves_its_key(f: &Fixture) {
     let key = key("a");
     let keys = vec![KeyRead { key, states: StateSet::ALL, all: true }];
@@ -104,7 +106,8 @@ pub async fn every_write_of_a_holder_moves_its_key(f: &Fixture) {
     moved("a cancellation").await;
 }
 
-/// The end of a run, and the draft in which it was decided; the key that `offer` asks about was loaded before it or after.
+/// Decides the end of a run; returns the draft and the group. The key that `offer` asks about is loaded
+/// before or after it.
 async fn ended(f: &Fixture, run: &Head, offer: &Offer, is_looked_at_first: bool) -> (Draft, Group) {
     let mut reads = Reads { fulls: vec![run.id], ..Reads::default() };
     offer.reads(&mut reads);
@@ -119,15 +122,17 @@ async fn ended(f: &Fixture, run: &Head, offer: &Offer, is_looked_at_first: bool)
     (draft, end)
 }
 
-/// An end does not rely on the job's key, and moves its version to one that says nothing of what was there before. Whoever
-/// is admitted in the same batch, on top of that end, relies on what was there before all the same.
+/// An end does not rely on the job's key, and sets its version to one that says nothing of what was there
+/// before.
+///
+/// An admission on top of that end, in the same batch, still relies on what was there before.
 pub async fn an_admission_on_top_of_an_end_is_stale_when_the_key_has_moved(f: &Fixture) {
     for is_looked_at_first in [true, false] {
         let name = if is_looked_at_first { "a" } else { "b" };
         let offer = keyed(name).offer();
         f.create(&offer).await;
         let (run, _) = f.claim_one().await;
-        // Another server's, which takes no notice of jobs that run.
+        // Another server's job, whose policy ignores running jobs.
         let other = offered(f, &keyed(name).states(StateSet::default().with(State::Available)).offer()).await;
         f.advance(SECOND).await;
         let (mut draft, end) = ended(f, &run, &offer, is_looked_at_first).await;
@@ -142,8 +147,10 @@ pub async fn an_admission_on_top_of_an_end_is_stale_when_the_key_has_moved(f: &F
     }
 }
 
-/// The same of an answer that writes nothing. Two hold the key; one ends in the same batch, and the other is in the way. If
-/// that one has ended meanwhile, there was no moment at which it alone was: the answer must not be given.
+/// The same for an answer that writes nothing.
+///
+/// Two jobs hold the key; one ends in the same batch, and the other blocks. If the other has ended meanwhile,
+/// there was no moment at which it alone held the key, so the answer must not be given.
 pub async fn an_answer_on_top_of_an_end_is_stale_when_the_key_has_moved(f: &Fixture) {
     for (name, is_looked_at_first, has_moved) in
         [("a", true, true), ("b", true, false), ("c", false, true), ("d", false, false)]
@@ -173,7 +180,7 @@ pub async fn an_answer_on_top_of_an_end_is_stale_when_the_key_has_moved(f: &Fixt
     }
 }
 
-/// Its key was loaded while it waited, and it itself when it was gone.
+/// The key was loaded while the holder waited, and the holder itself after it was gone.
 pub async fn a_holder_that_is_gone_meanwhile_is_looked_for_again(f: &Fixture) {
     let offer = keyed("a").on_conflict("follow_up").offer();
     let mut reads = Reads::default();
@@ -195,15 +202,15 @@ pub async fn a_holder_that_is_gone_meanwhile_is_looked_for_again(f: &Fixture) {
     assert_eq!((&*missing.fulls, missing.keys.len()), (&[][..], 1));
     draft.extend(f.load(&missing).await);
     assert!(enqueue(&mut draft, &offer).unwrap().is_inserted());
-    // It relies on what was there at first.
+    // The decision relies on what was there at first.
     assert_eq!(one(f, draft.finish()).await, Stale);
     assert!(f.enqueue(&offer).await.is_inserted());
 }
 
-/// A key does not look untouched because its holder has come, run and gone to the archive meanwhile.
+/// A key must not look untouched when a holder was created, run and archived meanwhile.
 pub async fn the_second_of_two_admissions_is_stale_even_after_the_first_has_ended(f: &Fixture) {
     let offer = keyed("a").states(StateSet::ALL).offer();
-    // The store's housekeeping has been here before, at this very time.
+    // The store's housekeeping has run before, at this very time.
     f.finished(&keyed("other").offer()).await;
     f.maintain().await;
     let late = offered(f, &offer).await;
@@ -224,7 +231,7 @@ pub async fn the_second_of_two_admissions_is_stale_even_after_the_first_has_ende
     assert_eq!(f.holders(key("a")).await.len(), 1);
 }
 
-/// Two would cancel the same holder.
+/// Two decisions would cancel the same holder.
 pub async fn the_second_of_two_replacements_is_stale(f: &Fixture) {
     f.create(&keyed("a").offer()).await;
     let offer = keyed("a").on_conflict("replace").offer();
@@ -234,7 +241,7 @@ pub async fn the_second_of_two_replacements_is_stale(f: &Fixture) {
     assert_eq!(live.count(), 1);
 }
 
-/// Replace against claim.
+/// REPLACE against CLAIM.
 pub async fn a_replacement_is_stale_when_its_holder_was_claimed(f: &Fixture) {
     let held = f.create(&keyed("a").offer()).await;
     let replacement = offered(f, &keyed("a").on_conflict("replace").offer()).await;
@@ -283,7 +290,7 @@ pub async fn an_ack_is_stale_when_the_job_was_cancelled(f: &Fixture) {
     }
 }
 
-/// Insert against purge: a renewal of a holder that is being forgotten.
+/// Insert against purge: the duplicate would renew a holder that is being purged.
 pub async fn an_admission_is_stale_when_its_holder_was_purged(f: &Fixture) {
     let sliding = keyed("a").states(StateSet::ALL).period(DAY, "last_duplicate").offer();
     let ended = f.finished(&sliding).await;
@@ -318,7 +325,7 @@ pub async fn an_admission_decided_before_the_filing_of_a_holder_is_stale_or_righ
         usize::from(verdict == Applied)
     );
     assert_eq!(f.enqueue(&strict.offer()).await.is_inserted(), verdict == Stale);
-    // The same for one who would renew it: the renewal is of the filed row, or decided again.
+    // The same for a decision that renews it: it renews the filed row, or is decided again.
     let sliding = keyed("b").states(StateSet::ALL).period(SECOND * 50, "last_duplicate").offer();
     let ended = f.finished(&sliding).await;
     let mut reads = Reads::default();
@@ -334,7 +341,7 @@ pub async fn an_admission_decided_before_the_filing_of_a_holder_is_stale_or_righ
     assert_eq!(f.holders(key("b")).await[0].renewed_at, renewed);
 }
 
-/// Housekeeping disturbs nobody whose job is not its.
+/// Housekeeping makes no decision on other jobs stale.
 pub async fn an_ack_decided_before_other_jobs_were_filed_holds(f: &Fixture) {
     f.create(&keyed("mine").offer()).await;
     let (run, _) = f.claim_one().await;
@@ -356,7 +363,7 @@ pub async fn a_queue_setting_decided_on_an_old_one_is_stale(f: &Fixture) {
     }
     let second = groups.pop().unwrap();
     assert_eq!((f.commit(groups).await[0], one(f, second).await), (Applied, Stale));
-    // Jobs coming and going are no change of the settings.
+    // Jobs that come and go do not change the settings.
     let mut draft = f.draft(&reads).await;
     life::set_paused(&mut draft, &name, false).unwrap();
     let resume = draft.finish();
@@ -364,7 +371,7 @@ pub async fn a_queue_setting_decided_on_an_old_one_is_stale(f: &Fixture) {
     assert_eq!(one(f, resume).await, Applied);
 }
 
-/// A job that was purged and comes again under its old id is another record.
+/// A purged job that is created again under its old id is another record.
 pub async fn a_version_does_not_repeat_after_deletion(f: &Fixture) {
     let offer = job().id(foreign_id(1)).offer();
     let first = f.finished(&offer).await;
@@ -379,7 +386,7 @@ pub async fn a_version_does_not_repeat_after_deletion(f: &Fixture) {
     assert_eq!(f.head(again.id).await, Some(again));
 }
 
-/// Neither is lost.
+/// Neither renewal is lost.
 pub async fn a_window_renewed_by_two_duplicates_moves_once_for_each(f: &Fixture) {
     let sliding = keyed("a").period(SECOND * 50, "last_duplicate").offer();
     let held = f.create(&sliding).await;
@@ -409,7 +416,7 @@ pub async fn an_amendment_is_stale_when_the_job_was_claimed(f: &Fixture) {
     assert!(f.full(held.id).await.unwrap().1.notes.is_empty());
 }
 
-/// An id is a record too.
+/// An id counts as a record that was read.
 pub async fn an_insert_with_a_taken_id_is_stale(f: &Fixture) {
     let offer = job().id(foreign_id(3)).offer();
     let (first, second) = (offered(f, &offer).await, offered(f, &offer).await);
@@ -420,7 +427,7 @@ pub async fn an_insert_with_a_taken_id_is_stale(f: &Fixture) {
     assert_eq!(one(f, second).await, Stale, "also when the job that has it is filed");
 }
 
-/// Versions say what moved, not what time it is.
+/// Versions change with writes, not with time.
 pub async fn a_read_that_nothing_touched_holds(f: &Fixture) {
     let held = f.create(&keyed("a").offer()).await;
     let read = KeyRead { key: key("a"), states: StateSet::LIVE, all: true };
@@ -432,7 +439,8 @@ pub async fn a_read_that_nothing_touched_holds(f: &Fixture) {
     assert_eq!(one(f, draft.finish()).await, Applied);
 }
 
-/// A body is gone while the head stays for its key: who has seen the whole job has seen one that is no more.
+/// The body is gone while the head stays for its key: a decision that has seen the whole job has seen one
+/// that no longer exists.
 pub async fn a_decision_on_a_job_that_was_purged_meanwhile_is_stale(f: &Fixture) {
     let strict = keyed("a").states(StateSet::ALL).attempts(1).dead_letter();
     f.create(&strict.offer()).await;
@@ -449,12 +457,12 @@ pub async fn a_decision_on_a_job_that_was_purged_meanwhile_is_stale(f: &Fixture)
     assert!(matches!(outcome, Outcome::Rejected { .. }), "its key is remembered: {outcome:?}");
 }
 
-/// Two writers who read the same version at the same time give the next one the same number.
+/// Two writers that read the same version at the same time produce the same next number.
 pub async fn a_group_that_relies_on_a_stale_one_is_stale_even_if_the_numbers_meet(f: &Fixture) {
     f.create(&job().offer()).await;
     let (run, _) = f.claim_one().await;
     f.advance(SECOND).await;
-    // One decides to prolong the lease and then, in the same batch, to acknowledge the run; the other cancels it.
+    // One extends the lease and then, in the same batch, acknowledges the run; the other cancels it.
     let mut draft = full_draft(f, &run).await;
     settle::extend(&mut draft, run.id, &bearer(&run), None).unwrap();
     let prolonged = draft.finish();
@@ -467,7 +475,8 @@ pub async fn a_group_that_relies_on_a_stale_one_is_stale_even_if_the_numbers_mee
     assert_eq!(f.head(run.id).await.unwrap().state, State::Cancelled);
 }
 
-/// A job whose body is gone is none, though its head is kept for its key; a decision that found none holds.
+/// A job without a body does not count as existing, though its head is kept for its key. A decision that
+/// found no job still holds.
 pub async fn a_decision_that_found_a_purged_job_gone_holds(f: &Fixture) {
     let ended = f.finished(&keyed("a").states(StateSet::ALL).offer()).await;
     f.advance(DAY + SECOND).await;

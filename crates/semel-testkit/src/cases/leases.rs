@@ -1,4 +1,4 @@
-//! Runs: heartbeats, ends, what becomes of a lease that ran out (SEMANTICS 3, OJS retry).
+//! Runs: heartbeats, ends, and what happens to an expired lease (SEMANTICS 3, OJS retry).
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::make::{job, key, keyed};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Nor the execution timeout.
+/// Nor does it move the execution timeout.
 pub async fn a_heartbeat_moves_the_deadline_and_not_the_fence(f: &Fixture) {
     f.create(&job().times(10_000, 60_000).offer()).await;
     let (run, _) = f.claim_one().await;
@@ -35,7 +35,7 @@ pub async fn a_heartbeat_moves_the_deadline_and_not_the_fence(f: &Fixture) {
     assert!(matches!(f.complete(&run).await, Settled::Done(_)));
 }
 
-/// The newest grant alone may speak.
+/// Only the newest grant is valid.
 pub async fn an_ack_with_an_old_lease_is_refused(f: &Fixture) {
     f.create(&job().offer()).await;
     let (first, _) = f.claim_one().await;
@@ -52,7 +52,7 @@ pub async fn an_ack_with_an_old_lease_is_refused(f: &Fixture) {
     assert_eq!(f.complete(&first).await, Settled::Refused(Refusal::StaleLease(State::Completed)));
 }
 
-/// One without a lease acts for the current one, unless it names another worker.
+/// A request without a lease acts for the current one, unless it names another worker.
 pub async fn another_worker_is_refused(f: &Fixture) {
     f.create(&job().offer()).await;
     let (run, _) = f.claim_one().await;
@@ -67,7 +67,7 @@ pub async fn another_worker_is_refused(f: &Fixture) {
     assert_eq!(ack(forged).await, Settled::Refused(Refusal::StaleLease(State::Active)));
     assert!(matches!(ack(Bearer::default()).await, Settled::Done(_)));
     assert_eq!(ack(Bearer::default()).await, Settled::Refused(Refusal::WrongState(State::Completed)));
-    // Who gave no name with the fetch may give one later: nobody else's lease has that number.
+    // A worker that gave no name when it fetched may give one later: no other lease has that number.
     f.create(&job().offer()).await;
     let nameless = Claim { grant: Grant::new("".into(), None), ..claim(&["default"], 1) };
     let run = f.commit_all(Vec::new(), vec![nameless]).await.claims.remove(0).jobs.remove(0).0;
@@ -78,7 +78,7 @@ pub async fn another_worker_is_refused(f: &Fixture) {
     ));
 }
 
-/// The worker did not hear the first answer.
+/// The worker lost the first answer.
 pub async fn a_repeated_ack_is_answered_as_the_first_time(f: &Fixture) {
     f.create(&job().offer()).await;
     let (run, _) = f.claim_one().await;
@@ -93,7 +93,7 @@ pub async fn a_repeated_ack_is_answered_as_the_first_time(f: &Fixture) {
     assert_eq!(full.notes, [(NoteKind::Result, result.clone())]);
 }
 
-/// Also when the retry has come due since; but a run that was given back has not failed.
+/// This holds also when the retry has come due since. A run that was given back has not failed.
 pub async fn a_repeated_failure_is_answered_as_the_first_time(f: &Fixture) {
     f.create(&job().offer()).await;
     let (run, _) = f.claim_one().await;
@@ -111,7 +111,7 @@ pub async fn a_repeated_failure_is_answered_as_the_first_time(f: &Fixture) {
     assert_eq!(f.fail(&second).await, Settled::Refused(Refusal::WrongState(State::Available)));
 }
 
-/// Its attempt counts: it was started.
+/// The lost attempt counts: it was started.
 pub async fn a_lease_that_ran_out_gives_the_job_to_another(f: &Fixture) {
     f.create(&job().times(5_000, 0).offer()).await;
     let (first, _) = f.claim_one().await;
@@ -130,12 +130,13 @@ fn failures(full: &Full) -> Vec<Failure> {
     full.note(NoteKind::Failures).map(|text| Failures::decode(text).unwrap().0).unwrap_or_default()
 }
 
-/// Each time, beside what other attempts said: else nobody sees why the next one runs.
+/// Each lost attempt is noted beside the failures of other attempts; otherwise nobody could see why the next
+/// one runs.
 pub async fn a_lease_that_ran_out_is_noted_as_a_failure(f: &Fixture) {
     let created = f.create(&job().attempts(4).times(5_000, 0).offer()).await;
     for attempt in 1..=4_u32 {
         let (run, full) = f.claim_one().await;
-        // Whoever has the job next is told with it.
+        // The next worker gets the failure with the job.
         let last = failures(&full).last().map_or(0, |failure| failure.attempt);
         assert_eq!((run.attempt, last), (attempt, attempt - 1));
         if attempt == 2 {
@@ -156,7 +157,7 @@ pub async fn a_lease_that_ran_out_is_noted_as_a_failure(f: &Fixture) {
     assert!(noted.is_sorted_by_key(|one| one.at), "{noted:?}");
 }
 
-/// `lease_expired`.
+/// The error is `lease_expired`.
 pub async fn a_lease_lost_at_the_last_attempt_ends_the_job(f: &Fixture) {
     f.create(&keyed("a").attempts(1).times(5_000, 0).offer()).await;
     let (run, _) = f.claim_one().await;
@@ -169,7 +170,7 @@ pub async fn a_lease_lost_at_the_last_attempt_ends_the_job(f: &Fixture) {
     f.create(&keyed("a").offer()).await;
 }
 
-/// A heartbeat does not help.
+/// A heartbeat does not extend the execution timeout.
 pub async fn a_run_that_lasts_too_long_fails_by_timeout(f: &Fixture) {
     f.create(&job().times(60_000, 10_000).offer()).await;
     let (run, _) = f.claim_one().await;
@@ -181,7 +182,7 @@ pub async fn a_run_that_lasts_too_long_fails_by_timeout(f: &Fixture) {
     assert_eq!((head.state, head.attempt), (State::Retryable, 1));
     assert_eq!(failures(&full)[0].code, "timeout");
     assert_eq!(f.complete(&run).await, Settled::Refused(Refusal::StaleLease(State::Retryable)));
-    // Also where its lease would end at that very moment.
+    // This holds also where the lease would end at that very moment.
     f.create(&job().times(10_000, 10_000).offer()).await;
     let (run, _) = f.claim_one().await;
     f.advance(SECOND * 10).await;
@@ -202,7 +203,7 @@ pub async fn a_job_given_back_has_its_attempt_back(f: &Fixture) {
     assert_eq!(f.claim_one().await.0.attempt, 1);
 }
 
-/// With the waits its policy says, and all failures noted.
+/// The waits between attempts follow the job's policy, and all failures are noted.
 pub async fn a_failed_job_is_tried_again_until_its_attempts_are_used_up(f: &Fixture) {
     f.create(&job().attempts(3).offer()).await;
     for attempt in 1..=3_u32 {
@@ -221,7 +222,7 @@ pub async fn a_failed_job_is_tried_again_until_its_attempts_are_used_up(f: &Fixt
     assert!(f.claim("default", 1).await.jobs.is_empty());
 }
 
-/// Under its old id, with its attempts unspent and its history kept.
+/// It keeps its id and its history, and has all its attempts again.
 pub async fn a_dead_letter_can_be_sent_back(f: &Fixture) {
     let want = keyed("a").attempts(1).dead_letter().states(StateSet::ALL);
     f.create(&want.offer()).await;
@@ -257,7 +258,8 @@ pub async fn a_dead_letter_whose_key_is_held_is_not_sent_back(f: &Fixture) {
     assert_eq!(f.head(run.id).await, Some(dead));
 }
 
-/// The letter's own policy hides it, or that of whoever blocks: as when it is offered.
+/// The blocking job stays hidden if the letter's own policy or the blocking job's says so, as when the letter
+/// was offered.
 pub async fn a_dead_letter_that_is_not_sent_back_is_told_as_little_as_when_it_is_offered(f: &Fixture) {
     let disclose = |text: &str, how: &str| {
         keyed(text).attempts(1).dead_letter().policy(|spec| spec.disclose = Some(how.to_owned()))
@@ -275,7 +277,8 @@ pub async fn a_dead_letter_that_is_not_sent_back_is_told_as_little_as_when_it_is
     }
 }
 
-/// Whoever came since was let in without it, and both would run. One without a policy never had a key.
+/// Jobs that came since were admitted without regard to it, and both would run. A job without a policy never
+/// had a key.
 pub async fn a_dead_letter_whose_key_was_released_is_not_sent_back(f: &Fixture) {
     let want = keyed("a").attempts(1).dead_letter().states(StateSet::ALL);
     f.create(&want.offer()).await;
@@ -296,7 +299,7 @@ pub async fn a_dead_letter_whose_key_was_released_is_not_sent_back(f: &Fixture) 
     assert!(matches!(revive(keyless.id).await, Revived::Done(_)));
 }
 
-/// Its key stays its own meanwhile, and an older lease may not do it.
+/// The job keeps its key meanwhile, and only the newest lease may snooze it.
 pub async fn a_snoozed_job_waits_for_its_time_and_has_its_attempt_back(f: &Fixture) {
     f.create(&keyed("a").offer()).await;
     let (run, _) = f.claim_one().await;
@@ -319,7 +322,7 @@ pub async fn a_snoozed_job_waits_for_its_time_and_has_its_attempt_back(f: &Fixtu
     assert!(matches!(f.complete(&again).await, Settled::Done(_)));
 }
 
-/// Of the newest lease only.
+/// Only the newest lease may report progress.
 pub async fn progress_is_kept_and_has_the_lease_last_as_a_heartbeat_does(f: &Fixture) {
     f.create(&job().times(10_000, 0).offer()).await;
     let (run, _) = f.claim_one().await;
@@ -331,7 +334,7 @@ pub async fn progress_is_kept_and_has_the_lease_last_as_a_heartbeat_does(f: &Fix
     let longer = after.visible_until.since(before.visible_until);
     assert!(longer >= SECOND && longer < SECOND * 2, "{longer:?}");
     assert_eq!(after.run_until, before.run_until, "its time does not move");
-    // Whoever fetched for less says so again: a worker that dies delays its job no longer.
+    // A worker that fetched for a shorter time asks for it here too: dying, it delays its job no longer.
     let short = f.decide(|draft| settle::progress(draft, run.id, &bearer(&run), &half, Some(5_000)));
     let left = done(short.await).lease.unwrap().visible_until.since(f.now().await);
     assert!(left <= SECOND * 5, "{left:?}");
@@ -342,7 +345,7 @@ pub async fn progress_is_kept_and_has_the_lease_last_as_a_heartbeat_does(f: &Fix
     assert_eq!(late, Settled::Refused(Refusal::WrongState(State::Completed)));
 }
 
-/// The retry policy says whether, the worker may say when.
+/// The retry policy says whether to retry; the worker may say when.
 pub async fn a_worker_may_say_when_to_try_again(f: &Fixture) {
     f.create(&job().attempts(2).offer()).await;
     let report = settle::Report { retry_in: Some(SECOND * 77), ..settle::Report::default() };
@@ -358,7 +361,7 @@ pub async fn a_worker_may_say_when_to_try_again(f: &Fixture) {
     assert_eq!(failed.state, State::Discarded);
 }
 
-/// The lease is the newest, but what it says is not what was done.
+/// The lease is the newest one, but the request differs from the one that was carried out.
 pub async fn an_end_is_repeated_by_the_request_that_made_it_alone(f: &Fixture) {
     let back = |run: &Head| {
         let (id, bearer) = (run.id, bearer(run));
@@ -377,7 +380,7 @@ pub async fn an_end_is_repeated_by_the_request_that_made_it_alone(f: &Fixture) {
     assert_eq!([f.fail(&run).await, back(&run).await], [refused(), refused()]);
 }
 
-/// The worker says so, or the policy of the error's type or of its code.
+/// The worker decides that, or the policy for the error's type or code.
 pub async fn a_failure_that_is_not_to_be_tried_again_ends_the_job(f: &Fixture) {
     let report = |code: &str, error_type: &str, retryable| {
         let (code, error_type) = (code.to_owned(), error_type.to_owned());
@@ -398,7 +401,7 @@ pub async fn a_failure_that_is_not_to_be_tried_again_ends_the_job(f: &Fixture) {
     }
 }
 
-/// Nothing is left of the life before but what is told of it.
+/// Nothing of its former life remains except the record of it.
 pub async fn a_dead_letter_that_is_sent_back_begins_anew(f: &Fixture) {
     let want = keyed("a").attempts(1).dead_letter().on_conflict("follow_up");
     f.create(&want.clone().expires(SECOND * 10).offer()).await;
@@ -417,7 +420,7 @@ pub async fn a_dead_letter_that_is_sent_back_begins_anew(f: &Fixture) {
     assert_eq!(f.claim_one().await.0.id, run.id);
 }
 
-/// They meet by the job's version, though neither moves its state or fence.
+/// They conflict at the job's version, though neither changes its state or fence.
 pub async fn of_two_who_tell_progress_at_once_one_tells_it_again(f: &Fixture) {
     f.create(&job().offer()).await;
     let (run, _) = f.claim_one().await;
@@ -431,7 +434,8 @@ pub async fn of_two_who_tell_progress_at_once_one_tells_it_again(f: &Fixture) {
     assert_eq!(f.commit(groups).await, [Applied, Stale]);
 }
 
-/// A run under way is left alone by who means a job that waits; one that waits is ended by whoever asks, also with its last lease.
+/// A request that means a waiting job leaves a run alone; a waiting job is ended by any request, even one
+/// with the job's last lease.
 pub async fn a_job_is_cancelled_while_it_waits(f: &Fixture) {
     f.create(&job().offer()).await;
     let (run, _) = f.claim_one().await;

@@ -1,5 +1,5 @@
-//! What a store does for limits and bounds: it keeps rows that say nothing to it, gives limited jobs back in their places,
-//! and passes over those it is told to.
+//! What a store does for limits and bounds: it keeps rows that it does not interpret, returns limited jobs
+//! unclaimed in their places, and skips the limits it is told to skip.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ async fn granted(f: &Fixture, head: &Head) -> Head {
     }
 }
 
-/// It has its place in the order, and no store grants it.
+/// A limited job has its place in the order, and no store grants it.
 pub async fn a_limited_job_comes_back_unclaimed_in_its_place(f: &Fixture) {
     let first = f.create(&limited("k", 1)).await;
     let second = f.create(&job().offer()).await;
@@ -50,7 +50,7 @@ pub async fn a_limited_job_comes_back_unclaimed_in_its_place(f: &Fixture) {
     assert_eq!(f.head(first.id).await.unwrap(), first, "it is as it was");
 }
 
-/// Also where what comes first may not be granted.
+/// This holds also where the job in front may not be granted.
 pub async fn a_limited_job_does_not_overtake(f: &Fixture) {
     let soon = Duration::from_secs(1);
     let expired = f.create(&job().expires(soon).priority(9).offer()).await;
@@ -62,8 +62,10 @@ pub async fn a_limited_job_does_not_overtake(f: &Fixture) {
     assert_eq!(claimed.unclaimable, [(expired.id, Unclaimable::Expired)]);
 }
 
-/// A worker that asks for an urgent queue and then for another is first shown what is urgent: were the other's job granted
-/// beside it, that one would be as good as behind it, for as long as the other queue has jobs.
+/// A worker that asks for an urgent queue and then for another is first shown what is urgent.
+///
+/// If the other queue's job were granted beside it, the urgent job would wait for as long as that queue has
+/// jobs.
 pub async fn a_limited_job_goes_before_the_next_queue(f: &Fixture) {
     let other = QueueName::from_stored("other");
     let urgent = f.create(&limited("k", 1)).await;
@@ -76,7 +78,7 @@ pub async fn a_limited_job_goes_before_the_next_queue(f: &Fixture) {
     }
 }
 
-/// However many there are, and only those.
+/// All of those jobs are skipped, however many there are, and no others.
 pub async fn jobs_of_closed_limits_are_passed_over(f: &Fixture) {
     for _ in 0..200 {
         f.create(&Offer { priority: 9, ..limited("k", 1) }).await;
@@ -90,8 +92,8 @@ pub async fn jobs_of_closed_limits_are_passed_over(f: &Fixture) {
     assert_eq!(claimed.unclaimable, [(open.id, Unclaimable::Limited)]);
 }
 
-/// There is room for none of them once the first is shown; but it may not start, and then nobody would have seen the others. What
-/// could be granted behind them is not passed by.
+/// Once the first is shown there is no room for the others; but it may not be startable, and then nobody
+/// would have seen the others. Jobs behind them that can be granted are not skipped.
 pub async fn limited_jobs_are_shown_beyond_the_room_where_nothing_is_granted(f: &Fixture) {
     let mut shown = Vec::new();
     for number in 0..20 {
@@ -109,7 +111,7 @@ pub async fn limited_jobs_are_shown_beyond_the_room_where_nothing_is_granted(f: 
     }
 }
 
-/// Whoever ends a run in whatever way, the place is free.
+/// However a run ends, its place is free again.
 pub async fn a_limit_counts_who_runs_and_nobody_else(f: &Fixture) {
     let jobs = [
         f.create(&limited("k", 1)).await,
@@ -131,7 +133,7 @@ pub async fn a_limit_counts_who_runs_and_nobody_else(f: &Fixture) {
     assert!(matches!(turn(f, &first).await, Turn::Unclaimable(Unclaimable::NotReady)));
 }
 
-/// However often it is tried.
+/// A retried job takes one place, however often it is retried.
 pub async fn a_retried_job_takes_one_place_of_its_limit(f: &Fixture) {
     let jobs = [f.create(&limited("k", 2)).await, f.create(&limited("k", 2)).await];
     let run = granted(f, &jobs[0]).await;
@@ -142,7 +144,7 @@ pub async fn a_retried_job_takes_one_place_of_its_limit(f: &Fixture) {
     granted(f, &jobs[1]).await;
 }
 
-/// Who was counted is counted again; of who began in between nothing is known.
+/// A run that was counted before is counted again; runs that began in between are unknown to the limit.
 pub async fn a_limit_that_has_a_concurrency_again_counts_whom_it_had_counted(f: &Fixture) {
     let rate = Some(Rate { count: 100, period_us: 1_000_000 });
     let by_rate = Limit { key: "k".into(), concurrency: None, rate };
@@ -157,7 +159,7 @@ pub async fn a_limit_that_has_a_concurrency_again_counts_whom_it_had_counted(f: 
     granted(f, &next).await;
 }
 
-/// Two servers that start jobs of one limit at once.
+/// Two servers start jobs of one limit at once.
 pub async fn two_starts_of_one_limit_meet_at_its_record(f: &Fixture) {
     let jobs = [f.create(&limited("k", 1)).await, f.create(&limited("k", 1)).await];
     let row = Lane::of("k").row();
@@ -177,7 +179,7 @@ pub async fn two_starts_of_one_limit_meet_at_its_record(f: &Fixture) {
     assert!(matches!(turn(f, &jobs[1]).await, Turn::HeldBack(..)));
 }
 
-/// By the store's clock.
+/// The rate's period is measured by the store's clock.
 pub async fn a_rate_counts_starts_by_the_stores_time(f: &Fixture) {
     let rate = Some(Rate { count: 1, period_us: 10_000_000 });
     let limit = Limit { key: "k".into(), concurrency: None, rate };
@@ -192,7 +194,8 @@ pub async fn a_rate_counts_starts_by_the_stores_time(f: &Fixture) {
     granted(f, &jobs[1]).await;
 }
 
-/// The settings of a queue, with its version. A fixture that opens its store again at each step shows that they last.
+/// Settings are stored with the queue's version. A fixture that reopens its store at each step shows that
+/// they are durable.
 pub async fn settings_are_kept_with_their_queue(f: &Fixture) {
     let name = QueueName::from_stored("bounded");
     let bound = Backpressure { max_depth: 2, warning_threshold: 0.5 };
@@ -211,7 +214,7 @@ pub async fn settings_are_kept_with_their_queue(f: &Fixture) {
     assert_eq!(f.decide(|draft| draft.queue(&name)).await.settings, None);
 }
 
-/// Of those in the store and those of the same group, and of nobody else.
+/// The bound counts jobs in the store and jobs of the same group, and no others.
 pub async fn a_bound_counts_the_jobs_that_wait(f: &Fixture) {
     let name = QueueName::default();
     let set = QueueSettings { backpressure: Some(Backpressure { max_depth: 3, warning_threshold: 1.0 }) };
@@ -266,7 +269,7 @@ pub async fn two_who_see_the_last_place_of_a_queue_meet(f: &Fixture) {
         assert_eq!(f.enqueue(&other).await, Outcome::QueueFull(Depth { waiting: 2, bound: 2 }));
         assert_eq!(f.claim("q", 1).await.jobs.len(), 1);
     }
-    // Those who add to other queues do not meet.
+    // Additions to other queues do not conflict.
     bound(f, "r", 2).await;
     let mut groups = Vec::new();
     for queue in ["q", "r"] {
@@ -276,7 +279,8 @@ pub async fn two_who_see_the_last_place_of_a_queue_meet(f: &Fixture) {
     assert_eq!(f.commit(groups).await, [Verdict::Applied, Verdict::Applied]);
 }
 
-/// What another decision of the same group takes away may not come to pass: its place is nobody's yet.
+/// What another decision of the same group removes may not be committed, so its place must not be given away
+/// yet.
 pub async fn a_place_that_a_neighbour_leaves_is_not_given_away_with_it(f: &Fixture) {
     bound(f, "q", 1).await;
     let offer = into(&job(), "q");
@@ -292,7 +296,7 @@ pub async fn a_place_that_a_neighbour_leaves_is_not_given_away_with_it(f: &Fixtu
     assert!(f.enqueue(&offer).await.is_inserted());
 }
 
-/// One that waited elsewhere, or ran, leaves it none; and then nothing is ended.
+/// A replaced job that waited in another queue, or was running, leaves no place; then nothing is ended.
 pub async fn a_replacement_needs_room_unless_it_takes_the_place_of_one_that_waited_there(f: &Fixture) {
     bound(f, "a", 1).await;
     bound(f, "b", 1).await;
@@ -312,12 +316,12 @@ pub async fn a_replacement_needs_room_unless_it_takes_the_place_of_one_that_wait
     assert_eq!(f.claim("b", 1).await.jobs.len(), 1);
     assert!(matches!(f.enqueue(&into(&replacing, "b")).await, Outcome::Replaced { .. }));
     assert_eq!(f.head(second.id).await.unwrap().state, State::Cancelled);
-    // Also where the bound has been lowered since.
+    // This holds also where the bound has been lowered since.
     bound(f, "b", 0).await;
     assert!(matches!(f.enqueue(&into(&replacing, "b")).await, Outcome::Replaced { .. }));
 }
 
-/// And no more.
+/// It has that room and no more.
 pub async fn a_batch_has_the_room_that_its_replacements_leave(f: &Fixture) {
     bound(f, "a", 2).await;
     bound(f, "b", 9).await;
@@ -342,7 +346,7 @@ pub async fn a_batch_has_the_room_that_its_replacements_leave(f: &Fixture) {
     assert_eq!(inserted, [true, true, true, false, true, true, false], "{outcomes:?}");
 }
 
-/// Then it is worth while to ask again.
+/// From that time on it is worth asking again.
 pub async fn a_full_limit_says_when_the_first_of_its_runs_ends(f: &Fixture) {
     for visibility_ms in [60_000, 5_000, 30_000] {
         let head = f.create(&Offer { visibility_ms, ..limited("k", 3) }).await;
@@ -354,7 +358,7 @@ pub async fn a_full_limit_says_when_the_first_of_its_runs_ends(f: &Fixture) {
     assert!(matches!(turn, Turn::HeldBack(_, Gate::Full(Some(at))) if at < first), "{turn:?}");
 }
 
-/// The store may have found it before that.
+/// The store may have found the job before the queue was paused.
 pub async fn a_limited_job_of_a_paused_queue_is_not_started(f: &Fixture) {
     let head = f.create(&limited("k", 1)).await;
     f.decide(|draft| set_paused(draft, &head.queue, true)).await;
@@ -363,7 +367,7 @@ pub async fn a_limited_job_of_a_paused_queue_is_not_started(f: &Fixture) {
     granted(f, &head).await;
 }
 
-/// One that only waits is no run.
+/// A job that only waits is not a run.
 pub async fn a_limited_follow_up_is_not_started_beside_a_run_of_its_key(f: &Fixture) {
     let by = |want: Want| Offer { limit: limited("k", 9).limit, ..want.offer() };
     let wish = by(keyed("a").on_conflict("follow_up"));
@@ -378,7 +382,7 @@ pub async fn a_limited_follow_up_is_not_started_beside_a_run_of_its_key(f: &Fixt
     granted(f, &next).await;
 }
 
-/// It waits there as any other.
+/// A follow-up waits in its queue like any other job.
 pub async fn a_follow_up_needs_room(f: &Fixture) {
     bound(f, "a", 0).await;
     let wish = keyed("k").on_conflict("follow_up");

@@ -1,5 +1,5 @@
-//! Two who meet at one key, step by step: whichever of them commits first, what is there in the end is what would be there had
-//! they come one after the other.
+//! Two requests that meet at one key, step by step: whichever commits first, the result is as if they had
+//! come one after the other.
 
 use std::time::Duration;
 
@@ -32,8 +32,8 @@ async fn live(f: &Fixture, name: &str) -> Vec<Head> {
     f.holders(key(name)).await.into_iter().filter(|head| head.state.is_live()).collect()
 }
 
-/// Each has seen the holder. The second is told that it looked at something that has moved, and finds nobody when it looks
-/// again: the key is released once, and whoever took it since keeps it.
+/// Both have seen the holder. The second is stale, and finds no holder when it looks again: the key is
+/// released once, and a job that took it since keeps it.
 pub async fn the_second_of_two_releases_finds_nobody(f: &Fixture) {
     let first = f.create(&keyed("a").offer()).await;
     let (one, group) = release(f, "a").await;
@@ -46,7 +46,7 @@ pub async fn the_second_of_two_releases_finds_nobody(f: &Fixture) {
     assert_eq!(f.commit(vec![late]).await, [Stale]);
     assert_eq!(rejected(f, &keyed("a")).await.id, next.id, "the late release was of somebody else's hold");
     assert_eq!(f.head(first.id).await.unwrap().key, None);
-    // Nobody is left: whoever comes then is told so.
+    // No holder is left; a later release is told so.
     release_all(f, "a").await;
     assert_eq!(release(f, "a").await.0, KeyReleased::NobodyHolds);
 }
@@ -56,7 +56,7 @@ async fn release_all(f: &Fixture, name: &str) {
     assert_eq!(f.commit(vec![group]).await, [Applied]);
 }
 
-/// A job that would take the holder's place, and an operator who frees the key of it.
+/// A job would replace the holder while an operator releases its key.
 pub async fn a_release_and_a_replacement_meet(f: &Fixture) {
     for (name, is_released_first) in [("a", true), ("b", false)] {
         let want = keyed(name).on_conflict("replace");
@@ -70,7 +70,7 @@ pub async fn a_release_and_a_replacement_meet(f: &Fixture) {
         }
         let state = f.head(first.id).await.unwrap().state;
         if is_released_first {
-            // Nobody's place is taken any more, and the first goes on without its key.
+            // Nothing is replaced any more, and the first job goes on without its key.
             assert_eq!((state, live(f, name).await.len()), (State::Available, 0));
             assert!(matches!(f.enqueue(&want.offer()).await, Outcome::Created(_)));
         } else {
@@ -80,7 +80,8 @@ pub async fn a_release_and_a_replacement_meet(f: &Fixture) {
     }
 }
 
-/// From its moment on a waiting job is in nobody's way, whether the duty or the newcomer is first; and it ends by itself.
+/// From its expiry time on a waiting job blocks nobody, whether the duty or the new job comes first; and it
+/// expires on its own.
 pub async fn an_expiry_and_an_admission_meet(f: &Fixture) {
     for (name, is_expired_first) in [("a", true), ("b", false)] {
         let want = keyed(name);
@@ -98,7 +99,7 @@ pub async fn an_expiry_and_an_admission_meet(f: &Fixture) {
         assert_eq!(f.commit(vec![one]).await, [Applied], "{name}");
         let verdict = f.commit(vec![other]).await[0];
         assert!([Applied, Stale].contains(&verdict), "{verdict:?}");
-        // Whoever was told to look again does.
+        // A decision that was stale is made again.
         if live(f, name).await.iter().all(|head| head.id == first.id) {
             assert!(f.enqueue(&want.offer()).await.is_inserted());
         }

@@ -28,8 +28,8 @@ pub mod timers;
 pub mod windows;
 pub mod workflows;
 
-/// Admits a store to the conformance kit: one test per case, each on a fresh [`Fixture`](crate::Fixture). With `in turn` instead
-/// of a name the cases are played one after the other, within an asynchronous function.
+/// Admits a store to the conformance kit: one test per case, each on a fresh [`Fixture`](crate::Fixture).
+/// With `in turn` instead of a name, an asynchronous function plays them one after another.
 ///
 /// The calling crate needs tokio with `macros` and `rt`.
 #[macro_export]
@@ -47,7 +47,7 @@ macro_rules! conformance {
             )*
         }
     };
-    // The same case after case, where the store is too dear to be had for each: within an asynchronous function.
+    // For stores too expensive to set up per case: an asynchronous function plays the cases in turn.
     (@in_turn $fixture:expr; $topic:ident: $($case:ident),* $(,)?) => {
         $({
             let fixture: $crate::Fixture = $fixture;
@@ -474,7 +474,7 @@ macro_rules! conformance {
 mod tests {
     use std::path::Path;
 
-    /// A case that is written and not played proves nothing.
+    /// A case that is written but never played proves nothing.
     #[test]
     fn every_case_is_in_the_macro() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/cases");

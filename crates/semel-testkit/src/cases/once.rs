@@ -1,5 +1,5 @@
-//! Requests that their callers may send again under a key of the request itself (`Idempotency-Key`), on every store:
-//! answered as the first time for a day, whoever decided them (SEMANTICS 7).
+//! Requests that callers may send again under a key of the request itself (`Idempotency-Key`), on every
+//! store: answered as the first time for a day, whichever server decided them (SEMANTICS 7).
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::fixture::Fixture;
 use crate::flows::chain;
 use crate::make::{Want, foreign_id, job, key, keyed};
 
-/// The job, by a request of this name whose digest is all `digest`.
+/// The job as a request with this `Idempotency-Key`, whose digest bytes are all `digest`.
 fn sent(want: &Want, request: &str, digest: u8) -> Offer {
     Offer { once: Some(Once { key: key(request), digest: [digest; 32] }), ..want.offer() }
 }
@@ -47,7 +47,7 @@ async fn is_remembered(f: &Fixture, request: &str) -> bool {
     f.load(&reads).await.peek_document(&once.document()).is_some()
 }
 
-/// Waiting, running, ended; and with a policy of its own as well as without.
+/// The job may be waiting, running or ended, and may have a unique policy or none.
 pub async fn a_request_that_is_sent_again_is_answered_as_the_first_time(f: &Fixture) {
     for (want, request) in [(job(), "a"), (keyed("k"), "b")] {
         let offer = sent(&want, request, 1);
@@ -64,7 +64,7 @@ pub async fn a_request_that_is_sent_again_is_answered_as_the_first_time(f: &Fixt
     assert!(f.enqueue(&sent(&job(), "c", 1)).await.is_inserted(), "another key is another request");
 }
 
-/// And its job is named to nobody to whom one of the two policies or the caller's scope does not show it.
+/// The existing job is not named if one of the two policies, or the caller's scope, hides it.
 pub async fn another_request_under_the_key_is_refused(f: &Fixture) {
     let hidden = |want: Want| want.policy(|spec| spec.disclose = Some("never".to_owned()));
     let blind = |offer: Offer| Offer { inspect: false, ..offer };
@@ -85,7 +85,7 @@ pub async fn another_request_under_the_key_is_refused(f: &Fixture) {
     assert_eq!(jobs(f).await, before);
 }
 
-/// Neither the job nor what is remembered of it is there without the other.
+/// The job and the record of the request are stored together or not at all.
 pub async fn the_second_of_two_requests_of_one_key_is_stale(f: &Fixture) {
     let offer = sent(&job(), "a", 1);
     let mut groups = Vec::new();
@@ -104,7 +104,7 @@ pub async fn the_second_of_two_requests_of_one_key_is_stale(f: &Fixture) {
     assert_eq!(jobs(f).await, 1);
 }
 
-/// What stored nothing is decided again.
+/// A request that stored nothing is decided again.
 pub async fn a_request_that_stored_nothing_is_not_remembered(f: &Fixture) {
     let holder = f.create(&keyed("k").offer()).await;
     let outcome = f.enqueue(&sent(&keyed("k"), "alone", 1)).await;
@@ -127,7 +127,7 @@ pub async fn a_request_that_stored_nothing_is_not_remembered(f: &Fixture) {
     assert!(is_remembered(f, "first").await && is_remembered(f, "second").await);
 }
 
-/// Whether or not the duty has come to it.
+/// This holds whether or not the duty has deleted the record.
 pub async fn a_request_is_forgotten_when_its_time_is_over(f: &Fixture) {
     let offer = sent(&job(), "a", 1);
     let once = offer.once.unwrap();
@@ -136,7 +136,7 @@ pub async fn a_request_is_forgotten_when_its_time_is_over(f: &Fixture) {
     let first = f.create(&offer).await.id;
     assert!(!f.decide_on(&read, |draft| once::forget(draft, &document)).await, "not yet");
     repeated(f, &offer, first).await;
-    // For a day.
+    // It is remembered for one day.
     let moment = Duration::from_secs(1);
     f.advance(moment * (24 * 3600 - 1)).await;
     repeated(f, &offer, first).await;
@@ -150,7 +150,8 @@ pub async fn a_request_is_forgotten_when_its_time_is_over(f: &Fixture) {
     f.create(&offer).await;
 }
 
-/// Whoever sends it again does not know that what it created is gone, and it is not to be done twice.
+/// A caller that sends the request again does not know that what it created is gone; it must not be carried
+/// out twice.
 pub async fn a_request_is_remembered_longer_than_what_it_created(f: &Fixture) {
     let want = job().attempts(1).dead_letter();
     f.create(&sent(&want, "a", 1)).await;
@@ -164,7 +165,7 @@ pub async fn a_request_is_remembered_longer_than_what_it_created(f: &Fixture) {
     }
     f.advance(REMEMBERED).await;
     f.create(&sent(&want, "a", 1)).await;
-    // Nor did it create a later job that has the id of the one that is gone.
+    // Nor is the first request taken for the creator of a later job that reuses the deleted job's id.
     let want = want.priority(9).id(foreign_id(1)).body(|body| body.request_digest = None);
     f.create(&sent(&want, "b", 1)).await;
     let (run, _) = f.claim_one().await;
@@ -175,7 +176,7 @@ pub async fn a_request_is_remembered_longer_than_what_it_created(f: &Fixture) {
     assert_eq!(f.enqueue(&sent(&want, "b", 1)).await, Outcome::KeySpent);
 }
 
-/// Whatever they are: a job without a policy has nothing else to be found by.
+/// This holds for every kind of request: a job without a policy cannot be found in any other way.
 pub async fn the_second_of_two_requests_of_one_group_is_answered_as_the_first(f: &Fixture) {
     for (at, want) in [job(), keyed("k"), job().id(foreign_id(1))].into_iter().enumerate() {
         let offer = sent(&want, &format!("request {at}"), 1);
@@ -191,7 +192,7 @@ pub async fn the_second_of_two_requests_of_one_group_is_answered_as_the_first(f:
     }
 }
 
-/// Also when what it created has been replaced itself.
+/// This holds also when the job it created has itself been replaced.
 pub async fn a_replacement_is_not_made_twice(f: &Fixture) {
     let want = keyed("k").on_conflict("replace");
     f.create(&want.offer()).await;
@@ -206,7 +207,7 @@ pub async fn a_replacement_is_not_made_twice(f: &Fixture) {
     assert_eq!(f.head(third.id).await.unwrap().state, State::Available);
 }
 
-/// Nor does sending it again undo what another request has put in its place since.
+/// Nor does sending it again undo what another request has overwritten since.
 pub async fn an_amendment_is_not_made_twice(f: &Fixture) {
     let want = |args: &str| keyed("k").on_conflict("follow_up").args(args);
     let id = f.create(&want("[0]").offer()).await.id;
@@ -224,7 +225,7 @@ pub async fn an_amendment_is_not_made_twice(f: &Fixture) {
     assert_eq!(Payload::decode(full.note(NoteKind::Payload).unwrap()).unwrap().args.get(), "[2]");
 }
 
-/// With all its steps.
+/// The answer has all the task's steps.
 pub async fn a_task_that_is_asked_for_again_is_answered_as_the_first_time(f: &Fixture) {
     let plan = TaskPlan { offer: sent(&keyed("k"), "a", 1), steps: chain(vec![job().offer(); 2]) };
     let space = Namespace::default();

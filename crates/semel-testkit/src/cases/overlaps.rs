@@ -1,4 +1,4 @@
-//! What a cron's overlap policy promises, whatever was before it and whatever becomes of the jobs.
+//! What a cron's overlap policy promises, whatever came before and whatever happens to the jobs.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ fn long() -> Offer {
     job().times(36_000_000, 36_000_000).offer()
 }
 
-/// Takes the place of what its states name of the key.
+/// An offer that replaces the key's holders in these states.
 fn replacing(key: &str, states: StateSet) -> Offer {
     keyed(key).times(36_000_000, 36_000_000).on_conflict("replace").states(states).offer()
 }
@@ -33,7 +33,7 @@ async fn put(f: &Fixture, overlap: Overlap, offer: Offer) {
     register(f, "a", &registration("* * * * *", overlap, offer)).await;
 }
 
-/// Moves the clock by a minute and decides the tick that came.
+/// Moves the clock by a minute and decides the tick that is due.
 async fn next(f: &Fixture) -> (Decision, Option<JobId>) {
     f.advance(MINUTE).await;
     match look(f, "a").await {
@@ -61,7 +61,7 @@ async fn states(f: &Fixture, ids: &[JobId]) -> Vec<State> {
     states
 }
 
-/// They run one after the other, and nobody beside them.
+/// Asserts that the jobs run one after the other, with no other beside them.
 async fn run_in_line(f: &Fixture, ids: &[JobId]) {
     for id in ids {
         let claimed = f.claim("default", 9).await.jobs;
@@ -77,7 +77,8 @@ async fn document(f: &Fixture) -> Document {
     snapshot.peek_document(&key).unwrap().clone()
 }
 
-/// However many there are between the run and the tick, and in whatever order they were cancelled.
+/// This holds however many cancelled ticks are between the run and the new tick, in whatever order they were
+/// cancelled.
 pub async fn a_tick_waits_behind_any_number_of_cancelled_ones(f: &Fixture) {
     put(f, Overlap::Enqueue, long()).await;
     let first = fired(f).await;
@@ -95,7 +96,7 @@ pub async fn a_tick_waits_behind_any_number_of_cancelled_ones(f: &Fixture) {
     assert_eq!(states(f, &[last]).await, [State::Available]);
 }
 
-/// It waits for those before it and for its own time, whichever comes later.
+/// It waits for the jobs before it and for its own start time, whichever is later.
 pub async fn a_held_tick_begins_no_sooner_than_its_template_says(f: &Fixture) {
     let delay = Duration::from_secs(90);
     put(f, Overlap::Enqueue, job().later(delay).offer()).await;
@@ -106,7 +107,8 @@ pub async fn a_held_tick_begins_no_sooner_than_its_template_says(f: &Fixture) {
     assert_eq!((head.state, head.available_at), (State::Scheduled, head.created_at.saturating_add(delay)));
 }
 
-/// A job that takes the place of a scheduled one has its time, however often: each tick had put it off once more, for ever.
+/// A job that replaces a scheduled one takes over its time, however often; otherwise each tick would postpone
+/// it again, for ever.
 pub async fn a_held_tick_that_keeps_a_schedule_is_not_put_off(f: &Fixture) {
     let delay = Duration::from_secs(150);
     let template = keyed("kept").on_conflict("replace_except_schedule").later(delay);
@@ -118,7 +120,7 @@ pub async fn a_held_tick_that_keeps_a_schedule_is_not_put_off(f: &Fixture) {
     }
 }
 
-/// What people are to activate waits for them, whatever ends before it.
+/// A job that people are to activate waits for them, whatever ends before it.
 pub async fn a_pending_tick_waits_for_people_alone(f: &Fixture) {
     put(f, Overlap::Enqueue, job().pending().offer()).await;
     let (first, second) = (fired(f).await, fired(f).await);
@@ -128,7 +130,8 @@ pub async fn a_pending_tick_waits_for_people_alone(f: &Fixture) {
     assert_eq!(states(f, &[second]).await, [State::Available]);
 }
 
-/// However many it cancels: what they need is loaded for all of them together, and there is a bound to how often a decision may load.
+/// However many it cancels, what they need is loaded for all of them together: the number of loads per
+/// decision is bounded.
 pub async fn a_tick_cancels_any_number_of_held_ones(f: &Fixture) {
     put(f, Overlap::Enqueue, long()).await;
     let mut before = Vec::new();
@@ -144,8 +147,8 @@ pub async fn a_tick_cancels_any_number_of_held_ones(f: &Fixture) {
     assert!(!f.log().await.iter().any(is_let_go), "none goes for the end of the one before it");
 }
 
-/// Who replaces a cron's job again and again, as who debounces does, stops no tick: each link of the chain is looked at, and there is a
-/// bound to what a decision may load.
+/// A job that is replaced again and again, as when debouncing, stops no tick. Each link of the chain is
+/// looked at, and what a decision may load is bounded.
 pub async fn a_tick_is_decided_however_often_its_job_was_replaced(f: &Fixture) {
     let replacing = keyed("chain").on_conflict("replace");
     for overlap in [Overlap::Skip, Overlap::Enqueue, Overlap::CancelPrevious] {
@@ -158,7 +161,7 @@ pub async fn a_tick_is_decided_however_often_its_job_was_replaced(f: &Fixture) {
     }
 }
 
-/// Where nothing is cancelled for it, a tick that is a duplicate leaves what every duplicate does.
+/// Where it cancels nothing, a tick that is a duplicate has the effects of any duplicate.
 pub async fn a_duplicate_tick_moves_its_holders_window(f: &Fixture) {
     let sliding =
         keyed("slides").on_conflict("ignore").states(StateSet::ALL).period(MINUTE * 90, "last_duplicate");
@@ -168,13 +171,13 @@ pub async fn a_duplicate_tick_moves_its_holders_window(f: &Fixture) {
     for _ in 0..3 {
         let before = f.now().await;
         assert_eq!(next(f).await, (Decision::Duplicate, Some(first)));
-        // Each decision has its own time, and others are taken beside this one.
+        // Each decision has its own time, and other decisions are made beside this one.
         let renewed_at = f.head(first).await.unwrap().renewed_at.unwrap();
         assert!(before < renewed_at && renewed_at <= f.now().await, "{before} {renewed_at}");
     }
 }
 
-/// The policy of now is about every job of the cron that goes on, not about the last alone.
+/// The present policy applies to every unfinished job of the cron, not only to the last.
 pub async fn a_policy_holds_for_the_runs_of_the_one_before(f: &Fixture) {
     put(f, Overlap::Allow, long()).await;
     let runs = [fired(f).await, fired(f).await, fired(f).await];
@@ -183,7 +186,7 @@ pub async fn a_policy_holds_for_the_runs_of_the_one_before(f: &Fixture) {
     f.complete(head(runs[2])).await;
     put(f, Overlap::Skip, long()).await;
     assert_eq!(next(f).await, (Decision::Skipped, Some(runs[1])));
-    // It waits for both of them, whichever ends first.
+    // The tick waits for both of them, whichever ends first.
     put(f, Overlap::Enqueue, long()).await;
     let held = fired(f).await;
     let behind = fired(f).await;
@@ -202,7 +205,7 @@ pub async fn a_policy_holds_for_the_runs_of_the_one_before(f: &Fixture) {
     );
 }
 
-/// Held back for one that ends, a tick still waits for those that were let beside it.
+/// When the held job that a tick waits for ends, the tick still waits for jobs that were let in beside it.
 pub async fn a_tick_waits_for_those_that_were_let_beside_a_held_one(f: &Fixture) {
     put(f, Overlap::Enqueue, long()).await;
     let (first, held) = (fired(f).await, fired(f).await);
@@ -223,7 +226,7 @@ pub async fn a_tick_waits_for_those_that_were_let_beside_a_held_one(f: &Fixture)
     assert_eq!(states(f, &[last]).await, [State::Available]);
 }
 
-/// The schedule that a tick takes over from somebody else's job is not what it waits for alone.
+/// Taking over the schedule of another program's job does not replace the wait for the run.
 pub async fn a_tick_that_keeps_a_schedule_waits_for_the_run_all_the_same(f: &Fixture) {
     let window = MINUTE / 2;
     let keeping = || keyed("a").on_conflict("replace_except_schedule").period(window, "created");
@@ -231,7 +234,7 @@ pub async fn a_tick_that_keeps_a_schedule_waits_for_the_run_all_the_same(f: &Fix
     let first = fired(f).await;
     let run = started(f).await;
     assert_eq!(run.id, first);
-    // The window of the run is over by then, that of the scheduled job is not when the tick comes.
+    // By then the run's window is over; the scheduled job's window is not over when the tick comes.
     f.advance(MINUTE - window / 2).await;
     let scheduled = f.create(&keeping().later(MINUTE * 10).offer()).await;
     f.advance(window / 2).await;
@@ -248,7 +251,7 @@ pub async fn a_tick_that_keeps_a_schedule_waits_for_the_run_all_the_same(f: &Fix
     assert_eq!(states(f, &[held]).await, [State::Available]);
 }
 
-/// Both or neither: a run is ended by what takes its place.
+/// Both or neither: a run is cancelled only by the job that replaces it.
 pub async fn a_tick_that_admits_nothing_cancels_nothing(f: &Fixture) {
     put(f, Overlap::CancelPrevious, long()).await;
     let first = fired(f).await;
@@ -267,13 +270,13 @@ pub async fn a_tick_that_admits_nothing_cancels_nothing(f: &Fixture) {
     assert_eq!(states(f, &[first]).await, [State::Cancelled]);
 }
 
-/// Of two that wait for each other neither ever runs, nor does whoever comes after them.
+/// Two jobs that wait for each other never run, nor does any job after them.
 pub async fn a_tick_that_takes_a_place_does_not_wait_for_who_waits_for_it(f: &Fixture) {
     let ready = StateSet::EMPTY.with(State::Available).with(State::Active);
     put(f, Overlap::Enqueue, replacing("a", ready)).await;
     let first = fired(f).await;
     f.fail(&started(f).await).await;
-    // It waits to be tried again, and blocks nobody until it may be.
+    // It waits to be retried, and blocks nobody until then.
     let second = fired(f).await;
     assert_eq!(states(f, &[first, second]).await, [State::Retryable, State::Pending]);
     f.run_duties().await;
@@ -288,7 +291,7 @@ pub async fn a_tick_that_takes_a_place_does_not_wait_for_who_waits_for_it(f: &Fi
     run_in_line(f, &[third, second, last]).await;
 }
 
-/// However long, and however many have had the place before.
+/// However long the line is, and however many jobs have had the place before.
 pub async fn a_tick_takes_the_place_of_strangers_before_a_long_line(f: &Fixture) {
     let keyed = replacing("a", StateSet::LIVE);
     put(f, Overlap::Enqueue, keyed.clone()).await;
@@ -316,7 +319,7 @@ pub async fn a_tick_takes_the_place_of_strangers_before_a_long_line(f: &Fixture)
     run_in_line(f, &line).await;
 }
 
-/// It waits for whom the one before it there waited for.
+/// It waits for whatever the replaced job waited for.
 pub async fn a_tick_takes_a_place_within_a_line(f: &Fixture) {
     put(f, Overlap::Enqueue, long()).await;
     let first = fired(f).await;
@@ -336,7 +339,7 @@ pub async fn a_tick_takes_a_place_within_a_line(f: &Fixture) {
     run_in_line(f, &[first, taker, third, last]).await;
 }
 
-/// Also where who waits for it was to be told by that run; and the next tick waits for all of them.
+/// This holds also where that run was to release the job that waits; and the next tick waits for all of them.
 pub async fn a_tick_that_takes_a_place_waits_for_the_run_beside_it(f: &Fixture) {
     let keyed = replacing("a", StateSet::LIVE);
     put(f, Overlap::Allow, long()).await;
@@ -359,7 +362,8 @@ pub async fn a_tick_that_takes_a_place_waits_for_the_run_beside_it(f: &Fixture) 
     run_in_line(f, &[taker, second, last]).await;
 }
 
-/// Known once for each of them, it was known twice as often after each tick, until there was room for no more.
+/// Each tick is recorded once. If it were recorded once per stranger, the record would double at every tick
+/// until it no longer fitted.
 pub async fn a_tick_that_two_strangers_stand_for_is_known_once(f: &Fixture) {
     let both = ["a", "b"].map(|key| replacing(key, StateSet::LIVE));
     for offer in &both {
@@ -377,7 +381,7 @@ pub async fn a_tick_that_two_strangers_stand_for_is_known_once(f: &Fixture) {
     }
 }
 
-/// What it was that cannot be read: another program may, or this one later.
+/// Whatever could not be read, another program may be able to read it, or this one later.
 pub async fn a_cron_that_could_not_tick_ticks_again(f: &Fixture) {
     put(f, Overlap::Allow, long()).await;
     let key = cron::key(&cron_name("a"));
@@ -400,7 +404,7 @@ pub async fn a_cron_that_could_not_tick_ticks_again(f: &Fixture) {
         Ok(())
     })
     .await;
-    // Whoever registers it as it is has it tick at once.
+    // Registering the cron again unchanged makes it tick at once.
     f.advance(MINUTE * 10).await;
     let due = f.backend().documents(Seek::Due { limit: 9 }).await.unwrap().documents;
     assert_eq!(due.len(), 1);
@@ -417,7 +421,7 @@ pub async fn a_cron_that_could_not_tick_ticks_again(f: &Fixture) {
     assert_eq!(document(f).await.due.map(|due| due.as_micros()), cron.next_tick);
 }
 
-/// It goes on again, however many ticks have come and ended since.
+/// It counts again, however many ticks have come and ended since.
 pub async fn a_dead_letter_that_is_sent_back_counts_again(f: &Fixture) {
     put(f, Overlap::Skip, job().times(36_000_000, 36_000_000).attempts(1).dead_letter().offer()).await;
     let first = fired(f).await;
@@ -436,7 +440,7 @@ pub async fn a_dead_letter_that_is_sent_back_counts_again(f: &Fixture) {
     assert_eq!(states(f, &[first, last]).await, [State::Completed, State::Available]);
 }
 
-/// It is nobody of the cron's, which the next tick would wait for.
+/// The stranger is not one of the cron's jobs, which the next tick would wait for.
 pub async fn a_stranger_in_the_place_of_its_job_skips_no_tick(f: &Fixture) {
     let template = replacing("a", StateSet::LIVE);
     put(f, Overlap::Skip, template.clone()).await;
@@ -446,7 +450,7 @@ pub async fn a_stranger_in_the_place_of_its_job_skips_no_tick(f: &Fixture) {
     assert_eq!(states(f, &[stranger.id, next]).await, [State::Cancelled, State::Available]);
 }
 
-/// What waits for people waits for nobody else, and so stands for none of those before it.
+/// A job that waits for people waits for no job, so it cannot stand in for the jobs before it.
 pub async fn a_tick_waits_for_the_run_before_one_that_people_activate(f: &Fixture) {
     put(f, Overlap::Enqueue, long()).await;
     let run = fired(f).await;

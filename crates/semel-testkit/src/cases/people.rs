@@ -1,4 +1,4 @@
-//! What people look at: queues, lists, the log.
+//! What people look at: queues, lists, and the log.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ async fn pages(f: &Fixture, filter: &Filter) -> Vec<JobId> {
     }
 }
 
-/// By name.
+/// Queues are listed by name.
 pub async fn queues_count_their_jobs_by_state(f: &Fixture) {
     assert!(f.backend().queues().await.unwrap().is_empty());
     f.create(&job().queue("b").offer()).await;
@@ -51,7 +51,7 @@ pub async fn queues_count_their_jobs_by_state(f: &Fixture) {
     assert_eq!((queues[0].created, queues[1].created, queues[0].purged), (4, 3, 0));
 }
 
-/// Whatever its priority.
+/// Its priority does not matter.
 pub async fn the_longest_waiting_job_is_shown(f: &Fixture) {
     let first = f.create(&job().priority(-5).offer()).await;
     f.advance(SECOND).await;
@@ -64,7 +64,7 @@ pub async fn the_longest_waiting_job_is_shown(f: &Fixture) {
     assert_eq!(f.queue("default").await.unwrap().oldest_ready, None);
 }
 
-/// It may be paused before its first job.
+/// A queue may be paused before its first job exists.
 pub async fn a_queue_with_nothing_but_a_setting_is_listed(f: &Fixture) {
     let name = QueueName::from_stored("q");
     let row = f.decide(|draft| life::set_paused(draft, &name, true)).await;
@@ -73,7 +73,7 @@ pub async fn a_queue_with_nothing_but_a_setting_is_listed(f: &Fixture) {
     assert_eq!((stats.created, stats.counts), (0, [0; 8]));
 }
 
-/// Nothing twice, nothing missed.
+/// No job appears twice and none is missed.
 pub async fn a_listing_is_paged_newest_first(f: &Fixture) {
     let mut ids = Vec::new();
     for number in 0..23 {
@@ -92,7 +92,7 @@ pub async fn a_listing_is_paged_newest_first(f: &Fixture) {
     }
 }
 
-/// State, queue, type, key, dead letter.
+/// The filters: state, queue, type, key, dead letter.
 pub async fn a_listing_is_filtered(f: &Fixture) {
     let with_key = f.create(&keyed("k").of_type("x.y").offer()).await;
     let other_queue = f.create(&job().queue("q").offer()).await;
@@ -118,7 +118,7 @@ pub async fn a_listing_is_filtered(f: &Fixture) {
     assert!(pages(f, &Filter { with_key: true, ..all }).await.is_empty());
 }
 
-/// And a limit of nothing is kept.
+/// A limit of zero is respected too.
 pub async fn a_listing_of_nothing_is_empty(f: &Fixture) {
     assert!(pages(f, &Filter { limit: 5, ..Filter::default() }).await.is_empty());
     f.create(&job().offer()).await;
@@ -156,7 +156,7 @@ pub async fn the_log_tells_what_happened_in_order(f: &Fixture) {
     assert!(log.windows(2).all(|pair| pair[0].cursor < pair[1].cursor && pair[0].at <= pair[1].at));
 }
 
-/// Nothing twice, nothing missed, also within one commit; later events come after the cursor.
+/// No event appears twice and none is missed, also within one commit; later events come after the cursor.
 pub async fn the_log_is_paged_by_its_cursor(f: &Fixture) {
     let offers: Vec<_> = (0..5).map(|_| job().offer()).collect();
     for _ in 0..3 {
@@ -182,8 +182,8 @@ pub async fn the_log_is_paged_by_its_cursor(f: &Fixture) {
     assert_eq!(f.log_page(all[14].cursor, 100, 1).await.events.len(), 1);
 }
 
-/// Where one commit tells in several pieces, as groups and claims do: pages of every size, each full but the last one, because
-/// whoever gets a page that is not full takes it for the end.
+/// This holds where one commit adds events in several pieces, as groups and claims do. Pages of every size
+/// are full except the last, because a reader takes a page that is not full for the end.
 pub async fn only_the_last_page_of_the_log_is_short(f: &Fixture) {
     let queues = ["a", "b", "c", "d"];
     for _ in 0..2 {
@@ -215,7 +215,8 @@ pub async fn only_the_last_page_of_the_log_is_short(f: &Fixture) {
     }
 }
 
-/// Whoever reads is told whether anything is missing between his cursor and what is kept; a reopening changes nothing.
+/// A reader is told whether events are missing between its cursor and what is kept; reopening the store
+/// changes nothing.
 pub async fn the_log_says_how_far_it_reaches(f: &Fixture) {
     let empty = f.backend().events(0, 9).await.unwrap();
     assert_eq!((empty.place(0), empty.place(empty.newest + 1)), (Place::Kept, Place::Ahead));
@@ -226,7 +227,7 @@ pub async fn the_log_says_how_far_it_reaches(f: &Fixture) {
     let (first, last) = (page.events[0].cursor, page.events[1].cursor);
     assert!(first > empty.newest && last <= page.newest);
     assert_eq!([first, last, page.newest].map(|cursor| page.place(cursor)), [Place::Kept; 3]);
-    // A commit that tells nothing takes nothing away.
+    // A commit without events removes none.
     f.decide(|draft| life::set_paused(draft, &QueueName::from_stored("q"), true)).await;
     f.maintain().await;
     let later = f.backend().events(page.newest, 9).await.unwrap();
@@ -243,7 +244,7 @@ pub async fn the_log_says_how_far_it_reaches(f: &Fixture) {
     assert_eq!(again.place(last), Place::TooOld);
 }
 
-/// Where it says anything: of held keys what a load says, of all else nothing.
+/// A glance, where the store supports it, shows held keys as a load does, and nothing else.
 pub async fn a_glance_says_what_a_load_says(f: &Fixture) {
     if f.backend().peeks().is_none() {
         return;
@@ -273,7 +274,7 @@ pub async fn a_glance_says_what_a_load_says(f: &Fixture) {
     same().await;
     f.complete(&f.head(first.id).await.unwrap()).await;
     if glance(&held).is_some() {
-        // One that keeps ended jobs with the others may show them too.
+        // A store that keeps ended jobs with the others may show them too.
         same().await;
     }
     f.create(&offer).await;
@@ -285,7 +286,7 @@ pub async fn a_glance_says_what_a_load_says(f: &Fixture) {
     same().await;
 }
 
-/// For tests, and then everything works as on the first day.
+/// Clearing is for tests; afterwards everything works as in a fresh store.
 pub async fn clearing_leaves_nothing(f: &Fixture) {
     f.finished(&keyed("a").states(StateSet::ALL).offer()).await;
     f.maintain().await;
@@ -302,7 +303,7 @@ pub async fn clearing_leaves_nothing(f: &Fixture) {
     assert_eq!(f.claim("default", 9).await.jobs.len(), 2);
 }
 
-/// Its id does not say where it was.
+/// The cursor is the id of a deleted job, which does not say where it was in the list.
 pub async fn a_listing_ends_although_its_last_job_has_just_gone(f: &Fixture) {
     let gone = f.finished(&job().id(foreign_id(1)).offer()).await;
     let kept = f.create(&job().offer()).await;

@@ -39,7 +39,7 @@ pub async fn a_strict_key_is_never_free_again(f: &Fixture) {
     }
 }
 
-/// `now < created_at + period`.
+/// The window covers `now < created_at + period`.
 pub async fn a_window_ends_on_time(f: &Fixture) {
     let want = strict("a").period(SECOND * 10, "created");
     f.finished(&want.offer()).await;
@@ -50,7 +50,8 @@ pub async fn a_window_ends_on_time(f: &Fixture) {
     rejected(f, &want).await;
 }
 
-/// `period_from: finished`: an unfinished holder has not begun to age and does not block by its age.
+/// `period_from: finished`: the window of an unfinished holder has not begun, so it does not block by its
+/// window.
 pub async fn a_window_from_the_end_begins_with_the_end(f: &Fixture) {
     let want = keyed("a").states(StateSet::FINISHED).period(SECOND * 10, "finished");
     f.create(&want.offer()).await;
@@ -63,7 +64,8 @@ pub async fn a_window_from_the_end_begins_with_the_end(f: &Fixture) {
     assert!(admitted(f, &want).await);
 }
 
-/// `period_from: last_duplicate`, live and ended; the renewal is durable and versioned, the fence stays.
+/// `period_from: last_duplicate`, for live and ended holders; the renewal is durable and versioned, and the
+/// fence stays.
 pub async fn a_sliding_window_is_renewed_by_its_duplicates(f: &Fixture) {
     let want = strict("a").period(SECOND * 10, "last_duplicate");
     let first = f.create(&want.offer()).await;
@@ -87,8 +89,8 @@ pub async fn a_sliding_window_is_renewed_by_its_duplicates(f: &Fixture) {
     assert!(admitted(f, &want).await);
 }
 
-/// Of an ended job a decision may have seen no more than its key needs; it changes nothing else of it, and neither does the
-/// next decision of its batch.
+/// A decision may have loaded no more of an ended job than its key needs; neither it nor the next decision of
+/// its batch changes anything else of the job.
 pub async fn decisions_of_one_batch_leave_an_ended_holder_as_it_was(f: &Fixture) {
     let offer = strict("a").attempts(7).period(DAY, "last_duplicate").offer();
     let ended = f.finished(&offer).await;
@@ -107,7 +109,7 @@ pub async fn decisions_of_one_batch_leave_an_ended_holder_as_it_was(f: &Fixture)
     assert_eq!(Head { version: ended.version, renewed_at: ended.renewed_at, ..now }, ended);
 }
 
-/// The renewal is decided on top of the purge, and says later until when its holder is kept.
+/// The renewal is decided on top of the purge, and extends the time that the holder is kept.
 pub async fn a_window_that_is_renewed_in_the_commit_of_its_holders_purge_ends_later(f: &Fixture) {
     let want = strict("a").period(DAY * 3, "last_duplicate");
     let (offer, ended) = (want.offer(), f.finished(&want.offer()).await);
@@ -121,7 +123,7 @@ pub async fn a_window_that_is_renewed_in_the_commit_of_its_holders_purge_ends_la
     assert_eq!(enqueue(&mut draft, &offer).unwrap().absorbed_by(), Some(ended.id));
     let verdicts = f.commit(vec![purge, draft.finish()]).await;
     assert_eq!(verdicts[0], Verdict::Applied);
-    // A store may have it taken again.
+    // A store may report the decision as stale, so that it is made again.
     if verdicts[1] == Verdict::Stale {
         rejected(f, &want).await;
     }
@@ -133,7 +135,8 @@ pub async fn a_window_that_is_renewed_in_the_commit_of_its_holders_purge_ends_la
     assert!(admitted(f, &want).await);
 }
 
-/// All that block by it, live, ended or purged: none may run out behind the one that an answer names.
+/// Every holder that blocks by its window, live, ended or purged, is renewed: none may run out behind the one
+/// that an answer names.
 pub async fn a_duplicate_renews_every_holder_that_blocks_by_the_window(f: &Fixture) {
     let want = strict("a").period(DAY * 3, "last_duplicate");
     let purged = f.finished(&want.offer()).await;
@@ -155,7 +158,7 @@ pub async fn a_duplicate_renews_every_holder_that_blocks_by_the_window(f: &Fixtu
     assert_eq!(rejected(f, &completed).await.id, purged.id);
 }
 
-/// `while_active`.
+/// The policy setting is `while_active`.
 pub async fn an_active_holder_blocks_past_its_window_when_asked_to(f: &Fixture) {
     let want = keyed("a").period(SECOND, "created");
     let while_active = want.clone().policy(|spec| spec.while_active = Some(true));
@@ -184,7 +187,7 @@ pub async fn a_purged_job_keeps_its_key_while_its_policy_says_so(f: &Fixture) {
     assert!(admitted(f, &want).await);
 }
 
-/// Then its head is forgotten too.
+/// When the window ends, the head is forgotten too.
 pub async fn a_purged_job_whose_window_is_over_frees_its_key(f: &Fixture) {
     f.finished(&strict("a").period(HOUR, "created").offer()).await;
     f.finished(&strict("b").period(DAY * 3, "created").offer()).await;
@@ -201,7 +204,8 @@ pub async fn a_purged_job_whose_window_is_over_frees_its_key(f: &Fixture) {
     assert_eq!((stats.purged, stats.created, stats.count(State::Completed)), (3, 3, 0));
 }
 
-/// Whether its store has deleted it by then or not: also for who looks further back than its own policy did.
+/// This holds whether or not the store has deleted it by then, also for a policy that looks further back than
+/// the holder's own did.
 pub async fn a_remembered_holder_is_none_from_the_end_of_its_time(f: &Fixture) {
     f.finished(&strict("a").period(DAY * 3, "created").offer()).await;
     f.advance(DAY * 2).await;
@@ -213,7 +217,7 @@ pub async fn a_remembered_holder_is_none_from_the_end_of_its_time(f: &Fixture) {
     assert!(admitted(f, &strict("a")).await);
 }
 
-/// A duplicate renews a window whose job has nothing left but its head.
+/// A duplicate renews a window even when only the head of its job is left.
 pub async fn a_sliding_window_outlives_the_purge(f: &Fixture) {
     let want = strict("a").period(DAY * 3, "last_duplicate");
     f.finished(&want.offer()).await;
@@ -228,7 +232,7 @@ pub async fn a_sliding_window_outlives_the_purge(f: &Fixture) {
     assert!(admitted(f, &want).await);
 }
 
-/// No key, no memory.
+/// A job without a key leaves no memory.
 pub async fn a_purge_without_a_key_leaves_nothing(f: &Fixture) {
     let first = f.finished(&job().offer()).await;
     f.advance(DAY).await;
@@ -237,7 +241,7 @@ pub async fn a_purge_without_a_key_leaves_nothing(f: &Fixture) {
     assert!(f.due(semel_core::slot::Due::Purge, 10).await.is_empty());
 }
 
-/// One that a later one outlives is left out, however often the key is used.
+/// A holder that a later one outlives is left out, however often the key is used.
 pub async fn many_uses_of_one_key_leave_few_holders(f: &Fixture) {
     let mut last = None;
     for _ in 0..30 {
@@ -249,12 +253,12 @@ pub async fn many_uses_of_one_key_leave_few_holders(f: &Fixture) {
     assert_eq!(Some(rejected(f, &strict("a")).await.id), last);
 }
 
-/// A head may only stand in for another that blocks nobody longer.
+/// A head may only stand in for another that does not block longer.
 pub async fn a_later_holder_never_hides_an_earlier_one_that_blocks_longer(f: &Fixture) {
     let completed = |want: Want| async move { f.finished(&want.offer()).await };
     let long = completed(keyed("a").states(StateSet::FINISHED).period(DAY * 100, "created")).await;
     f.advance(DAY * 2).await;
-    // Blocked by nobody: it looks at live holders only, and asks for nothing to be remembered.
+    // It looks at live holders only, so nothing blocks it; and it asks for nothing to be remembered.
     completed(keyed("a")).await;
     f.purge().await;
     f.advance(DAY * 2).await;
@@ -263,7 +267,8 @@ pub async fn a_later_holder_never_hides_an_earlier_one_that_blocks_longer(f: &Fi
     assert_eq!(named.id, long.id);
 }
 
-/// Of two of them the later one alone is told of duplicates, and has to make as much of that.
+/// Of the two, only the later one hears of duplicates, so it must extend its window as far as the earlier one
+/// would.
 pub async fn a_later_holder_never_hides_an_earlier_one_whose_window_slides(f: &Fixture) {
     let want = keyed("a").states(StateSet::ALL).period(DAY / 2, "last_duplicate");
     f.finished(&want.offer()).await;
@@ -280,7 +285,7 @@ pub async fn a_later_holder_never_hides_an_earlier_one_whose_window_slides(f: &F
     assert!(admitted(f, &want).await);
 }
 
-/// One of each state, if a policy looks at one of them alone.
+/// One holder per end state is kept, since a policy may look at that state alone.
 pub async fn holders_that_ended_differently_are_all_remembered(f: &Fixture) {
     let mut ended: Vec<Head> = Vec::new();
     ended.push(f.finished(&keyed("a").offer()).await);
@@ -298,7 +303,7 @@ pub async fn holders_that_ended_differently_are_all_remembered(f: &Fixture) {
     }
 }
 
-/// Also when it is filed, and also when it is touched again.
+/// This holds also when the job is filed, and when it is written again.
 pub async fn a_released_ended_holder_stays_released(f: &Fixture) {
     let ended = f.finished(&strict("a").offer()).await;
     f.maintain().await;
@@ -355,7 +360,8 @@ async fn touch(f: &Fixture, head: &Head) {
     .await;
 }
 
-/// Those left out in favour of a later one are released with it, filed before or after, touched or purged since.
+/// Holders left out in favour of a later one are released with it, whether filed before or after, written
+/// again or purged since.
 pub async fn a_released_key_is_released_by_holders_that_were_left_out(f: &Fixture) {
     for (filed_between, filed_after) in [(false, false), (false, true), (true, false), (true, true)] {
         let first = f.finished(&keyed("a").offer()).await;
@@ -397,7 +403,7 @@ pub async fn a_key_is_released_by_all_who_are_remembered_under_it(f: &Fixture) {
     }
 }
 
-/// Nobody finds them by their key any more, whose record may be gone before their time is over.
+/// They are no longer found by their key, whose record may be gone before their time is over.
 pub async fn what_was_left_out_of_a_released_key_is_forgotten_in_its_time(f: &Fixture) {
     f.finished(&strict("a").id(foreign_id(1)).period(HOUR * 56, "created").offer()).await;
     f.advance(HOUR * 31).await;
@@ -411,11 +417,11 @@ pub async fn what_was_left_out_of_a_released_key_is_forgotten_in_its_time(f: &Fi
         f.purge().await;
         f.maintain().await;
     }
-    // Its id is free again.
+    // The id of the forgotten holder is free again.
     f.create(&job().id(foreign_id(1)).offer()).await;
 }
 
-/// Left out for good: neither a late record of its duplicates nor its purge makes it hold again.
+/// Neither a late record of its duplicates nor its purge makes a left-out holder hold the key again.
 pub async fn a_holder_left_out_does_not_come_back(f: &Fixture) {
     let (first, second) = twice(f).await;
     for _ in 0..2 {
@@ -427,7 +433,7 @@ pub async fn a_holder_left_out_does_not_come_back(f: &Fixture) {
     }
 }
 
-/// An operator may delete it, and whoever it stood in for would be forgotten with it.
+/// An operator may delete a dead letter, and the holders it stood in for would be forgotten with it.
 pub async fn a_dead_letter_stands_in_for_nobody(f: &Fixture) {
     let failed = |want: Want| async move {
         let head = f.create(&want.attempts(1).offer()).await;

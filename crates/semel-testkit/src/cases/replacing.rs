@@ -1,5 +1,5 @@
-//! `replace` where more than the holders it meets is at stake: what their end lets go, and the leases it burns
-//! (SEMANTICS 4).
+//! `replace` where more than the holders it finds is affected: the follow-ups that their end releases, and
+//! the leases it burns (SEMANTICS 4).
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::make::{Want, job, keyed};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Offers a job that must take the place of others, and gives back whose.
+/// Offers a job that must replace others, and returns it with their ids.
 async fn replaced(f: &Fixture, offer: &Offer) -> (Head, Vec<JobId>) {
     match f.enqueue(offer).await {
         Outcome::Replaced { head, cancelled, .. } => (*head, cancelled),
@@ -37,7 +37,7 @@ async fn nobody_else_blocks(f: &Fixture, offer: &Offer, created: JobId) {
     assert_eq!(admit(&identity.policy, &others, f.now().await, Sight::everything()), Admission::Create);
 }
 
-/// A run with a follow-up that waits for its end.
+/// A run, and a follow-up that waits for its end.
 async fn run_and_follow_up(f: &Fixture) -> (Head, Head) {
     let wish = keyed("a").on_conflict("follow_up");
     f.create(&wish.offer()).await;
@@ -51,7 +51,7 @@ fn replacing(states: &[State]) -> Want {
     keyed("a").on_conflict("replace").states(states.iter().copied().collect())
 }
 
-/// The end of the replaced run lets its follow-up go, into a state in which it blocks.
+/// The end of the replaced run releases its follow-up into a state in which it blocks.
 pub async fn a_follow_up_that_a_replacement_lets_go_is_replaced_as_well(f: &Fixture) {
     let (run, next) = run_and_follow_up(f).await;
     let offer = replacing(&[State::Available, State::Active]).offer();
@@ -64,7 +64,7 @@ pub async fn a_follow_up_that_a_replacement_lets_go_is_replaced_as_well(f: &Fixt
     assert!(f.claim("default", 5).await.jobs.is_empty());
 }
 
-/// A policy that does not look at the state it comes to has nothing against it.
+/// A policy that does not look at the follow-up's new state leaves it alone.
 pub async fn a_follow_up_that_a_replacement_lets_go_stays_where_it_does_not_block(f: &Fixture) {
     let (run, next) = run_and_follow_up(f).await;
     let offer = replacing(&[State::Active]).offer();
@@ -74,7 +74,7 @@ pub async fn a_follow_up_that_a_replacement_lets_go_stays_where_it_does_not_bloc
     nobody_else_blocks(f, &offer, new.id).await;
 }
 
-/// However many of them somebody waits for: what is to be loaded of each is loaded for all of them together.
+/// However many of the holders are waited for, what each needs is loaded for all of them together.
 pub async fn any_number_of_awaited_holders_is_replaced(f: &Fixture) {
     let aside = keyed("a").states(StateSet::EMPTY.with(State::Discarded)).offer();
     let (id, _) = flows::create(f, &flows::group(vec![aside; 100])).await;
@@ -87,7 +87,7 @@ pub async fn any_number_of_awaited_holders_is_replaced(f: &Fixture) {
     assert_eq!(flows::statuses(f, id).await, "c".repeat(100));
 }
 
-/// Two runs, one of them beside the policy: the follow-up goes on waiting for it.
+/// There are two runs, one of them outside the policy: the follow-up goes on waiting for that one.
 pub async fn a_follow_up_of_a_run_that_is_not_replaced_goes_on_waiting(f: &Fixture) {
     let aside = keyed("a").states(StateSet::EMPTY.with(State::Discarded)).attempts(2);
     f.create(&aside.offer()).await;
@@ -103,7 +103,7 @@ pub async fn a_follow_up_of_a_run_that_is_not_replaced_goes_on_waiting(f: &Fixtu
     assert_eq!(f.head(next.id).await.unwrap().state, State::Available);
 }
 
-/// As [`run_and_follow_up`], beside holders that its own policy does not look at.
+/// As [`run_and_follow_up`], beside holders that the run's own policy does not look at.
 async fn run_and_follow_up_beside(f: &Fixture) -> (Head, Head) {
     f.create(&keyed("a").states(StateSet::EMPTY.with(State::Discarded)).offer()).await;
     let (run, _) = f.claim_one().await;
@@ -116,7 +116,7 @@ fn waiting() -> Want {
     keyed("a").on_conflict("replace").policy(|spec| spec.when_active = Some("wait".to_owned()))
 }
 
-/// A run, and when its lease ends.
+/// Starts a run, and returns the end of its lease.
 async fn run_with_lease(f: &Fixture) -> Timestamp {
     f.create(&keyed("a").offer()).await;
     let (run, _) = f.claim_one().await;
@@ -124,7 +124,8 @@ async fn run_with_lease(f: &Fixture) -> Timestamp {
     run.lease.unwrap().ends_at()
 }
 
-/// The run goes on although its lease is burned, whoever takes the place of whom meanwhile.
+/// The replaced run's process goes on although its lease is burned, however often its replacement is replaced
+/// meanwhile.
 pub async fn a_replacement_of_a_waiting_replacement_waits_as_long(f: &Fixture) {
     let ends_at = run_with_lease(f).await;
     for want in [waiting(), waiting(), waiting().later(SECOND)] {
@@ -132,7 +133,7 @@ pub async fn a_replacement_of_a_waiting_replacement_waits_as_long(f: &Fixture) {
         assert_eq!((new.state, new.available_at), (State::Scheduled, ends_at));
         f.advance(SECOND).await;
     }
-    // Its own time is later than the lease's end: that time is not what the next has to wait for.
+    // Its own start time is later than the lease's end, and the next job need not wait for that time.
     let (late, _) = replaced(f, &waiting().later(SECOND * 3600).offer()).await;
     assert!(late.available_at > ends_at);
     let (new, _) = replaced(f, &waiting().offer()).await;
@@ -142,7 +143,7 @@ pub async fn a_replacement_of_a_waiting_replacement_waits_as_long(f: &Fixture) {
     assert_eq!(f.claim_one().await.0.id, new.id);
 }
 
-/// One that does not wait passes on what one that does has to wait for.
+/// A replacement that does not wait itself passes on what a later one has to wait for.
 pub async fn a_replacement_that_does_not_wait_passes_the_wait_on(f: &Fixture) {
     let ends_at = run_with_lease(f).await;
     let (now, _) = replaced(f, &keyed("a").on_conflict("replace").offer()).await;
@@ -155,7 +156,7 @@ pub async fn a_replacement_that_does_not_wait_passes_the_wait_on(f: &Fixture) {
     assert_eq!((new.state, new.burned_until()), (State::Available, None));
 }
 
-/// Activated before the lease's end it becomes available with it; afterwards at once.
+/// Activated before the lease's end, it becomes available when the lease ends; activated afterwards, at once.
 pub async fn a_replacement_that_is_to_be_activated_waits_as_well(f: &Fixture) {
     let ends_at = run_with_lease(f).await;
     for early in [true, false] {
@@ -173,7 +174,7 @@ pub async fn a_replacement_that_is_to_be_activated_waits_as_well(f: &Fixture) {
     }
 }
 
-/// Its time, which the new job takes over, may come before the end of the lease that was burned to let it go.
+/// The schedule that the new job takes over may come before the end of the lease that was burned for it.
 pub async fn a_schedule_that_is_kept_does_not_end_the_wait_for_a_lease(f: &Fixture) {
     let wish = keyed("a").on_conflict("follow_up");
     f.create(&wish.offer()).await;
@@ -189,7 +190,7 @@ pub async fn a_schedule_that_is_kept_does_not_end_the_wait_for_a_lease(f: &Fixtu
     nobody_else_blocks(f, &offer, new.id).await;
 }
 
-/// One that is to be activated takes a schedule over and is to be activated all the same.
+/// A job that is to be activated takes over the schedule and still waits for its activation.
 pub async fn a_schedule_that_is_kept_activates_nobody(f: &Fixture) {
     let scheduled = f.create(&keyed("a").later(SECOND * 60).offer()).await;
     let offer = keyed("a").on_conflict("replace_except_schedule").pending().offer();
@@ -200,7 +201,7 @@ pub async fn a_schedule_that_is_kept_activates_nobody(f: &Fixture) {
     assert_eq!((active.state, active.available_at), (State::Scheduled, scheduled.available_at));
 }
 
-/// It says whose step it is itself, and both are told of its end.
+/// The new job records its own step, and both workflows are told of its end.
 pub async fn a_step_may_replace_the_step_of_another_workflow(f: &Fixture) {
     let replacing = keyed("a").on_conflict("replace").offer();
     let (one, _) = create(f, &chain([replacing.clone(), job().offer()])).await;
@@ -224,7 +225,7 @@ async fn waiters(f: &Fixture, id: JobId) -> Waiters {
     noted.map(|text| Waiters::decode(&text).unwrap()).unwrap_or_default()
 }
 
-/// The last of them is waited for by all; each before it notes whose step it was, and nobody else's.
+/// All steps wait for the last replacement; each replaced job records whose step it was, and no other's.
 pub async fn a_replaced_step_names_its_own_workflow_alone(f: &Fixture) {
     let replacing = keyed("a").on_conflict("replace").offer();
     f.create(&replacing).await;
@@ -247,7 +248,7 @@ pub async fn a_replaced_step_names_its_own_workflow_alone(f: &Fixture) {
     }
 }
 
-/// Nor is the number of its burned lease ever given again.
+/// Nor is the number of its burned lease ever given out again.
 pub async fn a_holder_that_hides_is_not_told_as_what_was_replaced(f: &Fixture) {
     f.create(&keyed("a").policy(|spec| spec.disclose = Some("never".to_owned())).offer()).await;
     let (run, _) = f.claim_one().await;
@@ -258,7 +259,7 @@ pub async fn a_holder_that_hides_is_not_told_as_what_was_replaced(f: &Fixture) {
     let (_, full) = f.full(new.id).await.unwrap();
     assert!(Body::decode(&full.body).unwrap().lineage.is_empty());
     assert!(old.fence > run.fence && new.fence >= old.fence);
-    // Nor is one told whose place a job took that hides itself, nor anything to who may not see jobs.
+    // Nor is the replaced job named if the new job hides itself, nor to a caller that may not see jobs.
     let first = f.create(&keyed("b").offer()).await;
     let hiding = keyed("b").on_conflict("replace").policy(|spec| spec.disclose = Some("never".to_owned()));
     let (_, cancelled) = replaced(f, &hiding.offer()).await;

@@ -1,4 +1,4 @@
-//! Ids that callers choose: a request sent again is answered as the first time, and never makes a second job
+//! Ids chosen by callers: a repeated request is answered as the first time, and never creates a second job
 //! (SEMANTICS 4).
 
 use std::time::Duration;
@@ -25,7 +25,7 @@ fn wish() -> Want {
     keyed("a").on_conflict("follow_up")
 }
 
-/// Offers a job that must become part of `holder`.
+/// Offers a job that must be absorbed into `holder`.
 async fn absorbed(f: &Fixture, want: &Want, holder: JobId) {
     let outcome = f.enqueue(&want.offer()).await;
     assert!(matches!(&outcome, Outcome::Amended(head) if head.id == holder), "{outcome:?}");
@@ -44,7 +44,8 @@ async fn created(f: &Fixture) -> u64 {
     f.queue("default").await.unwrap().created
 }
 
-/// Waiting, running, ended: the answer is the follow-up that absorbed it, and nothing is written.
+/// Whether the follow-up is waiting, running or ended: the answer is the follow-up that absorbed the request,
+/// and nothing is written.
 pub async fn an_absorbed_request_is_recognised_as_long_as_its_follow_up_is_kept(f: &Fixture) {
     let (run, next) = follow_up_with_absorbed(f).await;
     let again = wish().id(foreign_id(2)).digest(2);
@@ -64,7 +65,7 @@ pub async fn an_absorbed_request_is_recognised_as_long_as_its_follow_up_is_kept(
         assert_eq!(f.head(next.id).await.unwrap(), before, "answered without writing");
     }
     f.maintain().await;
-    // Others have used the key since, and the follow-up is not among its holders any more.
+    // Other jobs have used the key since, and the follow-up is no longer among its holders.
     f.finished(&wish().offer()).await;
     f.maintain().await;
     absorbed(f, &again, next.id).await;
@@ -74,7 +75,7 @@ pub async fn an_absorbed_request_is_recognised_as_long_as_its_follow_up_is_kept(
     assert!(f.enqueue(&again.offer()).await.is_inserted(), "whatever it was part of is gone");
 }
 
-/// With another key as well as with the same.
+/// This holds with another key as well as with the same.
 pub async fn an_absorbed_id_with_other_content_is_refused(f: &Fixture) {
     let (run, _) = follow_up_with_absorbed(f).await;
     for _ in 0..2 {
@@ -89,7 +90,7 @@ pub async fn an_absorbed_id_with_other_content_is_refused(f: &Fixture) {
     assert_eq!(created(f).await, 2);
 }
 
-/// A job that waits takes newer args over as a follow-up does.
+/// A waiting job takes newer args over as a follow-up does.
 pub async fn a_request_absorbed_by_a_waiting_job_is_recognised_after_its_start(f: &Fixture) {
     let first = f.create(&wish().offer()).await;
     let second = wish().id(foreign_id(2));
@@ -99,7 +100,7 @@ pub async fn a_request_absorbed_by_a_waiting_job_is_recognised_after_its_start(f
     assert_eq!(created(f).await, 1);
 }
 
-/// The oldest go first.
+/// The number kept is bounded; the oldest go first.
 pub async fn so_many_absorbed_ids_are_kept(f: &Fixture) {
     let first = f.create(&wish().offer()).await;
     let nth = |number: u32| wish().id(foreign_id(number)).digest(1);
@@ -112,7 +113,7 @@ pub async fn so_many_absorbed_ids_are_kept(f: &Fixture) {
         absorbed(f, &nth(number), first.id).await;
     }
     assert_eq!(f.head(first.id).await, before);
-    // The oldest is a request like any other.
+    // The oldest id is forgotten, so its request is treated like any other.
     absorbed(f, &nth(1).digest(7), first.id).await;
     assert_ne!(f.head(first.id).await, before);
 }
@@ -151,7 +152,8 @@ pub async fn an_id_absorbed_meanwhile_makes_a_decision_stale(f: &Fixture) {
     assert_eq!(f.enqueue(&creating.offer()).await, Outcome::IdTaken(foreign_id(2)));
 }
 
-/// Its body is gone, and with it what was asked for; its key is remembered. No second job may have the id.
+/// The body is gone, and with it the digest of the request; the key is remembered. No second job may take the
+/// id.
 pub async fn the_id_of_a_purged_job_stays_taken_while_its_key_is_remembered(f: &Fixture) {
     let strict = |text: &str| keyed(text).states(StateSet::ALL).period(DAY * 30, "created").id(foreign_id(2));
     f.finished(&strict("a").offer()).await;
@@ -161,7 +163,7 @@ pub async fn the_id_of_a_purged_job_stays_taken_while_its_key_is_remembered(f: &
         let outcome = f.enqueue(&other.id(foreign_id(2)).digest(2).offer()).await;
         assert_eq!(outcome, Outcome::IdTaken(foreign_id(2)));
     }
-    // Its neighbours in a batch are none the worse for it.
+    // The other items of the batch are not affected.
     let offers = [strict("b").digest(2).offer(), keyed("c").offer()];
     let batch = f.decide(|draft| enqueue_batch(draft, &offers, Mode::Each)).await;
     let Batch::Done(outcomes) = batch else { panic!("{batch:?}") };
@@ -172,7 +174,7 @@ pub async fn the_id_of_a_purged_job_stays_taken_while_its_key_is_remembered(f: &
     assert!(f.enqueue(&keyed("b").id(foreign_id(2)).offer()).await.is_inserted(), "nothing of it is left");
 }
 
-/// The operator's word ends the memory, and with it the claim to the id.
+/// The release ends the memory of the job, and with it the claim to the id.
 pub async fn the_id_of_a_purged_job_is_free_when_its_key_is_released(f: &Fixture) {
     let strict = keyed("a").states(StateSet::ALL).id(foreign_id(2));
     f.finished(&strict.offer()).await;
@@ -181,7 +183,7 @@ pub async fn the_id_of_a_purged_job_is_free_when_its_key_is_released(f: &Fixture
     assert_eq!(f.enqueue(&strict.offer()).await, Outcome::IdTaken(foreign_id(2)));
     f.decide(|draft| life::release_key(draft, key("a"))).await;
     assert!(f.enqueue(&strict.offer()).await.is_inserted());
-    // Whichever comes first.
+    // The same in the other order.
     let other = keyed("b").states(StateSet::ALL).id(foreign_id(3));
     f.finished(&other.offer()).await;
     f.decide(|draft| life::release_key(draft, key("b"))).await;
@@ -190,7 +192,7 @@ pub async fn the_id_of_a_purged_job_is_free_when_its_key_is_released(f: &Fixture
     assert!(f.enqueue(&other.offer()).await.is_inserted());
 }
 
-/// A window that is renewed in the same commit in which the id of the purged job is asked for.
+/// The window is renewed in the same commit in which the id of the purged job is asked for.
 pub async fn a_purged_job_whose_window_is_renewed_meanwhile_is_still_no_job(f: &Fixture) {
     let want = keyed("a").states(StateSet::ALL).period(DAY * 3, "last_duplicate");
     f.finished(&want.clone().id(foreign_id(2)).offer()).await;
@@ -202,8 +204,8 @@ pub async fn a_purged_job_whose_window_is_renewed_meanwhile_is_still_no_job(f: &
     assert!(matches!(&outcomes[..], [Outcome::Rejected { .. }, Outcome::IdTaken(_)]), "{outcomes:?}");
 }
 
-/// Whoever lost the reply does not know what an operator has done since. It is a dead letter no more, and an ordinary one until its
-/// day is over.
+/// A caller that lost the reply does not know that an operator deleted the letter. The job is no longer a
+/// dead letter, but stays an ordinary ended job until its day is over.
 pub async fn the_id_of_a_deleted_dead_letter_is_its_own_for_a_day(f: &Fixture) {
     let want = job().id(foreign_id(1)).attempts(1).dead_letter();
     f.create(&want.offer()).await;
@@ -229,7 +231,7 @@ pub async fn the_id_of_a_deleted_dead_letter_is_its_own_for_a_day(f: &Fixture) {
     assert_eq!(f.purge().await, 1);
     assert_eq!(f.head(run.id).await, None);
     f.create(&want.offer()).await;
-    // One that is older has been answered for long enough.
+    // A letter older than a day is deleted at once: its request was answered for long enough.
     let (run, _) = f.claim_one().await;
     f.fail(&run).await;
     f.advance(HOUR * 25).await;
@@ -237,7 +239,7 @@ pub async fn the_id_of_a_deleted_dead_letter_is_its_own_for_a_day(f: &Fixture) {
     assert_eq!(f.head(run.id).await, None);
 }
 
-/// Its own id was chosen by nobody, and those of the requests that are part of it were.
+/// Its own id was not chosen by a caller, but those of the absorbed requests were.
 pub async fn the_ids_that_a_deleted_dead_letter_absorbed_are_its_own_for_a_day(f: &Fixture) {
     let wish = || wish().attempts(1).dead_letter();
     let first = f.create(&wish().offer()).await;
@@ -256,7 +258,7 @@ pub async fn the_ids_that_a_deleted_dead_letter_absorbed_are_its_own_for_a_day(f
     assert!(f.enqueue(&again.offer()).await.is_inserted());
 }
 
-/// Whoever sent it first saw the queue.
+/// The caller that used the id first could see the queue.
 pub async fn an_id_used_in_a_queue_that_one_does_not_see_is_taken(f: &Fixture) {
     let blind = |want: &Want| Offer { queues: Queues::Only(vec!["mail".to_owned()].into()), ..want.offer() };
     let own = job().queue("pay").id(foreign_id(9));

@@ -1,4 +1,4 @@
-//! How long ended jobs are kept, by rules that hold when they end (SEMANTICS 3).
+//! How long ended jobs are kept, by the rules in force when they end (SEMANTICS 3).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);
 const DAY: Duration = Duration::from_secs(24 * 3_600);
 
-/// However they end.
+/// The same time for every way to end.
 fn all(time: Duration) -> Keep {
     let period = Some(keep_for(time, "").unwrap());
     Keep { completed: period, cancelled: period, discarded: period }
@@ -32,7 +32,7 @@ pub(crate) fn rules(time: Duration) -> Arc<Retention> {
     Arc::new(Retention::new(all(time)))
 }
 
-/// Takes a decision by rules.
+/// Takes a decision under these rules.
 async fn by<T>(
     f: &Fixture,
     rules: &Arc<Retention>,
@@ -45,7 +45,7 @@ async fn by<T>(
     f.decide(decide).await
 }
 
-/// Makes a job, runs it and ends it well, by rules.
+/// Creates a job, runs it and completes it, under these rules.
 pub(crate) async fn finished(f: &Fixture, rules: &Arc<Retention>, want: &Want) -> Head {
     let head = f.create(&want.offer()).await;
     let mut claimed = f.claim(head.queue.as_str(), 100).await.jobs;
@@ -54,14 +54,14 @@ pub(crate) async fn finished(f: &Fixture, rules: &Arc<Retention>, want: &Want) -
     done(by(f, rules, |draft| settle::complete(draft, head.id, &bearer, None)).await)
 }
 
-/// Runs the next job and has it fail, by rules.
+/// Claims the next job and fails it, under these rules.
 async fn failed(f: &Fixture, rules: &Arc<Retention>) -> Head {
     let (run, _) = f.claim_one().await;
     let bearer = bearer(&run);
     done(by(f, rules, |draft| settle::fail(draft, run.id, &bearer, &Report::default())).await)
 }
 
-/// Purges what is due so long after `at`, and says which of these jobs are still there.
+/// Purges what is due at `after` past `at`, and returns which of these jobs are still there.
 async fn kept(f: &Fixture, at: Timestamp, after: Duration, jobs: &[&Head]) -> Vec<JobId> {
     f.advance(at.saturating_add(after).since(f.now().await)).await;
     f.purge().await;
@@ -73,7 +73,7 @@ async fn kept(f: &Fixture, at: Timestamp, after: Duration, jobs: &[&Head]) -> Ve
     there
 }
 
-/// Earlier and later than by default, whatever holds by then.
+/// The time may be shorter or longer than the default, whatever rules apply later.
 pub async fn a_job_is_kept_as_long_as_was_decided_when_it_ended(f: &Fixture) {
     let short = finished(f, &rules(HOUR), &job()).await;
     let by_default = f.finished(&job().offer()).await;
@@ -95,7 +95,7 @@ pub async fn a_job_is_kept_as_long_as_was_decided_when_it_ended(f: &Fixture) {
     assert!(kept(f, at, DAY * 3, &jobs).await.is_empty());
 }
 
-/// By the rule for its type, else for its queue, else for all.
+/// The rule for the job's type decides, else that for its queue, else that for all.
 pub async fn every_way_to_end_has_a_time_of_its_own(f: &Fixture) {
     let hours = |hours: u32| Some(keep_for(HOUR * hours, "").unwrap());
     let mut rules = Retention::new(Keep { completed: hours(1), cancelled: hours(2), discarded: hours(3) });
@@ -120,7 +120,7 @@ pub async fn every_way_to_end_has_a_time_of_its_own(f: &Fixture) {
     }
     f.create(&job().attempts(1).offer()).await;
     assert_eq!(ended_after(&failed(f, &rules).await), Some(HOUR * 3));
-    // Unstarted, without a worker's word, and in favour of another.
+    // Expired unstarted, lost by its worker, or replaced.
     let expired = f.create(&job().expires(SECOND).offer()).await;
     f.advance(SECOND).await;
     assert!(by(f, &rules, |draft| life::expire(draft, expired.id)).await);
@@ -166,14 +166,14 @@ pub async fn a_key_is_never_free_early_however_short_its_job_is_kept(f: &Fixture
     assert_eq!(rejected(f, &forever).await.id, ended[0].id);
 }
 
-/// A policy that looks further back than the holders' own sees what retention kept, and of two holders one that is deleted
-/// sooner stands for no other, wherever they are.
+/// A policy that looks further back than the holders' own sees what retention kept. Of two holders, one that
+/// is deleted sooner never stands in for the other, wherever they are.
 pub async fn a_job_that_is_kept_longer_is_hidden_by_no_later_one(f: &Fixture) {
     let strict = keyed("a").states(StateSet::ALL);
     let long = finished(f, &rules(DAY * 3), &keyed("a")).await;
     f.maintain().await;
     f.advance(SECOND).await;
-    // Blocked by nobody: it looks at live holders only.
+    // It looks at live holders only, so nothing blocks it.
     let by_default = f.finished(&keyed("a").offer()).await;
     f.maintain().await;
     f.advance(SECOND).await;
@@ -190,12 +190,13 @@ pub async fn a_job_that_is_kept_longer_is_hidden_by_no_later_one(f: &Fixture) {
     assert!(admitted(f, &strict).await);
 }
 
-/// A later one that is kept as long stands for those before it, also where that is not the default.
+/// A later holder that is kept as long stands in for those before it, also where that is not the default
+/// time.
 pub async fn many_uses_of_one_key_leave_few_holders_however_long_they_are_kept(f: &Fixture) {
     for (text, rules) in [("short", rules(HOUR)), ("long", rules(DAY * 3))] {
         let mut last = None;
         for _ in 0..20 {
-            // Those before it are filed, it is not.
+            // The earlier holders are filed, this one is not.
             f.maintain().await;
             f.advance(SECOND).await;
             last = Some(finished(f, &rules, &keyed(text)).await.id);
@@ -205,7 +206,7 @@ pub async fn many_uses_of_one_key_leave_few_holders_however_long_they_are_kept(f
     }
 }
 
-/// What was decided of its end is not taken for a lease that was burned.
+/// The stored retention of its first end is not mistaken for a burned lease.
 pub async fn a_job_that_lives_again_has_forgotten_how_long_it_was_to_be_kept(f: &Fixture) {
     let rules = rules(DAY * 1_000);
     let first = f.create(&keyed("a").attempts(1).dead_letter().offer()).await;
@@ -216,18 +217,18 @@ pub async fn a_job_that_lives_again_has_forgotten_how_long_it_was_to_be_kept(f: 
     assert!(matches!(f.decide(|draft| life::revive(draft, first.id)).await, Revived::Done(_)));
     let again = f.head(first.id).await.unwrap();
     assert_eq!((again.until, again.purge_at(), again.run_may_last_until()), (None, None, None));
-    // Whoever takes its place waits for nobody.
+    // A replacement has no lease to wait for.
     let offer =
         keyed("a").on_conflict("replace").policy(|spec| spec.when_active = Some("wait".to_owned())).offer();
     let new = f.create(&offer).await;
     assert_eq!((new.state, new.until), (State::Available, None));
-    // It has ended once more, by the default.
+    // It has ended again, under the default rules.
     let replaced = f.head(first.id).await.unwrap();
     assert_eq!((replaced.state, replaced.kept_until()), (State::Cancelled, None));
     assert!(kept(f, replaced.finished_at.unwrap(), DAY, &[&replaced]).await.is_empty());
 }
 
-/// A run that is replaced leaves its lease to whoever takes its place; the end of that one says nothing of it.
+/// A replaced run passes its lease's end on to its replacement; the replacement's own end says nothing of it.
 pub async fn a_burned_lease_is_not_taken_for_how_long_a_job_is_kept(f: &Fixture) {
     for (text, rules, kept) in [("a", Arc::default(), DAY), ("b", rules(DAY * 2), DAY * 2)] {
         f.create(&keyed(text).offer()).await;
@@ -235,7 +236,7 @@ pub async fn a_burned_lease_is_not_taken_for_how_long_a_job_is_kept(f: &Fixture)
         let ends_at = run.lease.as_ref().unwrap().ends_at();
         let new = f.create(&keyed(text).on_conflict("replace").offer()).await;
         assert_eq!((new.burned_until(), new.kept_until()), (Some(ends_at), None));
-        // It ends while that lease would still go on.
+        // It ends while that lease would still be running.
         let (next, _) = f.claim_one().await;
         assert_eq!((next.id, next.burned_until()), (new.id, Some(ends_at)));
         let bearer = bearer(&next);

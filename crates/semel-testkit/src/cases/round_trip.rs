@@ -1,4 +1,4 @@
-//! Whatever a head, a body or a note may hold comes back as it was written.
+//! Whatever a head, a body or a note may hold, it is read back as it was written.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -13,7 +13,7 @@ use semel_store::backend::Verdict;
 use crate::fixture::{Fixture, bytes};
 use crate::make::{foreign_id, job, keyed};
 
-/// Puts a job in `head`'s clothes, whatever they are, and gives back how it was stored.
+/// Stores a job with the given head fields, and returns the head as it should be stored.
 async fn dressed(f: &Fixture, minted: bool, dress: impl Fn(&mut Head)) -> Head {
     static CHOSEN: AtomicU32 = AtomicU32::new(100);
     let id = (!minted).then(|| foreign_id(CHOSEN.fetch_add(1, Ordering::Relaxed)));
@@ -22,11 +22,11 @@ async fn dressed(f: &Fixture, minted: bool, dress: impl Fn(&mut Head)) -> Head {
     let mut head = blank(&draft, id);
     dress(&mut head);
     if let Some(key) = head.key {
-        // Nothing with a key is written by a decision that has not looked at the key.
+        // A decision writes no job with a key before it has looked at the key.
         let keys = vec![KeyRead { key, states: StateSet::ALL, all: true }];
         draft.extend(f.load(&Reads { keys, ..Reads::default() }).await);
     }
-    // What an insert cannot carry comes with an update, as in life.
+    // What an insert cannot hold comes with an update, as in real use.
     let at_first = Head {
         attempt: 0,
         lease: None,
@@ -77,7 +77,7 @@ fn blank(draft: &Draft, id: JobId) -> Head {
     }
 }
 
-/// Reads it back, filed or not.
+/// Reads the job back, filed or not.
 async fn check(f: &Fixture, minted: bool, dress: impl Fn(&mut Head)) {
     let head = dressed(f, minted, dress).await;
     for _ in 0..2 {
@@ -87,7 +87,7 @@ async fn check(f: &Fixture, minted: bool, dress: impl Fn(&mut Head)) {
     }
 }
 
-/// As where several ask at once.
+/// As when several requests ask for the same record at once.
 pub async fn what_is_named_twice_comes_back_once(f: &Fixture) {
     let held = f.create(&keyed("a").offer()).await;
     for _ in 0..2 {
@@ -108,7 +108,7 @@ pub async fn what_is_named_twice_comes_back_once(f: &Fixture) {
     assert_eq!(snapshot.peek_queue(&queue).map(|(_, waiting)| waiting), Some(3));
 }
 
-/// By whatever way it is read.
+/// This holds for every way of reading it.
 pub async fn a_plain_job_comes_back_as_it_was_written(f: &Fixture) {
     for want in [job(), keyed("a"), keyed("b").id(foreign_id(1)), job().times(1, 2).priority(-7).attempts(9)]
     {
@@ -119,7 +119,7 @@ pub async fn a_plain_job_comes_back_as_it_was_written(f: &Fixture) {
     }
 }
 
-/// Every number at its ends.
+/// Every number at its limits.
 pub async fn the_largest_values_come_back(f: &Fixture) {
     let late = Timestamp::from_micros(253_402_300_799_999_999);
     for minted in [true, false] {
@@ -156,7 +156,7 @@ pub async fn the_largest_values_come_back(f: &Fixture) {
     }
 }
 
-/// By number, frozen.
+/// States, roles and endings are stored by fixed numbers.
 pub async fn every_state_role_and_ending_comes_back(f: &Fixture) {
     let endings = [
         Ending::Completed,
@@ -181,7 +181,7 @@ pub async fn every_state_role_and_ending_comes_back(f: &Fixture) {
     }
 }
 
-/// As part of the head and as what is remembered of it.
+/// Both as part of the head and as the memory of a purged job.
 pub async fn every_hold_comes_back(f: &Fixture) {
     let periods = [None, Period::new(1, 0), Period::new(0, 1), Period::new(1_199, 86_399_999_999)];
     let mut number = 0_u8;
@@ -231,7 +231,7 @@ pub async fn every_note_comes_back(f: &Fixture) {
     }
 }
 
-/// A megabyte, and nothing at all.
+/// One of a megabyte, and an empty one.
 pub async fn a_large_body_comes_back(f: &Fixture) {
     let offer = job().args(&format!("[\"{}\"]", "x".repeat(1 << 20))).offer();
     let large = f.create(&offer).await;
@@ -244,7 +244,7 @@ pub async fn a_large_body_comes_back(f: &Fixture) {
     assert_eq!(f.claim("q", 1).await.jobs[0].1.body, bytes(""));
 }
 
-/// Whatever row an id from elsewhere seems to name.
+/// Whatever row a foreign id seems to name.
 pub async fn the_oldest_and_youngest_ids_come_back(f: &Fixture) {
     let minted = f.create(&job().offer()).await;
     let far = Timestamp::from_millis((1 << 48) - 1);
@@ -273,11 +273,11 @@ pub async fn the_oldest_and_youngest_ids_come_back(f: &Fixture) {
     }
 }
 
-/// At their longest.
+/// Names at their maximum length.
 pub async fn long_names_come_back(f: &Fixture) {
     let (name, queue) = ("t".repeat(255), "q".repeat(128));
     let head = f.create(&job().of_type(&name).queue(&queue).offer()).await;
-    // A type and a queue of one name are two things.
+    // A type and a queue of the same name are different things.
     let same = f.create(&job().of_type("same").queue("same").offer()).await;
     let found = f.head(head.id).await.unwrap();
     assert_eq!((found.job_type.as_str(), found.queue.as_str()), (&*name, &*queue));
@@ -285,7 +285,7 @@ pub async fn long_names_come_back(f: &Fixture) {
     assert_eq!(f.queue(&queue).await.unwrap().created, 1);
 }
 
-/// Heads, whole jobs, keys, queues.
+/// Reads of heads, whole jobs, keys and queues.
 pub async fn a_read_of_what_is_not_there_says_so(f: &Fixture) {
     let key = crate::make::key("nobody");
     let name = QueueName::from_stored("nowhere");

@@ -1,4 +1,5 @@
-//! Tasks on every store: one identity over a whole workflow, decided before any step is there, ended with it.
+//! Tasks on every store: one identity over a whole workflow, decided before any step exists, and ended with
+//! the workflow.
 
 use std::time::Duration;
 
@@ -27,7 +28,7 @@ fn space() -> Namespace {
     Namespace::default()
 }
 
-/// A task by a key, held for ever, of steps one after the other.
+/// A task under a key that is held for ever, with steps one after the other.
 fn strict(key: &str, steps: usize) -> TaskPlan {
     let offer = keyed(key).states(StateSet::ALL).args("[{\"context\":1}]").offer();
     TaskPlan { offer, steps: chain(vec![job().attempts(1).offer(); steps]) }
@@ -58,12 +59,12 @@ async fn jobs(f: &Fixture) -> u64 {
     f.queue("default").await.map_or(0, |stats| stats.counts.iter().sum())
 }
 
-/// And what may be done to a job that a worker runs may not be done to it.
+/// What workers may do to a job is refused for the task.
 pub async fn a_task_lives_while_its_steps_run_and_ends_with_the_last(f: &Fixture) {
     let id = created(f, &strict("k", 2)).await;
     for expected in ["rw", "cr"] {
         assert_eq!((statuses(f, id).await.as_str(), state(f, id).await), (expected, State::Active));
-        // Nobody is given the task itself.
+        // The task itself is never granted.
         let claimed = f.claim("default", 10).await;
         assert_eq!(claimed.jobs.len(), 1);
         assert_ne!(claimed.jobs[0].0.id, id.as_job());
@@ -75,7 +76,7 @@ pub async fn a_task_lives_while_its_steps_run_and_ends_with_the_last(f: &Fixture
     assert!(matches!(again, TaskOutcome::Decided(Outcome::Rejected { .. })), "{again:?}");
 }
 
-/// Nothing of a duplicate's steps is there, whatever became of the first.
+/// A duplicate creates no step, whatever happened to the first task.
 pub async fn a_duplicate_of_a_task_creates_nothing(f: &Fixture) {
     let id = created(f, &strict("k", 3)).await;
     let before = jobs(f).await;
@@ -89,7 +90,7 @@ pub async fn a_duplicate_of_a_task_creates_nothing(f: &Fixture) {
     created(f, &strict("other", 3)).await;
 }
 
-/// A step that fails for good is the end of it.
+/// A step that fails for good ends the task.
 pub async fn a_task_fails_with_its_step(f: &Fixture) {
     let id = created(f, &strict("k", 2)).await;
     let (head, _) = f.claim_one().await;
@@ -102,7 +103,7 @@ pub async fn a_task_fails_with_its_step(f: &Fixture) {
     assert_eq!((failures.len(), &*failures[0].code), (1, "step_failed"));
 }
 
-/// Whichever of the two is cancelled.
+/// Either of the two may be cancelled first.
 pub async fn a_task_and_its_steps_are_cancelled_together(f: &Fixture) {
     for by_workflow in [false, true] {
         let plan = strict(if by_workflow { "a" } else { "b" }, 2);
@@ -121,7 +122,7 @@ pub async fn a_task_and_its_steps_are_cancelled_together(f: &Fixture) {
     }
 }
 
-/// The old task's steps end in the commit that creates the new one, and the new one goes on.
+/// The old task's steps end in the commit that creates the new task, whose steps go on.
 pub async fn a_replaced_task_takes_its_steps_with_it(f: &Fixture) {
     let plan = |key: &str| TaskPlan { offer: keyed(key).on_conflict("replace").offer(), ..strict(key, 2) };
     let first = created(f, &plan("k")).await;
@@ -139,7 +140,7 @@ pub async fn a_replaced_task_takes_its_steps_with_it(f: &Fixture) {
     assert_eq!(status(f, first).await, Status::Cancelled);
 }
 
-/// It held the key as well, and has ended in the same commit.
+/// The step held the key as well, and has ended in the same commit.
 pub async fn a_step_that_ends_with_its_replaced_task_is_named_as_cancelled(f: &Fixture) {
     let waiting = StateSet::EMPTY.with(State::Available);
     let step = keyed("k").states(waiting).offer();
@@ -155,8 +156,8 @@ pub async fn a_step_that_ends_with_its_replaced_task_is_named_as_cancelled(f: &F
     assert_eq!((statuses(f, id).await.as_str(), state(f, id).await), ("x", State::Cancelled));
 }
 
-/// A step that two tasks of a key wait for ends with the one that has it, and would fail the other: a finished holder is not replaced,
-/// so nothing is done, and that one is shown as it is.
+/// A step that two tasks of a key wait for ends with the one that is replaced, and would fail the other. A
+/// finished holder is not replaced, so nothing is done and that task is named unchanged.
 pub async fn a_task_that_would_fail_by_what_is_replaced_is_in_the_way_as_it_is(f: &Fixture) {
     let task = || keyed("k").states(StateSet::EMPTY.with(State::Available)).offer();
     let shared = || keyed("s").on_conflict("ignore").queue("shared").offer();
@@ -178,7 +179,7 @@ pub async fn a_task_that_would_fail_by_what_is_replaced_is_in_the_way_as_it_is(f
     assert_eq!(f.queue("default").await.unwrap().created, 3);
 }
 
-/// Neither is there without the other, and the second of two servers finds out.
+/// The task and its workflow are stored together or not at all, and the second of two servers is stale.
 pub async fn the_second_of_two_tasks_of_one_identity_is_stale(f: &Fixture) {
     let plan = strict("k", 2);
     let mut reads = Reads::default();
@@ -186,7 +187,7 @@ pub async fn the_second_of_two_tasks_of_one_identity_is_stale(f: &Fixture) {
     let mut groups = Vec::new();
     for _ in 0..2 {
         let mut draft = f.draft(&reads).await;
-        // Whatever else is missing is loaded as in any decision; the key has been read.
+        // Anything else that is missing is loaded as in any decision; the key has been read.
         let outcome = task::create(&mut draft, &plan, &space()).unwrap();
         assert!(matches!(outcome, TaskOutcome::Created { .. }), "{outcome:?}");
         groups.push(draft.finish());
@@ -198,7 +199,7 @@ pub async fn the_second_of_two_tasks_of_one_identity_is_stale(f: &Fixture) {
     assert_eq!(jobs(f).await, before);
 }
 
-/// Nobody activates, finishes or gives back what nobody runs.
+/// What no worker runs cannot be activated, finished or given back.
 pub async fn a_task_is_nobodys_to_run(f: &Fixture) {
     let id = created(f, &strict("k", 1)).await.as_job();
     let refused = |settled: Settled| assert!(matches!(settled, Settled::Refused(_)), "{settled:?}");
@@ -208,7 +209,7 @@ pub async fn a_task_is_nobodys_to_run(f: &Fixture) {
     assert_eq!(f.decide(|draft| semel_core::settle::reap(draft, id)).await, None);
     f.run_duties().await;
     assert_eq!(f.head(id).await.unwrap().state, State::Active);
-    // Its work is under way all the same: whoever follows it up waits for its end.
+    // Its work counts as under way all the same: a follow-up waits for its end.
     let outcome = f.enqueue(&keyed("k").on_conflict("follow_up").offer()).await;
     let Outcome::FollowUp(next) = outcome else { panic!("{outcome:?}") };
     let (step, _) = f.claim_one().await;
@@ -217,7 +218,7 @@ pub async fn a_task_is_nobodys_to_run(f: &Fixture) {
     assert_eq!(f.claim_one().await.0.id, next.id);
 }
 
-/// All its steps may be refused at once; then it has failed when it is there.
+/// All its steps may be refused at once; then the task has failed as soon as it exists.
 pub async fn a_task_whose_steps_are_all_refused_has_failed(f: &Fixture) {
     f.create(&keyed("held").offer()).await;
     let steps: Plan = group(vec![Offer { ..keyed("held").offer() }; 2]);
@@ -236,7 +237,7 @@ pub async fn a_tasks_context_is_kept_as_it_was_given(f: &Fixture) {
     assert_eq!(&*body.args, context);
 }
 
-/// A policy that would have it begin later than it does is none of its own, whoever holds its key.
+/// A policy that would delay the task is refused as unfit, whatever job holds its key.
 pub async fn a_task_cannot_be_put_off(f: &Fixture) {
     f.create(&keyed("k").later(Duration::from_secs(60)).offer()).await;
     f.create(&keyed("l").offer()).await;
@@ -253,7 +254,7 @@ pub async fn a_task_cannot_be_put_off(f: &Fixture) {
         assert!(matches!(told, TaskOutcome::Unfit(other) if other == why), "{told:?}");
     }
     assert_eq!(jobs(f).await, before);
-    // One that replaces a job which has not begun begins itself all the same.
+    // A task that replaces a job which has not begun still begins at once.
     let plan = TaskPlan { offer: keyed("k").on_conflict("replace").offer(), ..strict("k", 1) };
     let id = created(f, &plan).await;
     assert_eq!(state(f, id).await, State::Active);

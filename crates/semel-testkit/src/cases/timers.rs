@@ -1,4 +1,4 @@
-//! Time and what falls due.
+//! The store's clock, and what falls due.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::make::{job, keyed};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// "Never below the last committed time", also over a restart; and it goes on at the clock's pace.
+/// "Never below the last committed time", also over a restart; after that it advances with the clock.
 pub async fn time_never_goes_back(f: &Fixture) {
     f.advance(SECOND * 3600).await;
     let first = f.create(&keyed("a").later(SECOND * 10).offer()).await;
@@ -28,7 +28,7 @@ pub async fn time_never_goes_back(f: &Fixture) {
     assert_eq!(f.head(first.id).await.unwrap().state, State::Available);
 }
 
-/// And it is said when the next one falls due.
+/// The answer also says when the next one falls due.
 pub async fn what_is_due_comes_oldest_first_and_bounded(f: &Fixture) {
     let mut heads = Vec::new();
     for seconds in [7, 3, 9, 1, 5] {
@@ -45,7 +45,7 @@ pub async fn what_is_due_comes_oldest_first_and_bounded(f: &Fixture) {
     assert!(due.ids.is_empty());
 }
 
-/// To the microsecond.
+/// Due times are exact to the microsecond.
 pub async fn nothing_is_due_before_its_time(f: &Fixture) {
     let head = f.create(&job().later(SECOND).offer()).await;
     f.advance(SECOND - Duration::from_micros(1)).await;
@@ -55,7 +55,7 @@ pub async fn nothing_is_due_before_its_time(f: &Fixture) {
     assert_eq!(f.due(Due::Timer, 10).await, [head.id]);
 }
 
-/// Timers, leases, expiries.
+/// The kinds are timers, leases and expiries.
 pub async fn each_kind_of_due_is_apart(f: &Fixture) {
     f.create(&job().times(1_000, 0).offer()).await;
     let (leased, _) = f.claim_one().await;
@@ -74,7 +74,7 @@ pub async fn each_kind_of_due_is_apart(f: &Fixture) {
     assert!(f.due(Due::Purge, 10).await.is_empty());
 }
 
-/// A job is in exactly one place.
+/// A job is filed in exactly one place.
 pub async fn a_job_that_moved_on_is_due_no_more(f: &Fixture) {
     let scheduled = f.create(&job().later(SECOND).expires(SECOND * 5).offer()).await;
     f.advance(SECOND).await;
@@ -91,7 +91,7 @@ pub async fn a_job_that_moved_on_is_due_no_more(f: &Fixture) {
     assert_eq!(f.head(scheduled.id).await.unwrap().state, State::Completed);
 }
 
-/// Not at the end of the line.
+/// It does not go to the end of the queue.
 pub async fn a_promoted_job_takes_its_place_by_its_time(f: &Fixture) {
     let early = f.create(&job().later(SECOND).offer()).await;
     f.advance(SECOND * 2).await;
@@ -100,7 +100,8 @@ pub async fn a_promoted_job_takes_its_place_by_its_time(f: &Fixture) {
     assert_eq!(f.claim_one().await.0.id, early.id);
 }
 
-/// Who came while it was not activated goes before it. One whose own time is later becomes available then, and nobody is told before.
+/// Jobs that came before its activation go first. A job with a later start time becomes available at that
+/// time, and no worker is woken before.
 pub async fn an_activated_job_takes_its_place_by_its_activation(f: &Fixture) {
     let first = f.create(&job().pending().offer()).await;
     let start = Start::Held(When::In(SECOND * 60));
@@ -120,7 +121,7 @@ pub async fn an_activated_job_takes_its_place_by_its_activation(f: &Fixture) {
     assert_eq!(told.map(|recorded| recorded.event.job).collect::<Vec<_>>(), [first.id]);
 }
 
-/// It goes before nobody who was there.
+/// A time in the past counts as now: the job does not go before jobs that were already there.
 pub async fn a_time_that_has_come_is_now(f: &Fixture) {
     for when in [When::At(Timestamp::from_millis(1)), When::In(Duration::ZERO)] {
         let head = f.create(&Offer { start: Start::Later(when), ..job().offer() }).await;

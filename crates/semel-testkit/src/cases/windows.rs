@@ -1,4 +1,4 @@
-//! Windows that slide: whatever kind of duplicate it is, it starts them again (SEMANTICS 3).
+//! Sliding windows: a duplicate of any kind restarts them (SEMANTICS 3).
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ async fn all_or_nothing(f: &Fixture, offers: &[Offer]) -> Batch {
     f.decide_on(&reads, |draft| enqueue_batch(draft, offers, Mode::AllOrNothing)).await
 }
 
-/// Also of those whom it would have replaced.
+/// This includes the windows of holders that the request would have replaced.
 pub async fn a_mismatch_starts_a_sliding_window_again(f: &Fixture) {
     for conflict in ["reject", "ignore", "replace"] {
         let want = |args: &str| {
@@ -46,7 +46,8 @@ pub async fn a_mismatch_starts_a_sliding_window_again(f: &Fixture) {
     }
 }
 
-/// Nothing of the batch is stored. An item that only the batch itself turned away was nobody's duplicate.
+/// Nothing of the batch is stored. An item that only another item of the batch turned away was not a
+/// duplicate of any stored job.
 pub async fn a_refused_batch_starts_the_window_again_that_refused_it(f: &Fixture) {
     let first = f.create(&sliding("a").offer()).await;
     let beside = f.create(&sliding("b").on_conflict("ignore").offer()).await;
@@ -58,7 +59,7 @@ pub async fn a_refused_batch_starts_the_window_again_that_refused_it(f: &Fixture
     };
     assert_eq!(outcome.absorbed_by(), Some(first.id));
     assert!(renewed_at(f, first.id).await >= Some(before));
-    // Of the items before nothing became, answer or job.
+    // The items before it had no effect, neither an answer nor a job.
     assert_eq!(renewed_at(f, beside.id).await, None);
     let offers = [sliding("c").offer(), sliding("c").offer()];
     let Batch::Refused { index: 1, outcome: Outcome::Rejected { holder, .. } } =
@@ -87,7 +88,7 @@ pub async fn a_dead_letter_that_is_not_sent_back_starts_the_window_again(f: &Fix
         assert!(renewed_at(f, live.id).await >= Some(before), "{conflict}");
         f.cancel(live.id).await;
     }
-    // One that does not slide has nothing to start again, also for others, whose windows do.
+    // A holder whose own window does not slide has nothing to restart, whatever windows others have.
     let want = keyed("none").on_conflict("replace").attempts(1).dead_letter();
     f.create(&want.offer()).await;
     let (run, _) = f.claim_one().await;

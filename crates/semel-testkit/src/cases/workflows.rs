@@ -1,4 +1,4 @@
-//! Workflows on every store: what is released by which end, all in one commit.
+//! Workflows on every store: which end releases which steps, all in one commit.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use crate::make::{job, keyed};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A job that fails for good when it fails.
+/// A job with one attempt: its first failure is final.
 fn once() -> Offer {
     job().attempts(1).offer()
 }
@@ -52,7 +52,7 @@ async fn parents(f: &Fixture, id: JobId) -> Option<String> {
     full.note(NoteKind::ParentResults).map(|text| String::from_utf8(text.to_vec()).unwrap())
 }
 
-/// Nothing of a later step is there before its time.
+/// A later step has no job before its turn.
 pub async fn a_chain_goes_on_step_by_step(f: &Fixture) {
     let (id, workflow) = create(f, &chain(plain(3))).await;
     assert_eq!(workflow.status, Status::Running);
@@ -66,7 +66,7 @@ pub async fn a_chain_goes_on_step_by_step(f: &Fixture) {
     assert!(workflow.finished_at.is_some());
 }
 
-/// And says where and why.
+/// The workflow records where and why it stopped.
 pub async fn a_chain_stops_at_its_first_failure(f: &Fixture) {
     let (id, _) = create(f, &chain(plain(3))).await;
     run(f, None).await;
@@ -77,7 +77,7 @@ pub async fn a_chain_stops_at_its_first_failure(f: &Fixture) {
     assert!(f.claim("default", 9).await.jobs.is_empty());
 }
 
-/// One that fails leaves the others alone, and the whole has failed once all are over.
+/// A step that fails leaves the others alone; the workflow fails once all have ended.
 pub async fn the_steps_of_a_group_are_independent(f: &Fixture) {
     let (id, _) = create(f, &group(plain(3))).await;
     let (head, _) = f.claim_one().await;
@@ -88,7 +88,7 @@ pub async fn the_steps_of_a_group_are_independent(f: &Fixture) {
     assert_eq!((statuses(f, id).await.as_str(), status(f, id).await), ("fcc", Status::Failed));
 }
 
-/// Which, says how the jobs ended; they count among no jobs.
+/// How the jobs ended decides which callbacks run; callbacks do not count as jobs.
 pub async fn callbacks_come_when_all_jobs_have_ended(f: &Fixture) {
     for (fails, released, ended) in [(false, "ccrsr", Status::Completed), (true, "cfsrr", Status::Failed)] {
         let callbacks = [When::Success, When::Failure, When::Always];
@@ -112,10 +112,10 @@ pub async fn callbacks_come_when_all_jobs_have_ended(f: &Fixture) {
     }
 }
 
-/// A diamond: one, two beside each other, one.
+/// A diamond: one step, two in parallel, then one.
 pub async fn a_step_of_a_graph_waits_for_all_its_parents(f: &Fixture) {
     let mut plan = graph(vec![(once(), vec![]), (once(), vec![0]), (once(), vec![0]), (once(), vec![1, 2])]);
-    // In whatever order they are named.
+    // The order in which the steps are listed does not matter.
     plan.steps.reverse();
     for step in &mut plan.steps {
         step.after.iter_mut().chain(&mut step.results).for_each(|at| *at = 3 - *at);
@@ -132,14 +132,15 @@ pub async fn a_step_of_a_graph_waits_for_all_its_parents(f: &Fixture) {
     assert_eq!(status(f, id).await, Status::Completed);
 }
 
-/// In the order in which they are asked for, by whatever path they came; nothing of them is kept in the end.
+/// Results come in the order in which they are requested, by whatever path they arrived; none is kept in the
+/// end.
 pub async fn results_are_handed_on(f: &Fixture) {
     let mut plan = graph(vec![(once(), vec![]), (once(), vec![0]), (once(), vec![1])]);
     plan.steps[2].results = vec![1, 0];
     let (id, _) = create(f, &plan).await;
     run(f, Some(r#"{"n": 1.0}"#)).await;
     assert_eq!(parents(f, job_of(f, id, 1).await).await.unwrap(), r#"[{"n": 1.0}]"#);
-    // As long as the workflow goes on the result is there, though the job it came from is purged.
+    // While the workflow goes on the result is kept, though the job it came from is purged.
     f.advance(Duration::from_secs(RETENTION_DEFAULT_S + 1)).await;
     assert_eq!(f.purge().await, 1);
     run(f, Some("[2]")).await;
@@ -153,7 +154,7 @@ pub async fn results_are_handed_on(f: &Fixture) {
     }
 }
 
-/// What does not fit is not dropped without a word.
+/// A result that does not fit is never dropped silently.
 pub async fn results_that_are_too_large_are_named_instead(f: &Fixture) {
     let plan = graph(vec![(once(), vec![]), (once(), vec![]), (once(), vec![0, 1])]);
     let (id, _) = create(f, &plan).await;
@@ -168,14 +169,14 @@ pub async fn results_that_are_too_large_are_named_instead(f: &Fixture) {
     assert_eq!(found, format!("[{{\"semel.omitted\":true,\"job_id\":\"{first}\"}},2]"));
 }
 
-/// The duplicate is recorded with the job that stands in the way.
+/// The step's error names the job that blocked it.
 pub async fn a_refused_step_fails_with_the_duplicates_error(f: &Fixture) {
     let holder = f.create(&keyed("a").offer()).await;
     let (id, workflow) = create(f, &chain([keyed("a").offer(), once()])).await;
     assert_eq!((statuses(f, id).await.as_str(), workflow.status), ("fx", Status::Failed));
     let error = workflow.steps[0].error.clone().unwrap();
     assert_eq!(error.code, "duplicate");
-    // Whom it stands for is said apart: a tenant knows the job by another id than the store does.
+    // The holder's id is stored separately: a tenant knows the job by another id than the store does.
     assert_eq!(error.holder, Some(holder.id.to_string()));
     let (_, full) = f.full(holder.id).await.unwrap();
     let duplicates = full.note(NoteKind::Duplicates).unwrap();
@@ -199,7 +200,7 @@ pub async fn a_step_may_stand_for_a_job_that_is_there_already(f: &Fixture) {
     assert_eq!(parents(f, job_of(f, id, 1).await).await.unwrap(), "[7]");
 }
 
-/// A job that has not begun takes over the args of who asks again, and then what that one is given.
+/// A waiting job takes over the step's args, and then also the results that the step is given.
 pub async fn a_job_that_a_step_amends_is_given_what_the_step_is(f: &Fixture) {
     let newest = keyed("a").on_conflict("follow_up").queue("other").offer();
     let (first, _) = create(f, &chain([once(), newest.clone()])).await;
@@ -216,12 +217,12 @@ pub async fn a_job_that_a_step_amends_is_given_what_the_step_is(f: &Fixture) {
     create(f, &chain([once(), newest.clone()])).await;
     run(f, Some("4")).await;
     assert_eq!(parents(f, waiting).await.unwrap(), "[4]");
-    // Nor is a job that runs with the args of no step given anything.
+    // Nor does a job get a step's results when its args come from a request outside of any workflow.
     assert!(matches!(f.enqueue(&newest).await, Outcome::Amended(_)));
     assert_eq!(parents(f, waiting).await, None);
 }
 
-/// At once, for its policy looks at jobs that have ended.
+/// The step ends at once, because its policy looks at ended jobs.
 pub async fn a_step_may_stand_for_a_job_that_has_ended(f: &Fixture) {
     let states = StateSet::LIVE.with(State::Completed);
     let ignoring = keyed("a").on_conflict("ignore").states(states).offer();
@@ -235,7 +236,7 @@ pub async fn a_step_may_stand_for_a_job_that_has_ended(f: &Fixture) {
     assert_eq!((statuses(f, id).await.as_str(), workflow.status), ("c", Status::Completed));
 }
 
-/// However long the line: it goes on piece by piece, so that nobody's decision takes long.
+/// However long the chain, it advances piece by piece, so that no single decision takes long.
 pub async fn a_long_line_of_ended_jobs_goes_on_in_pieces(f: &Fixture) {
     const ENDED: usize = 20;
     let states = StateSet::LIVE.with(State::Completed);
@@ -260,7 +261,7 @@ pub async fn a_long_line_of_ended_jobs_goes_on_in_pieces(f: &Fixture) {
     assert_eq!(status(f, id).await, Status::Completed);
 }
 
-/// Else the lists of a long chain would be most of what each end writes.
+/// Otherwise the lists of a long chain would be most of what each end writes.
 pub async fn a_step_that_was_offered_has_no_list_of_results(f: &Fixture) {
     let mut plan = chain(plain(3));
     plan.steps[2].results = vec![0, 1];
@@ -277,7 +278,7 @@ pub async fn a_step_that_was_offered_has_no_list_of_results(f: &Fixture) {
     assert_eq!(parents(f, job_of(f, id, 2).await).await.unwrap(), "[7,8]");
 }
 
-/// Who waits for the one waits for the other.
+/// A step that waits for the replaced job waits for its replacement.
 pub async fn a_step_whose_job_is_replaced_goes_on_with_the_new_one(f: &Fixture) {
     let replacing = keyed("a").on_conflict("replace").offer();
     let (id, _) = create(f, &chain([replacing.clone(), once()])).await;
@@ -293,7 +294,7 @@ pub async fn a_step_whose_job_is_replaced_goes_on_with_the_new_one(f: &Fixture) 
     assert_eq!(parents(f, job_of(f, id, 1).await).await.unwrap(), "[8]");
 }
 
-/// An expiry, a lost lease, a timeout.
+/// The end may be an expiry, a lost lease or a timeout.
 pub async fn a_step_ends_with_whatever_ends_its_job(f: &Fixture) {
     let (expiring, _) = create(f, &group([job().queue("q").expires(SECOND).offer()])).await;
     let (leased, _) = create(f, &group([job().attempts(1).times(1_000, 60_000).offer()])).await;
@@ -308,7 +309,8 @@ pub async fn a_step_ends_with_whatever_ends_its_job(f: &Fixture) {
     }
 }
 
-/// Those that were created for it, running or not; one that was there before goes on.
+/// Jobs that were created for the workflow are cancelled, running or not; a job that was there before goes
+/// on.
 pub async fn a_cancelled_workflow_takes_its_jobs_with_it(f: &Fixture) {
     let ignoring = keyed("a").on_conflict("ignore").queue("other").offer();
     let stranger = f.create(&ignoring).await;
@@ -329,14 +331,14 @@ pub async fn a_cancelled_workflow_takes_its_jobs_with_it(f: &Fixture) {
     assert!(matches!(again, Cancelled::Over(Status::Cancelled)), "{again:?}");
 }
 
-/// A step whose job somebody cancelled did not end well.
+/// A step whose job was cancelled counts as not completed.
 pub async fn a_workflow_is_told_of_a_cancelled_job(f: &Fixture) {
     let (id, _) = create(f, &chain(plain(2))).await;
     f.cancel(job_of(f, id, 0).await).await;
     assert_eq!((statuses(f, id).await.as_str(), status(f, id).await), ("xx", Status::Failed));
 }
 
-/// In one commit.
+/// All in one commit.
 pub async fn one_job_may_end_steps_of_several_workflows(f: &Fixture) {
     let ignoring = keyed("a").on_conflict("ignore").offer();
     let mut ids = Vec::new();
@@ -351,7 +353,7 @@ pub async fn one_job_may_end_steps_of_several_workflows(f: &Fixture) {
     assert_eq!(f.queue("default").await.unwrap().created, 4);
 }
 
-/// A caller who lost the reply and asks again has one workflow.
+/// A caller that lost the reply and asks again gets the same workflow.
 pub async fn the_same_workflow_id_is_answered_as_the_first_time(f: &Fixture) {
     let id = WorkflowId::new(crate::make::foreign_id(1));
     let mut plan = chain(plain(2));
@@ -367,7 +369,7 @@ pub async fn the_same_workflow_id_is_answered_as_the_first_time(f: &Fixture) {
     assert_eq!(f.queue("default").await.unwrap().created, 2);
 }
 
-/// As long after its end as a job that ended so.
+/// It is kept as long after its end as a job that ended the same way.
 pub async fn a_workflow_is_forgotten_after_its_time(f: &Fixture) {
     let (id, _) = create(f, &group(plain(1))).await;
     let key = workflow::key(&Tenant::default(), id);
@@ -387,7 +389,7 @@ pub async fn a_workflow_is_forgotten_after_its_time(f: &Fixture) {
     assert_eq!(f.decide(|draft| workflow::look(draft, &key)).await, workflow::Looked::NotDue);
 }
 
-/// Its own events, from first to last: what happened, and the number of the step or the time it took.
+/// The workflow's own events, in order: what happened, and the number of the step or the time it took.
 async fn told(f: &Fixture, id: WorkflowId) -> Vec<(EventKind, String, u32)> {
     f.maintain().await;
     let log = f.log().await;
@@ -395,7 +397,8 @@ async fn told(f: &Fixture, id: WorkflowId) -> Vec<(EventKind, String, u32)> {
     own.map(|event| (event.kind, format!("{}@{}", event.type_name(), event.queue), event.amount)).collect()
 }
 
-/// In the commit in which it happens, in the queue of its first step; each of its steps in the queue of its own job.
+/// Each event is in the commit that causes it. A workflow's events are in the queue of its first step, those
+/// of each step in the queue of its own job.
 pub async fn what_becomes_of_a_workflow_is_in_the_log(f: &Fixture) {
     use EventKind::{
         WorkflowCancelled, WorkflowCompleted, WorkflowFailed, WorkflowStarted, WorkflowStepCompleted,
@@ -426,7 +429,7 @@ pub async fn what_becomes_of_a_workflow_is_in_the_log(f: &Fixture) {
     assert_eq!(told(f, id).await, cancelled);
 }
 
-/// Whoever sees the one sees the other: there is one group of writes, applied all or none.
+/// Both or neither are visible: they are one group of writes, applied all or none.
 pub async fn an_ack_and_the_next_step_are_one_commit(f: &Fixture) {
     let (id, _) = create(f, &chain(plain(2))).await;
     let (head, _) = f.claim_one().await;
@@ -436,7 +439,7 @@ pub async fn an_ack_and_the_next_step_are_one_commit(f: &Fixture) {
     assert_eq!((statuses(f, id).await.as_str(), f.queue("default").await.unwrap().created), ("cr", 2));
 }
 
-/// The ack of this run, decided and not yet committed.
+/// The ACK of a run, decided and not yet committed.
 async fn decided_ack(f: &Fixture, head: &Head, result: Option<&Bytes>) -> Group {
     let (reads, bearer) = (Reads { heads: vec![head.id], ..Reads::default() }, bearer(head));
     let complete = |draft: &mut Draft| settle::complete(draft, head.id, &bearer, result);
@@ -445,7 +448,7 @@ async fn decided_ack(f: &Fixture, head: &Head, result: Option<&Bytes>) -> Group 
     group
 }
 
-/// On two servers: the second decides again. In one group: the later sees the earlier.
+/// On two servers, the second decides again. In one group, the later decision sees the earlier.
 pub async fn two_parents_that_end_at_once_release_their_child_once(f: &Fixture) {
     let plan = graph(vec![(once(), vec![]), (once(), vec![]), (once(), vec![0, 1])]);
     let (id, _) = create(f, &plan).await;
@@ -461,7 +464,7 @@ pub async fn two_parents_that_end_at_once_release_their_child_once(f: &Fixture) 
     assert_eq!((statuses(f, id).await.as_str(), f.queue("default").await.unwrap().created), ("ccr", 3));
 }
 
-/// Neither a job is cancelled that is not there yet nor one left that nobody cancels.
+/// The cancellation neither cancels a job that does not exist yet nor misses one that was just created.
 pub async fn a_cancellation_is_stale_when_a_step_has_ended(f: &Fixture) {
     let (id, _) = create(f, &chain(plain(2))).await;
     let (head, _) = f.claim_one().await;
@@ -483,7 +486,7 @@ pub async fn a_cancellation_is_stale_when_a_step_has_ended(f: &Fixture) {
     assert!(matches!(f.cancel(head.id).await, settle::Settled::Refused(_)), "{:?}", Bearer::default());
 }
 
-/// Nobody waits for an end that has come.
+/// No step waits for an end that has already come.
 pub async fn a_binding_is_stale_when_its_job_has_ended(f: &Fixture) {
     let ignoring = keyed("a").on_conflict("ignore").offer();
     let holder = f.create(&ignoring).await;

@@ -1,9 +1,10 @@
-//! A real browser on a page, as its user: what he sees, presses and types; and what went wrong meanwhile.
+//! A real browser on a page, used as a person would: what it shows, presses and types; and what went wrong
+//! meanwhile.
 //!
-//! - [`Pipe`]: the process. `hand.js`: how things on a page are found and judged, by what they are called.
+//! - [`Pipe`]: the process. `hand.js`: finds and judges things on a page by what they are called.
 //!
-//! A fault is anything that must not happen on any screen: an error of a script, a refusal by the page's security policy,
-//! an answer of 5xx, a request that leaves the server the page came from, a dialog of the browser's own.
+//! A fault is anything that must not happen on any screen: a script error, a refusal by the page's security
+//! policy, an answer of 5xx, a request to another server than the page's own, a dialog of the browser itself.
 
 mod pipe;
 
@@ -17,25 +18,25 @@ pub use pipe::{Pipe, VARIABLE};
 
 /// How long a condition may take to come true.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often it is looked at.
+/// How often a condition is checked.
 const POLL: Duration = Duration::from_millis(15);
-/// What is known to every page, before its own scripts.
+/// The script that runs in every page before the page's own scripts.
 const HAND: &str = include_str!("hand.js");
 
 /// A browser with one page.
 pub struct Browser {
     pipe: Pipe,
     session: String,
-    /// Where the page may ask.
+    /// The origin that the page may send requests to.
     origin: String,
     faults: Vec<String>,
 }
 
 impl Browser {
-    /// Starts one for the pages of one server.
+    /// Starts a browser for the pages of one server.
     ///
     /// # Panics
-    /// Where there is no Chromium: [`VARIABLE`] says where it is.
+    /// When there is no Chromium: [`VARIABLE`] says where it is.
     pub fn start(origin: &str) -> Self {
         let mut pipe = Pipe::start();
         let targets = pipe.ask(None, "Target.getTargets", &json!({}), drop).unwrap();
@@ -55,7 +56,7 @@ impl Browser {
         browser
     }
 
-    /// Asks the browser for something of the protocol.
+    /// Calls a method of the browser's protocol.
     pub fn call(&mut self, method: &str, parameters: &Value) -> Value {
         self.try_call(method, parameters).unwrap_or_else(|error| panic!("{error}; faults: {:?}", self.faults))
     }
@@ -66,7 +67,7 @@ impl Browser {
         self.pipe.ask(Some(&self.session), method, parameters, hear)
     }
 
-    /// A window so many pixels wide, in dark or light colours.
+    /// Sets the window's width in pixels, and dark or light colours.
     pub fn look(&mut self, width: u32, is_dark: bool) {
         let is_phone = width < 500;
         let size = json!({ "width": width, "height": if is_phone { 844 } else { 900 }, "deviceScaleFactor": 1, "mobile": is_phone });
@@ -79,13 +80,13 @@ impl Browser {
         self.call("Emulation.setEmulatedMedia", &json!({ "features": features }));
     }
 
-    /// Opens an address of the server anew, and waits for what it shows.
+    /// Loads a path of the server afresh, and waits until the page is settled.
     pub fn open(&mut self, path: &str) {
         self.begin(path);
         self.until("the page is there", "location.href !== 'about:blank' && hand.isSettled()");
     }
 
-    /// The same with values that the tab has kept.
+    /// As [`open`](Self::open), with values in the tab's storage.
     pub fn open_with(&mut self, path: &str, kept: &[(&str, &str)]) {
         let kept: Value = kept.iter().map(|(name, value)| json!([name, value])).collect();
         let source = format!(
@@ -96,11 +97,11 @@ impl Browser {
         self.call("Page.removeScriptToEvaluateOnNewDocument", &json!({ "identifier": added["identifier"] }));
     }
 
-    /// Begins to open an address of the server anew.
+    /// Starts loading a path of the server afresh.
     pub fn begin(&mut self, path: &str) {
-        // From one place behind `#` to another the browser would stay on the page that it has.
+        // Between two places behind `#` the browser would stay on the loaded page.
         self.call("Page.navigate", &json!({ "url": "about:blank" }));
-        // The answer may come before the page has gone.
+        // The answer may arrive before the old page is gone.
         self.until("the page is left", "location.href === 'about:blank'");
         let url = format!("{}{path}", self.origin);
         self.call("Page.navigate", &json!({ "url": url }));
@@ -118,13 +119,13 @@ impl Browser {
         self.until("the screen is settled", "hand.isSettled()");
     }
 
-    /// What an expression gives; promises are waited for.
+    /// The value of a JavaScript expression; promises are awaited.
     pub fn eval(&mut self, expression: &str) -> Value {
         self.try_eval(expression)
             .unwrap_or_else(|error| panic!("{error}: {expression}; faults: {:?}", self.faults))
     }
 
-    /// The same; an error is the browser's, which has none to ask while one page goes and the next one comes.
+    /// The same, with the browser's error: between two pages there is none to evaluate it in.
     fn try_eval(&mut self, expression: &str) -> Result<Value, String> {
         let wish = json!({ "expression": expression, "awaitPromise": true, "returnByValue": true, "userGesture": true });
         let told = self.try_call("Runtime.evaluate", &wish)?;
@@ -134,7 +135,7 @@ impl Browser {
         Ok(told["result"]["value"].clone())
     }
 
-    /// Waits until an expression is true of the page, and gives its value.
+    /// Waits until an expression is truthy in the page, and returns its value.
     pub fn until(&mut self, what: &str, expression: &str) -> Value {
         let asked = format!(
             "(() => {{ try {{ return {expression}; }} catch (error) {{ hand.last = String(error); return null; }} }})()"
@@ -162,14 +163,15 @@ impl Browser {
         self.until(&format!("the page shows {text:?}"), &format!("hand.shows({})", Value::from(text)));
     }
 
-    /// Presses what is called so: a button, a link, a box, in the dialog if one is open. With the mouse, in its middle.
+    /// Clicks, with the mouse in its middle, what has this name: a button, a link, a checkbox; in the dialog
+    /// if one is open.
     pub fn press(&mut self, name: &str) {
         let found = format!("hand.spot({})", Value::from(name));
         let spot = self.until(&format!("there is {name:?} to press"), &found);
         self.click(&spot);
     }
 
-    /// Presses at a spot of `hand.js`.
+    /// Clicks at a spot that `hand.js` found.
     pub fn click(&mut self, spot: &Value) {
         for kind in ["mousePressed", "mouseReleased"] {
             let event =
@@ -178,13 +180,13 @@ impl Browser {
         }
     }
 
-    /// Types into the field that is called so, in the place of what it has.
+    /// Types into the field with this name, replacing its text.
     pub fn fill(&mut self, name: &str, text: &str) {
         self.until(&format!("there is a field {name:?}"), &format!("hand.take({})", Value::from(name)));
         self.call("Input.insertText", &json!({ "text": text }));
     }
 
-    /// Presses a key of the keyboard: a letter, or one of those with names.
+    /// Presses a key of the keyboard: a letter, or one of the named keys.
     pub fn key(&mut self, key: &str) {
         let (code, text) = match key {
             "Tab" => (9, ""),
@@ -201,7 +203,7 @@ impl Browser {
         );
     }
 
-    /// Keeps a picture of the whole page.
+    /// Saves a picture of the whole page.
     pub fn picture(&mut self, file: &Path) {
         let told =
             self.call("Page.captureScreenshot", &json!({ "format": "png", "captureBeyondViewport": true }));
@@ -209,19 +211,19 @@ impl Browser {
         std::fs::write(file, decode(told["data"].as_str().unwrap())).unwrap();
     }
 
-    /// What went wrong since it was last asked.
+    /// What went wrong since the last call.
     pub fn faults(&mut self) -> Vec<String> {
-        // What came before this answer has been heard with it.
+        // All events sent before this answer have arrived with it.
         self.eval("1");
         let told: Vec<Value> = self.pipe.told().collect();
         self.faults.extend(told.iter().filter_map(|told| fault(told, &self.origin)));
         std::mem::take(&mut self.faults)
     }
 
-    /// Nothing went wrong.
+    /// Asserts that nothing went wrong.
     ///
     /// # Panics
-    /// When something did.
+    /// When something went wrong.
     pub fn is_well(&mut self, at: &str) {
         let faults = self.faults().iter().fold(String::new(), |mut all, fault| {
             let _ = write!(all, "\n  {fault}");
@@ -231,7 +233,7 @@ impl Browser {
     }
 }
 
-/// What an event says went wrong, if it does.
+/// The fault that a browser event reports, if it does.
 fn fault(told: &Value, origin: &str) -> Option<String> {
     let about = &told["params"];
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -245,7 +247,7 @@ fn fault(told: &Value, origin: &str) -> Option<String> {
         {
             Some(format!("console: {}", about["args"]))
         }
-        // Answers of 4xx are answers; those of 5xx are found below.
+        // 4xx answers are legitimate; 5xx are found below.
         "Log.entryAdded" if about["entry"]["source"] == "network" => None,
         "Log.entryAdded" if matches!(about["entry"]["level"].as_str(), Some("error" | "warning")) => {
             Some(format!("{}: {}", text(&about["entry"]["source"]), text(&about["entry"]["text"])))
@@ -267,7 +269,7 @@ fn fault(told: &Value, origin: &str) -> Option<String> {
     }
 }
 
-/// Base64, as the protocol writes it.
+/// Decodes base64, as the protocol encodes pictures.
 fn decode(text: &str) -> Vec<u8> {
     let value = |byte: u8| match byte {
         b'A'..=b'Z' => u32::from(byte - b'A'),

@@ -1,8 +1,8 @@
-//! A Chromium of a test's own, and the pipe over which it is told what to do.
+//! A Chromium of a test's own, and the pipe that controls it.
 //!
-//! It is driven by the protocol of its developer tools, over two pipes that the process inherits: so there is no driver of
-//! the same version to install, no port to choose, no WebSocket, and nothing to depend on. Messages are JSON, each with a
-//! zero byte behind it.
+//! It is driven by the protocol of its developer tools, over two pipes that the process inherits: no driver
+//! of a matching version to install, no port to choose, no WebSocket, and no dependency. Messages are JSON,
+//! each followed by a zero byte.
 
 use std::io::{BufRead, BufReader, Write as _};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -13,13 +13,13 @@ use serde_json::{Value, json};
 
 use crate::TempDir;
 
-/// Says where Chromium is.
+/// The variable that says where Chromium is.
 pub const VARIABLE: &str = "SEMEL_TEST_CHROMIUM";
 
-/// How long an answer may take on a machine that does other things as well; the first one begins with the start.
+/// How long an answer may take on a busy machine; the first one includes the start.
 const ANSWER: Duration = Duration::from_secs(120);
 
-/// It asks nobody on its own, and needs neither a screen nor an account.
+/// Options under which Chromium contacts no server on its own, and needs neither a screen nor an account.
 const FLAGS: &[&str] = &[
     "--headless",
     "--no-sandbox",
@@ -42,7 +42,7 @@ pub struct Pipe {
     input: ChildStdin,
     inbox: Receiver<Value>,
     last: u64,
-    /// Its memory, gone with it.
+    /// The browser's profile directory, deleted with it.
     _profile: TempDir,
 }
 
@@ -57,14 +57,14 @@ impl Pipe {
         });
         let profile = TempDir::new();
         let mut command = Command::new("sh");
-        // The descriptors that it reads and writes are 3 and 4.
+        // Chromium reads descriptor 3 and writes descriptor 4.
         command.args(["-c", r#"exec "$0" "$@" 3<&0 4>&1 </dev/null >/dev/null 2>&1"#, &program]);
         command.args(FLAGS).arg(format!("--user-data-dir={}", profile.path().display()));
         command.arg("about:blank").stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = command.spawn().unwrap();
         let (input, output) = (process.stdin.take().unwrap(), process.stdout.take().unwrap());
         let (tell, inbox) = channel();
-        // Ends with the process, which closes its end.
+        // The thread ends with the process, which closes its end of the pipe.
         std::thread::spawn(move || {
             let mut output = BufReader::new(output);
             let mut message = Vec::new();
@@ -80,7 +80,7 @@ impl Pipe {
         Self { process, input, inbox, last: 0, _profile: profile }
     }
 
-    /// Asks, and gives what was answered; what else was told before goes to `hear`.
+    /// Sends a request and returns its answer; events that arrive before it go to `hear`.
     pub fn ask(
         &mut self,
         session: Option<&str>,
@@ -113,7 +113,7 @@ impl Pipe {
         }
     }
 
-    /// What was told meanwhile, without waiting.
+    /// The events that have arrived, without waiting.
     pub fn told(&self) -> impl Iterator<Item = Value> {
         self.inbox.try_iter()
     }

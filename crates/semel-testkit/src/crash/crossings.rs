@@ -1,6 +1,7 @@
-//! Requests that are about several records at once, which a divided store has in several places: batches of which all or none is
-//! stored, follow-ups whose ids their callers chose, workflows, a queue that is paused and resumed. And whether the store stands by them: no
-//! batch is there by half, the last request of a key was run, nothing came from a queue while it was paused.
+//! Requests about several records at once, which a partitioned store keeps in several places: all-or-nothing
+//! batches, follow-ups with ids chosen by their callers, workflows, a queue that is paused and resumed. The
+//! judge checks that the store stands by them: no batch is half there, the last request of a key was run, and
+//! a paused queue granted nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,50 +25,51 @@ use super::flows::STEP;
 use crate::flows::of_form;
 use crate::make::{Want, foreign_id, job, key, keyed};
 
-/// The types of these jobs, and of nothing else.
+/// The types of these jobs, and of no others.
 const BATCHED: &str = "crash.batched";
 const FOLLOWED: &str = "crash.followed";
 /// The queue that is paused.
 const PAUSED: &str = "crash-paused";
-/// Jobs of a batch, and of a workflow.
+/// The number of jobs in a batch, and in a workflow.
 const TOGETHER: u64 = 3;
-/// Keys of each whose last request counts.
+/// The number of keys per asker whose last request counts.
 const FOLLOWS: u64 = 2;
-/// Requests of a kind in one life, at most: enough for the ids that are kept for them.
+/// The most requests of a kind in one life: the number of ids reserved for a kind.
 const MOST: u64 = 50_000;
-/// The number of workflows among the kinds of what has an id of the caller's: behind the keys of all.
+/// The kind number of workflows among the kinds with ids of the caller's own: after those of all follow-up
+/// keys.
 const WORKFLOWS: u64 = 19;
-/// How long who got an error rests.
+/// How long an asker pauses after an error.
 const REST: Duration = Duration::from_millis(2);
 
-/// Somebody who asks for such things, and says what he was told.
+/// A caller that makes such requests, and reports the answers.
 #[derive(Clone)]
 pub(crate) struct Asker {
-    /// Whom he asks.
+    /// The server that it asks.
     pub engine: Engine,
-    /// Another server on the store, if there is one: what the first was told holds there.
+    /// Another server on the same store, if there is one: what the first one answered holds there too.
     pub elsewhere: Engine,
-    /// Which of several he is.
+    /// This asker's number among several.
     pub number: u64,
-    /// To whom he says it.
+    /// Where it reports its answers.
     pub say: Arc<dyn Fn(&str) + Send + Sync>,
-    /// The round.
+    /// The round of the run.
     pub round: u64,
-    /// How often.
+    /// The number of requests per task.
     pub turns: u64,
-    /// When it is set he asks for nothing more.
+    /// When set, the asker makes no more requests.
     pub over: Arc<AtomicBool>,
-    /// Whether he asks again when an error says that he may.
+    /// Whether it asks again after a retryable error.
     pub is_patient: bool,
 }
 
 impl Asker {
-    /// Begins to ask for all of them.
+    /// Starts tasks for all kinds of requests.
     pub fn spawn(&self, into: &mut JoinSet<()>) {
         for is_turned in [false, true] {
             into.spawn(self.clone().batches(is_turned));
         }
-        // What one asks for last is the last only if nobody else asks for it.
+        // The last request for a key is known only if no other task asks for that key.
         for place in self.number * FOLLOWS..(self.number + 1) * FOLLOWS {
             into.spawn(self.clone().follow_ups(place));
         }
@@ -86,7 +88,7 @@ impl Asker {
         (self.say)(line);
     }
 
-    /// The answer; none where there is an error that is said.
+    /// The answer; `None` after an error, which is reported.
     async fn answer<T, F: Future<Output = Result<T, StoreError>>>(&self, ask: impl Fn() -> F) -> Option<T> {
         loop {
             match ask().await {
@@ -100,13 +102,13 @@ impl Asker {
         }
     }
 
-    /// An id of the caller's own, of a kind: no other request of any has it.
+    /// An id of the caller's own for a kind of request, unique among all requests.
     fn id(&self, kind: u64, turn: u64) -> JobId {
         let number = 3_000_000_000 + self.round % 1_000 * 1_000_000 + kind * MOST + turn;
         foreign_id(u32::try_from(number).unwrap())
     }
 
-    /// Two ask for each, one with the keys the other way round.
+    /// Two tasks ask for each batch, one with the keys in reverse order.
     async fn batches(self, is_turned: bool) {
         for turn in self.turns() {
             let mut offers: Vec<_> = (0..TOGETHER).map(|at| batched(self.round, turn, at).offer()).collect();
@@ -131,7 +133,7 @@ impl Asker {
         }
     }
 
-    /// One after the other for one key: each asks for what the ones before it did.
+    /// Requests for one key, one after the other: each includes what the earlier ones asked for.
     async fn follow_ups(self, place: u64) {
         for turn in self.turns() {
             let mut want = followed(self.round, place).args(&format!("[{turn}]"));
@@ -171,7 +173,7 @@ impl Asker {
                 }
             }
             if pause(false).await {
-                // Runs whose answer was lost are somebody's until their leases run out.
+                // Runs whose grant was lost belong to nobody until their leases expire.
                 for run in self.answer(|| self.engine.claim(from_paused(7))).await.unwrap_or_default() {
                     self.say(&format!("claimed {}", run.head.id));
                     let bearer = || Bearer { lease: Some(LeaseToken(run.head.fence)), worker: None };
@@ -235,19 +237,19 @@ fn id_of(outcome: &Outcome) -> Option<JobId> {
     }
 }
 
-/// What was told of them.
+/// What was answered to these requests.
 #[derive(Debug, Default)]
 pub struct Told {
-    /// The jobs of batches, by their numbers.
+    /// The jobs of batches, by the batch's number.
     batches: BTreeMap<u64, Vec<JobId>>,
     /// The last request that was answered, by its key.
     asked: BTreeMap<u64, u64>,
-    /// Jobs of the queue that is paused.
+    /// Jobs of the paused queue.
     held: BTreeSet<JobId>,
 }
 
 impl Told {
-    /// Takes in a line; says whether it was one of these.
+    /// Reads a line; returns whether it was about one of these requests.
     pub(super) fn read(&mut self, words: &[&str]) -> bool {
         let id = |text: &str| JobId::parse(text, "").unwrap();
         let number = |text: &str| text.parse::<u64>().unwrap();
@@ -267,12 +269,12 @@ impl Told {
         true
     }
 
-    /// Whether it was told of batches, of requests behind others, and of jobs of the queue that is paused.
+    /// Whether it includes batches, follow-ups and jobs of the paused queue.
     pub fn is_any_of_each(&self) -> bool {
         !self.batches.is_empty() && self.asked.values().any(|turn| *turn > 0) && !self.held.is_empty()
     }
 
-    /// At once, before anything else is done to the store. `heads` are all that are in it.
+    /// Judges the store before anything else is done to it. `heads` are all that it holds.
     pub(super) async fn judge_as_found(&self, engine: &Engine, heads: &[Head]) {
         let there: BTreeSet<JobId> = heads.iter().map(|head| head.id).collect();
         for id in self.batches.values().flatten().chain(&self.held) {
@@ -290,7 +292,8 @@ impl Told {
         }
     }
 
-    /// Once all leases have run out and all queues but the one that was paused are empty: that one is resumed, and gives all it has.
+    /// Judges again when all leases have expired and all queues except the paused one are empty: that one is
+    /// resumed, and must grant all it has.
     pub(super) async fn judge_again(&self, engine: &Engine, round: u64) {
         assert!(!engine.set_paused(queue(), false).await.unwrap().paused);
         loop {

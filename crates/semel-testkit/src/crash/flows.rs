@@ -1,5 +1,6 @@
-//! The victim's crons, workflows and limit, and whether the store stands by them: each tick was decided once and made the
-//! job it says, each step of a workflow stands for one job and ends as that, and a limit was never exceeded.
+//! The victim's crons, workflows and limit, and the check that the store stands by them: each tick was
+//! decided once and made the job it names, each step of a workflow stands for one job and ends as that job
+//! did, and a limit was never exceeded.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,15 +20,16 @@ use super::say;
 use crate::flows::{cron_name, of_form, registration};
 use crate::make::{foreign_id, job};
 
-/// Crons of the victim's, two of each overlap policy. All are due when a victim wakes up, an hour after the last.
+/// The number of the victim's crons, two of each overlap policy. All are due when a victim starts, an hour
+/// after the last.
 const CRONS: usize = 8;
-/// The type of a workflow's jobs, and of nothing else.
+/// The type of a workflow's jobs, and of no others.
 pub(super) const STEP: &str = "crash.step";
-/// Jobs of a workflow.
+/// The number of jobs in a workflow.
 const STEPS: u32 = 4;
-/// Workflows of one life, at most: enough to have some in every stage.
+/// The most workflows in one life: enough to have some in every stage.
 const WORKFLOWS: u64 = 1_000;
-/// Jobs that may run at once under the victim's limit; its workers ask for more.
+/// The number of jobs that may run at once under the victim's limit; its workers ask for more.
 const MOST: u32 = 5;
 
 /// The limit of some of the victim's jobs.
@@ -39,7 +41,7 @@ fn cron_of(at: usize) -> (CronName, Overlap) {
     (cron_name(&format!("cron-{at}")), Overlap::ALL[at % Overlap::ALL.len()])
 }
 
-/// The type of a cron's jobs, and of nothing else.
+/// The type of a cron's jobs, and of no others.
 fn type_of(name: &CronName) -> String {
     format!("crash.{name}")
 }
@@ -79,7 +81,7 @@ pub(super) async fn ask(engine: Engine, round: u64, turns: u64) {
     }
 }
 
-/// What a victim was told.
+/// What was answered to the victim.
 #[derive(Debug, Default)]
 pub struct Told {
     /// Workflows that were created.
@@ -91,7 +93,7 @@ pub struct Told {
 }
 
 impl Told {
-    /// Takes in a line; says whether it was one of these.
+    /// Reads a line; returns whether it was about one of these.
     pub(super) fn read(&mut self, words: &[&str]) -> bool {
         match words {
             ["workflow", id] => drop(self.workflows.insert(WorkflowId::parse(id, "").unwrap())),
@@ -102,7 +104,7 @@ impl Told {
         true
     }
 
-    /// At once, before anything else is done to the store. `heads` are all that are in it.
+    /// Judges the store before anything else is done to it. `heads` are all that it holds.
     pub(super) fn judge_as_found(&self, heads: &[Head]) {
         let runs = |head: &&Head| head.lane == Some(limit().lane()) && head.state == State::Active;
         let running = heads.iter().filter(runs).count();
@@ -121,7 +123,7 @@ impl Told {
         }
     }
 
-    /// Whether the ticks that are due are decided now, and each was decided once.
+    /// Asserts that the ticks that are due get decided now, and that each was decided once.
     pub(super) async fn judge_ticks(&self, engine: &Engine) {
         while Tend.run_once(engine.store()).await.unwrap().moved > 0 {}
         let crons = engine.crons(None, 100).await.unwrap();
@@ -138,7 +140,8 @@ impl Told {
         }
     }
 
-    /// Once nothing is live any more: every workflow is over, and no step was left out or offered twice.
+    /// Judges when nothing is live any more: every workflow is over, and no step was left out or offered
+    /// twice.
     pub(super) async fn judge_workflows(&self, engine: &Engine) {
         let workflows = workflows(engine).await;
         for id in &self.workflows {
@@ -166,7 +169,8 @@ fn is_of(head: &Head, job_type: &str) -> bool {
     head.job_type == JobType::from_stored(job_type)
 }
 
-/// A cron counts what it remembers, and remembers no tick twice. Those by hand may be many at one time.
+/// Asserts that a cron's counts match its history, and that it has no tick twice. Manual ticks may share one
+/// time.
 fn once(name: &CronName, cron: &Cron) {
     let decided = cron.run_count + cron.skip_count;
     assert_eq!(cron.history.len() as u64, decided.min(CRON_HISTORY_MAX as u64), "{name}: {cron:?}");
@@ -197,7 +201,7 @@ async fn workflows(engine: &Engine) -> BTreeMap<WorkflowId, Workflow> {
     }
 }
 
-/// The head of every job in the store.
+/// The heads of all jobs in the store.
 pub(super) async fn all(engine: &Engine) -> Vec<Head> {
     let mut filter = Filter { limit: 500, ..Filter::default() };
     let mut heads = Vec::new();

@@ -1,5 +1,5 @@
-//! Requests of all policies, several on each key, whose runs end in every way: what the [chronicle](crate::history::chronicle) of a
-//! store is about. Their jobs are in a queue of their own.
+//! Requests of all policies, several on each key, whose runs end in every way: the input of a store's
+//! [chronicle](crate::history::chronicle). Their jobs have a queue of their own.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -29,41 +29,44 @@ use crate::make::{Want, keyed};
 
 /// The queue of these jobs.
 pub(super) const QUEUE: &str = "crash-medley";
-/// Tasks that ask, in one process.
+/// The number of tasks that offer jobs, in one process.
 const ASKERS: u64 = 3;
 const WORKERS: u64 = 2;
-/// Keys that are in use at a time: few, so that they meet.
+/// The number of keys in use at a time: few, so that requests meet.
 const KEYS: u64 = 2;
-/// Requests of one task under one set of keys: whoever ever held a key is looked at by every decision about it.
+/// The requests of one task under one set of keys, bounded because every decision about a key looks at all
+/// that ever held it.
 const PER_KEY: u64 = 24;
-/// Policies of random states and windows, beside those that have a number.
+/// The number of policies with random states and windows, including the numbered ones.
 const CODES: u64 = 400;
-/// How long a lease of these lasts, at most, and how long some wait for their turn.
+/// The longest lease of these jobs, and the longest wait of those that start later.
 const SHORT_MS: u64 = 24;
-/// How long who has asked rests.
+/// How long a task pauses between requests.
 const REST: Duration = Duration::from_millis(1);
 
-/// Somebody who asks for them and runs them.
+/// A caller or worker for these jobs.
 #[derive(Clone)]
 pub(crate) struct Medley {
-    /// Whom he asks.
+    /// The server that it asks.
     pub engine: Engine,
-    /// Which of several he is.
+    /// Its number among several.
     pub number: u64,
-    /// To whom he says what he was told.
+    /// Where it reports its answers.
     pub say: Arc<dyn Fn(&str) + Send + Sync>,
-    /// The round.
+    /// The round of the run.
     pub round: u64,
-    /// How often.
+    /// The number of requests per task.
     pub turns: u64,
-    /// When it is set he asks for nothing more.
+    /// When set, it makes no more requests.
     pub over: Arc<AtomicBool>,
-    /// Whether what the log has shown once is never gone: a decision then has seen what it showed before the call. A primary that
-    /// is about to be replaced shows what will never have been.
+    /// Whether what the log has shown once never disappears: then a decision has seen all that the log showed
+    /// before the call.
+    ///
+    /// A primary about to be replaced may show what will turn out never to have happened.
     pub reads_log: bool,
 }
 
-/// The job that is asked for by this code.
+/// The job that this code stands for.
 fn want(round: u64, key: u64, code: u64, number: u64) -> Want {
     let want = match usize::try_from(code).ok().filter(|code| *code < POLICIES) {
         Some(code) => policy(round * 1_000_000 + key, code),
@@ -73,7 +76,7 @@ fn want(round: u64, key: u64, code: u64, number: u64) -> Want {
     let attempts = 1 + u32::try_from(random.below(3)).unwrap();
     let ms = |random: &mut Random| Duration::from_millis(1 + random.below(SHORT_MS));
     let mut want = want.queue(QUEUE).args(&format!("[{number}]")).attempts(attempts);
-    // A follow-up that has a time of its own is let go without a word.
+    // A follow-up with a start time of its own is released without an event in the log.
     if random.below(5) == 0 && want.offer().unique.is_some_and(|unique| !follows(&unique.policy)) {
         want = want.later(ms(&mut random));
     }
@@ -87,7 +90,7 @@ fn follows(policy: &UniquePolicy) -> bool {
     policy.on_conflict() == semel_core::unique::OnConflict::FollowUp
 }
 
-/// Some states, some window, some strategy; the next code's where these contradict each other.
+/// A policy with random states, window and strategy; the next code's where these contradict each other.
 fn any_policy(key: u64, code: u64) -> Want {
     let mut random = Random(code);
     loop {
@@ -110,7 +113,7 @@ fn any_policy(key: u64, code: u64) -> Want {
 }
 
 impl Medley {
-    /// Begins: who asks into `offering`, who works into `working`.
+    /// Starts the tasks: callers in `offering`, workers in `working`.
     pub fn spawn(&self, offering: &mut JoinSet<()>, working: &mut JoinSet<()>) {
         for place in 0..ASKERS {
             offering.spawn(self.clone().ask(place));
@@ -125,7 +128,7 @@ impl Medley {
         self.over.load(Ordering::Relaxed)
     }
 
-    /// The answer, as soon as there is one; none where there is an error that is said.
+    /// The answer, as soon as there is one; `None` after an error, which is reported.
     async fn answer<T, F: Future<Output = Result<T, StoreError>>>(&self, ask: impl Fn() -> F) -> Option<T> {
         loop {
             match ask().await {
@@ -139,7 +142,7 @@ impl Medley {
         }
     }
 
-    /// The time of the part of the store in which the key is.
+    /// The time of the partition that holds the key.
     async fn time(&self, want: &Want) -> Option<Timestamp> {
         let key = want.offer().unique?.key;
         let read = || KeyRead { key, states: StateSet::ALL, all: true };
@@ -155,7 +158,7 @@ impl Medley {
                 return;
             }
             let (key, number) = (turn / PER_KEY * KEYS + random.below(KEYS), who * 1_000_000 + turn);
-            // Half of them are of the policies that have numbers: those meet with what they were made to meet with.
+            // Half of them use the numbered policies, which meet the cases they were written for.
             let bound = if random.below(2) == 0 { POLICIES as u64 } else { CODES };
             let code = random.below(bound);
             let want = want(self.round, key, code, number);
@@ -202,7 +205,7 @@ impl Medley {
         }
     }
 
-    /// Ends a run in one of all ways, or leaves it to its lease.
+    /// Ends a run in one of all ways, or leaves it until its lease expires.
     async fn end(&self, run: &Job, random: &mut Random) {
         let (engine, id) = (&self.engine, run.head.id);
         let bearer = || Bearer { lease: Some(LeaseToken(run.head.fence)), worker: None };
@@ -228,7 +231,7 @@ impl Medley {
         }
     }
 
-    /// The duties that these need, and what is still to be written of duplicates.
+    /// Runs the duties that these jobs need, and writes the pending records of duplicates.
     async fn keep(self) {
         let store = self.engine.store();
         while !self.is_over() {
@@ -241,7 +244,7 @@ impl Medley {
     }
 }
 
-/// What the log calls the end of a run that left its job like this.
+/// What the log calls the end of a run that left its job in this state.
 fn what_of(head: &Head) -> EventKind {
     match head.state {
         State::Completed => EventKind::Completed,
@@ -273,12 +276,12 @@ fn text_of(outcome: &Outcome) -> String {
     }
 }
 
-/// Whether a line is about these.
+/// Whether a line is about these requests.
 pub(super) fn is_one(words: &[&str]) -> bool {
     matches!(words, ["offers" | "told" | "ended", ..])
 }
 
-/// Takes in a line of the round; says whether it was one of these.
+/// Reads a line of the round; returns whether it was about these requests.
 pub(super) fn read(told: &mut Told, round: u64, words: &[&str]) -> bool {
     let id = |text: &str| JobId::parse(text, "").unwrap();
     let number = |text: &str| text.parse::<u64>().unwrap();

@@ -1,22 +1,24 @@
-//! The process that is killed: the test program once more, for one of its tests alone.
+//! The process that is killed: the test program started again, for one of its tests alone.
 
 use std::io::Read;
 use std::process::{Command, Stdio};
 
-/// Tells it which round it is the victim of, and where its store is.
+/// The variable that tells a victim its round and the address of its store.
 const VARIABLE: &str = "SEMEL_VICTIM";
-/// What that test is called, in every program that has one.
+/// The name of that test, in every program that has one.
 const TEST: &str = "crash::the_victim";
 
-/// What this process was told as a victim; nothing when nobody means to kill it.
+/// The round and the store that this process was given as a victim; `None` in an ordinary test run.
 pub fn called() -> Option<(u64, String)> {
     let told = std::env::var(VARIABLE).ok()?;
     let (round, store) = told.split_once(' ').unwrap();
     Some((round.parse().unwrap(), store.to_owned()))
 }
 
-/// Lets a victim on this store live until it has said so many lines, and then for as long as a signal takes: a point that
-/// depends on what it has done, not on how fast. Answers all that it said.
+/// Lets a victim on this store live until it has written this many lines, and then kills it. Returns all that
+/// it wrote.
+///
+/// So the point depends on what the victim has done, not on how fast.
 pub fn kill_after(store: &str, round: u64, lines: usize) -> String {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args([TEST, "--exact", "--nocapture", "--test-threads=1"])

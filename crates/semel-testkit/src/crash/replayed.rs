@@ -1,4 +1,5 @@
-//! The log of a store that processes died on, replayed, and what they were told of [all policies](super::medley) held against it.
+//! Replays the log of a store on which processes were killed, and judges the answers to requests of [all
+//! policies](super::medley) against it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,25 +14,27 @@ use crate::history::lives::Kept;
 use crate::history::{Chronicle, Script, Told, Unseen};
 use crate::make::key;
 
-/// Events that are read at once.
+/// The number of events read at once.
 const PAGE: u32 = 10_000;
-/// How much too early PostgreSQL's log, which is in the order in which transactions began to write, may have the end of a run. The
-/// statement that such a thing is took its time and its first lock, was held up, and got the lock on the key when another
-/// transaction had come and gone.
+/// How much too early PostgreSQL's log, in the order in which transactions began to write, may have the end
+/// of a run.
+///
+/// A statement may take its time and its first lock, be held up, and get the lock on the key only after
+/// another transaction has come and gone.
 const HELD_UP: Duration = Duration::from_secs(1);
 
-/// What was looked at.
+/// Counts of what was checked.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seen {
     /// Events in the log.
     pub events: usize,
-    /// Decisions that were taken again: admissions, and answers.
+    /// Decisions that were taken again: admissions and answers.
     pub decisions: usize,
     /// Starts of runs that the log has too early.
     pub moved: usize,
     /// Answers to offers of all policies.
     pub answers: usize,
-    /// Ends of their runs that were acknowledged.
+    /// Acknowledged ends of the runs of such jobs.
     pub ends: usize,
 }
 
@@ -45,10 +48,10 @@ impl std::ops::AddAssign for Seen {
     }
 }
 
-/// Replays the log of a store that nobody writes to, and judges the answers that were noted in these lines of the round.
+/// Replays the log of an idle store, and judges the answers in these lines of the round.
 ///
 /// # Panics
-/// With what does not hold; and when there is something that was not seen.
+/// With what does not hold; and when any job was not seen.
 pub(super) async fn judge(engine: &Engine, round: u64, lines: &[String]) -> Seen {
     let mut told = Told::default();
     for line in lines {
@@ -58,7 +61,7 @@ pub(super) async fn judge(engine: &Engine, round: u64, lines: &[String]) -> Seen
     let ids: BTreeSet<JobId> = flows::all(engine).await.iter().map(|head| head.id).collect();
     let mut kept = all_kept(engine, ids.iter().copied().collect()).await;
     let page = whole_log(engine).await;
-    // What the dead had begun in several parts of a store is ended by whoever meets it, and a list meets nothing.
+    // What the dead left unfinished in several partitions is completed on access, which listing is not.
     let jobs = page.events.iter().filter(|told| told.event.cron().is_none()).map(|told| told.event.job);
     let unlisted: BTreeSet<JobId> = jobs.filter(|id| !ids.contains(id)).collect();
     kept.extend(all_kept(engine, unlisted.into_iter().collect()).await);
@@ -68,13 +71,13 @@ pub(super) async fn judge(engine: &Engine, round: u64, lines: &[String]) -> Seen
     let events = page.events.len();
     let mut chronicle = Chronicle::replay(page, kept, script).unwrap_or_else(|why| panic!("{why}"));
     chronicle.check_told(&told).unwrap_or_else(|why| panic!("{why}"));
-    // Nothing is purged, released or dropped here: what is not seen is not there by a mistake.
+    // Nothing is purged, released or dropped here, so anything that is not seen is missing by mistake.
     assert_eq!(chronicle.unseen, Unseen::default(), "{events} events, {} decisions", chronicle.decisions);
     let (decisions, moved) = (chronicle.decisions, chronicle.moved);
     Seen { events, decisions, moved, answers: told.answers.len(), ends: told.runs.len() }
 }
 
-/// Those of the jobs that are there.
+/// Those of the jobs that exist.
 async fn all_kept(engine: &Engine, ids: Vec<JobId>) -> Vec<Kept> {
     let mut kept = Vec::new();
     for ids in ids.chunks(500) {

@@ -1,5 +1,5 @@
-//! The victim's tasks and its requests under an `Idempotency-Key`, and whether the store stands by them: one task for an
-//! identity, with all of its steps; one job for a key, which is the answer before and after.
+//! The victim's tasks and its requests under an `Idempotency-Key`, and the check that the store stands by
+//! them: one task per identity, with all of its steps; one job per key, which is the answer before and after.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,11 +16,11 @@ use super::say;
 use crate::flows::of_form;
 use crate::make::{job, key, keyed};
 
-/// The type of a task's own job, and of nothing else.
+/// The type of a task's own job, and of no others.
 pub(super) const TASK: &str = "crash.task";
-/// Jobs of a task.
+/// The number of jobs in a task.
 const STEPS: usize = 3;
-/// Tasks and keys of one life, at most.
+/// The most tasks and keys in one life.
 const MOST: u64 = 1_000;
 
 fn plan(round: u64, number: u64) -> TaskPlan {
@@ -29,13 +29,14 @@ fn plan(round: u64, number: u64) -> TaskPlan {
     TaskPlan { offer: want.args(&format!("[{number}]")).offer(), steps: of_form(number as usize, steps) }
 }
 
-/// The request of that number, or another one under its key.
+/// The request with this number, or another request under the same key.
 fn request(round: u64, number: u64, other: bool) -> Offer {
     let once = Once { key: key(&format!("request {round}-{number}")), digest: [7 + u8::from(other); 32] };
     Offer { once: Some(once), ..job().of_type("crash.kept").offer() }
 }
 
-/// Asks for tasks, and sends requests under keys. Two of the victim's tasks do so side by side, each for all of them.
+/// Asks for tasks, and sends requests under keys. Two of the victim's tokio tasks do so side by side, each
+/// for all numbers.
 pub(super) async fn ask(engine: Engine, round: u64, turns: u64) {
     for number in 0..turns.min(MOST) {
         match engine.create_task(plan(round, number), "").await {
@@ -53,18 +54,18 @@ pub(super) async fn ask(engine: Engine, round: u64, turns: u64) {
     }
 }
 
-/// What a victim was told.
+/// What was answered to the victim.
 #[derive(Debug, Default)]
 pub struct Told {
-    /// Tasks that it was told of, by their numbers.
+    /// Tasks that an answer named, by their numbers.
     tasks: BTreeMap<u64, BTreeSet<JobId>>,
-    /// Jobs that it was told of, by the number of their key.
+    /// Jobs that an answer named, by the number of their key.
     kept: BTreeMap<u64, BTreeSet<JobId>>,
     created: BTreeSet<(bool, u64)>,
 }
 
 impl Told {
-    /// Takes in a line; says whether it was one of these.
+    /// Reads a line; returns whether it was about one of these.
     pub(super) fn read(&mut self, words: &[&str]) -> bool {
         let [what @ ("task" | "sametask" | "kept" | "again"), number, id] = words else { return false };
         let (number, id) = (number.parse().unwrap(), JobId::parse(id, "").unwrap());
@@ -77,13 +78,13 @@ impl Told {
         true
     }
 
-    /// How many tasks and kept requests it was told of.
+    /// The number of tasks and of kept requests that answers named.
     pub fn len(&self) -> (usize, usize) {
         (self.tasks.len(), self.kept.len())
     }
 
-    /// At once, before anything else is done to the store. `heads` are all that are in it: a task is there with its steps, and
-    /// is as they are.
+    /// Judges the store before anything else is done to it. `heads` are all that it holds: a task is there
+    /// with its steps, and in the state that follows from theirs.
     pub(super) async fn judge_as_found(&self, engine: &Engine, heads: &[Head]) {
         for (number, ids) in self.tasks.iter().chain(&self.kept) {
             assert_eq!(ids.len(), 1, "{number} stands for several: {ids:?}");
@@ -101,7 +102,8 @@ impl Told {
         }
     }
 
-    /// Once nothing is live any more: tasks have ended well, and whoever asks again is told of what was there.
+    /// Judges when nothing is live any more: tasks have completed, and a repeated request is answered with
+    /// what was there.
     pub(super) async fn judge_again(&self, engine: &Engine, round: u64) {
         for (number, ids) in self.tasks.iter().take(40) {
             let id = *ids.first().unwrap();

@@ -1,4 +1,5 @@
-//! Programs: commands that make sense whatever the others are, so that any of them can be left out.
+//! Programs: lists of commands that are valid independently of each other, so that any of them can be left
+//! out.
 
 use std::time::Duration;
 
@@ -8,27 +9,27 @@ use semel_core::state::{State, StateSet};
 use super::flow::Flow;
 use crate::make::{Want, foreign_id, job, keyed};
 
-/// Policies in use.
+/// The number of policies in use.
 pub(crate) const POLICIES: usize = 14;
-/// Keys in use: few, so that they meet.
+/// The number of keys in use: few, so that requests meet.
 pub(crate) const KEYS: u64 = 3;
-/// Limits in use.
+/// The number of limits in use.
 pub(super) const LIMITS: usize = 3;
-/// Queues in use.
+/// The queues in use.
 pub(super) const QUEUES: [&str; 2] = ["a", "b"];
 
-/// One step of a program. Numbers name jobs, runs and keys modulo what there is.
+/// One step of a program. Numbers select jobs, runs and keys modulo what exists.
 #[derive(Clone, Debug)]
 pub enum Command {
-    /// Offers jobs in one batch; all or none of them.
+    /// Offers jobs in one batch, each on its own or all or nothing.
     Enqueue(Vec<Plan>, bool),
-    /// Claims from both queues, in this order, at most so many.
+    /// Claims up to this many jobs from both queues, in this order.
     Claim(usize, u32),
-    /// ACK of a run, the present one of its job or an older one.
+    /// ACK of a run: the present one of its job, or an older one.
     Complete(usize),
-    /// FAIL.
+    /// FAIL of a run.
     Fail(usize),
-    /// The job is given back.
+    /// Gives the job back.
     GiveBack(usize),
     /// A heartbeat.
     Extend(usize),
@@ -36,38 +37,38 @@ pub enum Command {
     Cancel(usize),
     /// ACTIVATE.
     Activate(usize),
-    /// A dead letter is sent back.
+    /// Sends a dead letter back.
     Revive(usize),
-    /// A dead letter is deleted.
+    /// Deletes a dead letter.
     DeleteDead(usize),
-    /// A key is released.
+    /// Releases a key.
     Release(u64),
-    /// A queue is paused or resumed.
+    /// Pauses or resumes a queue.
     Pause(usize, bool),
-    /// A note is written on a job.
+    /// Writes a note on a job.
     Note(usize, u8),
-    /// Time passes.
+    /// Moves the clock.
     Advance(Duration),
-    /// The duties of timers, leases and expiry.
+    /// Runs the timer, lease and expiry duties.
     Duties,
-    /// The duty of retention.
+    /// Runs the retention duty.
     Purge,
-    /// The store's housekeeping.
+    /// Runs the store's housekeeping.
     Maintain,
-    /// The store is closed and opened again.
+    /// Closes the store and opens it again.
     Reopen,
-    /// Something about crons, workflows or bounds.
+    /// A command about crons, workflows or bounds.
     Flow(Flow),
 }
 
 /// A job to offer.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Which key, if any.
+    /// Its key, if any.
     pub key: Option<u64>,
-    /// Which policy.
+    /// Its policy.
     pub policy: usize,
-    /// Which queue.
+    /// Its queue.
     pub queue: usize,
     /// How it starts.
     pub start: u8,
@@ -75,15 +76,15 @@ pub struct Plan {
     pub priority: i8,
     /// Attempts allowed.
     pub attempts: u32,
-    /// Whether it ends as a dead letter.
+    /// Whether it is kept as a dead letter when it fails for good.
     pub dead_letter: bool,
     /// When it expires unstarted, in seconds.
     pub expires: Option<u64>,
     /// The caller's own id.
     pub id: Option<u32>,
-    /// Which limit it is under, if any.
+    /// The limit it is under, if any.
     pub limit: Option<usize>,
-    /// Whether it is held back by the bound of its queue.
+    /// Whether the bound of its queue applies to it.
     pub bounded: bool,
 }
 
@@ -123,7 +124,7 @@ impl Plan {
     }
 }
 
-/// One of the limits in use: one at once, two at once, two in half a minute.
+/// One of the limits in use: one at a time, two at a time, or two starts in half a minute.
 pub(super) fn limit(number: usize) -> Limit {
     let rate = Some(Rate { count: 2, period_us: 30_000_000 });
     let (concurrency, rate) = [(Some(1), None), (Some(2), None), (None, rate)][number % LIMITS];
@@ -193,12 +194,12 @@ fn plan(random: &mut Random) -> Plan {
     }
 }
 
-/// The program of a seed.
+/// The program that a seed stands for.
 pub fn program(seed: u64) -> Vec<Command> {
     let mut random = Random(seed);
     let length = 20 + random.below(60);
     let mut program: Vec<Command> = (0..length).map(|_| command(&mut random)).collect();
-    // From a stream of their own: all others are what they were before there were any of these.
+    // From a random stream of their own: without them, the other commands of a seed stay the same.
     let mut more = Random(seed ^ 0x7a5c_0de5_0f0a_5c5e);
     for _ in 0..more.below(12) {
         let place = more.below(program.len() as u64 + 1) as usize;

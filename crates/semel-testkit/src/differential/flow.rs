@@ -1,5 +1,5 @@
-//! Commands about what is made of jobs: crons, workflows, bounds of queues. Each is done to one store and says, as text,
-//! what came of it, so that two stores can be compared.
+//! Commands about what is built on jobs: crons, workflows, bounds of queues. Each acts on one store and
+//! returns its result as text, so that two stores can be compared.
 
 use semel_core::cron::{self, Change, Overlap};
 use semel_core::draft::{Document, DocumentKey, DocumentKind, QueueRow, Reads};
@@ -22,31 +22,31 @@ use crate::fixture::Fixture;
 use crate::flows::{of_form, registration};
 use crate::make::{key, keyed};
 
-/// Documents of a kind that are looked at.
+/// The most documents of a kind that are compared.
 const DOCUMENTS_MAX: u32 = 1_000;
 
-/// One thing that somebody asks. Numbers name crons, policies, queues and workflows modulo what there is.
+/// One request. Numbers select crons, policies, queues and workflows modulo what exists.
 #[derive(Clone, Debug)]
 pub enum Flow {
-    /// A cron of every minute, by an overlap policy.
+    /// Registers a cron for every minute, with an overlap policy.
     Register(u8, usize, Plan),
-    /// A tick by hand.
+    /// Triggers a cron manually.
     Trigger(u8),
-    /// A cron is enabled or disabled.
+    /// Enables or disables a cron.
     Enable(u8, bool),
-    /// A cron is deleted.
+    /// Deletes a cron.
     Remove(u8),
-    /// A workflow of these jobs: a chain, a group, a batch, a tree.
+    /// Creates a workflow of these jobs: a chain, a group, a batch or a tree.
     Create(usize, Vec<Plan>),
-    /// A workflow is cancelled.
+    /// Cancels a workflow.
     Cancel(usize),
-    /// So many jobs may wait in a queue, or any number.
+    /// Bounds the number of jobs that may wait in a queue, or lifts the bound.
     Bound(usize, Option<u64>),
-    /// A task of these steps, by one of a few identities and one of the ways to use it.
+    /// Creates a task of these steps, with one of a few identities in one of several ways.
     Task(u8, u8, Vec<Plan>),
-    /// A job under an `Idempotency-Key`: which, and what of several contents is sent under it.
+    /// Sends a job under an `Idempotency-Key`: which key, and which of several contents.
     Under(u8, u8, Plan),
-    /// A task under such a key.
+    /// Creates a task under such a key.
     TaskUnder(u8, u8, Vec<Plan>),
 }
 
@@ -54,17 +54,17 @@ fn cron_name(number: u8) -> CronName {
     CronName::from_stored(&format!("cron-{}", number % 2))
 }
 
-/// Jobs that get their ids from whoever offers them.
+/// The offer of a job whose id the store chooses.
 fn offer(plan: &Plan) -> Offer {
     Plan { id: None, ..plan.clone() }.want().offer()
 }
 
-/// A key of few, and one of two contents under it.
+/// One of a few keys, and one of two contents under it.
 fn once(number: u8, content: u8) -> Once {
     Once { key: key(&format!("request {}", number % 4)), digest: [content % 2; 32] }
 }
 
-/// Asks for a task of these steps.
+/// Creates a task of these steps.
 async fn task(f: &Fixture, identity: u8, form: u8, steps: &[Plan], once: Option<Once>) -> String {
     let want = keyed(&format!("task {}", identity % 3)).of_type("task.run").args("[{\"a\":1}]");
     let want = match form % 4 {
@@ -87,7 +87,7 @@ async fn task(f: &Fixture, identity: u8, form: u8, steps: &[Plan], once: Option<
     }
 }
 
-/// Does it, and says what came of it.
+/// Carries the request out, and returns the result as text.
 pub(super) async fn act(f: &Fixture, flow: &Flow) -> String {
     match flow {
         Flow::Register(number, overlap, plan) => {
@@ -141,7 +141,7 @@ pub(super) async fn act(f: &Fixture, flow: &Flow) -> String {
     }
 }
 
-/// A job under a limit is claimed, or held back.
+/// Claims a job under a limit, or finds it held back.
 pub(super) async fn claim_limited(f: &Fixture, id: JobId) -> Turn {
     f.decide(|draft| Ok(limit::claim(draft, &[id], &Grant::new("w".into(), None), 1)?.remove(0).1)).await
 }
@@ -152,7 +152,7 @@ pub(super) async fn due(f: &Fixture) -> Vec<DocumentKey> {
     found.documents.into_iter().map(|(key, _)| key).collect()
 }
 
-/// Does what is due with a document, and says what came of it.
+/// Does what is due with a document, and returns the result as text.
 pub(super) async fn tend(f: &Fixture, key: &DocumentKey) -> String {
     match key.kind {
         DocumentKind::Cron => {
@@ -178,7 +178,7 @@ pub(super) async fn settings(f: &Fixture) -> Vec<QueueRow> {
     rows
 }
 
-/// Deletes all crons: nothing new comes but what somebody asks for.
+/// Deletes all crons, so that only explicit requests create jobs.
 pub(super) async fn stop_crons(f: &Fixture) {
     for (key, _) in documents(f, DocumentKind::Cron).await {
         let name = CronName::from_stored(&key.name);

@@ -1,5 +1,6 @@
-//! Random programs, run on a store and on the memory model side by side: equal answers at every step, equal dumps
-//! after it, and those invariants of docs/ARCHITECTURE.md that can be read off it. A failing program is shrunk and printed with its seed.
+//! Random programs, run on a store and on the memory model side by side: equal answers at every step, equal
+//! dumps after it, and those invariants of docs/ARCHITECTURE.md that a dump shows. A failing program is
+//! shrunk and printed with its seed.
 
 mod command;
 mod flow;
@@ -19,20 +20,21 @@ pub(crate) use command::{KEYS, POLICIES, Random, policy};
 use crate::fixture::Fixture;
 use crate::patience::rounds;
 
-/// Programs of a run: `quick`, or as many as the environment's `SEMEL_CASES` says.
+/// The number of programs in a run: `quick`, or as many as the environment's `SEMEL_CASES` says.
 ///
 /// # Panics
-/// When that is no number, or zero.
+/// When that is not a number, or is zero.
 pub fn cases(quick: u64) -> u64 {
     rounds("SEMEL_CASES", quick)
 }
 
-/// Runs programs `first_seed..` on stores that `open` makes; `lasts` says whether they can be reopened.
+/// Runs the programs of seeds from `first_seed` on, on stores that `open` makes; `lasts` says whether these
+/// can be reopened.
 ///
 /// # Panics
 /// With the seed and the shrunk program, when a store and the model differ or an invariant is broken.
 pub fn compare(first_seed: u64, programs: u64, lasts: bool, open: impl Fn() -> Fixture) {
-    // Timers too: whoever reads the log waits for what others' transactions keep back.
+    // With timers: readers of the log wait for events held back for other transactions.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let run = |program: &[Command]| -> Result<(), String> {
         let played =
@@ -50,7 +52,7 @@ pub fn compare(first_seed: u64, programs: u64, lasts: bool, open: impl Fn() -> F
         let program = command::program(seed);
         if let Err(first) = run(&program) {
             let shrunk = shrink(program, |program| run(program).is_err());
-            // What fails only now and then may not do so any more.
+            // A failure that is not deterministic may not happen again.
             let why = run(&shrunk).err().unwrap_or(first);
             panic!("seed {seed}: {why}\nafter shrinking to {} commands:\n{shrunk:#?}", shrunk.len());
         }

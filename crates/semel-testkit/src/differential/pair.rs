@@ -1,4 +1,4 @@
-//! A store and the memory model, given the same commands.
+//! A store and the memory model, which get the same commands.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -41,7 +41,7 @@ pub struct Pair {
     fences: BTreeMap<UniqueKey, u64>,
 }
 
-/// Does the same on both, and compares what came of it.
+/// Does the same to both stores, and returns both results.
 macro_rules! both {
     ($pair:expr, |$f:ident| $act:expr) => {{
         $pair
@@ -79,7 +79,7 @@ impl Pair {
         Self { model, store, lasts, jobs: Vec::new(), runs: Vec::new(), fences: BTreeMap::new() }
     }
 
-    /// Plays a program.
+    /// Plays a program on both stores.
     ///
     /// # Errors
     /// What differed, or which invariant was broken.
@@ -88,8 +88,9 @@ impl Pair {
             self.tick(Duration::from_millis(1));
             let step = async {
                 self.step(command).await?;
-                // Of a head that was written and forgotten at one moment nothing may be written again at it. Whoever looks before the
-                // clock has moved sees time go ahead of it: a store until it is opened again, each of several servers for itself.
+                // A head written and forgotten at one moment cannot be written again at it. A look before the
+                // clock moves would see time run ahead of it, in a store until it is reopened, in each of
+                // several servers for itself.
                 self.tick(Duration::from_millis(1));
                 self.meet().await?;
                 self.compare().await
@@ -162,7 +163,7 @@ impl Pair {
                 let key = key(&format!("key {number}"));
                 let (model, store) = both!(self, |f| f.decide(|draft| life::release_key(draft, key)));
                 let any = |released: &KeyReleased| !matches!(released, KeyReleased::NobodyHolds);
-                // Ended holders that decide nothing may be there or not.
+                // Ended holders that no decision depends on may be there or not.
                 if any(&model) == any(&store) { Ok(()) } else { same("release", &(model, store)) }
             }
             Command::Pause(number, paused) => {
@@ -194,7 +195,7 @@ impl Pair {
         }
     }
 
-    /// Jobs that a tick or the end of a step made are named from now on, too.
+    /// Makes jobs created by a tick or by the end of a step selectable as well.
     async fn meet(&mut self) -> Checked {
         let listed = both!(self, |f| async {
             let filter = Filter { limit: 1_000, ..Filter::default() };
@@ -212,7 +213,7 @@ impl Pair {
     }
 
     async fn enqueue(&mut self, plans: &[Plan], whole: bool) -> Checked {
-        // The id of a job whose body is gone but whose key is remembered belongs to nobody and is not free.
+        // The id of a purged job whose key is remembered belongs to no job and is not free.
         let mut offers: Vec<Offer> = Vec::new();
         for plan in plans {
             let offer = plan.want().offer();
@@ -236,7 +237,7 @@ impl Pair {
                 continue;
             };
             self.jobs.push(head.id);
-            // Later items of the batch may have changed who blocks whom.
+            // Later items of the batch may have changed which jobs block.
             if offers.len() == 1 && !matches!(outcome, Outcome::FollowUp(_)) {
                 self.nobody_else_blocks(offer, head.id).await?;
             }
@@ -244,7 +245,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Invariant 1.
+    /// Invariant 1: after an admission, no other job blocks.
     async fn nobody_else_blocks(&self, offer: &Offer, created: JobId) -> Checked {
         let Some(identity) = &offer.unique else { return Ok(()) };
         let now = self.store.now().await;
@@ -344,7 +345,7 @@ impl Pair {
 
     async fn maintain(&self) {
         for f in [&self.model, &self.store] {
-            // Filing, and then a look over the whole of what is remembered.
+            // Filing first, then a pass over everything that is remembered.
             for _ in 0..3 {
                 f.maintain().await;
             }
@@ -365,7 +366,7 @@ impl Pair {
         Ok(())
     }
 
-    /// What people and decisions see.
+    /// Compares what people and decisions see.
     async fn compare(&self) -> Checked {
         let heads = both!(self, |f| dump(f, &self.jobs));
         for (model, store) in heads.0.iter().zip(&heads.1) {
@@ -383,7 +384,7 @@ impl Pair {
             same("documents", &both!(self, |f| documents(f, kind)))?;
         }
         same("documents due", &both!(self, |f| due(f)))?;
-        // What else has a row like a queue's, a store may show among them or not.
+        // Other things with a row like a queue's may be listed among the queues or not.
         let queues = both!(self, |f| async {
             let mut queues = f.backend().queues().await.unwrap();
             queues.retain(|queue| queue.row.name.is_queue());
@@ -410,16 +411,16 @@ impl Pair {
         Ok(())
     }
 
-    /// Everything, once more after housekeeping and, where it lasts, after opening it again.
+    /// Compares everything, and again after housekeeping and, where the store is durable, after reopening it.
     async fn compare_all(&self) -> Checked {
         let is_divided = self.store.partitions > 1;
         let told = both!(self, |f| async {
             let log = f.log().await;
-            // Of ended holders a store may have fewer, and of those it has less.
+            // Of ended holders a store may keep fewer, so it may log fewer releases.
             let told = log.into_iter().filter(|told| told.event.kind != EventKind::KeyReleased);
             let mut told: Vec<_> = told.map(|recorded| (recorded.at, recorded.event)).collect();
             if is_divided {
-                // What partitions did at one time has no order among them.
+                // Events of several partitions at one time have no order among them.
                 told.sort_by_key(|(at, event)| (*at, format!("{event:?}")));
             }
             told

@@ -1,4 +1,4 @@
-//! What is compared: outcomes and heads without what stores may do differently.
+//! What is compared: outcomes and heads, without the differences that stores are allowed.
 
 use semel_core::draft::{KeyRead, Reads};
 use semel_core::enqueue::{Batch, Outcome};
@@ -30,15 +30,18 @@ pub(super) async fn dump(f: &Fixture, jobs: &[JobId]) -> Vec<Option<Head>> {
     jobs.iter().map(|id| snapshot.peek(*id).map(|(head, _)| plain(head))).collect()
 }
 
-/// An unstarted job's fence is that of the holders its admission saw; which ended ones it saw is the store's affair.
-/// Likewise whether an ended job that no longer holds its key still shows it: who holds it is compared by decisions.
+/// A head without what may differ between stores.
+///
+/// An unstarted job's fence comes from the holders that its admission saw, and which ended ones it saw
+/// depends on the store. Likewise an ended job that no longer holds its key may still show it: holders are
+/// compared by decisions.
 fn plain(head: &Head) -> Head {
     let fence = if head.attempt == 0 { 0 } else { head.fence };
     let key = head.key.filter(|_| head.state.is_live() || head.is_dead_letter());
     Head { fence, key, ..head.clone() }
 }
 
-/// What would be decided about a job with this key and policy.
+/// The decision on a job with this key and policy.
 pub(super) async fn decision(f: &Fixture, number: u64, with: usize) -> Admission {
     let offer = policy(number, with).offer();
     let identity = offer.unique.unwrap();
@@ -48,7 +51,7 @@ pub(super) async fn decision(f: &Fixture, number: u64, with: usize) -> Admission
     admit(policy, &snapshot.peek_key(&identity.key).unwrap().holders, snapshot.now, Sight::everything())
 }
 
-/// Answers about a run.
+/// The answers of both stores to a request about a run, without their differences.
 pub(super) fn settled((model, store): (Settled, Settled)) -> (Settled, Settled) {
     let plain = |settled| match settled {
         Settled::Done(head) => Settled::Done(Box::new(plain(&head))),
@@ -58,7 +61,7 @@ pub(super) fn settled((model, store): (Settled, Settled)) -> (Settled, Settled) 
     (plain(model), plain(store))
 }
 
-/// A remembered holder has lost all but what its key needs.
+/// The answer to sending back; a remembered holder has lost everything that its key does not need.
 pub(super) fn revived(revived: &Revived) -> String {
     match revived {
         Revived::Done(head) => format!("done {:?}", plain(head)),
@@ -67,7 +70,7 @@ pub(super) fn revived(revived: &Revived) -> String {
     }
 }
 
-/// What became of a job under a limit.
+/// What happened to a job under a limit.
 pub(super) fn turn(turn: &Turn) -> String {
     match turn {
         Turn::Granted(job) => format!("granted {:?}", plain(&job.0)),
@@ -75,7 +78,7 @@ pub(super) fn turn(turn: &Turn) -> String {
     }
 }
 
-/// Answers about a batch.
+/// The answers to a batch, as text.
 pub(super) fn batch(batch: &Batch) -> Vec<String> {
     match batch {
         Batch::Done(outcomes) => outcomes.iter().map(outcome).collect(),
@@ -85,7 +88,7 @@ pub(super) fn batch(batch: &Batch) -> Vec<String> {
     }
 }
 
-/// The answer about one job.
+/// The answer to one offer, as text.
 pub(super) fn outcome(outcome: &Outcome) -> String {
     let named = |head: &Head| format!("{} {:?} v{}", head.id, head.state, head.version);
     match outcome {

@@ -1,4 +1,4 @@
-//! One store alone, given the commands of a program.
+//! One store alone, which gets the commands of a program.
 
 use semel_core::draft::Reads;
 use semel_core::enqueue::{Mode, Offer, Outcome, enqueue_batch};
@@ -25,7 +25,7 @@ pub struct Solo {
 }
 
 impl Solo {
-    /// With whatever is in the store already.
+    /// Starts with whatever the store already holds.
     pub async fn new(fixture: Fixture) -> Self {
         let found = fixture.backend().list(Filter { limit: 500, ..Filter::default() }).await.unwrap();
         let runs = found.heads.iter().filter(|head| head.lease.is_some()).cloned().collect();
@@ -100,7 +100,7 @@ impl Solo {
         }
     }
 
-    /// Jobs that a tick or a workflow made are named from now on, too.
+    /// Makes jobs created by a tick or a workflow selectable as well.
     async fn meet(&mut self) {
         let listed = self.fixture.backend().list(Filter { limit: 500, ..Filter::default() }).await.unwrap();
         let new: Vec<JobId> =
@@ -116,7 +116,7 @@ impl Solo {
             Command::Revive(_) => drop(f.decide(|draft| life::revive(draft, id)).await),
             Command::DeleteDead(_) => drop(f.decide(|draft| life::delete_dead_letter(draft, id)).await),
             Command::Note(_, kind) => {
-                // Of the kinds that decisions do not read: a text they cannot read would be damage.
+                // Of kinds that decisions do not read: text that they cannot parse would be damage.
                 let kind = [NoteKind::Result, NoteKind::Progress][usize::from(*kind) % 2];
                 note(f, id, kind, bytes(&format!("\"note {number}\""))).await;
             }
@@ -148,7 +148,7 @@ impl Solo {
         self.runs.extend(started);
     }
 
-    /// Does what is to be done with jobs that came back unclaimed; gives back the runs of those whose limit let them start.
+    /// Handles jobs that came back unclaimed; returns the runs of those whose limits let them start.
     async fn settle(&self, unclaimable: Vec<(JobId, Unclaimable)>) -> Vec<Head> {
         let f = &self.fixture;
         let mut started = Vec::new();
@@ -159,7 +159,7 @@ impl Solo {
                         started.push(job.0);
                         continue;
                     }
-                    // What was settled before it may have moved it.
+                    // Handling an earlier job may have moved it.
                     Turn::Unclaimable(Unclaimable::NotReady) | Turn::HeldBack(..) | Turn::Gone => continue,
                     Turn::SetAside(_) => panic!("{id} is as it was written, and cannot be read"),
                     Turn::Unclaimable(why) => why,
@@ -178,7 +178,8 @@ impl Solo {
         started
     }
 
-    /// Lets everything that waits come to its end, whoever had it. What is live then is stuck, and given back.
+    /// Runs the store until everything that waits has ended. Returns what is still live then, and so is
+    /// stuck.
     pub async fn drain(&self) -> Vec<Head> {
         let f = &self.fixture;
         let mut live = Vec::new();
@@ -204,7 +205,7 @@ impl Solo {
                 break;
             }
             for head in &live {
-                // Only somebody's wish ends a wait for activation.
+                // Only a request ends a wait for activation.
                 f.decide(|draft| life::activate(draft, head.id)).await;
             }
         }

@@ -1,4 +1,4 @@
-//! What callers were told, against what was committed while they asked.
+//! Judges what callers were told against what was committed while they asked.
 
 use semel_core::body::Body;
 use semel_core::enqueue::{Offer, Outcome, Start};
@@ -16,7 +16,7 @@ use super::stored::{Mark, Stored};
 use super::witness::Witness;
 
 impl Witness {
-    /// An offer made at `from` has just been answered.
+    /// Judges the answer to an offer made at `from`, at the moment it arrives.
     pub fn check_outcome(&self, offer: &Offer, mark: Mark, outcome: &Outcome, from: u64) -> Checked {
         match outcome {
             Outcome::Created(head) | Outcome::FollowUp(head) | Outcome::Replaced { head, .. } => {
@@ -47,14 +47,14 @@ impl Witness {
                 Err(format!("request {} was answered as a repetition of another", mark.n))
             }
             Outcome::IdTaken(id) => match self.jobs.get(id) {
-                // What was asked for went with the body: nobody can say that it is the same.
+                // The digest of the request went with the body: nobody can say that the request is the same.
                 Some(stored) if stored.mark != mark || stored.is_purged => Ok(()),
                 _ => Err(format!("request {} was told that its own id is taken", mark.n)),
             },
             Outcome::TooManyHolders | Outcome::QueueFull(_) | Outcome::Corrupt(_) => {
                 Err(format!("{outcome:?}"))
             }
-            // Said again, whatever has become of the job since.
+            // A repeated answer, whatever has happened to the job since.
             Outcome::Amended(head)
                 if offer
                     .once
@@ -72,8 +72,8 @@ impl Witness {
         }
     }
 
-    /// The job that an answer shows, if it was stored just as it is shown. What is answered late may be about one that is gone,
-    /// whose id another has by now.
+    /// The job that an answer shows, if it was stored exactly as shown. A late answer may be about a job that
+    /// is gone and whose id another job has by now.
     fn stored(&self, head: &Head) -> Result<&Stored, String> {
         let shown = self.of_id(head.id).find(|stored| stored.versions.contains(&head.version));
         shown.ok_or_else(|| match self.jobs.get(&head.id) {
@@ -82,12 +82,12 @@ impl Witness {
         })
     }
 
-    /// Every job that has or had the id, the present one first.
+    /// Every job that has or had the id, the current one first.
     pub(super) fn of_id(&self, id: JobId) -> impl Iterator<Item = &Stored> {
         self.jobs.get(&id).into_iter().chain(self.bygone.iter().filter(move |job| job.head.id == id))
     }
 
-    /// A duplicate was told so: there was a moment, between the call and the answer, at which it was one.
+    /// Asserts that the offer was a duplicate at some moment between the call and the answer.
     fn check_duplicate(&self, offer: &Offer, outcome: &Outcome, from: u64) -> Checked {
         let Some(identity) = &offer.unique else {
             return Err(format!("a job without a policy is a duplicate: {outcome:?}"));
@@ -115,7 +115,7 @@ impl Witness {
         let states = self.keys.get(&identity.key).map(Vec::as_slice).unwrap_or_default();
         let mut last = None;
         for (seq, now) in self.loads_since(from) {
-            // The state at the load, and those that came until now.
+            // The state at the load, and those that followed until now.
             let first = states.partition_point(|(at, _)| at <= seq).saturating_sub(1);
             for (at, heads) in &states[first..] {
                 if last.as_ref().is_some_and(|(_, seen, then)| (seen, then) == (at, now)) {
@@ -148,7 +148,7 @@ impl Witness {
         now: Timestamp,
     ) -> bool {
         let args = Body::decode(&offer.body).map(|body| body.args).ok();
-        // A follow-up takes over newer args; which of them an answer compared with is not in the history.
+        // A follow-up takes over newer args; the history does not say which of them an answer looked at.
         let compares = |id: JobId, differs: bool| {
             self.jobs.get(&id).is_some_and(|job| {
                 let mut all = std::iter::once(&job.args).chain(&job.earlier_args);
@@ -159,7 +159,7 @@ impl Witness {
         };
         let is_checked = policy.on_mismatch() == OnMismatch::Reject;
         let is_other_work = |id: JobId| is_checked && compares(id, true);
-        // Of a job whose body is gone nobody can say what work it was.
+        // Nobody can say what work a job without a body was.
         let is_its_like = |id: JobId| {
             !is_checked || compares(id, false) || self.jobs.get(&id).is_none_or(|job| job.is_purged)
         };
@@ -183,7 +183,7 @@ impl Witness {
                 let id = holder.absorbed_by();
                 let is_other_type = holder.labels().0 != &offer.job_type;
                 let role = self.jobs.get(&id).map(|job| job.head.role);
-                // The end of a run that is replaced would let its follow-up go, and that would be replaced next.
+                // The end of the replaced run would release its follow-up, which would be replaced next.
                 let is_next = matches!(expected, Expected::Replace { .. }) && role == Some(Role::FollowUp);
                 (is_next || expected.compared().contains(&id))
                     && (is_other_work(id) || is_other_type && matches!(expected, Expected::Amend(_)))
@@ -193,8 +193,8 @@ impl Witness {
         }
     }
 
-    /// A request about a run, made at `from` by `bearer`, has just been answered. `burns` says that the verb makes the
-    /// lease worthless.
+    /// Judges the answer to a request about a run, made at `from` by `bearer`. `burns` says that the request
+    /// makes the lease worthless.
     pub fn check_settled(
         &self,
         id: JobId,
@@ -240,7 +240,7 @@ impl Witness {
         }
     }
 
-    /// What a worker was granted is what was committed.
+    /// Judges whether what a worker was granted is what was committed.
     pub fn check_run(&self, head: &Head) -> Checked {
         self.stored(head).map(drop)
     }

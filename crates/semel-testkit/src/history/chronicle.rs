@@ -1,13 +1,15 @@
-//! What a store says that it did: its log and what it has, replayed. So real processes can be judged, of which nobody sees the
-//! commits: each told what it did in the very commit that did it, and whoever reads the log after their deaths has all of it.
+//! Replays what a store says it did: its log, and what it holds at the end. This judges real processes, whose
+//! commits nobody sees: each commit logged what it did in the very transaction that did it, and the log read
+//! after the processes died has all of it.
 //!
-//! Every key's decisions are taken again on its holders as the log has them at that place, by the core's `admit` and by the
-//! [second reading](super::spec). The log says less than the commits did: where a job may have been in one of several states, a
-//! decision is right if it is by one of them. The time it takes is linear in the length of the log, and in the number of those who
-//! ever held one key.
+//! The decisions about every key are taken again on the key's holders at that place of the log, by the core's
+//! `admit` and by the [second reading](super::spec). The log says less than the commits did: where a job may
+//! have been in one of several states, a decision is right if it is right for one of them. The time is linear
+//! in the length of the log, and in the number of jobs that ever held one key.
 //!
-//! Follow-ups must be such as start at once, and a job that carries a key in its key's place: in a store of several parts the log
-//! has the order of each, and of no two of them.
+//! Follow-ups must be of the kind that starts at once, and a job with a key must be stored in its key's
+//! partition: in a partitioned store the log has the order within each partition, and none between two of
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -27,7 +29,7 @@ use super::lives::{Kept, Life, Stand};
 use super::order::mend;
 use super::spec::{self, Expected, decide};
 
-/// Ways to read the holders of one key, at most, before it is said that they are too many.
+/// The most ways to read the holders of one key; beyond that a decision counts as unclear.
 const READINGS_MAX: usize = 4_096;
 
 /// How a store's log is to be read.
@@ -35,19 +37,21 @@ const READINGS_MAX: usize = 4_096;
 pub struct Script {
     /// Types of jobs that are tasks.
     pub tasks: BTreeSet<JobType>,
-    /// How much too early the log may have what relies on no key, such as the end of a run. A log in the order in which commits
-    /// began has that; what relies on a key begins when all is over that it relies on.
+    /// How much too early the log may have events that rely on no key, such as the end of a run.
+    ///
+    /// That happens in a log in the order in which commits began; a commit that relies on a key begins after
+    /// all commits it relies on are over.
     pub slack: Duration,
 }
 
-/// What was not looked at, and why. A judgement says nothing of it.
+/// What was not judged, and why.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unseen {
-    /// Jobs in the log of which nothing is stored any more.
+    /// Jobs in the log that are no longer stored.
     pub gone: usize,
-    /// Jobs that were admitted before what is kept of the log.
+    /// Jobs that were admitted before the kept part of the log.
     pub older: usize,
-    /// Jobs of which nobody knows any more which key they held.
+    /// Jobs whose keys are no longer known.
     pub keyless: usize,
     /// Decisions about keys that such jobs held, or may have held.
     pub blind: usize,
@@ -58,13 +62,13 @@ pub struct Unseen {
 /// How a job was admitted.
 #[derive(Clone, Debug, Default)]
 pub struct Admitted {
-    /// Where it is in the log.
+    /// Its place in the log.
     pub place: usize,
-    /// Whose place it took.
+    /// The jobs that it replaced.
     pub replaced: BTreeSet<JobId>,
 }
 
-/// The holders of a key from one place of the log on: each job with its stand.
+/// The holders of a key from one place of the log on: each job with the index of its stand.
 type Holders = BTreeMap<JobId, usize>;
 
 /// A store's log, replayed.
@@ -75,20 +79,20 @@ pub struct Chronicle {
     pub(super) keys: BTreeMap<UniqueKey, Vec<(usize, Holders)>>,
     pub(super) admitted: BTreeMap<JobId, Admitted>,
     pub(super) script: Script,
-    /// What was not looked at.
+    /// What was not judged.
     pub unseen: Unseen,
-    /// Decisions that were taken again.
+    /// The number of decisions that were taken again.
     pub decisions: usize,
-    /// Starts of runs that the log has before what they came after.
+    /// The number of run starts that the log has before what they came after.
     pub moved: usize,
     blind: BTreeSet<UniqueKey>,
     /// Jobs whose keys an operator released.
     released: BTreeSet<JobId>,
-    /// Admissions of jobs whose keys nobody knows any more.
+    /// Admissions of jobs whose keys are no longer known.
     lost: Vec<Recorded>,
 }
 
-/// What one record of the log has told so far.
+/// What one record of the log has done so far.
 #[derive(Default)]
 struct Progress {
     record: u64,
@@ -97,7 +101,7 @@ struct Progress {
 }
 
 impl Chronicle {
-    /// Replays a log, and all that the store had when it was read.
+    /// Replays a log, and everything that the store held when it was read.
     ///
     /// # Errors
     /// What does not hold.
@@ -125,7 +129,7 @@ impl Chronicle {
         Ok(chronicle)
     }
 
-    /// Each job's own life; and who is not seen.
+    /// Replays each job's own life, and counts the jobs that cannot be seen.
     fn live(&mut self, is_cut: bool) -> Checked {
         let mut gone = BTreeSet::new();
         for (place, recorded) in self.log.iter().enumerate() {
@@ -164,16 +168,16 @@ impl Chronicle {
         Ok(())
     }
 
-    /// Whether a key may have holders that are not seen.
+    /// Whether a key may have holders that cannot be seen.
     pub(super) fn is_blind(&self, key: &UniqueKey) -> bool {
-        // A key that is not disclosed leaves no mark.
+        // The event of an undisclosed key has no trace of the key.
         let may_hold = |lost: &Recorded| {
             lost.event.admits_with(key) || (lost.event.attempt, lost.event.amount) == (0, 0)
         };
         self.blind.contains(key) || self.lost.iter().any(may_hold)
     }
 
-    /// What the log tells of a key's jobs, for whoever has to find out what went wrong with it.
+    /// The log of a key's jobs, as text for debugging a failure.
     pub(super) fn story(&self, key: &UniqueKey) -> String {
         use std::fmt::Write as _;
         let is_its = |id| self.lives.get(id).is_some_and(|life| life.kept.head.key == Some(*key));
@@ -189,7 +193,7 @@ impl Chronicle {
         story
     }
 
-    /// The holders of a key at the end of what was taken in.
+    /// The holders of a key at the end of what was replayed so far.
     fn holders(&self, key: &UniqueKey) -> Holders {
         self.keys
             .get(key)
@@ -248,14 +252,14 @@ impl Chronicle {
         Ok(())
     }
 
-    /// A follow-up is let go by the end of the last run of its key, in the same commit.
+    /// Asserts that a follow-up was released by the end of the last run of its key, in the same commit.
     fn check_let_go(&self, id: JobId, before: &Stand, holders: &Holders, has_ended: bool) -> Checked {
         if !has_ended && !before.states.contains(State::Scheduled) {
             return Err(format!("the follow-up {id} was let go by nobody's end"));
         }
         let goes_on = |(other, at): &(&JobId, &usize)| {
             let (life, stand) = (&self.lives[*other], &self.lives[*other].stands[**at]);
-            // Of several that were started and wait again one goes first.
+            // Of several follow-ups that were started and wait again, one goes first.
             let goes_behind = before.attempt > 0
                 && life.kept.head.role == Role::FollowUp
                 && stand.states.contains(State::Pending);
@@ -276,7 +280,7 @@ impl Chronicle {
         }
     }
 
-    /// The decision behind a new job, taken again on what was there before it.
+    /// Takes the decision behind a new job again, on what was there before it.
     fn check_admission(
         &mut self,
         place: usize,
@@ -308,7 +312,7 @@ impl Chronicle {
         readings.extend(others.iter().cloned());
         let is_scheduled = self.log[place].event.kind == EventKind::Scheduled;
         let right = any_reading(&readings, |heads| is_right(policy, head, heads, &done, now, is_scheduled));
-        // Whoever was cancelled does not block any policy that replaces; so it is asked about those who are left.
+        // A cancelled job blocks no policy that replaces, so the remaining holders are judged.
         let alone = head.role == Role::FollowUp
             || any_reading(&others, |heads| {
                 admit(policy, heads, now, Sight::everything()) == Admission::Create
@@ -333,7 +337,8 @@ impl Chronicle {
     }
 }
 
-/// Of the ways to read one holder those that a decision under `policy` at `now` can tell apart: one that does not block is as any other.
+/// The readings of one holder that a decision under `policy` at `now` can tell apart: all that do not block
+/// are equivalent.
 pub(super) fn told_apart(policy: &UniquePolicy, readings: Vec<Head>, now: Timestamp) -> Vec<Head> {
     let mut apart: Vec<Head> = Vec::new();
     let mut seen = Vec::new();
@@ -348,7 +353,7 @@ pub(super) fn told_apart(policy: &UniquePolicy, readings: Vec<Head>, now: Timest
     apart
 }
 
-/// Whether some way to read the holders satisfies it; none when there are too many.
+/// Whether some way to read the holders satisfies `is_so`; `None` when there are too many ways.
 pub(super) fn any_reading(readings: &[Vec<Head>], mut is_so: impl FnMut(&[Head]) -> bool) -> Option<bool> {
     let ways = readings.iter().try_fold(1, |ways: usize, all| ways.checked_mul(all.len()));
     let ways = ways.filter(|ways| *ways <= READINGS_MAX)?;
@@ -369,7 +374,8 @@ pub(super) fn any_reading(readings: &[Vec<Head>], mut is_so: impl FnMut(&[Head])
     Some(false)
 }
 
-/// Whether a job was rightly admitted like this, in place of those in `done`, by both readings of the contract.
+/// Whether a job was rightly admitted with this role in place of the jobs in `done`, by both readings of the
+/// contract.
 fn is_right(
     policy: &UniquePolicy,
     head: &Head,

@@ -1,4 +1,4 @@
-//! What must hold of workflows and of crons' ticks, whatever the order of the commits.
+//! Judges workflows and ticks of crons by what must hold in any order of the commits.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::stored::Stored;
 use super::{Checked, Mark, Witness};
 
 impl Witness {
-    /// A cron that skips ticks has one job at a time, unless an operator sent an old one back.
+    /// Asserts that a cron that skips ticks has one job at a time, unless an operator sent an old one back.
     pub(super) fn check_alone(&self, mark: Mark) -> Checked {
         if !self.alone.contains(&mark.n) {
             return Ok(());
@@ -24,7 +24,7 @@ impl Witness {
         }
     }
 
-    /// A document was written.
+    /// Takes in a write of a document.
     pub(super) fn document(
         &mut self,
         key: &DocumentKey,
@@ -60,10 +60,10 @@ impl Witness {
         Ok(())
     }
 
-    /// In the end every workflow is over, and its steps ended as their jobs.
+    /// Asserts, at the end, that every workflow is over and its steps ended as their jobs did.
     ///
     /// # Errors
-    /// The first that does not hold.
+    /// The first thing that does not hold.
     pub fn check_workflows(&self) -> Checked {
         for (name, workflow) in &self.workflows {
             if workflow.status == Status::Running {
@@ -71,7 +71,7 @@ impl Witness {
             }
             for step in &workflow.steps {
                 let Some(id) = step.job() else { continue };
-                // The id of a job that is gone for good may be another's by now, also before the workflow's end.
+                // The id of a job that is gone may be another's by now, even before the workflow ends.
                 let jobs: Vec<&Stored> = self
                     .of_id(id)
                     .filter(|job| workflow.finished_at.is_none_or(|at| job.head.created_at.as_micros() <= at))
@@ -82,7 +82,7 @@ impl Witness {
                 let is_right = |job: &&Stored| match step.status {
                     StepStatus::Completed => job.head.state == State::Completed,
                     StepStatus::Failed => job.head.state == State::Discarded,
-                    // With its workflow, while a job that was there before goes on.
+                    // Its own job is cancelled with the workflow; a job that was there before goes on.
                     StepStatus::Cancelled => job.head.state == State::Cancelled || !step.is_own,
                     StepStatus::Skipped | StepStatus::Waiting | StepStatus::Running => false,
                 };

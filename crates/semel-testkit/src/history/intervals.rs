@@ -1,12 +1,14 @@
-//! The check that trusts nobody: only the times of calls and returns, as callers saw them. For policies with all live
-//! states and no period; with others two jobs may rightly hold one key.
+//! The check that relies on no store: it uses only the times of calls and returns, as callers saw them. Valid
+//! for policies with all live states and no period; under others two jobs may rightly hold one key.
 
 use std::collections::BTreeMap;
 
 use semel_core::ident::JobId;
 
-/// When jobs surely held their keys: from the return of the call that created them to the first call that could have
-/// ended them. Times are any that grow, such as the places of lines in a log.
+/// The time spans in which jobs certainly held their keys.
+///
+/// A span goes from the return of the call that created the job to the start of the first call that could
+/// have ended it. Any increasing numbers serve as times, such as the positions of lines in a log.
 #[derive(Clone, Debug, Default)]
 pub struct Holds {
     created: BTreeMap<u64, Vec<(JobId, u64)>>,
@@ -25,7 +27,7 @@ impl Holds {
         *end = (*end).min(at);
     }
 
-    /// Two jobs that surely held one key at one time, if there are any. Takes the time of sorting.
+    /// Two jobs that certainly held one key at one time, if there are any. O(n log n).
     pub fn doubled(&self) -> Option<(JobId, JobId)> {
         for jobs in self.created.values() {
             let mut held: Vec<(u64, u64, JobId)> = jobs
@@ -65,7 +67,7 @@ mod tests {
         holds.created(1, b, 20);
         holds.created(2, c, 15);
         assert_eq!(holds.doubled(), None);
-        // Its end was asked for before its creator was told: nothing is sure of it.
+        // Its end was requested before its creation was answered: nothing is certain about it.
         holds.may_end(a, 5);
         assert_eq!(holds.doubled(), None);
         holds.created(1, c, 30);

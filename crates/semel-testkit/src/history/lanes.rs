@@ -1,5 +1,5 @@
-//! Limits on starting jobs, counted from the commits alone: who runs under each, and when jobs were started. The records
-//! that the core keeps of its limits are not looked at.
+//! Judges limits on starting jobs from the commits alone: the runs under each limit, and when jobs were
+//! started. The core's own records of its limits are not used.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,22 +14,22 @@ use super::{Checked, Mark, Witness};
 /// The limits of a history.
 #[derive(Debug, Default)]
 pub struct Lanes {
-    /// What requests asked for, by their numbers.
+    /// The limits that requests asked for, by request number.
     asked: BTreeMap<u64, Limit>,
-    /// What is so of each limit by now.
+    /// The present state of each limit.
     kept: BTreeMap<Lane, Kept>,
 }
 
 #[derive(Debug)]
 struct Kept {
-    /// As the newest job asked for it.
+    /// The limit as the newest job asked for it.
     limit: Limit,
     /// When jobs were started under it.
     starts: Vec<Timestamp>,
 }
 
 impl Kept {
-    /// How many starts count against the rate at `now`.
+    /// The number of starts that count against the rate at `now`.
     fn lately(&self, rate: Rate, now: Timestamp) -> usize {
         let counts = |at: &&Timestamp| at.saturating_add(Duration::from_micros(rate.period_us)) > now;
         self.starts.iter().rev().filter(counts).count()
@@ -37,14 +37,15 @@ impl Kept {
 }
 
 impl Lanes {
-    /// The request of that number asks for this limit. To be said before it is sent. A limit that begins to count
-    /// something new, or over a longer period, knows only what was started since: requests of one key must not ask for
-    /// that.
+    /// Notes that this request asks for this limit. Call it before the request is sent.
+    ///
+    /// A limit that begins to count something new, or over a longer period, knows only the starts since then,
+    /// so requests for one key must not ask for that.
     pub fn ask(&mut self, request: u64, limit: &Limit) {
         self.asked.insert(request, limit.clone());
     }
 
-    /// A job was admitted: what it asks for holds from now on.
+    /// Takes in an admission: the limit that the job asks for holds from now on.
     pub(super) fn admitted(&mut self, head: &Head, mark: Mark) -> Checked {
         let asked = self.asked.get(&mark.n);
         if head.lane != asked.map(Limit::lane) {
@@ -58,7 +59,7 @@ impl Lanes {
         Ok(())
     }
 
-    /// A job was started at `now` beside so many others of its limit.
+    /// Takes in a start at `now`, beside `others` other runs of its limit.
     fn started(&mut self, lane: Lane, others: usize, now: Timestamp) -> Checked {
         let Some(kept) = self.kept.get_mut(&lane) else {
             return Err("it is under a limit that nobody asked for".to_owned());
@@ -80,7 +81,7 @@ impl Lanes {
 }
 
 impl Witness {
-    /// Jobs that run under a limit, this one apart.
+    /// The number of running jobs under a limit, without this one.
     fn running_beside(&self, lane: Lane, job: Option<&Head>) -> usize {
         let runs = |head: &&Head| {
             head.lane == Some(lane) && head.state == State::Active && job.is_none_or(|job| job.id != head.id)
@@ -88,14 +89,14 @@ impl Witness {
         self.jobs.values().map(|job| &job.head).filter(runs).count()
     }
 
-    /// A job was started under its limit by a decision of `now`.
+    /// Judges a start under a limit by a decision taken at `now`.
     pub(super) fn check_limit(&mut self, lane: Lane, head: &Head, now: Timestamp) -> Checked {
         let others = self.running_beside(lane, Some(head));
         self.lanes.started(lane, others, now)
     }
 
-    /// Limits that let another job start at `now`, each with a job that waits for nothing else, and how many it has let
-    /// start so far.
+    /// The limits that would let another job start at `now`, each with a job that waits for nothing else and
+    /// the number of starts so far.
     pub fn open_lanes(&self, now: Timestamp) -> Vec<(Lane, Head, usize)> {
         let waits = |head: &&Head| {
             head.state == State::Available && head.role == Role::Plain && !head.is_expired(now)
@@ -138,7 +139,7 @@ mod tests {
         assert_eq!(lanes.started(lane, 2, at(9)).unwrap_err(), "2 ran already where 2 may");
     }
 
-    /// The stretch that begins with a start has ended a period later.
+    /// The period that begins with a start ends exactly one period later.
     #[test]
     fn a_period_counts_until_its_end() {
         let (mut lanes, lane) = lanes(None, Some(Rate { count: 2, period_us: 1_000_000 }));

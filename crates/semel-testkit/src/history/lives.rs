@@ -1,8 +1,7 @@
-//! What a store's log says of one job: between two of its events the states it may have been in, and what its head was then as far
-//! as decisions look at it.
-//!
-//! Not every write is told. Of what is not, the log does not say when it was, so a job may then have been in one of several
-//! states, of which its next event leaves those that lead to it.
+//! What a store's log says about one job: the states it may have been in between two events, and what
+//! decisions could see of its head then.
+//! Not every write is logged, and the log does not say when an unlogged one happened. So a job may have been
+//! in one of several states; its next event leaves only those that lead to it.
 
 use std::time::Duration;
 
@@ -14,10 +13,11 @@ use semel_core::unique::{PeriodFrom, UniquePolicy};
 use semel_store::bounds::PLACE_BITS;
 use semel_store::log::Recorded;
 
-/// A job as the store has it when its log is read.
+/// A job as the store holds it when its log is read.
 #[derive(Clone, Debug)]
 pub struct Kept {
-    /// Its head, with the key that it was admitted with: a store need not keep that of an ended job that a later one outlives.
+    /// Its head, with the key that it was admitted with: a store need not keep the key of an ended job that a
+    /// later one outlives.
     pub head: Head,
     /// Its own policy.
     pub policy: Option<UniquePolicy>,
@@ -25,32 +25,32 @@ pub struct Kept {
     pub duplicates: u64,
 }
 
-/// A job from one of its events to the next.
+/// A job between one of its events and the next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stand {
-    /// The place of that event among all that were read.
+    /// The place of the event among all that were read.
     pub place: usize,
-    /// The number of its record in the log.
+    /// The number of the event's record in the log.
     pub record: u64,
-    /// When it was committed.
+    /// When the event was committed.
     pub at: Timestamp,
-    /// What it was.
+    /// The kind of the event.
     pub kind: EventKind,
-    /// The states it may have been in.
+    /// The states that the job may have been in.
     pub states: StateSet,
-    /// The runs that were started and not given back.
+    /// The number of runs that were started and not given back.
     pub attempt: u32,
-    /// How it had ended.
+    /// How the job had ended.
     pub ending: Option<Ending>,
 }
 
 impl Stand {
-    /// Whether it surely had not ended.
+    /// Whether the job certainly had not ended.
     pub fn is_live(&self) -> bool {
         StateSet::LIVE.contains_all(self.states)
     }
 
-    /// Whether it surely ran.
+    /// Whether the job was certainly running.
     pub fn runs(&self) -> bool {
         self.states == only(State::Active)
     }
@@ -59,13 +59,13 @@ impl Stand {
 /// Everything that is known of a job.
 #[derive(Clone, Debug)]
 pub struct Life {
-    /// What the store has of it.
+    /// What the store holds of it.
     pub kept: Kept,
-    /// What the log says of it, in order.
+    /// What the log says about it, in order.
     pub stands: Vec<Stand>,
-    /// Duplicates that the log tells of it.
+    /// The number of duplicates that the log reports for it.
     pub told: u64,
-    /// Whether nobody runs it: it is a task, which begins when it is admitted.
+    /// Whether it is a task, which no worker runs and which begins when it is admitted.
     is_task: bool,
 }
 
@@ -82,15 +82,15 @@ fn set<const N: usize>(states: [State; N]) -> StateSet {
 }
 
 impl Life {
-    /// One of which the log has said nothing yet.
+    /// A job before any of its events has been read.
     pub fn new(kept: Kept, is_task: bool) -> Self {
         Self { kept, stands: Vec::new(), told: 0, is_task }
     }
 
-    /// Takes in the next event of the job, which stands at `place`.
+    /// Takes in the job's next event, which is at `place`.
     ///
     /// # Errors
-    /// When it cannot have happened to the job as it was.
+    /// When it cannot have happened to the job in its state.
     pub fn tell(&mut self, place: usize, recorded: &Recorded) -> Result<(), String> {
         let (event, role) = (&recorded.event, self.kept.head.role);
         if EventKind::DUPLICATES.contains(&event.kind) {
@@ -122,7 +122,7 @@ impl Life {
         if left.is_empty() {
             return Err(format!("{:?} of one that was {:?}", event.kind, before.states));
         }
-        // A follow-up that was let go may have waited again for a while, and then it was both.
+        // A follow-up that was released may have been held again for a while, so both states are possible.
         let was_both = role == Role::FollowUp && event.kind != EventKind::Started;
         if !was_both {
             before.states = left;
@@ -147,7 +147,7 @@ impl Life {
             EventKind::Requeued if event.attempt == attempt => {
                 (waiting(only(State::Available)), attempt, None)
             }
-            // Given back, or put off: then it waits for its time.
+            // Given back or snoozed, and then waiting for its time.
             EventKind::Requeued => {
                 let states = waiting(set([State::Available, State::Scheduled]));
                 (states, attempt.saturating_sub(1), None)
@@ -182,7 +182,7 @@ impl Life {
             (EventKind::Enqueued, _) if self.is_task => Ok(only(State::Active)),
             (EventKind::Scheduled, Role::Plain) => Ok(only(State::Scheduled)),
             (EventKind::Enqueued, Role::FollowUp) => Ok(only(State::Pending)),
-            // One that is activated before its time is scheduled then, and nobody is told.
+            // A job that is activated before its start time becomes scheduled, without an event.
             (EventKind::Enqueued, Role::Plain) => {
                 Ok(set([State::Available, State::Pending, State::Scheduled]))
             }
@@ -190,15 +190,15 @@ impl Life {
         }
     }
 
-    /// All of the log was taken in: what the store has is what it says.
+    /// Asserts, after the whole log, that the store holds what the log says.
     ///
     /// # Errors
-    /// When it is something else.
+    /// When the store holds something else.
     pub fn is_told(&mut self) -> Result<(), String> {
         let head = &self.kept.head;
         let Some(last) = self.stands.last_mut() else { return Ok(()) };
         let agrees = last.states.contains(head.state) && last.attempt == head.attempt;
-        // Whether what failed for good may be sent back is the job's own choice.
+        // Whether a job that failed for good becomes a dead letter is the job's own choice.
         let ended = |ending: Option<Ending>| {
             ending.map(|how| if how == Ending::DeadLetter { Ending::Failed } else { how })
         };
@@ -206,7 +206,7 @@ impl Life {
             return Err(format!("the store has {head:?}, and the log says {last:?}"));
         }
         last.ending = head.ending;
-        // What waits for its time now may have waited to be activated, and nothing else.
+        // A job that waits for its time now may have waited for its activation before, and for nothing else.
         let is_one = head.role == Role::Plain && head.state != State::Scheduled;
         if is_one || !last.states.contains(State::Pending) {
             last.states = only(head.state);
@@ -214,14 +214,16 @@ impl Life {
         Ok(())
     }
 
-    /// The stand that holds after the event at `place`.
+    /// The index of the stand that holds after the event at `place`.
     pub fn stand_after(&self, place: usize) -> Option<usize> {
         self.stands.partition_point(|stand| stand.place <= place).checked_sub(1)
     }
 
-    /// What the job's head may have been, as a decision of `now` looked at it, if it was at this stand; or at the one before the
-    /// last commit about the job, if that is not older than `slack`: where the log may put what relies on no key before a decision
-    /// that it came after. Of two such commits the second has seen the first, so its place is behind that decision.
+    /// The possible heads of the job, as a decision at `now` saw it, if the job was at this stand; or at the
+    /// stand before the job's last commit, if that commit is not older than `slack`.
+    ///
+    /// For the log may put a commit that relies on no key before a decision that it came after. Of two such
+    /// commits the second has seen the first, so its place is behind that decision.
     pub fn readings(&self, stand: usize, now: Timestamp, slack: Duration) -> Vec<Head> {
         let mut readings = Vec::new();
         let record = self.stands[stand].record;
@@ -246,13 +248,13 @@ impl Life {
         let mut head = kept.clone();
         (head.state, head.attempt, head.lease) = (state, stand.attempt, None);
         head.ending = stand.ending.filter(|_| state.is_finished());
-        // Of one that was sent back since, the end's commit is the nearest that is known.
+        // Of a job that was sent back since, the commit of the end is the nearest known time.
         let ended = kept.finished_at.filter(|_| is_last).or(Some(stand.at));
         head.finished_at = ended.filter(|_| state.is_finished());
         let mut expires = vec![kept.expires_at];
         let is_amended_later =
             self.stands.iter().any(|later| later.kind == EventKind::Amended && later.place > stand.place);
-        // A later request has it expire later, or never: before that it may have been over already.
+        // A later request extends its expiry or removes it: before that it may already have expired.
         if is_amended_later && !state.is_finished() && state != State::Active {
             expires.push(Some(head.created_at));
         }
@@ -267,7 +269,7 @@ impl Life {
         }
     }
 
-    /// When what blocks under `policy` may stop to, by time alone: every moment that matters to a decision about it.
+    /// The times at which a job that blocks under `policy` may stop blocking merely because time passes.
     pub fn turns(&self, policy: &UniquePolicy) -> Vec<Timestamp> {
         let head = &self.kept.head;
         let mut turns: Vec<Timestamp> = head.expires_at.into_iter().collect();
@@ -285,7 +287,7 @@ impl Life {
     }
 }
 
-/// The states in which a job may be when this happens to it.
+/// The states in which a job may be when this event happens to it.
 fn comes_from(kind: EventKind, is_task: bool) -> StateSet {
     use State::{Active, Available, Discarded, Pending, Retryable, Scheduled};
     match kind {
@@ -298,7 +300,7 @@ fn comes_from(kind: EventKind, is_task: bool) -> StateSet {
             }
         }
         EventKind::Failed | EventKind::Retrying | EventKind::Completed | EventKind::Requeued => only(Active),
-        // Of one that waits: a run of which there is no attempt left.
+        // Also of a waiting job that has no attempts left.
         EventKind::Discarded => set([Active, Available]),
         EventKind::Expired => set([Scheduled, Available, Pending, Retryable]),
         EventKind::Cancelled | EventKind::Replaced => StateSet::LIVE,

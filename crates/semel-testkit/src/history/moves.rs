@@ -1,4 +1,4 @@
-//! Whether one write of a job's head is one that the contract allows.
+//! Judges whether the contract allows a write of a job's head.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ fn require(holds: bool, what: &str) -> Checked {
     if holds { Ok(()) } else { Err(what.to_owned()) }
 }
 
-/// Whether a job may be stored like this as a new one, by a decision that was committed at `now`.
+/// Judges a job that a decision committed at `now` stores as new.
 pub fn check_new(head: &Head, now: Timestamp) -> Checked {
     require(head.created_at <= now, "it was created later than the store's time")?;
     require(head.attempt == 0 && head.lease.is_none() && head.ending.is_none(), "it is not new")?;
@@ -28,7 +28,7 @@ pub fn check_new(head: &Head, now: Timestamp) -> Checked {
     }
 }
 
-/// Whether `after` may follow `before` in one decision that was committed at `now`.
+/// Judges whether `after` may follow `before` in one decision that was committed at `now`.
 pub fn check_update(before: &Head, after: &Head, now: Timestamp) -> Checked {
     require(after.version > before.version, "its version did not move")?;
     require(after.fence >= before.fence, "its fence went back")?;
@@ -78,7 +78,7 @@ fn check_move(before: &Head, after: &Head, is_burned: bool, now: Timestamp) -> C
         }
         (State::Pending, State::Scheduled) => {
             let until = after.available_at;
-            // The decision may be older than its commit: the wait may be over by now.
+            // The decision may be older than its commit, so the wait may be over by now.
             let waits = until == before.available_at || Some(until) == before.burned_until();
             require(waits && !is_burned, "it was activated later for nothing")
         }
@@ -119,14 +119,14 @@ fn check_move(before: &Head, after: &Head, is_burned: bool, now: Timestamp) -> C
         }
         (State::Discarded, State::Available) => {
             require(before.ending == Some(Ending::DeadLetter), "only a dead letter is sent back")?;
-            // Its fence is the highest of its key's holders, which it was let in among.
+            // Its fence is the highest of its key's holders at its admission.
             require(after.attempt == 0, "a job sent back begins anew")
         }
         (from, to) => Err(format!("there is no way from {from} to {to}")),
     }
 }
 
-/// Whether a claim may grant this run. `others_run` says that another job of its key has a lease.
+/// Judges whether a claim may grant this run. `others_run` says that another job of its key has a lease.
 pub fn check_grant(before: &Head, after: &Head, claim: &Claim, others_run: bool, now: Timestamp) -> Checked {
     require(before.lane.is_none(), "a job under a limit was granted by the store")?;
     check_run(before, after, others_run, now)?;
@@ -138,7 +138,7 @@ pub fn check_grant(before: &Head, after: &Head, claim: &Claim, others_run: bool,
     require(lease.worker == claim.grant.worker && lease.visible_until == until, "a lease of other terms")
 }
 
-/// Whether a run may begin so, by a claim or a decision of `now`, whoever gets it.
+/// Judges whether a run may begin like this, by a claim or a decision of `now`, whatever worker gets it.
 pub fn check_run(before: &Head, after: &Head, others_run: bool, now: Timestamp) -> Checked {
     require(before.state == State::Available, "a job that is not available was granted")?;
     require(before.available_at <= now, "it was granted before its time")?;
@@ -157,7 +157,7 @@ pub fn check_run(before: &Head, after: &Head, others_run: bool, now: Timestamp) 
     require(after.lease.as_deref().is_some_and(lasts), "a grant without a lease, or with one of other terms")
 }
 
-/// Whether a claim was right not to grant this ready job.
+/// Judges whether a claim was right not to grant this ready job.
 pub fn check_unclaimable(job: Option<&Head>, id: JobId, why: Unclaimable, now: Timestamp) -> Checked {
     let Some(head) = job else { return Err(format!("{id} is ready and does not exist")) };
     let holds = match why {

@@ -1,7 +1,9 @@
-//! A log in the order in which its commits began, put into an order in which they may have ended.
+//! Reorders a log that has commits in the order in which they began, into an order in which they may have
+//! ended.
 //!
-//! What relies on a record begins when all is over that it relies on. Only a claim relies on nothing: it takes what is ready when it
-//! comes to it, so that it may have begun before the commit that made a job ready, and stand before it.
+//! A commit that relies on a record begins after all commits that it relies on are over. Only a claim relies
+//! on nothing: it takes whatever is ready when it gets there, so it may have begun before the commit that
+//! made a job ready, and stand before it in the log.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,8 +12,8 @@ use semel_core::ident::JobId;
 use semel_store::bounds::PLACE_BITS;
 use semel_store::log::Recorded;
 
-/// The log with each start of a run behind what made its job ready, or gave it its payload. Of a log in the order of its commits
-/// nothing is moved. Answers how many starts were.
+/// Moves each start of a run behind the commit that made its job ready or gave it its payload. Returns how
+/// many starts it moved: none in a log that is in the order of its commits.
 pub fn mend(log: &mut Vec<Recorded>) -> usize {
     let mut jobs: BTreeMap<JobId, Told> = BTreeMap::new();
     let mut behind: BTreeMap<usize, usize> = BTreeMap::new();
@@ -24,7 +26,7 @@ pub fn mend(log: &mut Vec<Recorded>) -> usize {
         }
     }
     let mut order: Vec<usize> = (0..log.len()).collect();
-    // Behind all of that commit, so that it stays one.
+    // Behind the whole of that commit, so that it stays in one piece.
     let record = |place: usize| log[place].cursor >> PLACE_BITS;
     let end = |place: usize| (place..log.len()).take_while(|at| record(*at) == record(place)).last();
     order.sort_by_key(|place| match behind.get(place) {
@@ -35,34 +37,34 @@ pub fn mend(log: &mut Vec<Recorded>) -> usize {
     behind.len()
 }
 
-/// What has been told of a job.
+/// What the log has said about a job so far.
 #[derive(Default)]
 struct Told {
     stage: Stage,
-    /// Starts of it, not ready then, that stand too early.
+    /// Starts of the job that the log has too early, when it was not ready.
     early: VecDeque<usize>,
 }
 
-/// Where a job is, as far as it matters to a start.
+/// The stage of a job, as far as it matters for a start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Stage {
-    /// Not to be started: not there yet, waiting for its time, told to have failed, or over.
+    /// Must not start: not there yet, waiting for its time, failed, or over.
     #[default]
     NotReady,
     /// May be ready.
     Ready,
-    /// Started there, and nothing was told of it since.
+    /// Started at this place, with no event since.
     Started(usize),
 }
 
 impl Told {
-    /// Takes in what is told of the job at `place`. Answers the start that belongs behind it, if one does.
+    /// Takes in an event of the job at `place`. Returns the start that belongs behind it, if there is one.
     fn tell(&mut self, place: usize, kind: EventKind) -> Option<usize> {
         use EventKind::{Amended, Available, Enqueued, Requeued, Started};
         match (kind, self.stage) {
             (Started, Stage::Ready) => self.stage = Stage::Started(place),
             (Started, _) => self.early.push_back(place),
-            // Nobody lets go what runs, or gives it another payload.
+            // A running job is never released or given another payload, so the start came later.
             (Available | Amended, Stage::Started(start)) => return Some(start),
             (Available | Enqueued | Requeued, _) => self.stage = Stage::Ready,
             (Amended, _) => {}
@@ -141,7 +143,7 @@ mod tests {
             mended(&again)[2..],
             [(Failed, 1), (Retrying, 1), (Available, 1), (Started, 1), (Failed, 1)]
         );
-        // What was never made ready is not.
+        // A start of a job that was never made ready is not moved.
         let wrong = [(Enqueued, 1), (Started, 1), (Started, 1), (Available, 2)];
         assert_eq!(mended(&wrong), wrong);
     }

@@ -1,4 +1,5 @@
-//! Requests under an `Idempotency-Key`: what was stored under a key is stored once, and is the answer for as long as it is kept.
+//! Judges requests under an `Idempotency-Key`: what such a request stores is stored once, and is the answer
+//! for as long as it is kept.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,20 +17,20 @@ use super::{Checked, Mark, Witness};
 pub struct Kept {
     /// The job that was created, or became what was asked for.
     pub job: JobId,
-    /// The request that did it.
+    /// The number of the request that stored it.
     pub n: u64,
     /// When that was decided.
     pub at: Timestamp,
 }
 
-/// What is written of it.
+/// The stored record of a request.
 #[derive(serde::Deserialize)]
 struct Text {
     job: String,
     digest: [u8; 32],
 }
 
-/// The digest that stands for a request: its number.
+/// A digest that encodes a request's number.
 pub fn digest(number: u64) -> [u8; 32] {
     let mut digest = [0; 32];
     digest[..8].copy_from_slice(&number.to_le_bytes());
@@ -40,37 +41,37 @@ fn number(digest: &[u8; 32]) -> u64 {
     digest[..8].iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
-/// Who asks under which key, and what is stored under each.
+/// The key of each request, and what is stored under each key.
 #[derive(Debug, Default)]
 pub struct Requests {
     asked: BTreeMap<u64, UniqueKey>,
-    /// All that was ever stored under a key, the newest last.
+    /// Everything that was ever stored under a key, the newest last.
     kept: BTreeMap<UniqueKey, Vec<Kept>>,
-    /// Keys of which nothing is stored any more.
+    /// Keys under which nothing is stored any more.
     gone: BTreeSet<UniqueKey>,
 }
 
 impl Requests {
-    /// The request of that number is sent under this key, once or several times.
+    /// Notes that this request is sent under this key, once or several times.
     pub fn ask(&mut self, number: u64, once: &Once) {
         self.asked.insert(number, once.key);
     }
 }
 
 impl Witness {
-    /// What is kept of a key at `now`: the answer to whoever uses it again.
+    /// What is kept under a key at `now`: the answer to any further request under it.
     pub fn kept(&self, key: &UniqueKey, now: Timestamp) -> Option<Kept> {
         let last =
             self.requests.kept.get(key)?.last().copied().filter(|_| !self.requests.gone.contains(key))?;
         (now < last.at.saturating_add(REMEMBERED)).then_some(last)
     }
 
-    /// Whether what was stored is deleted. A later job may have its id.
+    /// Whether the stored job is deleted. A later job may have its id.
     fn is_gone(&self, kept: &Kept) -> bool {
         self.jobs.get(&kept.job).is_none_or(|job| job.is_purged || job.head.created_at > kept.at)
     }
 
-    /// Whether a key that is said to be spent is.
+    /// Judges an answer that the key is spent.
     pub(super) fn check_spent(&self, offer: &Offer, mark: Mark) -> Checked {
         let Some(once) = &offer.once else { return Err("a key that nobody sent is spent".to_owned()) };
         let kept = self.requests.kept.get(&once.key).map(Vec::as_slice).unwrap_or_default();
@@ -80,7 +81,7 @@ impl Witness {
         Err(format!("request {} was told that its key is spent: {kept:?}", mark.n))
     }
 
-    /// What is kept of a request was written, or deleted, at `now`.
+    /// Takes in the record of a request, which was written or deleted at `now`.
     pub(super) fn request(&mut self, name: &str, document: Option<&Document>, now: Timestamp) -> Checked {
         let key = UniqueKey::parse(name, "").map_err(|invalid| invalid.to_string())?;
         let Some(document) = document else {
@@ -98,7 +99,8 @@ impl Witness {
         let at = Timestamp::from_micros(until.as_micros() - day);
         let job = JobId::parse(&text.job, "").map_err(|invalid| invalid.to_string())?;
         let kept = Kept { job, n: number(&text.digest), at };
-        // Of a commit that comes when all of it is forgotten, a day after its decision, nobody knows any more that it is late.
+        // When a commit comes a day after its decision, the earlier record is over, so it cannot be seen to
+        // be late.
         if let Some(before) = self.kept(&key, at) {
             return Err(format!("{kept:?} was stored under the key of {before:?}"));
         }
@@ -107,7 +109,8 @@ impl Witness {
         Ok(())
     }
 
-    /// After a commit in which a request stored something: it is kept with it.
+    /// Asserts, after a commit in which a request stored something, that the record of the request is kept
+    /// with it.
     pub(super) fn check_is_kept(&self, number: u64, job: JobId) -> Checked {
         let Some(key) = self.requests.asked.get(&number) else { return Ok(()) };
         let last = self.requests.kept.get(key).and_then(|kept| kept.last());
@@ -117,7 +120,7 @@ impl Witness {
         Err(format!("request {number} stored {job}, and {last:?} is kept under its key"))
     }
 
-    /// Whether an answer as the first time is one: the same request had stored that very job.
+    /// Judges a repeated answer: the same request must have stored that very job.
     pub(super) fn check_repeated(&self, once: &Once, mark: Mark, job: JobId) -> Checked {
         let kept = self.requests.kept.get(&once.key).map(Vec::as_slice).unwrap_or_default();
         if kept.iter().any(|kept| kept.job == job && kept.n == mark.n) {
@@ -126,7 +129,8 @@ impl Witness {
         Err(format!("request {} was answered with {job}, as if it had stored it: {kept:?}", mark.n))
     }
 
-    /// Whether a key that stands for another request does, and its job is shown to whom it may be shown.
+    /// Judges an answer that the key belongs to another request: it must, and the job is named only if it may
+    /// be shown.
     pub(super) fn check_reused(&self, offer: &Offer, mark: Mark, holder: &Holder) -> Checked {
         let Some(once) = &offer.once else { return Err("a key that nobody sent was used before".to_owned()) };
         let id = holder.absorbed_by();
@@ -140,10 +144,11 @@ impl Witness {
         if holder.named().is_none() == is_hidden { Ok(()) } else { Err(format!("{id} is shown to others")) }
     }
 
-    /// Whether the answer to a request under a key says what was `kept` of that key from before it was sent until now.
+    /// Judges the answer to a request under a key against `kept`, if that was kept from before the request
+    /// until now.
     ///
     /// # Errors
-    /// When it says something else.
+    /// When the answer says something else.
     pub fn check_kept(&self, kept: Option<Kept>, mark: Mark, once: &Once, outcome: &Outcome) -> Checked {
         let now = self.loads_since(0).last().map_or(Timestamp::MAX, |(_, now)| *now);
         let Some(kept) = kept.filter(|kept| self.kept(&once.key, now) == Some(*kept)) else { return Ok(()) };

@@ -1,5 +1,5 @@
-//! Runs: what a store granted by itself, what was started by a decision because it is under a limit, and whether workers
-//! are given what comes first.
+//! Judges runs: what a store granted on its own, what a decision started because it is under a limit, and
+//! whether workers are given what comes first.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use super::stored::Stored;
 use super::{Checked, Mark, Witness};
 
 impl Witness {
-    /// A claim was served at `now`.
+    /// Takes in a claim served at `now`.
     pub fn claimed(
         &mut self,
         claim: &Claim,
@@ -56,8 +56,8 @@ impl Witness {
         self.run(head)
     }
 
-    /// A job under a limit was started. No store may do that by itself: it is a decision, taken at the time at which the
-    /// run began and committed at `now`.
+    /// Takes in the start of a job under a limit. No store may start it on its own: it takes a decision, made
+    /// when the run began and committed at `now`.
     pub(super) fn started(&mut self, head: &Head, now: Timestamp) -> Checked {
         let (Some(lane), Some(decided)) = (head.lane, head.started_at.filter(|at| *at <= now)) else {
             return Err("a job under no limit was started by a decision".to_owned());
@@ -69,7 +69,7 @@ impl Witness {
         self.run(head)
     }
 
-    /// Whether another job of its key runs.
+    /// Whether another job with the same key is running.
     fn others_run(&self, head: &Head) -> bool {
         let runs = |other: &Stored| other.head.id != head.id && other.head.state == State::Active;
         head.key.is_some_and(|key| self.of_key(key).any(runs))
@@ -94,8 +94,8 @@ impl Witness {
         Ok(())
     }
 
-    /// What a claim must give first, and that it gives something when there is something. A job under a limit that is not
-    /// known to be closed is shown in its place, for the core to decide.
+    /// Judges that a claim gives what comes first, and gives something when there is something. A job under a
+    /// limit not known to be closed is shown in its place, for the core to decide.
     fn check_order(
         &self,
         claim: &Claim,
@@ -118,9 +118,9 @@ impl Witness {
         let order = |head: &Head| (std::cmp::Reverse(head.priority), head.available_at, head.id);
         ready.sort_unstable_by_key(|head| order(head));
         let is_shown = |head: &&Head| unclaimable.contains(&(head.id, Unclaimable::Limited));
-        // What was shown takes up the room of what would have been granted.
+        // A job that was shown uses up room that a grant would have used.
         let room = (claim.limit as usize).saturating_sub(ready.iter().copied().filter(is_shown).count());
-        // Of each limit the first is enough: it stands for those behind it.
+        // The first job of each limit is enough: it stands in for those behind it.
         let mut lanes = BTreeSet::new();
         ready.retain(|head| head.lane.is_none_or(|lane| lanes.insert(lane)) && !is_shown(head));
         let first = ready.first();
@@ -135,7 +135,8 @@ impl Witness {
         }
     }
 
-    /// What a worker was handed is the run that was committed, with the payload of the last request that it took in.
+    /// Judges that what a worker was handed is the committed run, with the payload of the last request
+    /// absorbed.
     ///
     /// # Errors
     /// What does not hold.

@@ -1,5 +1,5 @@
-//! The decision about an offered job, read once more from the contract, without the core's `admit`: a second opinion,
-//! so that the checker does not share the mistakes of what it checks. Plain and slow on purpose.
+//! The decision about an offered job, implemented a second time from the contract without the core's `admit`:
+//! the checker must not share the mistakes of what it checks. Plain and slow on purpose.
 
 use std::collections::BTreeSet;
 
@@ -12,36 +12,37 @@ use semel_core::unique::{Disclose, OnConflict, PeriodFrom, RejectReason, UniqueP
 /// What the contract says should happen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expected {
-    /// Nobody blocks.
+    /// No holder blocks.
     Create,
     /// The existing job is the answer.
     Existing(JobId),
-    /// It is refused.
+    /// The offer is refused.
     Reject(JobId, RejectReason),
-    /// These are cancelled and it takes their place.
+    /// The new job replaces these.
     Replace {
         /// Every blocking holder.
         cancelled: BTreeSet<JobId>,
-        /// The one that an answer names.
+        /// The holder that the answer names.
         named: JobId,
-        /// It takes over this schedule.
+        /// The schedule that the new job takes over.
         scheduled_at: Option<Timestamp>,
-        /// It may not start before.
+        /// The new job must not start before this.
         wait_until: Option<Timestamp>,
     },
-    /// It is created to follow these runs.
+    /// The new job is created to follow these runs.
     FollowUp {
         /// Every live holder that was started.
         after: BTreeSet<JobId>,
-        /// The one whose content is compared: the active one, else the newest.
+        /// The holder whose content is compared: the active one, else the newest.
         named: JobId,
     },
-    /// This waiting job takes over its args and meta.
+    /// This waiting job takes over the offer's args and meta.
     Amend(JobId),
 }
 
 impl Expected {
-    /// The jobs whose content `on_mismatch` compares: the one that the answer names, or all that are replaced.
+    /// The jobs whose content `on_mismatch` compares: the one that the answer names, or all that are
+    /// replaced.
     pub fn compared(&self) -> BTreeSet<JobId> {
         match self {
             Self::Create => BTreeSet::new(),
@@ -52,14 +53,14 @@ impl Expected {
     }
 }
 
-/// Whether a stored job that carries the key blocks a new one.
+/// Whether a stored holder of the key blocks a new job.
 pub fn blocks(policy: &UniquePolicy, holder: &Head, now: Timestamp) -> bool {
     if !policy.states().contains(holder.state) {
         return false;
     }
     let is_waiting = holder.state.is_live() && holder.state != State::Active;
     let has_expired = is_waiting && holder.expires_at.is_some_and(|at| now >= at);
-    // What was started may have been done, and then it is a discarded job, swept or not.
+    // A started job may have done its work, so it counts as discarded after its expiry, swept or not.
     let blocks_when_discarded = holder.attempt > 0 && policy.states().contains(State::Discarded);
     if (has_expired && !blocks_when_discarded) || holder.ending == Some(Ending::Expired) {
         return false;
@@ -77,7 +78,7 @@ pub fn blocks(policy: &UniquePolicy, holder: &Head, now: Timestamp) -> bool {
     }
 }
 
-/// What should happen to a job offered under `policy`, given everyone else with its key.
+/// What should happen to a job offered under `policy`, given all other jobs with its key.
 pub fn decide(policy: &UniquePolicy, holders: &[Head], now: Timestamp, inspect: bool) -> Expected {
     let blocking: Vec<&Head> = holders.iter().filter(|holder| blocks(policy, holder, now)).collect();
     let newest = |of: &[&Head]| of.iter().max_by_key(|head| (head.created_at, head.id)).map(|head| head.id);

@@ -1,4 +1,4 @@
-//! A job as the commits made it, and the mark by which a request is known.
+//! A job as the commits made it, and the mark that identifies a request.
 
 use std::collections::BTreeSet;
 
@@ -6,22 +6,22 @@ use semel_core::job::Head;
 use semel_core::state::State;
 use semel_core::unique::UniquePolicy;
 
-/// What is noted in a job's meta, so that a request is known by what it stored: `{"n":7,"inspect":true}`.
+/// The mark in a job's meta, which identifies the request that stored it: `{"n":7,"inspect":true}`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Mark {
     /// The request's number.
     pub n: u64,
-    /// Whether its caller may see other people's jobs.
+    /// Whether the caller may see other callers' jobs.
     pub inspect: bool,
 }
 
 impl Mark {
-    /// The mark of a meta document.
+    /// Reads the mark from a meta document.
     pub fn read(meta: &str) -> Result<Self, String> {
         serde_json::from_str(meta).map_err(|error| format!("a job of nobody's: {error}"))
     }
 
-    /// The meta document.
+    /// The meta document of the mark.
     pub fn write(&self) -> String {
         format!("{{\"n\":{},\"inspect\":{}}}", self.n, self.inspect)
     }
@@ -30,7 +30,7 @@ impl Mark {
 /// A job as the commits made it.
 #[derive(Clone, Debug)]
 pub struct Stored {
-    /// Its head now.
+    /// The job's present head.
     pub head: Head,
     /// Its own policy.
     pub policy: Option<UniquePolicy>,
@@ -38,9 +38,9 @@ pub struct Stored {
     pub mark: Mark,
     /// Its present args.
     pub args: Box<str>,
-    /// Those it had before.
+    /// The args it had before.
     pub earlier_args: Vec<Box<str>>,
-    /// The request whose payload it carries, and when that came.
+    /// The request whose payload it has, and when that request came.
     pub asked: (u64, u64),
     /// When it was first granted.
     pub first_run_at: Option<u64>,
@@ -52,19 +52,20 @@ pub struct Stored {
     pub versions: BTreeSet<u64>,
     /// Whether its body is gone.
     pub is_purged: bool,
-    /// Whether an operator sent it back once.
+    /// Whether an operator has ever sent it back.
     pub was_revived: bool,
     /// Duplicates recorded on it.
     pub duplicates: u64,
 }
 
-/// How a run came to its end.
+/// How a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// What its job was then.
+    /// The state of its job right after the end.
     pub state: State,
-    /// Whether its fence was burned: somebody else than its worker ended it, or its worker by cancelling the job.
+    /// Whether its fence was burned: a request of another than its worker ended it, or its worker cancelled
+    /// the job.
     pub is_burned: bool,
-    /// Whether its lease had run out and its time had not.
+    /// Whether its lease had expired while its execution timeout had not.
     pub had_run_out: bool,
 }

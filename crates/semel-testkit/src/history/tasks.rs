@@ -1,4 +1,5 @@
-//! Tasks: all of their steps or none, one of them for one identity, ended with their steps and never without.
+//! Judges tasks: all of their steps exist or none, one task per identity, ended with their steps and never
+//! without.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,39 +16,41 @@ use super::{Checked, Mark, Witness};
 /// The tasks that were asked for.
 #[derive(Debug, Default)]
 pub struct Tasks {
-    /// The steps of each request's task.
+    /// The number of steps of each request's task.
     asked: BTreeMap<u64, usize>,
-    /// Identities that hold for ever.
+    /// Identities that are held for ever.
     strict: BTreeSet<UniqueKey>,
     /// How many tasks each of these identities has had.
     stored: BTreeMap<UniqueKey, u64>,
 }
 
 impl Tasks {
-    /// The request of that number is for a task of so many steps. `strict` is its identity, if that holds for ever.
+    /// Notes that this request is for a task with this many steps. `strict` is its identity, if that is held
+    /// for ever.
     pub fn ask(&mut self, number: u64, steps: usize, strict: Option<UniqueKey>) {
         self.asked.insert(number, steps);
         self.strict.extend(strict);
     }
 
-    /// Whether the request of that number is for a task.
+    /// Whether this request is for a task.
     pub fn is_task(&self, mark: Mark) -> bool {
         self.asked.contains_key(&mark.n)
     }
 }
 
-/// A task has neither a lease nor an attempt of its own: by the rules of jobs it waits for as long as it lives.
+/// A task has neither a lease nor an attempt of its own: by the rules of jobs it counts as waiting for as
+/// long as it lives.
 fn as_waiting(head: &Head) -> Head {
     Head { state: State::Pending, started_at: None, ..head.clone() }
 }
 
-/// Whether `after` may follow `before` of a task.
+/// Judges whether `after` may follow `before` for a task.
 pub(super) fn check_task(before: &Head, after: &Head, now: Timestamp) -> Checked {
     if after.lease.is_some() || after.attempt > 0 {
         return Err("somebody runs a task".to_owned());
     }
     match (before.state, after.state) {
-        // It begins in the commit that admits it.
+        // A task begins in the commit that admits it.
         (State::Pending | State::Active, State::Active) => {
             check_update(&as_waiting(before), &as_waiting(after), now)
         }
@@ -60,7 +63,7 @@ pub(super) fn check_task(before: &Head, after: &Head, now: Timestamp) -> Checked
 }
 
 impl Witness {
-    /// A task was stored: no other of an identity that holds for ever was, before it.
+    /// Takes in a new task: its identity, if held for ever, must not have had another task before.
     pub(super) fn check_one_task(&mut self, head: &Head) -> Checked {
         let Some(key) = head.key.filter(|key| self.tasks.strict.contains(key)) else { return Ok(()) };
         let stored = self.tasks.stored.entry(key).or_default();
@@ -68,12 +71,13 @@ impl Witness {
         if *stored > 1 { Err(format!("{} is a second task of one identity", head.id)) } else { Ok(()) }
     }
 
-    /// After a commit: a task that it wrote has its workflow with all of its steps, those begun that can begin, and is as that is.
+    /// Judges a task after a commit that wrote it: it has its workflow with all of its steps, those that can
+    /// begin have begun, and its state follows from theirs.
     pub(super) fn check_task_whole(&self, id: JobId) -> Checked {
         let Some(task) = self.jobs.get(&id) else { return Ok(()) };
         let name = WorkflowId::new(id).to_string();
         let Some(workflow) = self.workflows.get(&*name) else {
-            // Its workflow is kept no longer than an ended task's body.
+            // Its workflow is kept no longer than the body of an ended task.
             let is_over = task.head.state.is_finished();
             return if is_over { Ok(()) } else { Err(format!("the task {id} has no steps")) };
         };
@@ -95,10 +99,10 @@ impl Witness {
         }
     }
 
-    /// In the end every task is as its steps are.
+    /// Asserts, at the end, that every task's state follows from its steps.
     ///
     /// # Errors
-    /// The first that is not.
+    /// The first task for which that does not hold.
     pub fn check_tasks(&self) -> Checked {
         let tasks = self.jobs.iter().filter(|(_, job)| self.tasks.is_task(job.mark));
         for (id, job) in tasks {

@@ -1,4 +1,5 @@
-//! What callers of a store were told, against its log: whether each answer was right at some moment while it was asked for.
+//! Judges what callers were told against the store's log: whether each answer was right at some moment during
+//! the call.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,38 +17,39 @@ use super::spec::{Expected, decide};
 /// An offer that was answered.
 #[derive(Clone, Debug)]
 pub struct Asked {
-    /// The key it has.
+    /// Its key.
     pub key: UniqueKey,
     /// Its policy.
     pub policy: UniquePolicy,
-    /// A place of the log that was reached before it was made: whoever decided about it has seen all until there.
+    /// A place of the log that was reached before the offer was made: its decision has seen everything up to
+    /// there.
     pub after: u64,
-    /// A time of the store, read before it was made.
+    /// A time of the store, read before the offer was made.
     pub from: Timestamp,
-    /// One that was read when it had been answered.
+    /// A time of the store, read after the answer arrived.
     pub until: Timestamp,
-    /// What was said.
+    /// The answer.
     pub answer: Answer,
 }
 
-/// What was said to an offer.
+/// The answer to an offer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It is a job now.
+    /// The offer became this job.
     Created(JobId),
-    /// It is one, in place of these.
+    /// The offer became this job, in place of these.
     Replaced(JobId, BTreeSet<JobId>),
-    /// It is one that waits for the end of a run.
+    /// The offer became this job, which waits for the end of a run.
     FollowUp(JobId),
-    /// This one took over its payload.
+    /// This job took over the offer's payload.
     Amended(JobId),
-    /// This one is the answer.
+    /// This existing job is the answer.
     Existing(JobId),
-    /// It was refused for this one.
+    /// The offer was refused because of this job.
     Rejected(JobId, RejectReason),
 }
 
-/// Something that was acknowledged about a run: its job, what the log calls it, and in which attempt.
+/// An acknowledged event of a run: its job, the kind that the log gives it, and the attempt.
 pub type Acknowledged = (JobId, EventKind, u32);
 
 /// All that callers were told.
@@ -55,14 +57,14 @@ pub type Acknowledged = (JobId, EventKind, u32);
 pub struct Told {
     /// How many offers were made under each key, answered or not.
     pub offers: BTreeMap<UniqueKey, u64>,
-    /// Those that were answered.
+    /// The offers that were answered.
     pub answers: Vec<Asked>,
-    /// What became of runs.
+    /// Acknowledged events of runs.
     pub runs: Vec<Acknowledged>,
 }
 
 impl Chronicle {
-    /// Whether the store's own account has all of it, as it was said.
+    /// Asserts that the store's own account confirms everything that callers were told.
     ///
     /// # Errors
     /// What does not hold.
@@ -104,7 +106,7 @@ impl Chronicle {
         self.check_duplicates(&told.offers)
     }
 
-    /// Whether the log has all of a job.
+    /// Whether the log has the job from its admission on.
     fn is_whole(&self, id: JobId) -> bool {
         self.lives.get(&id).is_some_and(|life| !life.stands.is_empty())
     }
@@ -114,7 +116,7 @@ impl Chronicle {
         stands.filter(|stand| is_it(stand.kind, stand.attempt)).count()
     }
 
-    /// No more duplicates are told of and recorded than there were offers.
+    /// Asserts that a key has no more logged or recorded duplicates than there were offers.
     fn check_duplicates(&self, offers: &BTreeMap<UniqueKey, u64>) -> Checked {
         for (key, offers) in offers {
             let Some((_, holders)) = self.keys.get(key).and_then(|moments| moments.last()) else { continue };
@@ -152,7 +154,7 @@ impl Chronicle {
         }
     }
 
-    /// Whether a job that was named is known; one that is gone was.
+    /// Asserts that a job that was named is known, unless it is gone.
     fn check_there(&self, id: JobId) -> Checked {
         if self.unseen.gone > 0 || self.is_whole(id) {
             return Ok(());
@@ -163,7 +165,7 @@ impl Chronicle {
         Err(format!("{id} is not in the log"))
     }
 
-    /// Whether that place of the log may be what was decided about the offer.
+    /// Whether that place of the log may be the decision about the offer.
     fn is_while(&self, asked: &Asked, place: usize) -> bool {
         let recorded = &self.log[place];
         recorded.cursor > asked.after && recorded.at <= asked.until
@@ -190,7 +192,7 @@ impl Chronicle {
         Ok(())
     }
 
-    /// There was a moment, between the call and the answer, at which the contract says what was said.
+    /// Asserts that the contract gives this answer at some moment between the call and the answer.
     fn check_decision(&mut self, asked: &Asked) -> Checked {
         if self.is_blind(&asked.key) {
             self.unseen.blind += 1;
@@ -198,7 +200,7 @@ impl Chronicle {
         }
         self.decisions += 1;
         let moments = self.keys.get(&asked.key).map(Vec::as_slice).unwrap_or_default();
-        // The moment that was there already, and all that came while it was asked for.
+        // The moment before the call, and all during it.
         let first = moments.partition_point(|(place, _)| self.log[*place].cursor <= asked.after);
         let mut last = None;
         let mut is_unclear = false;
@@ -234,7 +236,7 @@ impl Chronicle {
     }
 }
 
-/// Whether it is what both readings of the contract say.
+/// Whether both readings of the contract give this answer.
 fn is_said(asked: &Asked, holders: &[Head], now: Timestamp) -> bool {
     let by_spec = match (decide(&asked.policy, holders, now, true), &asked.answer) {
         (Expected::Existing(id), Answer::Existing(said)) => id == *said,

@@ -1,4 +1,4 @@
-//! The commits of a store, in their order, replayed.
+//! Replays the commits of a store, in their order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,25 +24,25 @@ use super::{Checked, Lanes, Requests, Tasks};
 /// Everything committed so far.
 #[derive(Debug, Default)]
 pub struct Witness {
-    /// The jobs, forgotten ones too.
+    /// The jobs, including forgotten ones.
     pub jobs: BTreeMap<JobId, Stored>,
-    /// Jobs that are gone for good and whose ids others have taken.
+    /// Jobs that are gone for good and whose ids later jobs have taken.
     pub bygone: Vec<Stored>,
     /// Heads that are gone for good.
     pub forgotten: BTreeSet<JobId>,
-    /// Who was granted which run.
+    /// The worker that was granted each run.
     pub grants: BTreeMap<(JobId, u64), Arc<str>>,
-    /// How the runs ended that are over, by their jobs and fences.
+    /// How each run ended, by job and fence.
     pub ends: BTreeMap<(JobId, u64), Ended>,
-    /// Which requests' payloads a job took over.
+    /// The requests whose payloads a job took over.
     pub taken: BTreeSet<(JobId, u64)>,
-    /// How often a request stored a job of its own.
+    /// How many jobs of its own each request stored.
     pub inserts: BTreeMap<u64, u32>,
-    /// The states each key went through, each with its time.
+    /// The states that each key went through, each with its time.
     pub keys: BTreeMap<UniqueKey, Vec<(u64, Vec<Head>)>>,
     /// Keys that an operator released.
     pub released: BTreeSet<UniqueKey>,
-    /// Requests of crons whose ticks are skipped while a job of theirs goes on.
+    /// Requests of crons that skip ticks while one of their jobs goes on.
     pub alone: BTreeSet<u64>,
     /// The limits on starting jobs.
     pub lanes: Lanes,
@@ -54,7 +54,7 @@ pub struct Witness {
     pub tasks: Tasks,
     pub(super) paused: BTreeSet<QueueName>,
     pub(super) seq: u64,
-    /// Who carries each key, and who did: nobody else need be asked for it.
+    /// The present and former holders of each key: no other jobs need be looked at for it.
     carriers: BTreeMap<UniqueKey, BTreeSet<JobId>>,
     loads: Vec<(u64, Timestamp)>,
 }
@@ -71,30 +71,30 @@ struct Progress {
 }
 
 impl Witness {
-    /// The number of things that happened so far: the history's clock.
+    /// The number of events so far: the history's clock.
     pub fn seq(&self) -> u64 {
         self.seq
     }
 
-    /// Somebody loaded at this time of the store.
+    /// Notes that a load saw this time of the store.
     pub fn loaded(&mut self, now: Timestamp) {
         self.seq += 1;
         self.loads.push((self.seq, now));
     }
 
-    /// The times at which decisions of `from..` may have been taken.
+    /// The times at which decisions made since `from` may have been taken.
     pub fn loads_since(&self, from: u64) -> &[(u64, Timestamp)] {
         &self.loads[self.loads.partition_point(|(seq, _)| *seq <= from)..]
     }
 
-    /// Everyone who carries a key, apart those whose memory may be over at `now`: whether they still block depends on
-    /// when the store kept house.
+    /// The holders of a key, and apart from them those whose memory may be over at `now`: whether these still
+    /// block depends on when the store did its housekeeping.
     pub fn holders(&self, key: &UniqueKey, now: Timestamp) -> (Vec<Head>, Vec<Head>) {
         let holders = self.keys.get(key).and_then(|states| states.last()).map(|(_, heads)| heads.clone());
         self.part(holders.unwrap_or_default(), now)
     }
 
-    /// Parts holders into those that surely are there and those that may be forgotten at `now`.
+    /// Splits holders into those that certainly exist and those that may be forgotten at `now`.
     pub fn part(&self, holders: Vec<Head>, now: Timestamp) -> (Vec<Head>, Vec<Head>) {
         holders.into_iter().partition(|head| {
             let Some(stored) = self.jobs.get(&head.id) else { return true };
@@ -105,7 +105,7 @@ impl Witness {
         })
     }
 
-    /// A group was applied at `now`.
+    /// Takes in a group that was applied at `now`.
     pub fn group(&mut self, group: &Group, now: Timestamp) -> Checked {
         let mut progress = Progress::default();
         for write in &group.writes {
@@ -147,7 +147,7 @@ impl Witness {
                 self.note(*job, *kind, text, progress)
             }
             Write::Forget { job, remember } => self.forget(*job, remember.is_some(), now),
-            // Ids of requests are looked at by what was answered to them.
+            // Request ids are judged by the answers that used them.
             Write::Spend { .. } | Write::Free { .. } => Ok(()),
             Write::Document { key, document } => self.document(key, document.as_ref(), now),
             Write::Queue { row } => {
@@ -221,7 +221,7 @@ impl Witness {
         Ok(())
     }
 
-    /// The decision behind a new job, taken again on what was there before it.
+    /// Takes the decision behind a new job again, on what was there before it.
     fn check_admission(
         &self,
         stored: &Stored,
@@ -239,7 +239,7 @@ impl Witness {
             holders.push(before.clone());
         }
         let done: BTreeSet<JobId> = replaced.iter().map(|head| head.id).collect();
-        // Fences of one key ascend: it begins with the highest of those that live, or lived until now.
+        // Fences of one key ascend: the job starts from the highest fence of those live, or live until now.
         let alive = holders.iter().filter(|holder| holder.state.is_live());
         let fences = alive.filter_map(|holder| self.jobs.get(&holder.id)).map(|job| job.head.fence);
         if fences.max().is_some_and(|fence| fence > head.fence) {
@@ -262,7 +262,7 @@ impl Witness {
                         wait_until.is_none_or(|at| head.available_at >= at || head.state == State::Pending);
                     let keeps = match scheduled_at {
                         Some(at) if wait_until.is_none() => {
-                            // It may inherit the wait for a run whose place one of these took.
+                            // It may inherit the wait for a run that one of these replaced.
                             let at = (*at).max(now);
                             head.available_at == at
                                 || Some(head.available_at) == head.burned_until().max(Some(at))
@@ -337,8 +337,8 @@ impl Witness {
         if let (Some(policy), Some(key)) = (policy, head.key) {
             let (mut others, _) = self.holders(&key, now);
             others.retain(|other| other.id != head.id);
-            // The decision may be older than the commit; what blocks by a window then may not any more, never the
-            // other way round.
+            // The decision may be older than the commit; a job that blocked by a window then may no longer
+            // block, never the other way round.
             if decide(&policy, &others, now, true) != Expected::Create {
                 return Err(format!("{} was sent back although others block it", head.id));
             }
@@ -407,13 +407,13 @@ impl Witness {
         Ok(())
     }
 
-    /// The jobs that carry a key, forgotten ones too.
+    /// The jobs that hold a key, including forgotten ones.
     pub(super) fn of_key(&self, key: UniqueKey) -> impl Iterator<Item = &Stored> {
         let carriers = self.carriers.get(&key).into_iter().flatten();
         carriers.filter_map(|id| self.jobs.get(id)).filter(move |job| job.head.key == Some(key))
     }
 
-    /// Notes the present holders of a key.
+    /// Records the present holders of a key.
     pub(super) fn remember(&mut self, key: UniqueKey) {
         let holders = self.of_key(key);
         let heads = holders.map(|job| job.head.clone()).filter(|head| !self.forgotten.contains(&head.id));
@@ -421,7 +421,7 @@ impl Witness {
         self.keys.entry(key).or_default().push(state);
     }
 
-    /// Whether the end of a job lets a follow-up go, or one that waits before it in line.
+    /// Whether the end of a job releases a follow-up, or one that waits before it in line.
     fn leads_to(&self, from: JobId, follow_up: JobId) -> bool {
         let (mut at, mut seen) = (from, BTreeSet::new());
         while seen.insert(at) {
@@ -434,11 +434,11 @@ impl Witness {
         false
     }
 
-    /// A follow-up is let go only when no run of its key is under way.
+    /// Asserts that a follow-up is released only when no run of its key is under way.
     fn check_release(&self, id: JobId) -> Checked {
         let Some(released) = self.jobs.get(&id).map(|job| &job.head) else { return Ok(()) };
         let Some(key) = released.key else { return Ok(()) };
-        // Of several that were started and wait again one goes first.
+        // Of several follow-ups that were started and wait again, one goes first.
         let goes_behind = |head: &Head| released.attempt > 0 && waits_for_a_run(head);
         let runs = |job: &&Stored| {
             let head = &job.head;
@@ -453,7 +453,8 @@ impl Witness {
         }
     }
 
-    /// A follow-up that waits is linked from a live job that waits for no run itself, whose end will let it go.
+    /// Asserts that a waiting follow-up is linked from a live job that waits for no run itself: its end will
+    /// release the follow-up.
     fn check_waiting(&self, key: &UniqueKey) -> Checked {
         for waiting in self.of_key(*key).filter(|job| waits_for_a_run(&job.head)) {
             let id = waiting.head.id;
@@ -465,7 +466,7 @@ impl Witness {
         Ok(())
     }
 
-    /// Conservation: what the store counts is what was committed.
+    /// Conservation: the store's counts match what was committed.
     pub fn check_counts(&self, queues: &[QueueStats]) -> Checked {
         let is_counted = |job: &&Stored| queues.iter().any(|queue| queue.row.name == job.head.queue);
         if let Some(job) = self.jobs.values().chain(&self.bygone).find(|job| !is_counted(job)) {

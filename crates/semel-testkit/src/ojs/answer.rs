@@ -1,4 +1,4 @@
-//! What a server answered, step by step.
+//! The server's answers, step by step.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -31,7 +31,7 @@ pub(super) fn shown(value: Option<&Value>) -> String {
     value.map_or_else(|| "nothing".to_owned(), |value| shortened(&value.to_string()))
 }
 
-/// The beginning of a text.
+/// The beginning of a text, short enough for a report.
 pub(super) fn shortened(text: &str) -> String {
     const SHOWN_CHARS_MAX: usize = 300;
     match text.char_indices().nth(SHOWN_CHARS_MAX) {
@@ -40,12 +40,12 @@ pub(super) fn shortened(text: &str) -> String {
     }
 }
 
-/// Whether a value is written like `text`: a string of it, or a number or boolean that prints so.
+/// Whether a value reads like `text`: a string equal to it, or a number or boolean that prints as it.
 pub(super) fn reads(value: &Value, text: &str) -> bool {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned) == text
 }
 
-/// The name of a value's JSON type, as `$type` writes it.
+/// The name of a value's JSON type, as `$type` expects it.
 pub(super) const fn type_name(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",

@@ -21,7 +21,7 @@ pub(super) struct Assertions {
     timing: Vec<Timing>,
     equal: Vec<(String, Reference, Reference)>,
     claim: Option<ExclusiveClaim>,
-    /// Assertions that the official runner ignores and so do we.
+    /// Assertions that both the official runner and this one ignore.
     pub(super) ignored: Vec<String>,
 }
 
@@ -45,9 +45,9 @@ enum BodyDemand {
         path: Path,
         matcher: Matcher,
     },
-    /// At least one of these sets of demands.
+    /// At least one of these sets of demands must be met.
     Or(Vec<Vec<BodyDemand>>),
-    /// A body of no bytes.
+    /// A body without bytes.
     Empty,
 }
 
@@ -58,7 +58,7 @@ enum Timing {
     Between(Duration, Duration),
 }
 
-/// Of several fetches exactly one got the job and exactly one got nothing.
+/// Of several fetches, exactly one got the job and exactly one got nothing.
 #[derive(Debug)]
 struct ExclusiveClaim {
     job_id: Text,
@@ -109,7 +109,7 @@ impl Assertions {
         Ok(parsed)
     }
 
-    /// Holds all demands against the answer; the reasons why it does not meet them.
+    /// Checks all demands against the answer, and returns the reasons why it fails any.
     pub(super) fn check(&self, answer: &Answer, answers: &Answers) -> Vec<String> {
         let mut reasons = Vec::new();
         let status = answer.response.status.as_u16();

@@ -1,4 +1,4 @@
-//! A server in this process that answers as a test tells it.
+//! An in-process server that answers as a test tells it to.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,7 @@ use hyper_util::rt::TokioIo;
 use semel_client::{Bytes, Client};
 use tokio::net::TcpListener;
 
-/// A request as it came.
+/// A request as it arrived.
 pub(super) type Seen = Request<String>;
 
 /// A running server.
@@ -20,7 +20,7 @@ pub(super) struct Canned {
 }
 
 impl Canned {
-    /// A server that answers request n with what `answer` makes of its number and itself.
+    /// A server that answers request number n with the result of `answer`, given n and the request.
     pub(super) async fn start(
         answer: impl Fn(usize, &Seen) -> Response<String> + Send + Sync + 'static,
     ) -> Self {
@@ -83,7 +83,7 @@ impl Canned {
     }
 }
 
-/// A reply with the headers that OJS wants.
+/// A reply with the headers that OJS requires.
 pub(super) fn reply(status: u16, body: &str) -> Response<String> {
     Response::builder()
         .status(status)

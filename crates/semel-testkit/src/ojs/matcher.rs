@@ -1,4 +1,4 @@
-//! What an assertion demands of one value: the strings and objects that stand for more than themselves.
+//! What an assertion demands of one value: strings and objects that mean more than themselves.
 
 use regex_lite::Regex;
 use serde_json::{Map, Number, Value};
@@ -13,7 +13,7 @@ const DATETIME: &str =
 /// `~N` accepts N by half more or less (the official runner's `DefaultTimingTolerancePct`).
 const TOLERANCE: f64 = 0.5;
 
-/// A demand as written in the test file, and as understood.
+/// A demand as written in the test file, and its parsed form.
 #[derive(Debug)]
 pub(super) struct Matcher {
     source: Value,
@@ -46,12 +46,12 @@ enum Demand {
     },
     Contains(Text),
     ContainsNot(Text),
-    /// Element by element, of the same length.
+    /// An array of the same length that matches element by element.
     List(Vec<Matcher>),
-    /// These fields; others may be there too.
+    /// These fields match; others may be there too.
     Fields(Vec<(String, Matcher)>),
     Type(String),
-    /// Null, missing, or a text, array or object with nothing in it.
+    /// Null, missing, or an empty string, array or object.
     Empty,
     AnyOf(Vec<Matcher>),
     AllOf(Vec<Matcher>),
@@ -61,7 +61,7 @@ impl Matcher {
     /// Reads a demand.
     ///
     /// # Errors
-    /// When it is not known: never taken for a literal.
+    /// When the demand is not known: it is never taken for a literal.
     pub(super) fn parse(source: &Value) -> Result<Self, String> {
         let demand = match source {
             Value::Null => Demand::Null,
@@ -74,7 +74,7 @@ impl Matcher {
         Ok(Self { source: source.clone(), demand })
     }
 
-    /// Holds the demand against a value, or against a missing one.
+    /// Checks a value, or a missing one, against the demand.
     ///
     /// # Errors
     /// The difference, in words.
@@ -165,7 +165,7 @@ fn text_demand(text: &str) -> Result<Demand, String> {
         ("string", "contains") => {
             Demand::TextWith(Text::parse(argument.filter(|text| !text.is_empty()).ok_or_else(unknown)?)?)
         }
-        // A pattern may have colons of its own.
+        // A pattern may contain colons.
         ("string", _) => Demand::Pattern(pattern(call(rest, "pattern").ok_or_else(unknown)?)?),
         ("number", "positive") if argument.is_none() => Demand::Positive,
         ("number", "non_negative") if argument.is_none() => Demand::Between { min: 0.0, max: f64::INFINITY },
@@ -184,7 +184,7 @@ fn text_demand(text: &str) -> Result<Demand, String> {
         }
         ("contains", _) => Demand::Contains(Text::parse(rest)?),
         ("not_contains", _) => Demand::ContainsNot(Text::parse(rest)?),
-        // Families that only statuses have, or that nobody has.
+        // Families of matchers that exist for statuses only, or not at all.
         ("one_of" | "boolean" | "object", _) => return Err(unknown()),
         _ => Demand::Text(Text::parse(text)?),
     })
@@ -272,7 +272,8 @@ fn is_type(name: &str) -> bool {
     ["null", "boolean", "number", "string", "array", "object"].contains(&name)
 }
 
-/// Whether the array has the text, or a number or boolean written like it; nothing if it is no array.
+/// Whether the array contains the text, or a number or boolean that prints as it; `None` if there is no
+/// array.
 fn array_has(array: Option<&Vec<Value>>, wanted: &str) -> Option<bool> {
     array.map(|array| array.iter().any(|value| reads(value, wanted)))
 }

@@ -1,5 +1,5 @@
 //! A runner for Open Job Spec's JSON conformance suites: loads test files, plays their steps against a server
-//! over HTTP and says, file by file, what failed and why.
+//! over HTTP, and reports for each file what failed and why.
 //!
 //! ```no_run
 //! # use std::path::Path;
@@ -13,21 +13,21 @@
 //! ```
 //!
 //! # Against the official runner
-//! For the demands that the suites make, what passes here passes there, but for the exceptions marked (+). This
+//! For the demands that the suites make, what passes here passes there, except for the cases marked (+). This
 //! runner is stricter, because a check that cannot fail proves nothing:
 //! - A matcher, an assertion or a field that it does not know fails the test. Fields that the official runner
 //!   is known to ignore are listed in [`Outcome::notes`] instead.
 //! - Assertions on a body that is not JSON fail; there they are skipped.
-//! - `absent` fails when the path runs through something of another type, or searches a list that is not
-//!   there.
-//! - `null` and `any` want the field to be there; there a missing one passes.
+//! - `absent` fails when the path runs through a value of another type, or searches a list that does not
+//!   exist.
+//! - `null` and `any` require the field to be present; there a missing one passes.
 //! - A template that cannot be filled in fails the step; there the braces are sent.
 //! - `exclusive_claim`, `equality` and `{"$exists": ...}` on a header are checked; there they are ignored.
-//! - A reset that fails, fails the test that it was for.
+//! - A reset that fails also fails the test that it was for.
 //! - (+) `{"$type": ...}` and `{"$gte": ...}` alone and `$empty` mean what they say; there they can never
 //!   pass (the first two) or are ignored or never pass (the last).
 //!
-//! Tests are known by their file's path, since the suites use some test ids twice.
+//! Tests are identified by their file's path, since the suites use some test ids twice.
 //!
 //! # Layout
 //! - `suite`: test files and steps.

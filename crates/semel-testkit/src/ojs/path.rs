@@ -15,9 +15,9 @@ enum Segment {
     Key(String),
     /// `[3]`
     Index(usize),
-    /// `[*]`: the list of what the rest of the path finds in each element that has it.
+    /// `[*]`: a list of what the rest of the path finds in each element that has it.
     Each,
-    /// `[?(@.key=='value')]`: the first element like that.
+    /// `[?(@.key=='value')]`: the first element whose key has this value.
     Where { key: String, value: Text },
 }
 
@@ -46,11 +46,11 @@ impl Path {
         }
     }
 
-    /// What is at this path: nothing if a key or an element is missing on the way.
+    /// The value at this path; `None` if a key or an element is missing on the way.
     ///
     /// # Errors
     /// When the body has another shape: a key of a number, an index into an object, a search in a list that
-    /// is not there. Not even `absent` accepts that.
+    /// does not exist. Not even `absent` accepts that.
     pub(super) fn find(&self, root: &Value, answers: &Answers) -> Result<Option<Value>, String> {
         find(&self.0, root, answers)
     }
@@ -81,7 +81,8 @@ impl Segment {
     }
 }
 
-/// Keys are plain words. Functions such as `length()` are no keys, or `absent` would accept them everywhere.
+/// Keys are plain words. Functions such as `length()` are not keys; otherwise `absent` would always accept
+/// them.
 fn is_key(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
 }

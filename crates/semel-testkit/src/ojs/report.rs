@@ -1,34 +1,34 @@
-//! What came of a run.
+//! The results of a run.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-/// One demand that was not met, or one step that could not be played.
+/// A demand that was not met, or a step that could not be played.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// The step's id; `file` for a test that is not understood, `reset` for a reset that failed.
+    /// The step's id; `file` for a test that cannot be parsed, `reset` for a reset that failed.
     pub step: String,
     /// What was expected and what came instead.
     pub reason: String,
 }
 
-/// What came of one test.
+/// The result of one test.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// The test's file, its identity.
+    /// The test's file, which identifies it.
     pub path: String,
     /// The id in the file.
     pub test_id: String,
     /// The name in the file.
     pub name: String,
-    /// Where the specification says so.
+    /// The place in the specification.
     pub spec_ref: String,
-    /// Nothing if the test passed.
+    /// Empty if the test passed.
     pub failures: Vec<Failure>,
-    /// Fields of the file that were not looked at, since the official runner ignores them too.
+    /// Fields of the file that were ignored, as the official runner ignores them too.
     pub notes: Vec<String>,
-    /// How long it took, its pauses included.
+    /// How long the test took, including its pauses.
     pub took: Duration,
 }
 
@@ -39,7 +39,7 @@ impl Outcome {
     }
 }
 
-/// What came of many tests. Displayed as a table of the suites and a list of the failures.
+/// The results of many tests. Displayed as a table of the suites and a list of the failures.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// The outcomes in the order in which the tests were played.
@@ -57,8 +57,8 @@ impl Report {
         self.outcomes.iter().filter(|outcome| !outcome.passed())
     }
 
-    /// What differs from the expectation that the tests `known` (paths) fail and all others pass: a failure
-    /// that is not known, a known one that is gone, a name of no test, or a run of nothing.
+    /// The differences from the expectation that the tests in `known` (paths) fail and all others pass: an
+    /// unknown failure, a known one that is gone, a name of no test, or an empty run.
     pub fn surprises(&self, known: &[String]) -> Vec<String> {
         let mut surprises = Vec::new();
         if self.outcomes.is_empty() {

@@ -10,8 +10,8 @@ use super::answer::{Answer, Answers};
 use super::report::{Failure, Outcome, Report};
 use super::suite::{Action, Script, Step, SuiteTest};
 
-/// Plays one test, all of its steps even after a failure, as the official runner does: later steps often put
-/// away what earlier ones left.
+/// Plays one test with all its steps, even after a failure, as the official runner does: later steps often
+/// clean up after earlier ones.
 pub async fn run(test: &SuiteTest, client: &Client) -> Outcome {
     run_in_turn(test, &Turns::new(std::slice::from_ref(client))).await
 }
@@ -33,14 +33,14 @@ async fn run_in_turn(test: &SuiteTest, servers: &Turns<'_>) -> Outcome {
     }
 }
 
-/// Plays the tests one after the other. Before each, posts to the base URL of `reset`, if there is one: many
-/// tests share a queue and some use fixed job ids.
+/// Plays the tests one after the other. Posts to the base URL of `reset`, if given, before each: many tests
+/// share a queue and some use fixed job ids.
 pub async fn run_all(tests: &[SuiteTest], client: &Client, reset: Option<&Client>) -> Report {
     run_all_in_turn(tests, std::slice::from_ref(client), reset.map_or(&[], std::slice::from_ref)).await
 }
 
-/// The same with several servers on one store: each request goes to the next of `clients`, and a reset to every one of
-/// `resets`.
+/// The same with several servers on one store: each request goes to the next of `clients`, and a reset to
+/// every one of `resets`.
 pub async fn run_all_in_turn(tests: &[SuiteTest], clients: &[Client], resets: &[Client]) -> Report {
     let mut outcomes = Vec::new();
     let servers = Turns::new(clients);
@@ -58,7 +58,7 @@ pub async fn run_all_in_turn(tests: &[SuiteTest], clients: &[Client], resets: &[
     Report { outcomes }
 }
 
-/// Servers that are asked one after the other.
+/// Servers that are used in turn.
 struct Turns<'a> {
     clients: &'a [Client],
     next: AtomicUsize,
@@ -105,8 +105,8 @@ async fn play(script: &Script, servers: &Turns<'_>) -> Vec<Failure> {
     failures
 }
 
-/// How many of the next steps run at the same time: neighbours that name others in `parallel_with`, or are
-/// named.
+/// How many of the next steps run at the same time: consecutive steps that name another in `parallel_with`,
+/// or are named there.
 fn group_len(rest: &[Step], all: &[Step]) -> usize {
     let is_named = |step: &Step| all.iter().any(|other| other.parallel_with.as_ref() == Some(&step.id));
     let is_parallel = |step: &&Step| step.parallel_with.is_some() || is_named(step);
@@ -155,8 +155,8 @@ impl Prepared {
             Action::Send { method, path, headers, body } => {
                 let body = body.as_ref().map(|body| body.render_json(answers)).transpose()?;
                 if let Some(text) = &body {
-                    // An object spliced in between quotes would be sent as a broken request and pass as its
-                    // refusal.
+                    // An object spliced in between quotes would be sent as a malformed request, and the
+                    // refusal would pass.
                     serde_json::from_str::<serde::de::IgnoredAny>(text).map_err(|error| {
                         format!("the body is not JSON once its templates are filled in ({error})")
                     })?;

@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use super::assertion::Assertions;
 use super::template::Text;
 
-/// Fields of a test and of a step that the official runner does not know, and so ignores.
+/// Fields of a test and of a step that the official runner does not know and ignores.
 const TEST_FIELDS_IGNORED: [&str; 1] = ["preconditions"];
 const STEP_FIELDS_IGNORED: [&str; 7] =
     ["capture", "captures", "expect", "raw_body", "repeat", "request", "store"];
@@ -19,13 +19,13 @@ const STEP_FIELDS_IGNORED: [&str; 7] =
 /// One test file.
 #[derive(Debug)]
 pub struct SuiteTest {
-    /// The file, relative to the directory that was loaded, with `/` between its parts. The test's identity.
+    /// The file, relative to the loaded directory, with `/` as separator. It identifies the test.
     pub path: String,
-    /// The id in the file, such as `L0-ENV-001`; some are used twice.
+    /// The id in the file, such as `L0-ENV-001`; some ids are used twice.
     pub test_id: String,
     /// The name in the file.
     pub name: String,
-    /// Where the specification says so.
+    /// The place in the specification.
     pub spec_ref: String,
     script: Result<Script, String>,
 }
@@ -34,7 +34,7 @@ pub struct SuiteTest {
 #[derive(Debug)]
 pub(super) struct Script {
     pub(super) steps: Vec<Step>,
-    /// Fields that are not looked at, since the official runner does not either.
+    /// Fields that are ignored, as the official runner ignores them.
     pub(super) ignored: Vec<String>,
 }
 
@@ -66,13 +66,13 @@ pub enum LoadError {
         /// Why.
         source: std::io::Error,
     },
-    /// There is no test; a run of nothing must not look like a success.
+    /// There is no test; an empty run must not look like a success.
     #[error("no test (*.json) below {}; give the directory of the OJS conformance suites", .0.display())]
     NoTests(PathBuf),
 }
 
-/// Loads every `*.json` below `dir`, in the order of their paths. A file that is not understood is loaded
-/// too: running it fails and says why.
+/// Loads every `*.json` below `dir`, in the order of their paths. A file that cannot be parsed is loaded too:
+/// running it fails and says why.
 ///
 /// # Errors
 /// When a file cannot be read, or there is none.
@@ -80,7 +80,7 @@ pub fn load(dir: &Path) -> Result<Vec<SuiteTest>, LoadError> {
     load_below(dir, dir)
 }
 
-/// Loads the tests of one suite, such as `level-0-core`, with paths relative to the directory `root` of all
+/// Loads the tests of one suite, such as `level-0-core`, with paths relative to `root`, the directory of all
 /// suites.
 ///
 /// # Errors
@@ -121,7 +121,7 @@ fn collect(dir: &Path, files: &mut Vec<PathBuf>) -> Result<(), (PathBuf, std::io
 }
 
 impl SuiteTest {
-    /// Reads a test file's text.
+    /// Parses the text of a test file.
     pub(super) fn parse(path: String, text: &str) -> Self {
         let mut fields = match Fields::parse(text) {
             Ok(fields) => fields,
@@ -135,7 +135,7 @@ impl SuiteTest {
         Self { path, test_id, name, spec_ref, script: Script::parse(fields) }
     }
 
-    /// Why this file cannot be run as it is, if so; running it fails with this reason.
+    /// Why this file cannot be run, if it cannot; running it fails with this reason.
     pub fn problem(&self) -> Option<&str> {
         self.script.as_ref().err().map(String::as_str)
     }
@@ -146,7 +146,7 @@ impl SuiteTest {
 }
 
 impl Step {
-    /// Reads a step; beside it, its fields that are not looked at.
+    /// Reads a step; also returns its fields that are ignored.
     fn parse(text: &str) -> Result<(Self, Vec<String>), String> {
         let mut fields = Fields::parse(text)?;
         let id: String = fields.take("id")?.ok_or("a step has no id")?;
@@ -226,7 +226,7 @@ fn parse_headers(headers: BTreeMap<String, String>) -> Result<HeaderMap, String>
         HeaderName::try_from(&name),
         HeaderValue::try_from(&value),
     ) {
-        // Sent as it is by the official runner; no suite does it.
+        // The official runner sends it unchanged; no suite uses it.
         _ if value.contains("{{") => Err(format!("header {name}: templates in headers are not supported")),
         (Ok(name), Ok(value)) => Ok((name, value)),
         _ => Err(format!("header {name}: {value:?} cannot be sent")),
@@ -234,7 +234,7 @@ fn parse_headers(headers: BTreeMap<String, String>) -> Result<HeaderMap, String>
     headers.into_iter().map(parse_one).collect()
 }
 
-/// A JSON object's fields as they stand in the file: a body is sent byte by byte as it was written.
+/// A JSON object's fields as written in the file: a body is sent byte for byte.
 struct Fields(BTreeMap<String, Box<RawValue>>);
 
 impl Fields {
@@ -247,7 +247,7 @@ impl Fields {
         serde_json::from_str(raw.get()).map(Some).map_err(|error| format!("{field}: {error}"))
     }
 
-    /// Sorts what is left into fields that are knowingly ignored and fields that nobody knows.
+    /// Returns the remaining fields if all are known to be ignored; an unknown field is an error.
     fn ignore(self, known: &[&str]) -> Result<Vec<String>, String> {
         match self.0.keys().find(|field| !known.contains(&field.as_str())) {
             Some(field) => Err(format!("the field {field:?} is not known")),

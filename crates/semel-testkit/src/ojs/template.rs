@@ -1,4 +1,4 @@
-//! Texts with values of earlier answers in them: `/ojs/v1/jobs/{{steps.step-1.response.body.job.id}}`.
+//! Texts that contain values of earlier answers: `/ojs/v1/jobs/{{steps.step-1.response.body.job.id}}`.
 
 use serde_json::Value;
 
@@ -52,8 +52,8 @@ impl Text {
         self.fill(answers, |text| text.to_owned())
     }
 
-    /// The same inside a JSON text: strings are escaped, so that a quote in a value cannot end the string
-    /// around it.
+    /// The same inside JSON text: strings are escaped, so that a quote in a value cannot end the surrounding
+    /// string.
     pub(super) fn render_json(&self, answers: &Answers) -> Result<String, String> {
         self.fill(answers, |text| {
             let quoted = Value::from(text).to_string();
@@ -81,7 +81,7 @@ impl Text {
 }
 
 impl Reference {
-    /// Parses `steps.ID.response.body` with an optional path behind it.
+    /// Parses `steps.ID.response.body`, optionally followed by a path.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let parsed = text.strip_prefix("steps.").and_then(|text| text.split_once(".response.body"));
         match parsed {
@@ -96,7 +96,7 @@ impl Reference {
         }
     }
 
-    /// Parses a text that is one template and nothing else.
+    /// Parses a text that consists of one template.
     pub(super) fn parse_template(text: &str) -> Result<Self, String> {
         let inner = text.strip_prefix("{{").and_then(|text| text.strip_suffix("}}"));
         Self::parse(inner.ok_or_else(|| format!("{text:?} is not a template"))?)

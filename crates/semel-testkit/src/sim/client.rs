@@ -1,4 +1,4 @@
-//! Those who offer jobs, and operators who meddle.
+//! Callers that offer jobs, and operators that intervene.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,25 +21,25 @@ use crate::history::Mark;
 /// The queues of a run.
 pub const QUEUES: [&str; 2] = ["default", "other"];
 
-/// An offer, and the number it is known by.
+/// An offer, and the number that identifies it.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// What is offered.
     pub offer: Offer,
-    /// What is noted in its meta.
+    /// The mark in its meta.
     pub mark: Mark,
-    /// The place of its key among the world's, if it has one.
+    /// The index of its key among the world's keys, if it has one of those.
     key: Option<usize>,
 }
 
 impl Request {
-    /// One whose key is none of those that all share.
+    /// A request whose key is not one of the shared keys.
     pub const fn of(offer: Offer, mark: Mark) -> Self {
         Self { offer, mark, key: None }
     }
 }
 
-/// A job somebody wants.
+/// A random job to offer.
 pub fn request(world: &World, dice: &mut Dice) -> Request {
     let n = world.number();
     let mark = Mark { n, inspect: !dice.chance(60) };
@@ -64,7 +64,7 @@ pub fn request(world: &World, dice: &mut Dice) -> Request {
         on_exhaustion: if dice.chance(512) { OnExhaustion::DeadLetter } else { OnExhaustion::Discard },
         ..RetryPolicy::default()
     };
-    // The third of the limits left out: a request with an id of its own that a follow-up absorbs.
+    // The third of the limits left out: a follow-up absorbing a request that has an id of its own.
     let id = (!follows && dice.chance(400)).then(|| crate::make::foreign_id(n as u32));
     let body = Body {
         args: if dice.chance(800) { "[1]".into() } else { "[2]".into() },
@@ -145,7 +145,7 @@ pub async fn client(world: Arc<World>, mut dice: Dice) {
             _ => {
                 let new = request(&world, &mut dice);
                 let mut told = offer(&world, &mut dice, &new).await;
-                // Whoever hears nothing asks again.
+                // A caller that gets no answer asks again.
                 while told.is_none() && dice.chance(600) {
                     told = offer(&world, &mut dice, &new).await;
                 }
@@ -158,7 +158,7 @@ pub async fn client(world: Arc<World>, mut dice: Dice) {
     }
 }
 
-/// The same request once more: with an id of the caller's it is answered as the first time.
+/// Sends the same request once more: with an id of the caller's own it is answered as the first time.
 async fn again(world: &Arc<World>, dice: &mut Dice, request: Option<&Request>) {
     let Some(request) = request else { return };
     let known = {
@@ -205,7 +205,7 @@ async fn batch(world: &Arc<World>, dice: &mut Dice) {
     }
 }
 
-/// A look changes nothing, and shows what is stored.
+/// Reads a job; that changes nothing, and the answer must be what is stored.
 async fn look(world: &Arc<World>, dice: &mut Dice) {
     let Some(id) = known(world, dice) else { return };
     let heard = world.ask(dice, move |engine| async move { engine.job(id).await }).await;
@@ -220,7 +220,7 @@ fn known(world: &World, dice: &mut Dice) -> Option<JobId> {
     known.get(dice.below(known.len() as u64) as usize).copied()
 }
 
-/// Cancels, activates, revives, deletes, pauses, releases.
+/// Cancels, activates, revives, deletes, pauses or releases something.
 async fn meddle(world: &Arc<World>, dice: &mut Dice) {
     let Some(id) = known(world, dice) else { return };
     let from = world.store.seq();
@@ -249,7 +249,7 @@ async fn meddle(world: &Arc<World>, dice: &mut Dice) {
                     let checked = world.store.witness.lock().unwrap().check_run(&head);
                     world.judge(|| format!("{id} was sent back"), checked);
                 }
-                // It is a duplicate of whoever blocks it.
+                // The revived job counts as a duplicate of the job that blocks it.
                 Some(Revived::Blocked { holder }) => world.absorbed(Some(holder.absorbed_by())),
                 Some(Revived::Refused(_)) | None => {}
             }

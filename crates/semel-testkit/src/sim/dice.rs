@@ -1,4 +1,4 @@
-//! Chance that comes from a seed and nothing else.
+//! Randomness that comes from a seed and nothing else.
 
 /// A stream of random numbers (splitmix64).
 #[derive(Clone, Debug)]
@@ -10,7 +10,8 @@ impl Dice {
         Self(seed)
     }
 
-    /// A stream of its own for `whom`, so that what one actor draws does not depend on how many others there are.
+    /// A separate stream for actor number `whom`: what an actor draws must not depend on how many others
+    /// there are.
     #[must_use]
     pub fn of(seed: u64, whom: u64) -> Self {
         let mut dice = Self(seed ^ whom.wrapping_mul(0xd6e8_feb8_6659_fd93));
@@ -27,7 +28,7 @@ impl Dice {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `end`; 0 when `end` is.
+    /// A number below `end`; 0 when `end` is 0.
     pub fn below(&mut self, end: u64) -> u64 {
         self.draw() % end.max(1)
     }
@@ -37,12 +38,12 @@ impl Dice {
         from + self.below(to - from + 1)
     }
 
-    /// True so often in 1,024 times.
+    /// True with a probability of `per_1024` in 1,024.
     pub fn chance(&mut self, per_1024: u64) -> bool {
         self.below(1024) < per_1024
     }
 
-    /// One of these.
+    /// A random element.
     pub fn pick<T: Copy>(&mut self, of: &[T]) -> T {
         of[self.below(of.len() as u64) as usize]
     }

@@ -1,5 +1,5 @@
-//! Who runs next: one thread, many tasks, and the dice. Runs inside a tokio runtime whose clock stands still; when no
-//! task is ready, the runtime moves its clock to the next timer.
+//! The scheduler: one thread, many tasks, and dice that choose who runs next. Runs inside a tokio runtime
+//! whose clock is paused; when no task is ready, the runtime advances its clock to the next timer.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -9,10 +9,10 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use super::dice::Dice;
 
-/// Whose task it is: everything of one owner is killed or frozen together.
+/// The owner of a task: all tasks of one owner are killed or frozen together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Owner {
-    /// The network, and whoever never fails.
+    /// The network, and everything that never fails.
     World,
     /// A server.
     Server(usize),
@@ -52,17 +52,17 @@ impl Handle {
         id
     }
 
-    /// Drops a task where it stands.
+    /// Drops a task at its current await.
     pub fn abort(&self, task: TaskId) {
         self.order(Order::Abort(task));
     }
 
-    /// Drops all tasks of an owner where they stand.
+    /// Drops all tasks of an owner at their current awaits.
     pub fn kill(&self, owner: Owner) {
         self.order(Order::Kill(owner));
     }
 
-    /// Polls no task of an owner until it is thawed.
+    /// Stops polling the tasks of an owner until it is thawed.
     pub fn freeze(&self, owner: Owner) {
         self.order(Order::Freeze(owner));
     }
@@ -72,7 +72,7 @@ impl Handle {
         self.order(Order::Thaw(owner));
     }
 
-    /// Waits until so many more steps have been taken, by whomever.
+    /// Waits until this many more steps have been taken, by any tasks.
     pub async fn steps(&self, more: u64) {
         let until = self.steps.load(Ordering::Relaxed) + more;
         poll_fn(|context| {
@@ -90,7 +90,7 @@ impl Handle {
         !self.orders.lock().unwrap().is_empty()
     }
 
-    /// It may come from outside of the executor, which nobody else would poll for that.
+    /// The order may come from outside of the executor, so the executor is woken explicitly.
     fn order(&self, order: Order) {
         self.orders.lock().unwrap().push(order);
         if let Some(executor) = &*self.executor.lock().unwrap() {
@@ -99,7 +99,7 @@ impl Handle {
     }
 }
 
-/// Lets the dice choose again.
+/// Yields, so that the dice choose the next task.
 pub async fn pass() {
     let mut passed = false;
     poll_fn(|context| {
@@ -134,7 +134,7 @@ struct Task {
     job: Job,
 }
 
-/// The executor.
+/// Runs the tasks, polling a random ready one at each step.
 pub struct Executor {
     handle: Handle,
     tasks: Vec<Task>,
@@ -151,12 +151,13 @@ impl Executor {
         Self { handle, tasks: Vec::new(), frozen: Vec::new(), dice, waker }
     }
 
-    /// How tasks are started.
+    /// A handle that starts tasks.
     pub fn handle(&self) -> Handle {
         self.handle.clone()
     }
 
-    /// Runs until `is_over` says so or `steps_max` steps were taken; says how many were. `is_over` is asked after each.
+    /// Runs until `is_over` returns true or `steps_max` steps were taken; returns how many were. `is_over` is
+    /// asked after each step.
     pub async fn run(&mut self, steps_max: u64, mut is_over: impl FnMut() -> bool) -> u64 {
         let mut taken = 0;
         let steps = poll_fn(|context| {
@@ -180,7 +181,7 @@ impl Executor {
                 }
             }
         });
-        // The budget by which tokio makes a task yield would be the executor's, not the tasks'.
+        // Tokio's budget, which makes tasks yield, would apply to the executor as a whole.
         tokio::task::coop::unconstrained(steps).await
     }
 

@@ -1,4 +1,4 @@
-//! Those who ask for workflows and crons.
+//! Callers that use workflows and crons.
 
 use std::sync::Arc;
 
@@ -42,14 +42,14 @@ async fn remove(world: &Arc<World>, dice: &mut Dice, name: CronName) {
     world.ask(dice, move |engine| async move { engine.remove_cron(name, Queues::All).await }).await;
 }
 
-/// Deletes all crons: nothing new comes by itself.
+/// Deletes all crons, so that only explicit requests create jobs.
 pub async fn stop(world: &Arc<World>, dice: &mut Dice) {
     for name in CRONS {
         remove(world, dice, CronName::from_stored(name)).await;
     }
 }
 
-/// A job somebody wants, without an id of its own, and the number it is known by.
+/// A random job without an id of its own, and the number that identifies it.
 fn offer(world: &World, dice: &mut Dice) -> (Offer, u64) {
     let request = request(world, dice);
     (Offer { id: None, ..request.offer }, request.mark.n)
@@ -60,7 +60,7 @@ async fn send(world: &Arc<World>, dice: &mut Dice, plan: &Plan) -> Heard<Created
     world.ask(dice, move |engine| async move { engine.create_workflow(sent).await }).await
 }
 
-/// Sent again under its own id, it is the workflow of the first time.
+/// Creates a workflow; sent again under its own id, it must be answered with the first one.
 async fn create(world: &Arc<World>, dice: &mut Dice) {
     let (form, size) = (dice.below(4) as usize, dice.between(1, 5));
     let offers: Vec<Offer> = (0..size).map(|_| offer(world, dice).0).collect();
@@ -76,7 +76,7 @@ async fn create(world: &Arc<World>, dice: &mut Dice) {
         let checked = match (&told, &heard) {
             (_, None) | (None, Some(Created::Done(..))) => Ok(()),
             (_, Some(Created::Repeated(id, _))) if plan.id == Some(*id) => Ok(()),
-            // It may have been forgotten meanwhile.
+            // The workflow may have been purged meanwhile.
             (Some(_), Some(Created::Done(..))) if world.plan.jumps > 0 => Ok(()),
             (_, Some(other)) => Err(format!("it was answered {other:?}")),
         };
@@ -105,7 +105,7 @@ async fn cancel(world: &Arc<World>, dice: &mut Dice) {
     }
 }
 
-/// By a request of its own each time: none is sent twice, so that who was first is known.
+/// Uses a new request each time: none is sent twice, so that the first one is known.
 async fn register(world: &Arc<World>, dice: &mut Dice) {
     let (offer, n) = offer(world, dice);
     let overlap = dice.pick(&Overlap::ALL);

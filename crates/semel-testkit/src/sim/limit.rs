@@ -1,4 +1,4 @@
-//! Limits on starting jobs: what callers ask for, and that none of them starves what waits.
+//! Limits on starting jobs: what callers ask for, and the check that no limit starves its waiting jobs.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,11 +13,11 @@ use crate::history::Checked;
 
 /// The limits of a run.
 const LIMITS: u64 = 2;
-/// How long a limit may be open, in calm, before it lets a job start that waits for it: a server takes it for closed for
-/// a second at most, and calls are slow at times.
+/// How long, once the troubles are over, a limit may be open before it lets a waiting job start. A server may
+/// believe for up to a second that it is closed, and calls are sometimes slow.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// The limit of the request of that number, if it asks for one. What a limit counts is the seed's, how much it lets
+/// The limit that this request asks for, if any. What a limit counts depends on the seed; how much it lets
 /// through changes from request to request.
 pub fn drawn(world: &World, dice: &mut Dice, request: u64) -> Option<Limit> {
     if world.plan.limits == 0 || !dice.chance(400) {
@@ -49,7 +49,7 @@ struct Seen {
 }
 
 impl Waiting {
-    /// Looks at the limits now; the troubles are over.
+    /// Checks the limits now. Call it only when the troubles are over.
     pub async fn look(&mut self, world: &World) -> Checked {
         let Ok(now) = world.store.now().await else { return Ok(()) };
         let open = world.store.witness.lock().unwrap().open_lanes(now);

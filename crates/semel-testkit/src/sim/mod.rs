@@ -1,17 +1,17 @@
-//! The whole of Semel but its files and sockets, on one thread, by a seed.
+//! All of Semel except its files and sockets, on one thread, driven by a seed.
 //!
-//! The real core, driver, engine and duties run over a store that is shared by several servers, behind connections that
-//! delay, lose and repeat. Callers, workers and operators do what such people do; servers are killed at any step,
-//! paused, and their clock jumps. Every commit is judged as it is applied, every answer as it is given; in the end the
-//! troubles stop and what waits must come to its end.
+//! The real core, driver, engine and duties run over a store that several servers share, behind connections
+//! that delay, lose and repeat calls. Callers, workers and operators act as real ones do; servers are killed
+//! at any step or paused, and the store's clock jumps. Every commit is judged as it is applied, every answer
+//! as it is given; in the end the troubles stop, and everything that waits must end.
 //!
-//! A run is a function of its seed and its [`Plan`]. A seed that fails is made smaller and printed so that it can be
-//! played again: `SEMEL_SEED=7 SEMEL_PLAN="servers=1" cargo test -p semel-testkit --test it sim`.
+//! A run is a function of its seed and its [`Plan`]. A failing seed is shrunk and printed so that it can be
+//! replayed: `SEMEL_SEED=7 SEMEL_PLAN="servers=1" cargo test -p semel-testkit --test it sim`.
 //!
 //! # Layout
-//! - [`dice`], [`executor`]: chance, and who runs next.
+//! - [`dice`], [`executor`]: randomness, and the choice of who runs next.
 //! - [`plan`]: what a seed draws; [`store`]: the shared store and its connections; [`world`]: servers and network.
-//! - [`client`], [`flow`], [`limit`], [`repeat`], [`task`], [`worker`], [`nemesis`]: who acts, and what they ask for.
+//! - [`client`], [`flow`], [`limit`], [`repeat`], [`task`], [`worker`], [`nemesis`]: the actors, and what they ask for.
 //! - [`run`]: one seed from its beginning to its judgement; a smaller plan that still fails.
 
 pub mod client;

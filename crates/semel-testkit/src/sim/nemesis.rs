@@ -1,4 +1,4 @@
-//! Those who break things: kills, pauses, clocks that jump.
+//! Actors that break things: kills, pauses, clock jumps.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use super::executor::Owner;
 use super::plan::LEASE;
 use super::world::World;
 
-/// Kills servers wherever they stand, counted in steps so that every await has its turn, and starts them again.
+/// Kills servers at any step and starts them again. Counting in steps gives every await its turn.
 pub async fn crashes(world: Arc<World>, mut dice: Dice) {
     while !world.is_quiet() {
         world.handle.steps(dice.between(1, 600)).await;
@@ -26,7 +26,7 @@ pub async fn crashes(world: Arc<World>, mut dice: Dice) {
     }
 }
 
-/// Lets servers and workers stand still, often for longer than a lease.
+/// Pauses servers and workers, often for longer than a lease.
 pub async fn pauses(world: Arc<World>, mut dice: Dice) {
     let lease_ms = LEASE.as_millis() as u64;
     while !world.is_quiet() {
@@ -42,7 +42,7 @@ pub async fn pauses(world: Arc<World>, mut dice: Dice) {
     }
 }
 
-/// Moves the store's clock: a little, by days, and back.
+/// Moves the store's clock: a little, by days, and backwards.
 pub async fn jumps(world: Arc<World>, mut dice: Dice) {
     while !world.is_quiet() {
         tokio::time::sleep(Duration::from_millis(dice.between(50, 1_500))).await;

@@ -1,4 +1,4 @@
-//! What a seed draws: how many of whom, which faults, which policies.
+//! What a seed draws: how many actors of each kind, which faults, which policies.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use semel_core::unique::{OnConflict, PeriodFrom, PolicySpec, UniqueKey, UniquePo
 use super::dice::Dice;
 use crate::make;
 
-/// What the generator leaves out: limits that users are told of (guide, "Limits worth knowing").
+/// What the generator avoids: limits that the documentation tells users of (guide, "Limits worth knowing").
 pub const LEFT_OUT: [&str; 6] = [
     "replace with partial states releases a pending follow-up",
     "when_active: wait is lost on a second replace",
@@ -20,18 +20,18 @@ pub const LEFT_OUT: [&str; 6] = [
     "an operator's release, or a dead letter's way back, with thinned ended holders",
 ];
 
-/// A run's shape. Every member can be made smaller by hand and by the shrinker.
+/// The shape of a run. Every field can be made smaller, by hand and by the shrinker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// Servers, each with its own batcher and duties on the one store.
     pub servers: u64,
-    /// Callers who offer jobs.
+    /// The number of callers that offer jobs.
     pub clients: u64,
-    /// Workers.
+    /// The number of workers.
     pub workers: u64,
-    /// Requests of each caller.
+    /// The number of requests of each caller.
     pub requests: u64,
-    /// Keys that all share.
+    /// The number of keys shared by all callers.
     pub keys: u64,
     /// Faults of the store per 1,024 calls.
     pub faults: u64,
@@ -39,29 +39,29 @@ pub struct Plan {
     pub losses: u64,
     /// Whether servers are killed.
     pub crashes: u64,
-    /// Whether servers and workers stand still for longer than leases last.
+    /// Whether servers and workers pause for longer than leases last.
     pub pauses: u64,
     /// Whether the store's clock jumps.
     pub jumps: u64,
     /// Whether callers offer batches.
     pub batches: u64,
-    /// Whether operators meddle.
+    /// Whether operators intervene.
     pub operators: u64,
     /// Whether callers ask for workflows and crons.
     pub flows: u64,
     /// Whether callers ask for limits on starting jobs.
     pub limits: u64,
-    /// Callers who ask for tasks.
+    /// The number of callers that ask for tasks.
     pub tasks: u64,
-    /// Callers who send requests again under an `Idempotency-Key`.
+    /// The number of callers that send requests again under an `Idempotency-Key`.
     pub repeats: u64,
 }
 
 impl Plan {
-    /// The plan of a seed.
+    /// The plan that a seed draws.
     pub fn of(seed: u64) -> Self {
         let mut dice = Dice::of(seed, 1);
-        // From a stream of their own: without them, a seed is the run that it was before there were any.
+        // From a random stream of their own: without them, a seed's run stays the same.
         let mut more = Dice::of(seed, 12);
         let rate = |dice: &mut Dice| if dice.chance(512) { 0 } else { dice.between(10, 100) };
         Self {
@@ -105,7 +105,7 @@ impl Plan {
         ]
     }
 
-    /// Smaller plans, the boldest first.
+    /// Smaller plans, those with the largest cuts first.
     pub fn smaller(&self) -> Vec<Self> {
         let mut smaller = Vec::new();
         for at in 0..self.clone().members().len() {
@@ -123,10 +123,10 @@ impl Plan {
         smaller
     }
 
-    /// This plan, with the members that `text` names: `servers=1 crashes=0`.
+    /// This plan, with the fields that `text` sets: `servers=1 crashes=0`.
     ///
     /// # Errors
-    /// The word that is not understood.
+    /// The word that cannot be parsed.
     pub fn with(mut self, text: &str) -> Result<Self, String> {
         for word in text.split_whitespace() {
             let read = word.split_once('=').and_then(|(name, value)| Some((name, value.parse().ok()?)));
@@ -149,18 +149,18 @@ impl fmt::Display for Plan {
     }
 }
 
-/// A key, and the policies by which callers use it.
+/// A key, and the policies that callers use with it.
 #[derive(Clone, Debug)]
 pub struct KeyClass {
     /// The key.
     pub key: UniqueKey,
-    /// The policies of those who offer it.
+    /// The policies of the offers with this key.
     pub policies: Vec<Arc<UniquePolicy>>,
 }
 
 impl KeyClass {
-    /// Whether at most one live job may ever hold it: all its policies block on every live state for as long as it lasts,
-    /// and cancel none.
+    /// Whether at most one live job may ever hold the key: all its policies block on every live state, for as
+    /// long as it lasts, and cancel none.
     pub fn is_exclusive(&self) -> bool {
         self.policies.iter().all(|policy| {
             policy.states().contains_all(StateSet::LIVE)
@@ -169,7 +169,7 @@ impl KeyClass {
         })
     }
 
-    /// Whether everyone uses it for follow-ups.
+    /// Whether all its policies use it for follow-ups.
     pub fn is_followed(&self) -> bool {
         self.policies.iter().all(|policy| policy.on_conflict() == OnConflict::FollowUp)
     }
@@ -200,7 +200,7 @@ fn replaces(policy: &UniquePolicy) -> bool {
     matches!(policy.on_conflict(), OnConflict::Replace | OnConflict::ReplaceExceptSchedule)
 }
 
-/// The first of [`LEFT_OUT`]: such a policy sees every job that it would have to replace.
+/// Whether a policy avoids the first of [`LEFT_OUT`]: it sees every job that it would have to replace.
 fn sees_follow_ups(policy: &UniquePolicy) -> bool {
     policy.states().contains_all(StateSet::LIVE) && policy.period().is_none()
 }

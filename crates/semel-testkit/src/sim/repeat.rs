@@ -1,5 +1,5 @@
-//! Those who send a request again under its `Idempotency-Key`: because they heard nothing, because they are not sure, twice at
-//! once; and those who use a key again for something else.
+//! Callers that send a request again under its `Idempotency-Key`: because they got no answer, because they
+//! are not sure, or twice at once; and callers that reuse a key for another request.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::world::World;
 use crate::history::requests::{Kept, digest};
 use crate::make;
 
-/// Offers jobs under keys of requests, each several times.
+/// Offers jobs under `Idempotency-Key`s, each several times.
 pub async fn asker(world: Arc<World>, mut dice: Dice) {
     for _ in 0..world.plan.requests {
         let first = under(&world, &mut dice, None);
@@ -38,13 +38,13 @@ pub async fn asker(world: Arc<World>, mut dice: Dice) {
         if dice.chance(400) {
             let other = under(&world, &mut dice, first.offer.once);
             send(&world, &mut dice, &other).await;
-            // And the first once more: it is none the worse for it.
+            // The first request once more: the other must not have affected it.
             send(&world, &mut dice, &first).await;
         }
     }
 }
 
-/// A request under a key of its own, or under that of another.
+/// A request under a key of its own, or under that of another request.
 fn under(world: &World, dice: &mut Dice, key: Option<Once>) -> Request {
     let mut new = request(world, dice);
     let n = new.mark.n;
@@ -55,14 +55,14 @@ fn under(world: &World, dice: &mut Dice, key: Option<Once>) -> Request {
     new
 }
 
-/// What is kept of a request's key now.
+/// What is now kept under a request's key.
 fn kept(world: &World, once: &Once) -> Option<Kept> {
     let witness = world.store.witness.lock().unwrap();
     let (_, now) = witness.loads_since(0).last()?;
     witness.kept(&once.key, *now)
 }
 
-/// Sends it, and judges whether the answer is what was kept before.
+/// Sends the request, and judges the answer against what was kept before.
 async fn send(world: &Arc<World>, dice: &mut Dice, request: &Request) -> Option<Outcome> {
     let once = request.offer.once?;
     let before = kept(world, &once);

@@ -1,4 +1,4 @@
-//! One seed from its beginning to its judgement, and a smaller plan that still fails.
+//! One seed, from its beginning to its judgement, and a smaller plan that still fails.
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,23 +22,23 @@ use super::world::World;
 use crate::history::Checked;
 use crate::make::keyed;
 
-/// Steps of one run at most: a run that takes more goes round in circles.
+/// The most steps of a run: one that takes more is in an endless loop.
 const STEPS_MAX: u64 = 200_000;
 /// How long the troubles last at most.
 const TROUBLES: Duration = Duration::from_secs(120);
-/// How long what waits may take to end once they are over.
+/// How long, after the troubles, everything that waits may take to end.
 const HEALING: Duration = Duration::from_secs(120);
 
-/// What a run amounted to.
+/// The size and digest of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ran {
-    /// Polls of tasks.
+    /// The number of times that tasks were polled.
     pub steps: u64,
-    /// Things that the witness saw.
+    /// The number of events that the witness saw.
     pub events: u64,
-    /// Jobs stored.
+    /// The number of stored jobs.
     pub jobs: u64,
-    /// A digest of all that was committed, to tell two runs apart.
+    /// A digest of everything committed, to tell two runs apart.
     pub digest: u64,
 }
 
@@ -52,12 +52,12 @@ impl Ran {
     }
 }
 
-/// A seed whose run broke a promise.
+/// A seed whose run broke an invariant.
 #[derive(Clone, Debug)]
 pub struct Failure {
     /// The seed.
     pub seed: u64,
-    /// The plan it failed with.
+    /// The plan that it failed with.
     pub plan: Plan,
     /// What did not hold.
     pub what: String,
@@ -72,7 +72,7 @@ impl fmt::Display for Failure {
 /// Plays one seed with this plan.
 ///
 /// # Errors
-/// The first promise that was broken.
+/// The first invariant that was broken.
 pub fn play(seed: u64, plan: &Plan) -> Result<Ran, Failure> {
     crate::planted::plant_from_environment();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
@@ -117,7 +117,7 @@ async fn play_inside(seed: u64, plan: &Plan) -> Result<Ran, String> {
     Ok(Ran { steps, events: witness.seq(), jobs: witness.jobs.len() as u64, digest })
 }
 
-/// The troubles, the healing, the judgement.
+/// Runs the troubles, the healing and the judgement.
 async fn drive(world: &Arc<World>) -> Checked {
     let (plan, seed, handle) = (&world.plan, world.seed, &world.handle);
     (0..plan.servers as usize).for_each(|at| world.start(at));
@@ -130,7 +130,7 @@ async fn drive(world: &Arc<World>) -> Checked {
             left.fetch_sub(1, Ordering::Relaxed);
         });
     }
-    // Actors of their own: without them, all others do what they did before there were any.
+    // Actors of their own: without them, all others act as they would otherwise.
     for number in 0..plan.tasks {
         let (whole, left) = (Arc::clone(world), Arc::clone(&clients_left));
         handle.spawn(Owner::World, async move {
@@ -168,7 +168,7 @@ async fn drive(world: &Arc<World>) -> Checked {
     judge(world).await
 }
 
-/// Everything that waits for nothing but time and workers comes to its end.
+/// Waits until everything has ended that waits only for time and workers.
 async fn drain(world: &Arc<World>) -> Checked {
     let mut dice = Dice::of(world.seed, 8);
     let began = tokio::time::Instant::now();
@@ -185,7 +185,7 @@ async fn drain(world: &Arc<World>) -> Checked {
             live.map(|job| job.head.clone()).collect()
         };
         if live.is_empty() {
-            // The record of duplicates is written within a second, and a workflow that goes on in pieces is due at once.
+            // Records of duplicates are written within a second, and a workflow's next piece is due at once.
             tokio::time::sleep(Duration::from_secs(3)).await;
             let witness = world.store.witness.lock().unwrap();
             if witness.jobs.values().all(|job| !job.head.state.is_live()) {
@@ -201,12 +201,12 @@ async fn drain(world: &Arc<World>) -> Checked {
             world.ask(&mut dice, move |engine| async move { engine.activate(id).await }).await;
         }
         tokio::time::sleep(Duration::from_millis(500)).await;
-        // A heartbeat that names no length may have made a lease long.
+        // A heartbeat without a length may have made a lease long.
         world.clock.jump(20_000);
     }
 }
 
-/// What can be said only in the end.
+/// Judges what can be judged only at the end.
 async fn judge(world: &Arc<World>) -> Checked {
     let error = |error: semel_store::StoreError| error.to_string();
     let queues = world.store.memory().queues().await.map_err(error)?;
@@ -227,7 +227,7 @@ async fn judge(world: &Arc<World>) -> Checked {
             return Err(format!("{a} and {b} held one key at one time"));
         }
     }
-    // No key is stuck: nothing is live, so a job that minds live jobs only is created.
+    // No key is stuck: nothing is live, so a job whose policy looks at live jobs only is created.
     let mut dice = Dice::of(world.seed, 9);
     for class in &world.keys {
         let mut offer = keyed("stuck").body(|body| body.meta = "{\"n\":0,\"inspect\":true}".into()).offer();
@@ -242,8 +242,8 @@ async fn judge(world: &Arc<World>) -> Checked {
     Ok(())
 }
 
-/// Of a key that everyone follows up, the last request that was taken in was run after it came, unless its job ended
-/// by somebody's wish, or expired, which no job does while one of its requests would not.
+/// For a key that is used for follow-ups only: the last absorbed request ran after it came, unless its job
+/// was cancelled or expired; no job expires while one of its requests would not.
 fn last_requests_ran(world: &World, witness: &crate::history::Witness) -> Checked {
     for class in world.keys.iter().filter(|class| class.is_followed()) {
         let jobs = witness.jobs.values().filter(|job| job.head.key == Some(class.key));
@@ -258,16 +258,17 @@ fn last_requests_ran(world: &World, witness: &crate::history::Witness) -> Checke
     Ok(())
 }
 
-/// A duplicate is counted at most once, and exactly once when no server was killed and no answer of the store was lost.
+/// A duplicate is counted at most once, and exactly once when no server was killed and no answer of the store
+/// was lost.
 fn duplicates_counted(world: &World, witness: &crate::history::Witness) -> Checked {
     let answered = world.duplicates.lock().unwrap();
     let is_calm =
         world.plan.crashes == 0 && world.plan.losses == 0 && world.store.unknown.load(Ordering::Relaxed) == 0;
-    // What a tick or a step was told is recorded with the decision, and nobody is answered.
+    // A tick's or a step's duplicate is recorded with the decision, and no caller is answered.
     let is_calm = is_calm && world.plan.flows == 0 && world.plan.tasks == 0;
     for (id, job) in witness.jobs.iter().filter(|_| is_calm) {
         let told = answered.get(id).copied().unwrap_or(0);
-        // The id may be another's by now: what was told names the id alone.
+        // The id may be another's by now; the answers name the id alone.
         let earlier: Vec<u64> =
             witness.bygone.iter().filter(|job| job.head.id == *id).map(|job| job.duplicates).collect();
         let recorded = job.duplicates + earlier.iter().sum::<u64>();
@@ -279,10 +280,10 @@ fn duplicates_counted(world: &World, witness: &crate::history::Witness) -> Check
     Ok(())
 }
 
-/// The smallest plan found with which the seed still fails, whatever it is that fails.
+/// The smallest plan found with which the seed still fails, for whatever reason.
 pub fn shrink(failure: Failure) -> Failure {
     let mut least = failure;
-    // Each round makes one member smaller, and all of them have a floor.
+    // Each round makes one field smaller, and all of them have a minimum, so this ends.
     while let Some(smaller) = least.plan.smaller().iter().find_map(|plan| play(least.seed, plan).err()) {
         least = smaller;
     }

@@ -1,4 +1,4 @@
-//! The store that all servers of a run share, behind connections that delay, lose and repeat.
+//! The store that all servers of a run share, behind connections that delay, lose and repeat calls.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ use super::dice::Dice;
 use super::executor::{Handle, Owner, pass};
 use crate::history::{Checked, Witness};
 
-/// The store's clock: the runtime's, if it goes by one, and what it has been moved by.
+/// The store's clock: the runtime's clock, if it follows that, plus an offset.
 #[derive(Clone)]
 pub struct SimClock {
     began: Option<Instant>,
@@ -33,22 +33,22 @@ pub struct SimClock {
 }
 
 impl SimClock {
-    /// A clock that begins where clocks that stand still do.
+    /// A clock that starts at the same time as [`still`](Self::still), and follows the runtime's.
     pub fn new() -> Self {
         Self { began: Some(Instant::now()), moved: Arc::default() }
     }
 
-    /// A clock that stands still but for what it is moved by.
+    /// A clock that stands still except when it is moved.
     pub fn still() -> Self {
         Self { began: None, moved: Arc::default() }
     }
 
-    /// Jumps, backwards too.
+    /// Makes the clock jump, also backwards.
     pub fn jump(&self, by_ms: i64) {
         self.moved.fetch_add(by_ms.saturating_mul(1_000), Ordering::Relaxed);
     }
 
-    /// So much time passes.
+    /// Lets this much time pass.
     pub fn pass(&self, time: Duration) {
         self.moved.fetch_add(i64::try_from(time.as_micros()).unwrap_or(i64::MAX), Ordering::Relaxed);
     }
@@ -69,26 +69,26 @@ impl Clock for SimClock {
     }
 }
 
-/// The store, and the witness of all it does.
+/// The store, and the witness of everything it does.
 pub struct SharedStore {
     memory: Memory,
-    /// What was committed.
+    /// The record of what was committed.
     pub witness: Mutex<Witness>,
     wrong: Mutex<Option<String>>,
     is_wrong: AtomicBool,
     /// Faults per 1,024 calls.
     faults: AtomicU64,
-    /// Results of calls that may or may not have been applied.
+    /// The number of calls of which the caller does not know whether they were applied.
     pub unknown: AtomicU64,
     handle: Handle,
     dice: Mutex<Dice>,
     tells: bool,
-    /// Groups that one server may have under way at once.
+    /// How many groups a server may have in flight at once.
     abreast: usize,
 }
 
 impl SharedStore {
-    /// An empty store whose time is `clock`'s, to which each server may have so many commits under way.
+    /// An empty store on this clock, with up to `abreast` commits in flight per server.
     pub fn new(clock: SimClock, faults: u64, handle: Handle, dice: Dice, abreast: usize) -> Arc<Self> {
         Arc::new(Self {
             memory: Memory::new(clock),
@@ -104,22 +104,22 @@ impl SharedStore {
         })
     }
 
-    /// From now on nothing is lost.
+    /// Stops all faults from now on.
     pub fn heal(&self) {
         self.faults.store(0, Ordering::Relaxed);
     }
 
-    /// The first thing that did not hold.
+    /// The first invariant that was broken.
     pub fn wrong(&self) -> Option<String> {
         self.wrong.lock().unwrap().clone()
     }
 
-    /// Whether anything did not hold.
+    /// Whether an invariant was broken.
     pub fn is_wrong(&self) -> bool {
         self.is_wrong.load(Ordering::Relaxed)
     }
 
-    /// Keeps the first thing that does not hold.
+    /// Keeps the first invariant that is broken.
     pub fn judge(&self, checked: Checked) {
         if let Err(what) = checked {
             self.is_wrong.store(true, Ordering::Relaxed);
@@ -137,12 +137,12 @@ impl SharedStore {
         Ok(self.memory.load(&Reads::default()).await?.now)
     }
 
-    /// What is really there, past all connections.
+    /// The store itself, bypassing all connections.
     pub const fn memory(&self) -> &Memory {
         &self.memory
     }
 
-    /// Shows what is done to the store, for one seed that is looked at by hand.
+    /// Prints what is done to the store, for debugging a single seed.
     fn tell(&self, what: impl FnOnce() -> String) {
         if self.tells {
             let _gone = writeln!(std::io::stderr(), "{}", what());
@@ -160,7 +160,7 @@ impl SharedStore {
 
     /// Applies a batch, and has each group judged by what was there before it.
     async fn apply(&self, batch: Batch) -> Result<Applied, StoreError> {
-        // The memory store answers at once: nothing comes between these.
+        // The memory store answers without waiting, so nothing happens between these.
         let now = self.now().await?;
         let applied = self.memory.commit(batch.clone()).await?;
         let queues = if self.draw(|dice| dice.chance(64)) { self.memory.queues().await? } else { Vec::new() };
@@ -186,17 +186,17 @@ pub struct Connection {
     shared: Arc<SharedStore>,
 }
 
-/// What becomes of a call.
+/// What happens to a call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Answered,
-    /// It never arrives.
+    /// The call never arrives.
     Lost,
-    /// It is done and the reply is lost.
+    /// The call is carried out, and the reply is lost.
     Unanswered,
-    /// The caller is told that it failed, and it arrives after that.
+    /// The caller is told that the call failed, and it arrives after that.
     Late,
-    /// It arrives twice.
+    /// The call arrives twice.
     Twice,
 }
 
@@ -217,9 +217,9 @@ impl Connection {
         self.shared.draw(|dice| dice.pick(&[Fate::Lost, Fate::Unanswered, Fate::Late, Fate::Twice]))
     }
 
-    /// A read: it goes, it comes back, or it does not.
+    /// A read, whose request or reply may be lost.
     async fn read<T>(&self, read: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
-        // It may go past the batcher, and is on its way for a step at least.
+        // It may bypass the batcher, and takes at least one step to arrive.
         pass().await;
         self.way().await;
         if matches!(self.fate(), Fate::Lost | Fate::Unanswered | Fate::Late) {
@@ -247,11 +247,14 @@ fn lost() -> StoreError {
     StoreError::Unavailable("the connection was lost".to_owned())
 }
 
-/// The groups of those applied that may arrive twice. One that was not, because of another that it was decided on top of,
-/// would hold without that one; one that writes nothing moves nothing. A minted job without a key relies on no version that its own group moves; a store
-/// of rows would refuse its second row by its primary key. Nor does a minted workflow whose steps all ended with its beginning, which is written
-/// a second time as it was. And a document that was not there is not there again when it
-/// has been deleted meanwhile: no connection repeats what it carried so long ago.
+/// The applied groups that may arrive twice, because the second time they must be stale. Left out are groups
+/// that may rightly hold again:
+///
+/// - One that was not applied, because of another it was decided on top of, may hold without that one.
+/// - One that writes nothing changes nothing.
+/// - A minted job without a key relies on no version that its own group moves; a store of rows would refuse its
+///   second row by the primary key. A minted workflow whose steps all ended at once is written unchanged.
+/// - A document that did not exist does not exist again if it was deleted meanwhile; no connection repeats that late.
 fn fenced(batch: &Batch, applied: &Applied) -> Batch {
     let is_loose =
         |write: &Write| matches!(write, Write::Insert { head, minted: true, .. } if head.key.is_none());
@@ -274,7 +277,7 @@ fn fenced(batch: &Batch, applied: &Applied) -> Batch {
 }
 
 impl Peek for SharedStore {
-    /// Every other time, so that batches have duplicates too.
+    /// Answers every other time only, so that batches have duplicates too.
     fn peek(&self, reads: &Reads) -> Option<Snapshot> {
         if self.strikes() || self.draw(|dice| dice.chance(512)) {
             return None;

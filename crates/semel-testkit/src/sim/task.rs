@@ -1,4 +1,4 @@
-//! Those who ask for tasks, the same ones again and again, with and without an `Idempotency-Key`.
+//! Callers that ask for tasks, the same ones again and again, with and without an `Idempotency-Key`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::history::Mark;
 use crate::history::requests::digest;
 use crate::make::{self, Want, keyed};
 
-/// Identities of the tasks of a run. No plain job has one of them.
+/// The number of task identities in a run. No plain job has one of them.
 const IDENTITIES: u64 = 3;
 
 /// Asks for tasks, again when there was no answer, and cancels one now and then.
@@ -41,7 +41,7 @@ pub async fn asker(world: Arc<World>, mut dice: Dice) {
     }
 }
 
-/// How an identity is used is the seed's: it holds for ever, is answered with, or replaced.
+/// The seed decides how an identity is used: held for ever, answered with the existing task, or replaced.
 fn identity(world: &World, number: u64) -> (Want, bool) {
     let name = format!("task {number}");
     match Dice::of(world.seed, 400 + number).below(4) {
@@ -54,7 +54,7 @@ fn identity(world: &World, number: u64) -> (Want, bool) {
     }
 }
 
-/// A task somebody wants.
+/// A random task to ask for.
 fn task(world: &World, dice: &mut Dice) -> (TaskPlan, Request) {
     let number = dice.below(IDENTITIES);
     let (want, is_strict) = identity(world, number);
@@ -77,7 +77,7 @@ fn task(world: &World, dice: &mut Dice) -> (TaskPlan, Request) {
     (TaskPlan { offer: offer.clone(), steps }, Request::of(offer, mark))
 }
 
-/// Asks for it, and judges the answer.
+/// Asks for the task, and judges the answer.
 async fn send(
     world: &Arc<World>,
     dice: &mut Dice,

@@ -1,4 +1,4 @@
-//! Those who run jobs: well, badly, too slowly, twice, or under a false name.
+//! Workers that run jobs: well, badly, too slowly, twice, or under a false name.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use super::plan::LEASE;
 use super::world::World;
 use crate::history::Stored;
 
-/// Takes jobs and settles them until the run is over. The name is shared by some workers: a name is no lease.
+/// Claims jobs and settles them until the run is over. Some workers share a name: a name is not a lease.
 pub async fn worker(world: Arc<World>, name: Arc<str>, mut dice: Dice) {
     let mut past: Vec<(JobId, Bearer)> = Vec::new();
     loop {
@@ -30,7 +30,7 @@ pub async fn worker(world: Arc<World>, name: Arc<str>, mut dice: Dice) {
             work(&world, &run, &name, &mut dice).await;
             past.push((run.head.id, Bearer { lease: Some(lease), worker: Some(Arc::clone(&name)) }));
         }
-        // Something late, about a run of long ago.
+        // A late request about a run of long ago.
         if !past.is_empty() && dice.chance(120) && !world.is_quiet() {
             let (id, bearer) = past[dice.below(past.len() as u64) as usize].clone();
             settle(&world, &mut dice, id, bearer).await;
@@ -85,7 +85,7 @@ async fn work(world: &Arc<World>, run: &Job, name: &Arc<str>, dice: &mut Dice) {
     } else if takes > 0 {
         tokio::time::sleep(Duration::from_millis(takes)).await;
     }
-    // What is sent must match; what is left out need not.
+    // What a request states must match; what it omits need not.
     let shown = match dice.below(16) {
         0 => Bearer { worker: None, ..bearer },
         1 => Bearer { lease: None, ..bearer },
@@ -94,7 +94,7 @@ async fn work(world: &Arc<World>, run: &Job, name: &Arc<str>, dice: &mut Dice) {
         _ => bearer,
     };
     match dice.below(16) {
-        // It died with the job.
+        // The worker died with the job.
         0 => {}
         1 => {
             settle(world, dice, id, shown.clone()).await;
@@ -105,7 +105,7 @@ async fn work(world: &Arc<World>, run: &Job, name: &Arc<str>, dice: &mut Dice) {
     }
 }
 
-/// ACK; repeated, it is answered as the first time.
+/// ACK; a repeated one is answered as the first time.
 async fn end(world: &Arc<World>, dice: &mut Dice, id: JobId, bearer: Bearer) {
     let first = complete(world, dice, id, &bearer).await;
     if !dice.chance(200) && first.is_some() {
@@ -116,7 +116,7 @@ async fn end(world: &Arc<World>, dice: &mut Dice, id: JobId, bearer: Bearer) {
         let is_known = bearer.lease == Some(LeaseToken(head.fence));
         let gone = {
             let witness = world.store.witness.lock().unwrap();
-            // Another may have its id when it is gone for good.
+            // Another job may have the id once this one is gone for good.
             let is_other = |job: &Stored| job.head.created_at != head.created_at;
             witness.jobs.get(&id).is_none_or(|job| job.is_purged || job.was_revived || is_other(job))
         };
@@ -148,7 +148,7 @@ async fn beat(world: &Arc<World>, dice: &mut Dice, id: JobId, bearer: &Bearer) {
     }
 }
 
-/// FAIL, gives back, cancels or acknowledges.
+/// Fails, gives back, cancels or acknowledges the run.
 async fn settle(world: &Arc<World>, dice: &mut Dice, id: JobId, bearer: Bearer) {
     let (from, sent) = (world.store.seq(), bearer.clone());
     let (settled, burns) = match dice.below(4) {

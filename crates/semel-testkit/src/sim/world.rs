@@ -1,4 +1,4 @@
-//! The servers of a run, and the network between them and those who ask.
+//! The servers of a run, and the network between them and the actors.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -23,7 +23,8 @@ use crate::history::{Checked, Holds};
 /// How long a caller waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long a server keeps what it ends: each in its own way, from far less than a run takes to far more, half of it by the defaults.
+/// How long a server keeps ended jobs: for each way to end, from far shorter to far longer than a run; half
+/// of the times are the defaults.
 fn retention(dice: &mut Dice) -> Retention {
     let mut time = || {
         let seconds = dice.pick(&[0, 0, 0, 1, 20, 3 * 24 * 3_600]);
@@ -32,13 +33,13 @@ fn retention(dice: &mut Dice) -> Retention {
     Retention::new(Keep { completed: time(), cancelled: time(), discarded: time() })
 }
 
-/// Everything a run is made of.
+/// The state of a run.
 pub struct World {
     /// What the seed drew.
     pub plan: Plan,
     /// The seed.
     pub seed: u64,
-    /// The keys that all share.
+    /// The keys that all callers share.
     pub keys: Vec<KeyClass>,
     /// Whether operators may release keys and send dead letters back.
     pub may_release: bool,
@@ -48,13 +49,13 @@ pub struct World {
     pub store: Arc<SharedStore>,
     /// Starts tasks.
     pub handle: Handle,
-    /// What callers were told, for the check that trusts nobody.
+    /// What callers were told, for the check that relies on no store.
     pub holds: Mutex<Holds>,
-    /// Jobs that callers and workers have heard of.
+    /// Jobs that callers and workers know of.
     pub known: Mutex<Vec<JobId>>,
-    /// Workflows that callers have heard of.
+    /// Workflows that callers know of.
     pub workflows: Mutex<Vec<WorkflowId>>,
-    /// Duplicates that were answered, by the job that absorbed them.
+    /// The number of duplicates that were answered, by the job that absorbed them.
     pub duplicates: Mutex<BTreeMap<JobId, u64>>,
     servers: Mutex<Vec<Server>>,
     starts: AtomicU64,
@@ -68,12 +69,12 @@ struct Server {
     engine: Option<Engine>,
 }
 
-/// What a caller heard.
+/// What a caller got back.
 #[derive(Debug)]
 pub enum Heard<T> {
     /// An answer.
     Answer(T),
-    /// An error, or nothing: it may have been done or not.
+    /// An error or no answer: the request may have been carried out or not.
     Nothing,
 }
 
@@ -88,7 +89,7 @@ impl<T> Heard<T> {
 }
 
 impl World {
-    /// A world in which nobody does anything yet.
+    /// A world without actors.
     pub fn new(
         plan: Plan,
         seed: u64,
@@ -120,7 +121,7 @@ impl World {
         })
     }
 
-    /// Starts a server anew, with a batcher and duties of its own.
+    /// Starts a server afresh, with a batcher and duties of its own.
     pub fn start(&self, at: usize) {
         let number = self.starts.fetch_add(1, Ordering::Relaxed);
         let entropy = Dice::of(self.seed, 1_000 + number).draw();
@@ -133,13 +134,13 @@ impl World {
         self.servers.lock().unwrap()[at].engine = Some(engine);
     }
 
-    /// Drops all that a server does, wherever it stands.
+    /// Drops all tasks of a server at their current awaits.
     pub fn crash(&self, at: usize) {
         self.servers.lock().unwrap()[at].engine = None;
         self.handle.kill(Owner::Server(at));
     }
 
-    /// No more faults: everybody is started, nothing is lost.
+    /// Ends all faults: every server is started, and nothing is lost.
     pub fn heal(&self) {
         self.losses.store(0, Ordering::Relaxed);
         self.is_quiet.store(true, Ordering::Relaxed);
@@ -162,19 +163,19 @@ impl World {
         self.servers.lock().unwrap()[at].engine.clone()
     }
 
-    /// A number for a request.
+    /// A new number for a request.
     pub fn number(&self) -> u64 {
         self.requests.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Keeps the first thing that does not hold, with what it is about.
+    /// Keeps the first invariant that is broken, with what it is about.
     pub fn judge(&self, what: impl FnOnce() -> String, checked: Checked) {
         if let Err(why) = checked {
             self.store.judge(Err(format!("{}: {why}", what())));
         }
     }
 
-    /// Everybody may hear of this job.
+    /// Makes a job known to all actors.
     pub fn heard_of(&self, job: JobId) {
         let mut known = self.known.lock().unwrap();
         if !known.contains(&job) {
@@ -189,8 +190,8 @@ impl World {
         }
     }
 
-    /// Asks a server. The server does it on its own: the caller may lose patience, the server may be killed, request and
-    /// reply may be lost.
+    /// Asks a server. The server acts on its own: the caller may stop waiting, the server may be killed, and
+    /// request or reply may be lost.
     pub async fn ask<T, F>(&self, dice: &mut Dice, act: impl FnOnce(Engine) -> F + Send + 'static) -> Heard<T>
     where
         T: Send + 'static,
@@ -214,7 +215,7 @@ impl World {
         let patience = if self.loses(dice) { Duration::from_millis(dice.between(0, 30)) } else { PATIENCE };
         let heard = tokio::time::timeout(patience, answer).await;
         if heard.is_err() && dice.chance(512) {
-            // Whoever asked is gone, and the server notices.
+            // The caller is gone, and the server notices.
             self.handle.abort(task);
         }
         match heard {

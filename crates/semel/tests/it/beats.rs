@@ -1,5 +1,5 @@
-//! Heartbeats, by a clock that the tests hold: the store's time and the worker's are tokio's, which stands still but
-//! for sleeps.
+//! Heartbeats on a controlled clock: the store and the worker use tokio's time, which is paused except for
+//! sleeps.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -46,7 +46,7 @@ async fn a_run_keeps_its_lease_for_as_long_as_it_lasts() {
     working.stop().await;
 }
 
-/// Its lease is shorter than the worker's, so its heartbeats come sooner.
+/// The job's lease is shorter than the worker's, so its heartbeats come sooner.
 #[tokio::test(start_paused = true)]
 async fn a_job_with_a_lease_of_its_own_is_kept_too_and_so_is_what_waits_for_a_place() {
     let semel = queue();
@@ -74,7 +74,7 @@ async fn a_job_with_a_lease_of_its_own_is_kept_too_and_so_is_what_waits_for_a_pl
     working.stop().await;
 }
 
-/// Operators see it as they see one that speaks to a server.
+/// Operators see it like a worker that talks to a server.
 #[tokio::test(start_paused = true)]
 async fn a_worker_of_the_program_is_heard_of_with_its_queues_and_jobs() {
     let semel = queue();
@@ -96,19 +96,19 @@ async fn a_worker_of_the_program_is_heard_of_with_its_queues_and_jobs() {
     };
     tokio::time::sleep(SECOND / 2).await;
     assert_eq!(seen(), 0);
-    // One runs in each queue, and one waits.
+    // One job runs in each queue, and one waits.
     let two = semel.enqueue_many([1, 2].map(|a| Add { a, b: 0 })).await.unwrap();
     assert_eq!(two.counts.inserted, 2);
     semel.enqueue(Add { a: 3, b: 0 }).queue("mail").await.unwrap();
     tokio::time::sleep(2 * SECOND).await;
     assert_eq!(seen(), 3);
-    // Also when it has had nothing to do for long.
+    // Also after a long idle time.
     tokio::time::sleep(300 * SECOND).await;
     assert_eq!(seen(), 0);
     working.stop().await;
 }
 
-/// Fails every heartbeat's commit for a while, as a store on a network would.
+/// A store that fails every heartbeat's commit for a while, as one on a network might.
 struct Deaf {
     inner: Memory,
     until: Instant,
@@ -132,7 +132,7 @@ impl Layer for Deaf {
     }
 }
 
-/// A queue that is deaf for so long, and how many heartbeats it has refused.
+/// A queue whose heartbeats fail for `wait`, and the number of failed ones.
 fn deaf_for(wait: Duration) -> (Semel, Arc<AtomicU32>) {
     let inner = Memory::new(TokioTime(Instant::now()));
     let refused = Arc::new(AtomicU32::new(0));
@@ -150,13 +150,13 @@ async fn a_heartbeat_that_failed_is_sent_again_before_the_next_one_is_due() {
         .unwrap();
     let ended = semel.enqueue(Add { a: 1, b: 1 }).await.unwrap().wait().await.unwrap();
     assert_eq!((ended.state(), ended.job.attempt()), (JobState::Completed, 1));
-    // After one second, and every half second from then on or somewhat sooner, until it was heard.
+    // After one second, and then every half second or a little sooner, until one succeeded.
     let refused = refused.load(Ordering::SeqCst);
     assert!((3..=4).contains(&refused), "{refused}");
     working.stop().await;
 }
 
-/// A store in which somebody's open transaction holds a job.
+/// A store in which another client's open transaction holds a job.
 struct Held {
     inner: Memory,
     held: Arc<Mutex<Option<JobId>>>,
@@ -177,7 +177,7 @@ impl Layer for Held {
         if !batch.groups.iter().any(is_held) {
             return self.inner.commit(batch);
         }
-        // Whoever is in one commit with it begins again.
+        // Other groups of the same commit must be decided again.
         let verdict = |group: &Group| if is_held(group) { Verdict::Busy } else { Verdict::Stale };
         let groups = batch.groups.iter().map(verdict).collect();
         let claims = batch.claims.iter().map(|_| Claimed::default()).collect();
@@ -201,7 +201,7 @@ async fn a_job_that_somebody_holds_keeps_no_other_from_its_lease() {
                    State(began): State<mpsc::UnboundedSender<JobId>>| {
                 began.send(id).unwrap();
                 tokio::time::sleep(10 * SECOND).await;
-                // Nobody could have taken it from its worker, and nobody is told that somebody may have.
+                // No other worker can have taken the job, so the run must not be told that one may have.
                 assert!(!token.is_cancelled());
             },
         )
@@ -224,7 +224,7 @@ async fn a_job_that_somebody_holds_keeps_no_other_from_its_lease() {
 
 type Told = mpsc::UnboundedSender<(JobId, Duration)>;
 
-/// The first run is told that its lease is gone, and the second one counts.
+/// The first run learns that its lease is lost; only the second one's outcome counts.
 #[tokio::test(start_paused = true)]
 async fn a_run_that_has_lost_its_lease_is_told_and_somebody_else_runs_the_job() {
     let (semel, _) = deaf_for(4 * SECOND);
@@ -242,7 +242,7 @@ async fn a_run_that_has_lost_its_lease_is_told_and_somebody_else_runs_the_job() 
                 if attempt.number == 1 {
                     token.cancelled().await;
                     told.send((id, began.elapsed())).unwrap();
-                    // Its end does not count, for all that it ends well.
+                    // This run's success no longer counts.
                     tokio::time::sleep(SECOND).await;
                 } else {
                     tokio::time::sleep(Duration::from_secs(job.b.unsigned_abs())).await;
@@ -260,7 +260,7 @@ async fn a_run_that_has_lost_its_lease_is_told_and_somebody_else_runs_the_job() 
     working.stop().await;
 }
 
-/// Its end may be one commit with its effect, and not the last thing it does.
+/// A handler may end its job in one commit with its effect, and continue afterwards.
 #[tokio::test(start_paused = true)]
 async fn a_handler_goes_on_that_has_ended_its_job_itself() {
     let semel = queue();
@@ -284,7 +284,7 @@ async fn a_handler_goes_on_that_has_ended_its_job_itself() {
         .start()
         .unwrap();
     let job = semel.enqueue(Add { a: 1, b: 1 }).await.unwrap();
-    // Nothing is heard of a handler that was dropped.
+    // A dropped handler would send nothing.
     let heard = tokio::time::timeout(120 * SECOND, was_told.recv()).await;
     assert_eq!(heard, Ok(Some(false)));
     let ended = job.wait().await.unwrap();
@@ -292,7 +292,7 @@ async fn a_handler_goes_on_that_has_ended_its_job_itself() {
     working.stop().await;
 }
 
-/// Says when it is dropped.
+/// Sends the elapsed time when it is dropped.
 struct Dropped(mpsc::UnboundedSender<Duration>, Instant);
 
 impl Drop for Dropped {
@@ -301,7 +301,7 @@ impl Drop for Dropped {
     }
 }
 
-/// At the end of that time the store lets the next attempt begin, whoever may still be at this one.
+/// After that time the store lets the next attempt begin, even if this one is still running.
 #[tokio::test(start_paused = true)]
 async fn a_timeout_counts_from_the_grant_also_for_what_waited_in_the_worker() {
     let semel = queue();
@@ -330,7 +330,7 @@ async fn a_timeout_counts_from_the_grant_also_for_what_waited_in_the_worker() {
     working.stop().await;
 }
 
-/// It has not been begun, and would have little time left.
+/// The job was not begun, and would have little time left.
 #[tokio::test(start_paused = true)]
 async fn what_waits_in_the_worker_for_half_of_its_timeout_goes_back_without_spending_an_attempt() {
     let semel = queue();
@@ -351,7 +351,7 @@ async fn what_waits_in_the_worker_for_half_of_its_timeout_goes_back_without_spen
     working.stop().await;
 }
 
-/// A store that nobody reaches any more once it has granted a job, as behind a network that is cut.
+/// A store that becomes unreachable once it has granted a job, as behind a cut network.
 struct Cut {
     inner: Memory,
     is_cut: AtomicBool,
@@ -383,7 +383,7 @@ impl Layer for Cut {
     }
 }
 
-/// By then somebody else may run the job, and nobody is there who would say so.
+/// By then another worker may run the job, and no server can say so.
 #[tokio::test(start_paused = true)]
 async fn a_run_that_is_cut_off_is_told_when_its_lease_has_run_out() {
     for commits_in_flight in [1, 2, 8] {
@@ -391,7 +391,7 @@ async fn a_run_that_is_cut_off_is_told_when_its_lease_has_run_out() {
     }
 }
 
-/// Where several commits may be in flight, those behind one that hangs are told that it does.
+/// With several commits in flight, requests behind a hung commit are answered that it hangs.
 async fn is_told_when_it_is_cut_off(commits_in_flight: usize) {
     let inner = Memory::new(TokioTime(Instant::now()));
     let cut = Cut { inner, is_cut: AtomicBool::new(false), commits_in_flight };
@@ -417,7 +417,7 @@ async fn is_told_when_it_is_cut_off(commits_in_flight: usize) {
     drop(working);
 }
 
-/// A store that can be asked for jobs alone for a while, as one can whose other records are in a part of it that is away.
+/// A store that for a while answers for jobs alone, as when the part with its other records is unavailable.
 struct Blind {
     inner: Memory,
     is_blind: AtomicBool,
@@ -439,7 +439,7 @@ impl Layer for Blind {
     }
 }
 
-/// A heartbeat also asks for the time and for what the worker is told.
+/// A heartbeat also asks for the time and for the worker's directive.
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_was_extended_is_whatever_else_a_heartbeat_asks_for() {
     let inner = Memory::new(TokioTime(Instant::now()));

@@ -1,4 +1,4 @@
-//! Crons, as a program registers them.
+//! Crons, as registered by a program.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ async fn a_cron_offers_its_job_at_each_tick() {
     let queue = TestQueue::new();
     let cron = queue.schedule("adds", "*/5 * * * *", Add { a: 1, b: 2 }).await.unwrap();
     let loaded = cron.load().await.unwrap().unwrap();
-    // The queue's time begins with the year; a tick of that very moment has passed.
+    // The queue's time starts with the year, and that very moment's tick has passed.
     let first = Timestamp::parse("2026-01-01T00:05:00Z", "").unwrap();
     assert_eq!((cron.name(), loaded.next_at()), ("adds", Some(first)));
     let worker = Worker::new(&queue).handle(async |_: Add| {});
@@ -72,7 +72,7 @@ async fn what_is_said_of_a_cron_is_kept_and_the_same_again_changes_nothing() {
     queue.advance(MINUTE).await;
     register().await.unwrap();
     assert!(!cron.load().await.unwrap().unwrap().is_enabled());
-    // Another name, another cron.
+    // Another name is another cron.
     queue.schedule("a", "@hourly", Add { a: 1, b: 1 }).await.unwrap();
     let names: Vec<String> = queue.crons().await.unwrap().iter().map(|cron| cron.name().to_owned()).collect();
     assert_eq!(names, ["a", "report"]);
@@ -83,7 +83,7 @@ async fn what_is_said_of_a_cron_is_kept_and_the_same_again_changes_nothing() {
     assert!(cron.load().await.unwrap().is_none());
 }
 
-/// A program registers its crons at every start, and its restart undoes nothing that was done by hand.
+/// A program registers its crons at every start; a restart must not undo what was done by hand.
 #[tokio::test]
 async fn what_an_operator_says_of_a_cron_outlasts_a_restart() {
     let queue = TestQueue::new();
@@ -91,13 +91,13 @@ async fn what_an_operator_says_of_a_cron_outlasts_a_restart() {
     let cron = register().await.unwrap();
     cron.disable().await.unwrap();
     register().await.unwrap();
-    // Nor does another registration.
+    // Nor does a changed registration.
     register().overlap(Overlap::Allow).await.unwrap();
     let known = cron.load().await.unwrap().unwrap();
     assert_eq!((known.is_enabled(), known.next_at(), known.overlap()), (false, None, Overlap::Allow));
     queue.advance(5 * MINUTE).await;
     assert!(queue.drain(&Worker::new(&queue).handle(async |_: Add| {})).await.is_empty());
-    // And the other way round.
+    // And vice versa.
     cron.enable().await.unwrap();
     register().disabled().await.unwrap();
     assert!(cron.load().await.unwrap().unwrap().is_enabled());

@@ -1,4 +1,4 @@
-//! What `#[derive(Job)]` makes of a type.
+//! What `#[derive(Job)]` generates for a type.
 
 use std::time::Duration;
 
@@ -120,7 +120,7 @@ fn whatever_serde_writes_is_the_one_item_of_the_args() {
     assert_eq!(wire(&Wrapped { inner: vec![1, 2] })["args"], json!([{ "inner": [1, 2] }]));
 }
 
-/// Who reads it knows how long that is, as of any other request.
+/// The server applies the default period, as for any other request.
 #[test]
 fn a_rate_without_a_period_says_none() {
     assert_eq!(wire(&Paced)["options"]["rate_limit"], json!({ "rate": 5 }));
@@ -129,7 +129,7 @@ fn a_rate_without_a_period_says_none() {
     assert_eq!(read.offer.limit.unwrap().rate, Some(second));
 }
 
-/// What the macro lets through the queue takes, and what it refuses the queue would refuse.
+/// The queue accepts what the macro accepts, and would refuse what the macro refuses.
 #[tokio::test]
 async fn the_macro_and_the_queue_know_the_same_names() {
     let semel = crate::harness::memory().await;
@@ -182,7 +182,7 @@ struct Edge;
 )]
 struct Shown;
 
-/// The bounds and contradictions that `tests/ui` of the macros shows, from either side.
+/// The bounds and contradictions of the macros' `tests/ui`, checked on both sides.
 #[tokio::test]
 async fn the_macro_and_the_queue_refuse_the_same() {
     let semel = crate::harness::memory().await;
@@ -249,7 +249,7 @@ struct Charge {
     card: u64,
 }
 
-/// Not in a log, not in a failure's message, not in what a test's assertion lists.
+/// Not in a log, a failure's message, or the output of a test's assertion.
 #[tokio::test]
 async fn a_sensitive_value_is_in_no_message() {
     let queue = semel::testing::TestQueue::new();
@@ -271,7 +271,7 @@ async fn a_sensitive_value_is_in_no_message() {
     assert!(!ended.job.last_failure().unwrap().contains("4242"), "{:?}", ended.job.last_failure());
 }
 
-/// Nor what one job marks whose type marks nothing.
+/// Nor a value that a single job marks although its type marks nothing.
 #[tokio::test]
 async fn a_value_that_one_job_marks_is_in_no_message() {
     #[derive(Serialize, Deserialize, Job)]
@@ -291,7 +291,7 @@ async fn a_value_that_one_job_marks_is_in_no_message() {
     assert!(!format!("{read} {read:?}").contains("4242"), "{read}");
 }
 
-/// In the meta too: what is no double stays what it is.
+/// Also in meta: a number that no double can hold keeps its digits.
 #[test]
 fn numbers_of_the_meta_keep_their_digits() {
     let text = Envelope::new("a.b").meta("n", u128::MAX).into_json().unwrap();

@@ -1,4 +1,4 @@
-//! What operators tell workers, at home and over HTTP.
+//! Operators' directives to workers, in the program and over HTTP.
 
 use std::sync::Arc;
 
@@ -16,13 +16,13 @@ async fn tell(url: &str, worker: &str, directive: &str) {
     assert_eq!(response.status, 200);
 }
 
-/// The worker as its page shows it.
+/// The worker as the API shows it.
 async fn shown(url: &str) -> serde_json::Value {
     let client = semel_client::Client::new(url).unwrap();
     client.get_json("/ojs/v1/workers/w-1/health").await.unwrap()
 }
 
-/// A worker whose lease is so short that it is heard of often.
+/// A worker with a short lease, so that it sends heartbeats often.
 fn worker(builder: Worker, begun: mpsc::UnboundedSender<i64>) -> Worker {
     builder.name("w-1").lease(std::time::Duration::from_millis(300)).concurrency(1).state(begun).handle(
         async |job: Add, State(begun): State<mpsc::UnboundedSender<i64>>| {
@@ -31,7 +31,8 @@ fn worker(builder: Worker, begun: mpsc::UnboundedSender<i64>) -> Worker {
     )
 }
 
-/// Another worker takes job after job of another queue: whoever takes jobs has taken by then what waited before.
+/// Lets another worker run job after job of another queue, long enough that a worker still taking jobs would
+/// have taken the waiting ones.
 async fn others_work(semel: &Semel, builder: Worker) {
     let _working = builder.name("w-2").queue("other", 1).handle(add).start().unwrap();
     for a in 0..20 {
@@ -46,7 +47,7 @@ async fn told_before_it_starts(semel: &Semel, url: &str, builder: impl Fn() -> W
     let working = worker(builder(), begun).start().unwrap();
     soon(working.told_to_end()).await;
     assert_eq!(shown(url).await["state"], "terminate");
-    // The fetch that was under way may take one; it takes no more, and can be stopped as always.
+    // The fetch under way may take one job; the worker takes no more, and can be stopped as usual.
     let jobs = [7, 8].map(|a| Add { a, b: 0 });
     let jobs = semel.enqueue_many(jobs).await.unwrap().outcomes;
     others_work(semel, builder()).await;
@@ -63,8 +64,8 @@ async fn told_before_it_starts(semel: &Semel, url: &str, builder: impl Fn() -> W
 #[tokio::test]
 async fn a_worker_told_to_end_says_so() {
     for is_remote in [false, true] {
-        // A queue each: a job that one of them leaves behind is no job for the other. No time passes for it: a lease that ended would
-        // have a job begun and left.
+        // One queue each, so that a job left behind by one worker is not taken by the next. The store's clock
+        // is paused, so no lease ends and leaves a job begun.
         let (semel, _clock) = still();
         let admin = semel.serve_admin("127.0.0.1:0").await.unwrap();
         let url = admin.url();
@@ -85,10 +86,10 @@ async fn run_until_ends_when_an_operator_says_so() {
     admin.stop().await.unwrap();
 }
 
-/// Quiet, it finishes what it has, takes nothing, and goes on when it is told to.
+/// Told to be quiet it finishes its jobs and takes no more, until it is told to go on.
 #[tokio::test]
 async fn a_quiet_worker_finishes_what_it_has_and_waits() {
-    // Its lease is short, so it is heard of often, and never ends: no time passes for the store.
+    // Its lease is short, so heartbeats are frequent, and never ends, since the store's clock is paused.
     let (semel, _clock) = still();
     let admin = semel.serve_admin("127.0.0.1:0").await.unwrap();
     let (begun, mut has_begun) = mpsc::unbounded_channel::<i64>();
@@ -108,10 +109,10 @@ async fn a_quiet_worker_finishes_what_it_has_and_waits() {
     let first = semel.enqueue(Add { a: 1, b: 0 }).await.unwrap();
     assert_eq!(soon(has_begun.recv()).await, Some(1));
     tell(&admin.url(), "w-1", "quiet").await;
-    // It hears so while it holds the job, by a heartbeat every 30 ms.
+    // A heartbeat every 30 ms tells the worker while it holds the job.
     soon(working.told_to_be_quiet()).await;
     let second = semel.enqueue(Add { a: 2, b: 0 }).await.unwrap();
-    // The next heartbeat says what it holds, if this one did not yet.
+    // If this heartbeat did not report the job yet, the next one will.
     soon(async { while shown(&admin.url()).await["active_jobs"] != 1 {} }).await;
     go.notify_one();
     assert_eq!(soon(first.wait()).await.unwrap().state(), JobState::Completed);
@@ -123,7 +124,7 @@ async fn a_quiet_worker_finishes_what_it_has_and_waits() {
     admin.stop().await.unwrap();
 }
 
-/// What a worker tells over HTTP is kept as what one at home tells.
+/// Progress reported over HTTP is stored like progress reported in the program.
 #[tokio::test]
 async fn progress_is_told_over_http_as_well() {
     let semel = memory().await;

@@ -1,4 +1,5 @@
-//! The drivers whose transactions jobs join, each by its own means, so that the same tests are played on all of them.
+//! The database drivers whose transactions jobs can join, behind one trait, so that the same tests run on all
+//! of them.
 
 use std::future::Future;
 
@@ -13,38 +14,38 @@ use semel_testkit::database::url;
 use sqlx::{AssertSqlSafe, PgConnection, Row};
 use tokio_postgres::NoTls;
 
-/// A connection that is nobody else's.
+/// A connection used by one test only.
 pub(crate) trait Driver: Send + Sized + 'static {
-    /// One to the server of the run.
+    /// Connects to the database server of this test run.
     fn connect() -> impl Future<Output = Self> + Send;
 
-    /// Begins a transaction, by the statement given.
+    /// Begins a transaction with the given statement.
     fn begin_by(&mut self, sql: &'static str) -> impl Future<Output = ()> + Send;
 
-    /// Ends it.
+    /// Commits the transaction, or rolls it back.
     fn end(&mut self, commits: bool) -> impl Future<Output = ()> + Send;
 
     /// Executes a statement.
     fn execute(&mut self, sql: String) -> impl Future<Output = ()> + Send;
 
-    /// What a statement answers, one text.
+    /// Returns a query's single text value.
     fn ask(&mut self, sql: String) -> impl Future<Output = String> + Send;
 
-    /// The transaction, as a session.
+    /// The transaction as a [`Session`].
     fn session(&mut self) -> impl Session + '_;
 
-    /// Begins one as the database does by itself.
+    /// Begins a transaction at the database's default isolation level.
     fn begin(&mut self) -> impl Future<Output = ()> + Send {
         self.begin_by("BEGIN")
     }
 
-    /// The queue inside it.
+    /// The queue inside the transaction.
     fn inside(&mut self, semel: &Semel) -> InTransaction<'_> {
         semel.in_transaction(self.session())
     }
 }
 
-/// What [`crate::transaction`] plays on tokio-postgres.
+/// tokio-postgres, as [`crate::transaction`] uses it.
 pub(crate) struct OfTokioPostgres(tokio_postgres::Client);
 
 impl Driver for OfTokioPostgres {
@@ -75,7 +76,7 @@ impl Driver for OfTokioPostgres {
     }
 }
 
-/// The same on sqlx: a transaction is a value, of a pool that is its own.
+/// sqlx, where a transaction is a value from a pool of its own.
 pub(crate) struct OfSqlx {
     pool: sqlx::PgPool,
     transaction: Option<sqlx::Transaction<'static, sqlx::Postgres>>,
@@ -115,7 +116,7 @@ impl Driver for OfSqlx {
     }
 }
 
-/// The same on diesel-async, whose connection knows whether a transaction is open.
+/// diesel-async, whose connection knows whether a transaction is open.
 pub(crate) struct OfDiesel(AsyncPgConnection);
 
 #[derive(diesel::QueryableByName)]
@@ -155,7 +156,7 @@ impl Driver for OfDiesel {
     }
 }
 
-/// Plays tests on every driver.
+/// Runs tests on every driver.
 macro_rules! on_every_driver {
     ($($name:ident),+ $(,)?) => {
         mod on_tokio_postgres {

@@ -1,4 +1,4 @@
-//! Offering jobs: the guide's promises, one test each.
+//! Enqueueing jobs: the guide's promises, one test each.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -25,7 +25,7 @@ async fn a_job_that_is_offered_twice_is_there_once() {
     assert_eq!((first.frees(), second.frees()), (Some(Frees::AtEnd), Some(Frees::AtEnd)));
     let other = semel.enqueue(Welcome::of(2)).await.unwrap();
     assert!(other.is_inserted());
-    // Ended, its key is free.
+    // Once it has ended its key is free.
     first.job().unwrap().cancel().await.unwrap();
     assert!(semel.enqueue(Welcome::of(1)).await.unwrap().is_inserted());
 }
@@ -80,7 +80,7 @@ async fn a_key_of_ones_own_takes_the_place_of_the_types_identity_and_keeps_its_a
     assert!(!semel.enqueue(Welcome::of(9)).unique(global()).await.unwrap().is_inserted());
 }
 
-/// Else every event of a week would be answered as the first one.
+/// Otherwise every event of a week would be answered with the first one's job.
 #[tokio::test]
 async fn a_key_and_a_policy_are_said_in_any_order() {
     let policy = || Unique::by_type().live_and([JobState::Completed]).on_conflict(OnConflict::Ignore);
@@ -91,7 +91,7 @@ async fn a_key_and_a_policy_are_said_in_any_order() {
     assert_eq!(text(job().key("evt_1").unique(policy())), keyed);
     assert_eq!(text(job().key("evt_0").unique(policy()).key("evt_1")), keyed);
     assert_eq!(text(job().key("evt_0").unique(policy().key("evt_1"))), keyed);
-    // What takes it away, takes it away for good.
+    // `no_unique` drops the key for good.
     let bare = text(job().unique(policy()));
     assert_eq!(text(job().key("evt_1").no_unique().unique(policy())), bare);
     let off = text(job().no_unique());
@@ -163,7 +163,7 @@ async fn the_same_key_for_other_work_is_a_mismatch_that_names_places_and_no_valu
     assert_eq!((refused.differs_at, refused.reason), (vec!["/args/0/b".to_owned()], Reason::OtherContent));
 }
 
-/// What the other work comes to is no answer to what was asked for.
+/// The other job's result does not answer what was asked for.
 #[tokio::test]
 async fn whoever_waits_after_a_mismatch_is_told_whose_key_it_is() {
     let semel = memory().await;
@@ -177,7 +177,7 @@ async fn whoever_waits_after_a_mismatch_is_told_whose_key_it_is() {
         let Error::OtherWork { existing, differs_at } = error else { panic!("{text}") };
         assert_eq!((Some(existing), differs_at), (first.id(), vec!["/args/0/b".to_owned()]));
     }
-    // Whoever wants the other work's end can have it.
+    // A caller that wants the other job's result can still get it.
     let working = Worker::new(&semel).handle(add).start().unwrap();
     assert_eq!(other.job().unwrap().result::<i64>().await.unwrap(), 3);
     working.stop().await;
@@ -268,7 +268,7 @@ async fn what_contradicts_itself_is_refused_with_its_place() {
     assert!(message.contains("add completed"), "{message}");
 }
 
-/// On the wire 0 is what says nothing: the default would hold, half an hour instead of no time.
+/// On the wire 0 means unset: the default of half an hour would apply, instead of no time.
 #[tokio::test]
 async fn a_length_of_no_time_is_refused() {
     let semel = memory().await;
@@ -304,7 +304,7 @@ async fn a_file_keeps_its_jobs_and_has_one_owner() {
     semel.close().await.unwrap();
 }
 
-/// What the first commit stored is stored.
+/// What the first commit stored stays stored.
 #[tokio::test]
 async fn a_store_that_fails_half_way_leaves_the_outcomes_of_what_it_did() {
     let store = Arc::new(Faulty::new(Arc::new(Memory::default())));

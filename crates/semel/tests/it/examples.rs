@@ -1,4 +1,4 @@
-//! The examples beside the [quick start](super::start) come to their ends, with what they say.
+//! The examples other than the [quick start](super::start) run to their ends, with the expected output.
 
 use crate::harness::soon;
 

@@ -18,7 +18,7 @@ fn by_a() -> Unique {
     Unique::by_args(["a"])
 }
 
-/// How an enqueue that is made is called where it is imagined.
+/// The predicted outcome that matches an actual one.
 fn as_imagined(outcome: &Enqueued) -> Would {
     match outcome {
         Enqueued::Created(it) if it.reason == semel::Reason::SameRequest => Would::Repeat,
@@ -32,7 +32,7 @@ fn as_imagined(outcome: &Enqueued) -> Would {
     }
 }
 
-/// The same, also where it is refused.
+/// The same, including refusals.
 fn as_answered(answer: Result<Enqueued, Error>) -> Would {
     match answer {
         Ok(outcome) => as_imagined(&outcome),
@@ -42,7 +42,7 @@ fn as_answered(answer: Result<Enqueued, Error>) -> Would {
     }
 }
 
-/// What is said of an enqueue under this strategy in place of the policy's own.
+/// What is predicted under this strategy in place of the policy's own.
 async fn said_of(semel: &Semel, job: impl IntoEnvelope, policy: Unique, strategy: OnConflict) -> Would {
     let why = semel.enqueue(job).unique(policy).explain().await.unwrap();
     why.strategies.iter().find(|(named, _)| *named == strategy).unwrap().1
@@ -78,7 +78,7 @@ async fn what_is_imagined_is_what_is_then_done() {
     for (at, (name, offer)) in offers.into_iter().enumerate() {
         let imagined = semel.enqueue(offer()).explain().await.unwrap();
         assert_eq!(imagined.would.name(), name, "{at}: {imagined}");
-        // Asked again it says the same: nothing was written.
+        // Asking again gives the same answer: nothing was written.
         assert_eq!(semel.enqueue(offer()).explain().await.unwrap().would, imagined.would, "{at}");
         let done = semel.enqueue(offer()).await.unwrap();
         assert_eq!(as_imagined(&done), imagined.would, "{at}: {done:?}");
@@ -95,7 +95,7 @@ async fn what_is_imagined_is_what_is_then_done() {
     assert_eq!(semel.enqueue(taken).explain().await.unwrap().would, Would::IdTaken);
 }
 
-/// Also where what differs has the last word.
+/// Also where a mismatch decides.
 #[tokio::test]
 async fn each_strategy_does_what_it_is_said_to_do() {
     let same = || Unique::by_key("k");
@@ -115,7 +115,7 @@ async fn each_strategy_does_what_it_is_said_to_do() {
     }
 }
 
-/// It is in the way of whatever would have one more wait there: not of who takes the place of one that waits.
+/// A full queue refuses one more waiting job, but not one that takes a waiting job's place.
 #[tokio::test]
 async fn each_strategy_says_whether_a_full_queue_is_in_its_way() {
     let policy = || Unique::by_key("k");
@@ -150,13 +150,13 @@ async fn each_strategy_says_whether_a_full_queue_is_in_its_way() {
     }
 }
 
-/// Of those that would have to touch all of them: the others name one.
+/// Only strategies that must change all holders are refused; the others name one holder.
 #[tokio::test]
 async fn each_strategy_says_whether_too_many_hold_the_key() {
     let semel = memory().await;
     let policy = || Unique::by_key("k");
     let job = |b| Envelope::of(&Add { a: 1, b });
-    // Each blocks nobody but those who look at ended jobs.
+    // Each considers completed jobs only, so all of them are admitted.
     let among_ended = || policy().states([JobState::Completed]);
     let many = (0..=HOLDERS_PER_KEY_MAX as i64).map(|b| job(b).unique(among_ended()));
     let made = semel.enqueue_many(many).await.unwrap().outcomes;
@@ -215,7 +215,7 @@ async fn what_may_not_be_shown_is_not_shown() {
     assert!(why.hashed.as_ref().is_some_and(|text| text.contains("[sensitive]")), "{:?}", why.hashed);
     let open = semel.enqueue(Welcome::of(7_654_321)).explain().await.unwrap();
     assert!(open.hashed.as_ref().is_some_and(|text| text.contains("7654321")), "{:?}", open.hashed);
-    // What it shows of itself in logs.
+    // What it prints in logs.
     assert!(!format!("{open:?} {open}").contains("7654321"));
 }
 

@@ -1,4 +1,4 @@
-//! What a worker does whose jobs cannot be fetched.
+//! What a worker does when it cannot fetch jobs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -14,14 +14,14 @@ use tokio::sync::Notify;
 
 use crate::harness::{Add, add, gate, memory, soon, until_told};
 
-/// A store that fails its next fetches, so many, and counts those that it was asked for.
+/// A store that fails its next fetches, as many as given, and counts all fetches.
 struct Failing {
     inner: Memory,
     error: StoreError,
     failures: u32,
     fetches: AtomicU32,
     asked: Notify,
-    /// Every commit fails.
+    /// Whether every commit fails.
     is_broken: AtomicBool,
 }
 
@@ -59,14 +59,14 @@ fn on(store: &Arc<Failing>) -> Semel {
     Semel::on(Arc::clone(store) as Arc<dyn Backend>).unwrap()
 }
 
-/// Whoever is not there for an hour is not asked four times a second.
+/// A store that is unavailable for an hour must not be asked four times a second.
 #[tokio::test(start_paused = true)]
 async fn fetches_that_fail_come_less_and_less_often() {
     let store = Failing::with(StoreError::Unavailable("away".to_owned()), u32::MAX);
     let working = Worker::new(&on(&store)).handle(add).start().unwrap();
     tokio::time::sleep(Duration::from_secs(600)).await;
     let fetches = store.fetches.load(Ordering::SeqCst);
-    // Every five seconds at the end, and a quarter more often at most.
+    // Every five seconds in the end, and up to a quarter more often.
     assert!((120..=170).contains(&fetches), "{fetches}");
     working.stop().await;
 }
@@ -86,7 +86,7 @@ async fn a_store_that_is_back_is_asked_within_seconds() {
     working.stop().await;
 }
 
-/// The program can open it again, and start another.
+/// The program can reopen the store and start another worker.
 #[tokio::test(start_paused = true)]
 async fn a_worker_whose_store_must_be_opened_again_ends_and_says_so() {
     let error = StoreError::Poisoned("disk".to_owned());
@@ -107,7 +107,7 @@ async fn a_worker_whose_queue_is_closed_ends_and_says_so() {
     assert!(matches!(ended, Err(Error::Closed)), "{ended:?}");
 }
 
-/// It fetches nothing meanwhile: a heartbeat tells.
+/// It does not fetch meanwhile, so it learns it from a heartbeat.
 #[tokio::test(start_paused = true)]
 async fn a_worker_that_has_no_room_hears_that_its_store_must_be_opened_again() {
     let error = StoreError::Poisoned("disk".to_owned());
@@ -129,7 +129,7 @@ async fn a_quiet_worker_hears_that_its_queue_is_closed() {
     semel.engine().unwrap().direct("w-1", Directive::Quiet).await.unwrap();
     let working = Worker::new(&semel).name("w-1").handle(add).start().unwrap();
     tokio::time::timeout(Duration::from_secs(60), working.told_to_be_quiet()).await.expect("it is told");
-    // What it was fetching comes back with nothing.
+    // Its fetch under way returns nothing.
     tokio::time::sleep(Duration::from_secs(1)).await;
     semel.close().await.unwrap();
     let gone = tokio::time::timeout(Duration::from_secs(60), working.store_gone()).await;

@@ -1,4 +1,4 @@
-//! Waiting for the end of the work, whoever asked for it.
+//! Waiting for the end of a job, whichever caller enqueued it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ async fn complete(semel: &Semel, run: &Claimed, result: &'static str) {
     semel.engine().unwrap().complete(run.head.id, bearer, Some(result.into())).await.unwrap();
 }
 
-/// Woken by the commit: with tokio's clock standing still a waiter that polls would show in the time that has passed.
+/// The commit wakes the waiters: with tokio's clock paused, polling would show in the elapsed time.
 #[tokio::test(start_paused = true)]
 async fn the_winner_and_every_duplicate_hear_of_the_end() {
     let semel = memory().await;

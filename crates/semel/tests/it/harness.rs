@@ -1,4 +1,4 @@
-//! Queues and jobs that several tests use.
+//! Queues and jobs shared by several tests.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use semel_store::memory::Memory;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
-/// Longer than anything takes that works; hints make the tests fast, not this.
+/// Longer than anything takes that works; the tests are fast because of hints, not because of this.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Job)]
@@ -27,7 +27,7 @@ impl Welcome {
     }
 }
 
-/// Nobody's duplicate.
+/// A job without uniqueness.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Job)]
 #[job(type = "sum.add")]
 pub(crate) struct Add {
@@ -39,13 +39,13 @@ pub(crate) async fn memory() -> Semel {
     Semel::open("memory:").await.unwrap()
 }
 
-/// A queue whose time stands still until it is moved.
+/// A queue whose time stands still until a test moves it.
 pub(crate) fn still() -> (Semel, ManualClock) {
     let clock = ManualClock::default();
     (Semel::on(Arc::new(Memory::new(clock.clone()))).unwrap(), clock)
 }
 
-/// Whatever hangs is shown.
+/// Panics if the future hangs.
 pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(LONG, future).await.expect("it hangs")
 }
@@ -56,7 +56,7 @@ pub(crate) struct Gate {
     pub(crate) told: mpsc::UnboundedSender<JobId>,
 }
 
-/// A handler that waits for its token.
+/// A handler that waits for its cancellation token.
 pub(crate) async fn until_told(
     job: Add,
     id: JobId,
@@ -77,7 +77,7 @@ pub(crate) fn gate() -> (Gate, Ids, Ids) {
     (Gate { begun, told }, has_begun, was_told)
 }
 
-/// Plays a test on `memory:`, on a file, and in a database.
+/// Runs a test on `memory:`, on a file, and on a database.
 macro_rules! on_every_store {
     ($($name:ident),+ $(,)?) => {
         mod on_memory {

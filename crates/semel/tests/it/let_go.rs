@@ -1,5 +1,5 @@
-//! Futures of the library that are dropped before they have answered, as by a timeout or a `select!`: every one of its public API, at
-//! every await.
+//! The library's futures dropped before they have answered, as by a timeout or a `select!`: every future of
+//! the public API, at every await.
 
 use std::collections::BTreeSet;
 use std::future::{Future, IntoFuture};
@@ -26,7 +26,7 @@ use crate::harness::{Add, LONG, Welcome, add, soon};
 
 const TICK: Duration = Duration::from_millis(1);
 
-/// Not ours, or let go elsewhere.
+/// Futures of other crates, or dropped in other tests.
 const OTHERS: [(&str, &str); 5] = [
     ("CancellationToken::run_until_cancelled", "of another crate"),
     ("CancellationToken::run_until_cancelled_owned", "of another crate"),
@@ -48,7 +48,7 @@ macro_rules! calls {
             Box::pin(async move {
                 $(let $with = $made.await;)?
                 Box::pin(async move {
-                    // The whole of it, for as long as the call.
+                    // Moves the whole value in, so that it lives as long as the call.
                     $(let $with = $with;)?
                     let _answer = $call.await;
                 }) as Call
@@ -57,13 +57,13 @@ macro_rules! calls {
     };
 }
 
-/// A queue on a store that takes its time, and one of everything.
+/// A queue on a slow store, with an example of everything.
 #[derive(Clone)]
 struct Scene {
     store: Arc<Slow<Memory>>,
     semel: Semel,
     waiting: Handle,
-    /// Granted to somebody outside.
+    /// Granted to a worker outside the scene.
     running: Enqueued,
     pending: Handle,
     dead: Handle,
@@ -97,7 +97,7 @@ impl Scene {
         self.running.job().unwrap().clone()
     }
 
-    /// Does so in a while: what is let go waits for it.
+    /// Runs `what` after a while, for the dropped call to wait for.
     fn soon(&self, what: impl Future<Output = ()> + Send + 'static) {
         tokio::spawn(async move {
             tokio::time::sleep(20 * TICK).await;
@@ -105,13 +105,13 @@ impl Scene {
         });
     }
 
-    /// The job that runs ends in a while.
+    /// Ends the running job after a while.
     async fn ends(&self) {
         let running = self.running();
         self.soon(async move { running.cancel().await.unwrap() });
     }
 
-    /// A worker at work, with a job that goes on until it is told to stop, and that job's run.
+    /// A worker with a job that runs until it is told to stop, and that job's run.
     async fn working(&self) -> (Working, Run, Progress) {
         let (begun, mut runs) = mpsc::unbounded_channel();
         type Runs = mpsc::UnboundedSender<(Run, Progress)>;
@@ -127,27 +127,28 @@ impl Scene {
         (working, run, progress)
     }
 
-    /// The same, told so in a while.
+    /// The same, and the worker gets the directive after a while.
     async fn directed(&self, directive: Directive) -> (Working, Run, Progress) {
         let (working, engine) = (self.working().await, self.semel.engine().unwrap());
         self.soon(async move { engine.direct("w-1", directive).await.unwrap() });
         working
     }
 
-    /// The same, and the queue is closed in a while.
+    /// The same, and the queue is closed after a while.
     async fn closing(&self) -> (Working, Run, Progress) {
         let (working, semel) = (self.working().await, self.semel.clone());
         self.soon(async move { semel.close().await.unwrap() });
         working
     }
 
-    /// Nothing is half there and nobody is kept waiting, in the queue itself or, where that is closed, in the next on its store.
+    /// Asserts that nothing is left half done and no caller is kept waiting: in the queue itself or, if it is
+    /// closed, in the next one on its store.
     async fn afterwards(self, what: &str, is_answered: bool) {
-        // What was to be done in a while has been done.
+        // Delayed actions of the scene have happened by now.
         tokio::time::sleep(100 * TICK).await;
         let is_closed = self.semel.engine().is_err();
         let semel = if is_closed { Semel::on(self.store).unwrap() } else { self.semel.clone() };
-        // What a worker holds when its queue is closed under it goes to others by its lease alone.
+        // Jobs that a worker holds when its queue is closed go to others only when their leases end.
         let is_told = is_answered || is_closed;
         let held = [self.running.id().unwrap()];
         let engine = semel.engine().unwrap();
@@ -174,7 +175,7 @@ fn policy(on_conflict: OnConflict) -> Unique {
 }
 
 calls! {
-    /// Every future of the public API, but for those of a queue in a transaction and of one for tests.
+    /// Every future of the public API, except those of queues in transactions and of test queues.
     CALLS of Scene {
         Enqueue::into_future: |s| s.semel.enqueue(Welcome::of(4)).into_future();
         Enqueue::into_future: |s| s.semel.enqueue(Welcome::of(1)).into_future();
@@ -235,12 +236,12 @@ async fn opened_with_templates(folder: &TempDir) -> Semel {
     Semel::open("memory:").templates(folder.path()).await.unwrap()
 }
 
-/// A queue for tests with a job that is due and one that is not, and who works on them.
+/// A test queue with one job that is due and one that is not, and a worker for them.
 #[derive(Clone)]
 struct Test(Arc<TestQueue>, Arc<Worker>);
 
 calls! {
-    /// Those of a queue for tests.
+    /// The futures of test queues.
     OF_TEST_QUEUES of Test {
         TestQueue::advance: |t| t.0.advance(60_000 * TICK);
         TestQueue::drain: |t| t.0.drain(&t.1);
@@ -252,7 +253,7 @@ calls! {
     }
 }
 
-/// The futures that a page of the API lists, each with its type.
+/// The futures listed in `api.txt`, each with its type.
 fn of_the_api() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     let mut of = "";
@@ -268,7 +269,7 @@ fn of_the_api() -> BTreeSet<String> {
             }
         }
     }
-    // A queue for tests lists what it derefs to as its own.
+    // The list also gives a test queue the methods of `Semel`, to which it derefs.
     let ours = names.iter().filter_map(|name| Some(format!("TestQueue::{}", name.strip_prefix("Semel::")?)));
     let ours = BTreeSet::from_iter(ours);
     names.difference(&ours).cloned().collect()
@@ -304,9 +305,9 @@ async fn every_future_is_let_go_at_every_await() {
             never.push(*name);
         }
     }
-    // Another thread reads the files, and may have done before it is asked for the first time.
+    // Another thread reads the files, and may be done before the future's first poll.
     never.retain(|name| *name != "Semel::reload_templates");
-    // What is read from memory at once, and an address that nobody has to be asked for.
+    // These answer from memory, or bind an address without waiting.
     assert_eq!(never, ["Queue::load", "Semel::crons", "Semel::queues", "Semel::serve_admin"]);
 }
 
@@ -322,7 +323,7 @@ async fn a_queue_for_tests_goes_on_after_each_that_was_let_go() {
             }
             let test = Test(Arc::clone(&queue), Arc::new(worker));
             let is_answered = soon(let_go(prepare(test.clone()).await, polls, at)).await.is_some();
-            // What was begun and left is begun again when its lease has ended.
+            // A job that was begun and abandoned starts again when its lease has ended.
             for _ in 0..2 {
                 queue.advance(Duration::from_secs(600)).await;
                 queue.drain(&test.1).await;
@@ -335,7 +336,7 @@ async fn a_queue_for_tests_goes_on_after_each_that_was_let_go() {
     assert!(dropped > 6, "{dropped}");
 }
 
-/// The future is dropped while the store is being opened, which goes on by itself; then it can be opened.
+/// Drops the future while the store is being opened, which continues on its own; afterwards it can be opened.
 async fn opened_at_last(url: &str) -> u32 {
     at_every_await(url, async |polls, at| {
         let is_answered = match soon(let_go(Semel::open(url).into_future(), polls, at)).await {

@@ -1,5 +1,5 @@
-//! Callers inside a transaction of their own that do not wait for the answer: what the page of
-//! [`InTransaction`](semel::InTransaction) says of it, at every await and on every driver.
+//! Callers that drop a call inside their own transaction before it has answered: what
+//! [`InTransaction`](semel::InTransaction) documents for it, at every await and on every driver.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -28,7 +28,7 @@ type InCall = for<'a, 'b> fn(&'a InTransaction<'b>, &'a Run) -> Call<'a>;
 
 macro_rules! calls {
     ($($of:ident::$name:ident: |$inside:ident, $run:ident| $call:expr;)*) => {
-        /// Every call inside a transaction, by its name.
+        /// Every call inside a transaction, with its name.
         pub(crate) const CALLS: &[(&str, InCall)] = &[$((concat!(stringify!($of), "::", stringify!($name)), |$inside, $run| Box::pin(async move {
                 let _: &Run = $run;
                 let _answer = $call.await;
@@ -41,7 +41,7 @@ fn by_user() -> Unique {
 }
 
 calls! {
-    // A key that nobody has, one of a job that waits, that one replaced, and one of a job that runs.
+    // A key that is free, a waiting job's key, that job replaced, and a running job's key.
     InTransaction::enqueue: |inside, run| inside.enqueue(Welcome::of(1));
     InTransaction::enqueue: |inside, run| inside.enqueue(Welcome::of(2));
     InTransaction::enqueue: |inside, run| {
@@ -58,7 +58,7 @@ calls! {
 
 type Runs = (mpsc::UnboundedSender<Run>, Arc<Notify>);
 
-/// A queue, with a worker that has one job run until it is told.
+/// A queue, and a worker with one job that runs until it is told to end.
 struct Scene<D> {
     semel: Semel,
     working: semel::Working,
@@ -89,14 +89,14 @@ impl<D: Driver> Scene<D> {
         self.semel.close().await.unwrap();
     }
 
-    /// What the connection says to a question is the answer to that one.
+    /// Asserts that the connection's answer to a query is the one to that query.
     async fn is_answered(&mut self, number: u32) {
         for number in [number, number + 1_000] {
             assert_eq!(self.db.ask(format!("SELECT {number}")).await, number.to_string());
         }
     }
 
-    /// Lets go of a call in a transaction that is then ended. Says whether it had answered.
+    /// Drops a call in a transaction that is then ended. Returns whether the call had answered.
     async fn once(&mut self, what: &str, call: InCall, commits: bool, (polls, at): (u32, Moment)) -> bool {
         let what = format!("{what}, let go after {polls} polls, {at:?}");
         let waiting = self.semel.enqueue(Welcome::of(2)).await.unwrap();
@@ -117,7 +117,7 @@ impl<D: Driver> Scene<D> {
                 assert!(outcome.is_inserted(), "{what}: the key of {user} is stuck: {outcome:?}");
             }
         }
-        // The connection is as good as any other.
+        // The connection still works.
         self.db.begin().await;
         let next = self.db.inside(&self.semel).enqueue(Welcome::of(5)).await.unwrap();
         soon(self.db.end(true)).await;
@@ -128,16 +128,17 @@ impl<D: Driver> Scene<D> {
     }
 }
 
-/// A driver that sends and looks in one poll finds the answer there if its thread had to wait in between. So many times in a row it
-/// does not.
+/// A driver that sends and receives in one poll finds the answer there if its thread was delayed in between.
+/// That does not happen this many times in a row.
 const TRIES: u32 = 20;
 
-/// Each call has a queue and a connection of its own: they go on side by side.
+/// Each call has its own queue and connection, so all run concurrently.
 async fn every_call<D: Driver>(commits: bool) {
     let rows = CALLS.iter().map(async |(name, call)| {
         let mut scene = Scene::<D>::new().await;
         let mut once = async |polls, at| scene.once(name, *call, commits, (polls, at)).await;
-        // How often a driver has to wait is its own affair, but each call does once; and it is let go at two moments.
+        // How often a driver waits differs, but each call waits at least once; and it is dropped at two
+        // moments.
         let (mut dropped, mut tries) = (0, 0);
         while dropped < 2 {
             assert!(tries < TRIES, "{name} is let go {dropped} times");
@@ -157,7 +158,8 @@ async fn what_was_let_go_and_is_committed_all_the_same_is_there_as_a_whole<D: Dr
     every_call::<D>(true).await;
 }
 
-/// The database goes on waiting for who has gone, and the transaction with it; when the wait is over it can be rolled back.
+/// The database keeps waiting for the abandoned call, and so does the transaction; once the wait is over it
+/// can be rolled back.
 async fn a_wait_that_was_let_go_ends_with_what_was_waited_for<D: Driver>() {
     for commits in [true, false] {
         let mut scene = Scene::<D>::new().await;

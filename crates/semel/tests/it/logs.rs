@@ -1,4 +1,4 @@
-//! What a worker says of its runs in the log.
+//! What a worker logs about its runs.
 
 use std::fmt::{Debug, Write as _};
 use std::sync::{Arc, Mutex};
@@ -26,7 +26,7 @@ async fn fails(job: Add, State(begun): State<Begun>) -> Result<(), String> {
     }
 }
 
-/// Nobody else may say so, and what a handler says of its failure may be secret.
+/// Nothing else would log it, and what a handler says of its failure may be secret.
 #[tokio::test]
 async fn a_failed_attempt_is_told_without_its_words_and_one_that_ends_the_job_louder() {
     warnings::keep();
@@ -41,7 +41,7 @@ async fn a_failed_attempt_is_told_without_its_words_and_one_that_ends_the_job_lo
                 let job = semel.enqueue(Add { a, b: 0 }).max_attempts(attempts).timeout(timeout);
                 let id = job.await.unwrap().id().unwrap().to_string();
                 soon(has_begun.recv()).await.unwrap();
-                // It has the place when the end of the one before has been heard.
+                // The next job gets the slot only after the previous one's end was reported.
                 let next = semel.enqueue(Add { a: 3, b: 0 }).await.unwrap();
                 soon(has_begun.recv()).await.unwrap();
                 soon(next.wait()).await.unwrap();
@@ -58,7 +58,7 @@ async fn a_failed_attempt_is_told_without_its_words_and_one_that_ends_the_job_lo
     admin.stop().await.unwrap();
 }
 
-/// Keeps what spans of jobs are made of, and whether one is being entered or left.
+/// Records the fields of jobs' spans, and when a span is entered or left.
 #[derive(Clone, Default)]
 struct Spans(Arc<Mutex<Vec<String>>>);
 

@@ -1,5 +1,4 @@
-//! What whoever looks after a queue asks of it from the program: which jobs are there, dead letters, keys that are held, queues that
-//! are paused.
+//! Looking after a queue from the program: listing jobs, dead letters, held keys and paused queues.
 
 use semel::{Enqueued, Envelope, Error, Handle, JobId, JobState, OnConflict, Retry, Semel, Unique, Worker};
 use semel_core::draft::{Draft, Reads};
@@ -23,12 +22,12 @@ fn once() -> Unique {
     Unique::by_args(["a"])
 }
 
-/// One run, and no second attempt.
+/// A job with a single attempt.
 fn fragile(a: i64) -> Envelope {
     Envelope::of(&Add { a, b: 0 }).unique(once()).max_attempts(1).retry(Retry::new().dead_letter())
 }
 
-/// A job that has failed for good.
+/// Makes a job that has failed for good.
 async fn dead_letter(semel: &Semel, a: i64) -> Handle {
     let job = handle(&semel.enqueue(fragile(a)).await.unwrap());
     let working = Worker::new(semel).handle(async |_: Add| Err::<(), _>("no".to_owned())).start().unwrap();
@@ -102,7 +101,7 @@ async fn a_dead_letter_is_sent_back_or_deleted(semel: Semel) {
     assert!(semel.jobs().dead_letters().await.unwrap().jobs.is_empty());
 }
 
-/// It is a new admission, by its own policy.
+/// A retry is a new admission, by the job's own policy.
 async fn a_dead_letter_whose_key_is_held_stays(semel: Semel) {
     let letter = dead_letter(&semel, 1).await;
     let other = handle(&semel.enqueue(fragile(1)).await.unwrap());
@@ -183,7 +182,7 @@ async fn what_broke_a_batch_is_told_as_it_would_be_alone() {
     assert!(full.is_retryable());
 }
 
-/// What it was given and has returned is not known, and empty is not what it was.
+/// Its args and result are unknown, which is not the same as empty.
 #[tokio::test]
 async fn a_job_that_cannot_be_read_is_listed_and_gives_nothing_out_as_its_own() {
     let semel = memory().await;

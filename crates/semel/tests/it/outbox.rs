@@ -1,4 +1,4 @@
-//! Jobs that any program puts into the outbox, in its own transaction.
+//! Jobs that any program inserts into the outbox, in its own transaction.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ async fn client() -> Client {
     client
 }
 
-/// Waits until everything is relayed: how often each outcome was written.
+/// Waits until every entry is relayed; returns how often each outcome was written.
 async fn relayed(client: &Client, schema: &str) -> Vec<(String, i64)> {
     let waiting = format!("SELECT count(*) FROM {schema}.outbox WHERE outcome IS NULL");
     soon(async {
@@ -73,7 +73,7 @@ async fn entries_are_offered_in_the_order_they_were_inserted_whatever_their_ids(
     let unique =
         r#"{"type": "a.b", "args": [1], "options": {"unique": {"keys": ["args"], "on_conflict": "ignore"}}}"#;
     let id = |n: u8| format!("01900000-0000-7000-8000-0000000000{n:02x}");
-    // One transaction, so that one relay takes them together.
+    // One transaction, so that one relay takes all of them together.
     let together = client.transaction().await.unwrap();
     for n in (0..20).rev() {
         together.execute(&insert, &[&id(n), &unique]).await.unwrap();
@@ -84,7 +84,7 @@ async fn entries_are_offered_in_the_order_they_were_inserted_whatever_their_ids(
     let rows = client.query(&created, &[]).await.unwrap();
     assert_eq!(rows.iter().map(|row| row.get(0)).collect::<Vec<String>>(), [id(19)]);
 
-    // And the ids that the database makes ascend within one session.
+    // And ids from the database ascend within one session.
     let ids = format!(
         "SELECT {schema}.uuid_v7()::text, (extract(epoch FROM clock_timestamp()) * 1000)::int8 \
          FROM generate_series(1, 100)"
@@ -101,7 +101,7 @@ async fn entries_are_offered_in_the_order_they_were_inserted_whatever_their_ids(
     semel.close().await.unwrap();
 }
 
-/// Nobody could speak of the job by such an id.
+/// A job with such an id could never be referred to.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_entry_whose_id_no_job_may_have_is_invalid() {
     let url = store_url();
@@ -157,7 +157,8 @@ async fn many_servers_relay_each_entry_once_and_a_key_that_is_held_holds_up_no_o
     there.close().await.unwrap();
 }
 
-/// Whoever takes an entry decides it by its own templates, so a program that has none takes none unless it is told to.
+/// Entries are decided by the relaying program's templates, so a program without templates relays none unless
+/// told to.
 #[cfg(feature = "templates")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_program_that_was_not_told_to_relay_leaves_entries_to_who_has_the_templates() {
@@ -172,7 +173,7 @@ async fn a_program_that_was_not_told_to_relay_leaves_entries_to_who_has_the_temp
     let insert = format!("INSERT INTO {schema}.outbox (envelope) VALUES ($1::text::json)");
     for n in 0..10 {
         for _ in 0..2 {
-            // One at a time, so that each may be taken by another.
+            // One at a time, so that each may be taken by another program.
             let entry = format!(r#"{{"type": "order.ship", "args": [{n}]}}"#);
             client.execute(&insert, &[&entry]).await.unwrap();
             relayed(&client, schema).await;
@@ -184,7 +185,7 @@ async fn a_program_that_was_not_told_to_relay_leaves_entries_to_who_has_the_temp
     relays.close().await.unwrap();
 }
 
-/// However many there are, those behind them are relayed in the same round.
+/// However many there are, the entries behind them are relayed in the same round.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn entries_of_a_key_that_is_held_do_not_stop_those_behind_them() {
     let url = store_url();
@@ -193,7 +194,7 @@ async fn entries_of_a_key_that_is_held_do_not_stop_those_behind_them() {
     let (mut holder, client) = (client().await, client().await);
     let held = holder.transaction().await.unwrap();
     semel.in_transaction(&held).enqueue(Welcome::of(1)).await.unwrap();
-    // More than one piece of the relay.
+    // More entries than one piece of the relay.
     let insert = format!(
         "INSERT INTO {schema}.outbox (envelope) SELECT jsonb_build_object('type', 'email.welcome', \
          'args', jsonb_build_array(jsonb_build_object('user_id', CASE WHEN n <= 230 THEN 1 ELSE n END)), \
@@ -214,8 +215,9 @@ async fn entries_of_a_key_that_is_held_do_not_stop_those_behind_them() {
     semel.close().await.unwrap();
 }
 
-/// However strict the caller's transaction is, and whether another one with the same key is under way: the entry is theirs, the
-/// decision is taken behind them. This is how a program joins that has an object mapper and no driver of ours.
+/// Whatever the caller's isolation level, and even beside another transaction with the same key: the entry
+/// belongs to the transaction, and is decided after its commit. This is how programs join that use an object
+/// mapper and none of our drivers.
 async fn an_entry_goes_with_its_transaction_at_every_level<D: Driver>() {
     let url = store_url();
     let schema = url.split("schema=").nth(1).unwrap();
@@ -239,13 +241,13 @@ async fn an_entry_goes_with_its_transaction_at_every_level<D: Driver>() {
         let (mut one, mut other) = (D::connect().await, D::connect().await);
         for db in [&mut one, &mut other] {
             db.begin_by(level).await;
-            // The snapshot is older than whatever the other one writes.
+            // The snapshot is older than everything the other transaction writes.
             assert_eq!(db.ask("SELECT 1".to_owned()).await, "1");
         }
         one.execute(write(10 * n)).await;
         other.execute(write(10 * n + 1)).await;
         one.end(true).await;
-        // Taken back: neither the order nor its job.
+        // After a rollback there is neither the order nor its job.
         other.end(n == 1).await;
     }
     let outcomes = relayed(&client, schema).await;
@@ -255,7 +257,7 @@ async fn an_entry_goes_with_its_transaction_at_every_level<D: Driver>() {
     semel.close().await.unwrap();
 }
 
-/// What an entry makes is found by whoever offers the same in another way.
+/// The job made from an entry is a duplicate for the same job offered in any other way.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_entry_has_the_key_that_the_same_job_has_by_every_other_way() {
     let url = store_url();

@@ -1,5 +1,5 @@
-//! What the pages show in Rust stands here line for line, between what it needs, so that the compiler has read it. What stands for
-//! something else on a page (`…`) ends the part of its line that is compared.
+//! The pages' Rust code is repeated here line by line, with whatever it needs around it, so that it is
+//! compiled. A placeholder (`…`) on a page ends the compared part of its line.
 
 #![allow(
     clippy::print_stdout,
@@ -229,7 +229,7 @@ async fn in_transactions(client: &mut Client, pool: PgPool, conn: &mut AsyncPgCo
 
 #[rustfmt::skip]
 async fn in_diesel(semel: Semel, conn: &mut AsyncPgConnection) -> Result<(), Error> {
-    // In here, for `execute` is what other drivers' own verb is called.
+    // Imported here, since other drivers have an `execute` of their own.
     use diesel::ExpressionMethods as _;
     use diesel_async::{AsyncConnection as _, RunQueryDsl as _};
 
@@ -281,7 +281,7 @@ fn of_a_server(token: &str) -> Anything<Worker> {
     Ok(worker)
 }
 
-/// The lines of a page's blocks of Rust, without what is said beside them; of the README the block that its heading has.
+/// The lines of a page's Rust blocks, without comments; of the README, the block under its heading.
 fn lines(page: &str) -> Vec<String> {
     let blocks: Vec<&str> = match page.split_once("## In a Rust program\n\n") {
         Some((_, rest)) => vec![rest.split_once("\n\n").unwrap().0],
@@ -327,7 +327,7 @@ fn the_outbox_of_the_page_is_that_of_the_examples() {
         };
         assert_eq!(insert(block), insert(example), "{language}");
     }
-    // What the library's page shows of SQL is played by an example.
+    // The SQL on the library's page is part of an example.
     let library = include_str!("../../../../docs/guide/library.md");
     let (_, update) = library.split_once("```sql\n").unwrap();
     let (update, _) = update.split_once("\n```").unwrap();

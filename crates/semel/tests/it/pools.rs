@@ -1,4 +1,4 @@
-//! Pools of connections whose callers go away.
+//! Connection pools whose callers go away.
 
 use semel_testkit::database::{schema_name, url};
 use semel_testkit::let_go::{at_every_await, let_go};
@@ -7,7 +7,7 @@ use sqlx::postgres::PgPoolOptions;
 
 use crate::drivers::{Driver, OfTokioPostgres};
 
-/// What was answered as done is there, whoever had the connection before.
+/// Work that was acknowledged stays done, whatever the connection was used for before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_begin_that_was_let_go_takes_nobodys_rows_with_it() {
     let table = schema_name();

@@ -25,7 +25,7 @@ async fn a_job_of_one_program_runs_in_another_and_both_know_it_is_one() {
         assert_eq!(sum, round + 2);
         took.push(begun.elapsed());
     }
-    // Whoever waits is told by the other's commit, and does not only look once a second.
+    // The waiter is woken by the other program's commit, and does not merely poll once a second.
     took.sort();
     assert!(took[2] < Duration::from_millis(500), "{took:?}");
     working.stop().await;
@@ -39,7 +39,7 @@ async fn a_password_is_in_no_error() {
     let host = url().split('@').nth(1).unwrap().to_owned();
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     for address in [
-        // Nobody is there, or not with that name, or it is no address at all.
+        // No server there, no user of that name, or not a valid address.
         format!("postgres://ada:{CANARY}@127.0.0.1:{port}/db"),
         format!("postgres://127.0.0.1:{port}/db?user=ada&password={CANARY}"),
         format!("postgres://nobody-of-that-name:{CANARY}@{host}"),
@@ -48,7 +48,7 @@ async fn a_password_is_in_no_error() {
         format!("postgres://ada:{CANARY}@{host}?schema=No"),
         format!("postgresq://ada:{CANARY}@{host}"),
         format!("postgresq://{host}?password={CANARY}"),
-        // A `?` ends the address for whoever reads it.
+        // A `?` ends the address for any parser.
         format!("postgres://ada:{CANARY}?x@{host}"),
         format!("postgresq://ada:{CANARY}?x@{host}"),
     ] {

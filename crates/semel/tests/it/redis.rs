@@ -26,7 +26,7 @@ async fn a_job_of_one_program_runs_in_another_and_both_know_it_is_one() {
     there.close().await.unwrap();
 }
 
-/// The Redis of these tests loses nothing, but no replica is there to wait for.
+/// The tests' Redis is durable, but has no replica to wait for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_setting_that_loses_something_is_warned_of() {
     const SAYS: &str = "WARN what is acknowledged may be lost: connected_slaves is 0, to be 1";
@@ -43,7 +43,7 @@ async fn a_password_is_in_no_error() {
     const CANARY: &str = "canary-password-41d7";
     let host = url().rsplit("//").next().unwrap().to_owned();
     for address in [
-        // With no account of that name, nobody there, a number that is none, a kind that is not there yet, no such parameter.
+        // No such account, no server there, an invalid number, an unsupported scheme, an unknown parameter.
         format!("redis://ada:{CANARY}@{host}"),
         format!("redis://ada:{CANARY}@127.0.0.1:1"),
         format!("redis://ada:{CANARY}@{host}/seven"),

@@ -43,7 +43,7 @@ async fn a_remote_worker_runs_the_same_handlers() {
     admin.stop().await.unwrap();
 }
 
-/// It would be refused of the next run as well, whose effect would be a second one.
+/// The next run's result would be refused as well, after its effect had happened a second time.
 #[tokio::test]
 async fn an_end_that_the_server_refuses_is_told_as_a_failure_at_once() {
     let (semel, admin) = served().await;
@@ -56,7 +56,7 @@ async fn an_end_that_the_server_refuses_is_told_as_a_failure_at_once() {
     admin.stop().await.unwrap();
 }
 
-/// It was refused, and told as a failure of another type.
+/// Otherwise the server refuses it, and it is reported as a failure of another type.
 #[tokio::test]
 async fn a_failure_that_says_too_much_is_cut_as_at_home() {
     let (semel, admin) = served().await;
@@ -131,7 +131,7 @@ async fn each_outcome_does_the_same_as_at_home() {
     admin.stop().await.unwrap();
 }
 
-/// The server takes no longer wait, and a refusal would be the end of the job; at home it is the same.
+/// The server accepts no longer wait, and a refusal would end the job; in the program the cap is the same.
 #[tokio::test]
 async fn what_is_put_off_for_longer_than_the_server_takes_is_put_off_by_what_it_takes() {
     const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -170,7 +170,7 @@ async fn what_is_put_off_for_longer_than_the_server_takes_is_put_off_by_what_it_
     admin.stop().await.unwrap();
 }
 
-/// Neither the worker nor the client reads it as something else first.
+/// Neither the worker nor the client parses it in between.
 #[tokio::test]
 async fn a_result_keeps_its_digits_on_the_way() {
     let (semel, admin) = served().await;
@@ -192,11 +192,11 @@ type Told = mpsc::UnboundedSender<&'static str>;
 
 #[tokio::test]
 async fn a_cancelled_run_is_told_at_the_next_heartbeat() {
-    // For the store no time passes: it is cancelled, and no lease is lost.
+    // The store's clock is paused: the job is cancelled, and no lease is lost.
     let (semel, _clock) = still();
     let admin = semel.serve_admin("127.0.0.1:0").await.unwrap();
     let (told, mut was_told) = mpsc::unbounded_channel::<&'static str>();
-    // The worker counts by a real clock until when it lasts.
+    // The worker measures its lease by a real clock.
     let working = remote(&admin)
         .lease(Duration::from_secs(6))
         .state(told)
@@ -239,8 +239,8 @@ async fn a_shutdown_gives_back_what_does_not_end() {
     admin.stop().await.unwrap();
 }
 
-/// A server that answers a request for one of these paths with what is canned for it, in this order, and all others not at all.
-/// Tells which paths were asked for.
+/// A server that gives the canned answers for these paths in order, and never answers other requests. Reports
+/// which paths were requested.
 fn canned(answers: &[(&'static str, u16, &'static str)]) -> (String, mpsc::UnboundedReceiver<String>) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -275,7 +275,7 @@ async fn until_fetched(was_asked: &mut mpsc::UnboundedReceiver<String>) {
     while soon(was_asked.recv()).await.unwrap() != FETCH {}
 }
 
-/// The work is done, and a failure told in its place would have it done again.
+/// The work is done; reporting a failure instead would have it done again.
 #[tokio::test]
 async fn an_end_that_is_refused_for_now_is_told_again_as_it_was() {
     const ACK: &str = "/ojs/v1/workers/ack";
@@ -284,10 +284,10 @@ async fn an_end_that_is_refused_for_now_is_told_again_as_it_was() {
         (ACK, 401, "{}"),
         (ACK, 408, ""),
         (ACK, 403, "no"),
-        // A proxy that knows no server.
+        // A proxy that knows no such server.
         (ACK, 404, "<html>404 page not found</html>"),
         (ACK, 409, r#"{"message":"no route"}"#),
-        // Its page for maintenance.
+        // A proxy's maintenance page.
         (ACK, 200, "<html>back soon</html>"),
         (ACK, 200, r#"{"status":"maintenance"}"#),
         (ACK, 200, ""),
@@ -300,7 +300,7 @@ async fn an_end_that_is_refused_for_now_is_told_again_as_it_was() {
     let (url, mut was_asked) = canned(&answers);
     let working = Worker::remote(&url).unwrap().concurrency(1).handle(add).start().unwrap();
     let mut told = Vec::new();
-    // The next job is asked for when the end of this one was heard.
+    // The next fetch comes once this job's end was accepted.
     for _ in 0..2 {
         loop {
             let path = soon(was_asked.recv()).await.unwrap();
@@ -315,10 +315,10 @@ async fn an_end_that_is_refused_for_now_is_told_again_as_it_was() {
     drop(working);
 }
 
-/// It would be answered at once again, and again.
+/// Otherwise it would be answered at once, again and again.
 #[tokio::test]
 async fn a_fetch_whose_jobs_cannot_be_run_here_is_followed_by_a_rest() {
-    // Another server's: there is no lease.
+    // An answer of another kind of server: it has no lease.
     const FOREIGN: &str =
         r#"{"jobs":[{"id":"019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f","type":"sum.add","args":[]}]}"#;
     let (url, mut was_asked) = canned(&[(FETCH, 200, FOREIGN); 3]);
@@ -338,7 +338,7 @@ async fn a_shutdown_does_not_wait_long_for_a_server_that_does_not_answer() {
     let working =
         Worker::remote(&url).unwrap().drain(Duration::from_millis(300)).handle(add).start().unwrap();
     until_fetched(&mut was_asked).await;
-    // From here on nothing but time is waited for.
+    // From here on the worker waits for time alone.
     tokio::time::pause();
     let began = tokio::time::Instant::now();
     working.stop().await;
@@ -364,7 +364,7 @@ async fn runs_have_no_more_time_for_a_fetch_that_is_slow_to_end() {
     stopping.abort();
 }
 
-/// The lease, which is two minutes, frees the job all the same.
+/// The lease of two minutes frees the job in any case.
 #[tokio::test]
 async fn a_shutdown_does_not_wait_for_a_report_that_nobody_hears() {
     let (url, _was_asked) = canned(&[(FETCH, 200, GRANTED)]);

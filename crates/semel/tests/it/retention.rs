@@ -1,4 +1,4 @@
-//! How long a program keeps what it ends.
+//! How long a program keeps ended jobs.
 
 use std::time::Duration;
 
@@ -62,7 +62,7 @@ async fn what_is_no_length_of_time_or_no_name_does_not_open() {
     }
 }
 
-/// What a transaction of the program's own ends is kept by the program's rules as well.
+/// The program's rules also apply to jobs ended inside its own transactions.
 #[cfg(feature = "postgres")]
 mod inside {
     use semel::{OnConflict, Run, State};

@@ -1,4 +1,4 @@
-//! The server inside the program: what it delivers, and how it ends, whoever is still there.
+//! The server inside the program: its deliveries, and its shutdown with clients still connected.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -19,12 +19,12 @@ use tower_service::Service as _;
 
 use crate::harness::{Add, add, memory, soon};
 
-/// The URL of a file of this test's own.
+/// The URL of a file that only this test uses.
 fn file(dir: &TempDir) -> String {
     format!("sqlite:{}", dir.path().join("jobs.db").display())
 }
 
-/// Reads on until there is that text.
+/// Reads until `word` has arrived.
 async fn read_until(stream: &mut TcpStream, word: &str) {
     let mut read = Vec::new();
     while !String::from_utf8_lossy(&read).contains(word) {
@@ -35,7 +35,7 @@ async fn read_until(stream: &mut TcpStream, word: &str) {
     }
 }
 
-/// Somebody who follows what happens, as the dashboard does.
+/// A client that follows events, as the dashboard does.
 async fn follower(address: SocketAddr) -> TcpStream {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let request = format!("GET /ojs/v1/events/stream HTTP/1.1\r\nhost: {address}\r\n\r\n");
@@ -46,7 +46,7 @@ async fn follower(address: SocketAddr) -> TcpStream {
 
 const SUBSCRIPTIONS: &str = "/ojs/v1/webhooks/subscriptions";
 
-/// A subscriber on this machine: where it listens, and what it is sent.
+/// A webhook subscriber on this machine: its address, and what it receives.
 async fn subscriber() -> (String, mpsc::UnboundedReceiver<Value>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/hook", listener.local_addr().unwrap());
@@ -81,7 +81,7 @@ async fn who_subscribes_at_the_programs_server_is_told_of_what_happens() {
     let made = client.request(Method::POST, SUBSCRIPTIONS, body, HeaderMap::new()).await.unwrap();
     assert_eq!(made.status, 201);
     is_told_of_a_job(&semel, &mut told).await;
-    // The subscription is the store's, and not that server's.
+    // The subscription belongs to the store, not to that server.
     soon(admin.stop()).await.unwrap();
     is_told_of_a_job(&semel, &mut told).await;
     soon(semel.close()).await.unwrap();
@@ -101,7 +101,7 @@ async fn who_subscribes_at_mounted_routes_is_told_of_what_happens() {
     soon(semel.close()).await.unwrap();
 }
 
-/// Whoever may ask the program could have it speak to its own network.
+/// Otherwise anyone who may call the program could make it connect inside its own network.
 #[tokio::test]
 async fn webhooks_go_to_no_private_address_unless_the_program_says_so() {
     let semel = memory().await;
@@ -140,7 +140,7 @@ async fn a_queue_that_is_closed_ends_its_servers_and_lets_go_of_the_file() {
     again.close().await.unwrap();
 }
 
-/// As by a limit on the time to end, which a webhook outlasts.
+/// As when a time limit for closing ends before a webhook is delivered.
 #[tokio::test]
 async fn a_closing_that_nobody_waits_for_any_more_goes_on() {
     let dir = TempDir::new();
@@ -153,7 +153,7 @@ async fn a_closing_that_nobody_waits_for_any_more_goes_on() {
     assert_eq!(made.status(), 201);
     let working = Worker::new(&semel).handle(add).start().unwrap();
     semel.enqueue(Add { a: 1, b: 2 }).await.unwrap();
-    // It is being delivered, and not answered.
+    // The delivery is under way, and not answered.
     let (mut delivery, _) = soon(listener.accept()).await.unwrap();
     read_until(&mut delivery, "job.completed").await;
     soon(working.stop()).await;
@@ -184,19 +184,19 @@ async fn what_is_mounted_admits_nothing_once_the_queue_is_closed() {
     assert_eq!(post().await, 201);
     soon(semel.close()).await.unwrap();
     assert_eq!(post().await, 503);
-    // The router is still there, and the file is free all the same.
+    // The router still exists, but the file is free.
     Semel::open(&file(&dir)).await.unwrap().close().await.unwrap();
     assert_eq!(post().await, 503);
 }
 
-/// Asks a program's own router.
+/// Sends a request to the program's own router.
 async fn ask(app: &mut Router, request: Request<Body>) -> (u16, HeaderMap, Value) {
     let (parts, body) = app.call(request).await.unwrap().into_parts();
     let body = axum::body::to_bytes(body, usize::MAX).await.unwrap();
     (parts.status.as_u16(), parts.headers, serde_json::from_slice(&body).unwrap_or_default())
 }
 
-/// How a program mounts our routes.
+/// A way in which a program mounts our routes.
 type Mount = fn(Router) -> Router;
 
 const PLAIN: (&str, &str) = ("accept", "application/json");
@@ -213,7 +213,7 @@ fn request(
     request.body(Body::from(body)).unwrap()
 }
 
-/// The audit, the page a request comes from and what is of the whole server are seen to as at the root.
+/// Asserts that the audit, the check of a request's origin, and server-wide endpoints work as at the root.
 async fn are_those_of_the_table(app: &mut Router, prefix: &str) {
     let request = |method, path, header, body| request(prefix, method, path, header, body);
     let paused = request(Method::POST, "/ojs/v1/queues/default/pause", PLAIN, "");
@@ -227,7 +227,7 @@ async fn are_those_of_the_table(app: &mut Router, prefix: &str) {
     assert_eq!(ask(app, of_a_tenant).await.0, 404, "{prefix}");
 }
 
-/// Whether nested, nested twice or as a service: the endpoints are those of the table, with their audit and their checks.
+/// Nested, nested twice or as a service: the endpoints keep their table entries, with audit and checks.
 #[tokio::test]
 async fn what_is_mounted_below_a_prefix_is_what_it_is_at_the_root() {
     let mounts: [(&str, Mount); 5] = [
@@ -251,7 +251,8 @@ async fn what_is_mounted_below_a_prefix_is_what_it_is_at_the_root() {
     }
 }
 
-/// The path of the handler's own route stands before ours then, and what nobody found in the table nobody checked.
+/// The handler's own route then precedes our path, and a path that is not found in the table would not be
+/// checked.
 #[tokio::test]
 async fn what_a_handler_of_the_program_asks_is_what_it_is_at_the_root() {
     let semel = memory().await;
@@ -269,7 +270,7 @@ async fn what_a_handler_of_the_program_asks_is_what_it_is_at_the_root() {
     semel.close().await.unwrap();
 }
 
-/// Else tools would talk to whatever listens at that port next.
+/// Otherwise tools would talk to whatever listens on that port next.
 #[tokio::test]
 async fn nobody_is_sent_to_a_server_that_has_stopped() {
     let dir = TempDir::new();

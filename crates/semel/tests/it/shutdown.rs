@@ -1,4 +1,4 @@
-//! How a worker stops: runs may end, and what does not end goes back without its attempt being spent.
+//! How a worker stops: runs may end, and those that do not end are given back without spending an attempt.
 
 use std::sync::Arc;
 use std::task::Poll;
@@ -35,7 +35,7 @@ async fn a_shutdown_lets_runs_end(semel: Semel) {
     let job = semel.enqueue(Add { a: 1, b: 0 }).await.unwrap();
     has_begun.recv().await.unwrap();
     let mut stopping = Box::pin(working.stop());
-    // It has begun to stop once it was polled, before anything else is asked.
+    // It has begun to stop once it was polled, before anything else is checked.
     std::future::poll_fn(|cx| {
         assert!(stopping.as_mut().poll(cx).is_pending(), "a run is under way");
         Poll::Ready(())
@@ -68,7 +68,7 @@ async fn a_shutdown_gives_back_what_does_not_end_without_spending_an_attempt(sem
     working.stop().await;
     let stored = job.job().unwrap().load().await.unwrap().unwrap();
     assert_eq!((stored.state(), stored.attempt()), (JobState::Available, 0));
-    // The next worker has it at once.
+    // The next worker gets the job at once.
     let working = Worker::new(&semel).handle(add).start().unwrap();
     assert_eq!(job.result::<i64>().await.unwrap(), 1);
     working.stop().await;
@@ -87,7 +87,7 @@ async fn a_run_that_fails_because_of_the_shutdown_has_not_spent_its_attempt(seme
     assert_eq!(ends.wait().await.unwrap().state(), JobState::Completed);
 }
 
-/// A failure may come of the shutdown; that the work cannot be done, however often it is tried, does not.
+/// A failure may be due to the shutdown; that the work can never be done is not.
 async fn a_run_that_says_its_last_word_during_the_shutdown_is_heard(semel: Semel) {
     let (begun, mut has_begun) = mpsc::unbounded_channel::<()>();
     let working = Worker::new(&semel)
@@ -137,7 +137,7 @@ async fn what_waits_in_the_worker_is_given_back_at_once(semel: Semel) {
     assert!(begun.try_recv().is_err());
 }
 
-/// Neither is over sooner, and the second begins when the first has ended.
+/// Neither period is cut short, and the second begins when the first has ended.
 #[tokio::test(start_paused = true)]
 async fn runs_have_the_drain_time_to_end_by_themselves_and_the_grace_time_when_they_are_told() {
     const SECOND: Duration = Duration::from_secs(1);
@@ -166,11 +166,11 @@ async fn runs_have_the_drain_time_to_end_by_themselves_and_the_grace_time_when_t
     assert_eq!((stored.state(), stored.attempt()), (JobState::Available, 0));
 }
 
-/// A store that answers no fetch, as a database does in which somebody has locked the table.
+/// A store that answers no fetch, like a database with a locked table.
 #[derive(Default)]
 struct Locked {
     inner: Memory,
-    /// A fetch has come.
+    /// Notified by each fetch.
     asked: Notify,
 }
 

@@ -1,4 +1,4 @@
-//! What a run is told to stop for, in the program and over HTTP.
+//! Why a run is told to stop, in the program and over HTTP.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use crate::harness::{Add, soon, still};
 
 type Told = mpsc::UnboundedSender<Option<Stop>>;
 
-/// Says that nothing stops it yet, and then what does, by a task that outlives it.
+/// Reports that nothing stops it yet, and later what does, from a task that outlives the run.
 async fn until_stopped(_: Add, run: Run, State(told): State<Told>) {
     told.send(run.stopping()).unwrap();
     tokio::spawn(async move {
@@ -22,7 +22,7 @@ async fn until_stopped(_: Add, run: Run, State(told): State<Told>) {
     std::future::pending::<()>().await;
 }
 
-/// For the store no time passes, so it is the worker that ends the attempt, and no lease is lost.
+/// The store's clock is paused, so it is the worker that ends the attempt, and no lease is lost.
 #[tokio::test]
 async fn a_run_is_told_what_it_is_to_stop_for() {
     let (semel, _clock) = still();
@@ -30,7 +30,7 @@ async fn a_run_is_told_what_it_is_to_stop_for() {
     for worker in [Worker::new(&semel), Worker::remote(&admin.url()).unwrap()] {
         let (told, mut was_told) = mpsc::unbounded_channel::<Option<Stop>>();
         let worker = worker.state(told).drain(Duration::ZERO).grace(Duration::ZERO);
-        // The worker counts by a real clock until when it lasts.
+        // The worker measures its lease by a real clock.
         let working = worker.lease(Duration::from_secs(3)).handle(until_stopped).start().unwrap();
         let mut why = async || soon(was_told.recv()).await.unwrap();
 
@@ -48,7 +48,7 @@ async fn a_run_is_told_what_it_is_to_stop_for() {
         assert_eq!(why().await, None);
         soon(working.stop()).await;
         assert_eq!(why().await, Some(Stop::ShuttingDown));
-        // It is nobody's to run any more.
+        // No worker may run it any more.
         job.job().unwrap().cancel().await.unwrap();
     }
     admin.stop().await.unwrap();
@@ -67,7 +67,7 @@ async fn a_run_knows_until_when_it_may_last() {
     let hour = Duration::from_secs(3_600);
     for worker in [Worker::new(&semel), Worker::remote(&admin.url()).unwrap()] {
         let (told, mut was_told) = mpsc::unbounded_channel::<Instant>();
-        // Its job is fetched between the two, and that is what its time is counted from.
+        // The job is fetched between these two moments, and its time counts from the fetch.
         let before = Instant::now();
         let working = worker.state(told).handle(tell_deadline).start().unwrap();
         semel.enqueue(Add { a: 1, b: 0 }).timeout(hour).await.unwrap();
@@ -79,7 +79,7 @@ async fn a_run_knows_until_when_it_may_last() {
     admin.stop().await.unwrap();
 }
 
-/// What a handler has spawned hears that the run is over, and that nothing stopped it.
+/// A task spawned by the handler learns that the run is over, and that nothing stopped it.
 #[tokio::test]
 async fn a_run_that_ends_by_itself_was_not_told_to_stop() {
     let (semel, _clock) = still();
@@ -97,7 +97,7 @@ async fn a_run_that_ends_by_itself_was_not_told_to_stop() {
     soon(working.stop()).await;
 }
 
-/// Ends when so many heartbeats have extended the job's lease.
+/// Returns once `times` heartbeats have extended the job's lease.
 async fn until_extended(semel: &Semel, clock: &ManualClock, id: JobId, times: u32) {
     let engine = semel.engine().unwrap();
     let ends = async || engine.job(id).await.unwrap().unwrap().head.lease.unwrap().visible_until;
@@ -120,7 +120,8 @@ async fn a_handler_goes_on_that_has_ended_its_job_itself() {
     let go = Arc::new(Notify::new());
     let working = Worker::remote(&admin.url())
         .unwrap()
-        // The worker counts by a real clock until when it lasts: a heartbeat is sent after a third of it, the rest is for the answer.
+        // The worker measures it by a real clock: the heartbeat comes after a third of it, and the rest is
+        // for the answer.
         .lease(Duration::from_secs(3))
         .drain(Duration::ZERO)
         .grace(Duration::ZERO)
@@ -141,7 +142,7 @@ async fn a_handler_goes_on_that_has_ended_its_job_itself() {
     let other = semel.enqueue(Add { a: 0, b: 2 }).await.unwrap();
     semel.enqueue(Add { a: 1, b: 2 }).await.unwrap();
     assert_eq!(soon(was_told.recv()).await, Some(false));
-    // For longer than its lease would have lasted: of a job that is known to have ended no heartbeat speaks.
+    // For longer than its lease would have lasted: heartbeats do not name a job that is known to have ended.
     soon(until_extended(&semel, &clock, other.id().unwrap(), 4)).await;
     go.notify_one();
     assert_eq!(soon(was_told.recv()).await, Some(false));

@@ -1,4 +1,5 @@
-//! Templates in the library: one set for whatever the program offers, and the one a server would go by.
+//! Templates in the library: one set for everything that the program offers, the same that a server would
+//! use.
 
 use axum::http::Request;
 use semel::testing::TestQueue;
@@ -30,7 +31,7 @@ async fn what_a_program_offers_goes_by_its_templates() {
     assert_eq!(first.job().unwrap().load().await.unwrap().unwrap().queue(), "sums");
     let again = semel.enqueue(Add { a: 1, b: 2 }).await.unwrap();
     assert!(!again.is_inserted() && again.id() == first.id());
-    // What is said of one job goes before.
+    // Options of a single job take precedence.
     assert!(semel.enqueue(Add { a: 1, b: 2 }).no_unique().await.unwrap().is_inserted());
     assert!(semel.enqueue(Add { a: 1, b: 2 }).key("k").await.unwrap().is_inserted());
     let keyed = semel.enqueue(Add { a: 7, b: 7 }).no_unique().key("k").await.unwrap();
@@ -38,7 +39,7 @@ async fn what_a_program_offers_goes_by_its_templates() {
     let refused = semel.enqueue(Add { a: 10, b: 2 }).await.unwrap_err();
     let Error::Invalid { pointer, message } = refused else { panic!("{refused}") };
     assert!(pointer == "/args/0/a" && message.contains("more than 9"), "{pointer} {message}");
-    // Other types are nobody's affair, and their own policy is theirs.
+    // The template does not apply to other types, which keep their own policies.
     assert!(semel.enqueue(Welcome::of(1)).await.unwrap().is_inserted());
     semel.close().await.unwrap();
 }
@@ -58,7 +59,7 @@ async fn batches_workflows_and_crons_go_by_them_too() {
     semel.close().await.unwrap();
 }
 
-/// The same request by both ways in is one job, for one function decides it by one set.
+/// The same request by either way in makes one job, since one function decides it by one set.
 #[tokio::test]
 async fn a_server_inside_the_program_goes_by_the_same() {
     let folder = folder(SUM);
@@ -74,7 +75,7 @@ async fn a_server_inside_the_program_goes_by_the_same() {
     let location = answer.headers().get("location").map(|place| place.to_str().unwrap().to_owned());
     assert_eq!(answer.status(), 200, "{location:?}: it is {:?}", first.id());
     assert_eq!(post(json!({ "a": 10 })).await.status(), 400);
-    // Read again: for both from one moment.
+    // Reloaded for both at the same moment.
     write(&folder, "namespace: sum\nname: add\nunique: always_unique\n");
     assert_eq!(semel.reload_templates().await.unwrap(), 1);
     assert_eq!(post(json!({ "a": 1, "b": 2 })).await.status(), 201);
@@ -113,7 +114,7 @@ async fn a_test_queue_goes_by_templates_too() {
     assert!(TestQueue::new().templates(folder.path().join("nowhere")).is_err());
 }
 
-/// As far as the types name none themselves, and in whatever version their jobs are.
+/// Unless the types name queues themselves, and whatever version their jobs have.
 #[tokio::test]
 async fn a_worker_takes_from_the_queues_of_its_types_templates() {
     let folder = folder(SUM);

@@ -13,7 +13,7 @@ async fn everything_due_is_run_inline_and_nothing_else() {
     let worker = Worker::new(&queue)
         .state(Semel::clone(&queue))
         .handle(async |job: Add, State(semel): State<Semel>| {
-            // What a handler enqueues is due as well.
+            // Jobs that a handler enqueues are due as well.
             if job.a > 0 {
                 semel.enqueue(Add { a: job.a - 1, b: 0 }).await?;
             }
@@ -49,7 +49,7 @@ async fn time_ends_leases_and_jobs() {
     assert!(why.contains("it expired before it was started"), "{why}");
 }
 
-/// A limit is as far as the queue's own clock says, not as the machine's does.
+/// A limit follows the queue's own clock, not the machine's.
 #[tokio::test]
 async fn time_lets_the_next_start_under_a_limit() {
     let queue = TestQueue::new();
@@ -138,7 +138,7 @@ async fn a_worker_of_another_queue_is_found_out() {
     other.drain(&worker).await;
 }
 
-/// While a fleet is renewed the workers that know the type are on their way.
+/// During a rolling upgrade, workers that know the type are on their way.
 #[tokio::test]
 async fn a_job_nobody_handles_waits_for_a_worker_that_does() {
     let queue = TestQueue::new();

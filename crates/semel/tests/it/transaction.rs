@@ -1,4 +1,4 @@
-//! Jobs inside a transaction of the program's own, whichever driver it is of.
+//! Jobs inside a transaction of the program's own, on every driver.
 
 use std::time::{Duration, Instant};
 
@@ -42,7 +42,7 @@ async fn a_job_is_there_with_the_commit_and_its_key_is_free_with_the_rollback<D:
     db.begin().await;
     let first = db.inside(&semel).enqueue(Welcome::of(1)).await.unwrap();
     assert!(matches!(first, Enqueued::Created(_)));
-    // Within the transaction it is there, for everybody else it is not.
+    // The job is visible inside the transaction, and to nobody else.
     let again = db.inside(&semel).enqueue(Welcome::of(1)).await.unwrap();
     assert!(matches!(again, Enqueued::Existing(_)) && again.id() == first.id());
     assert!(first.job().unwrap().load().await.unwrap().is_none());
@@ -64,7 +64,7 @@ async fn a_job_is_there_with_the_commit_and_its_key_is_free_with_the_rollback<D:
     semel.close().await.unwrap();
 }
 
-/// Returns when the connection of that number waits for a lock.
+/// Returns once the connection with this process id waits for a lock.
 pub(crate) async fn until_it_waits(pid: &str) {
     let mut watcher = OfTokioPostgres::connect().await;
     let waits = format!(
@@ -75,7 +75,7 @@ pub(crate) async fn until_it_waits(pid: &str) {
     }
 }
 
-/// What a caller whose transaction waits for another one's key is told, by how that ends.
+/// What a caller gets whose transaction waited for another one's key, by how the other ended.
 async fn after<D: Driver>(commits: bool, begin: &'static str) -> Result<Enqueued, Error> {
     let (semel, mut first, mut second) = (queue().await, D::connect().await, D::connect().await);
     first.begin().await;
@@ -145,7 +145,7 @@ async fn stricter_levels_demand_to_begin_again_and_have_a_name_for_it<D: Driver>
         assert!(matches!(answer, Err(Error::Store(StoreError::Undone(Undone::Serialization)))), "{answer:?}");
         assert!(answer.unwrap_err().is_retryable());
     }
-    // Begun again, it goes ahead: its snapshot is no longer older than the key.
+    // A retry succeeds: its snapshot is no longer older than the key.
     let (semel, mut db) = (queue().await, D::connect().await);
     let mut tries = 0;
     let outcome = loop {
@@ -169,7 +169,7 @@ async fn callers_outside_wait_for_the_transaction_and_strangers_do_not<D: Driver
     let waits = async |semel: Semel| loop {
         let begun = Instant::now();
         match semel.enqueue(Welcome::of(1)).await {
-            // Having waited so long it is told that the key is busy.
+            // After the longest wait it is told that the key is busy.
             Err(Error::Store(StoreError::Contended)) if begun.elapsed() >= semel_store::WAIT_MAX => {}
             answer => return answer.unwrap(),
         }
@@ -178,7 +178,7 @@ async fn callers_outside_wait_for_the_transaction_and_strangers_do_not<D: Driver
     for user in 100..150 {
         assert!(soon(semel.enqueue(Welcome::of(user)).into_future()).await.unwrap().is_inserted());
     }
-    // Where a lock is waited for, that goes on for 250 ms before anything else is done.
+    // A request that waits for a lock does so for 250 ms before anything else happens.
     let prompt = Duration::from_millis(200);
     let took = quickest(prompt, async || {
         let begun = Instant::now();
@@ -272,12 +272,12 @@ struct Shop {
     commits: bool,
 }
 
-/// The table that is the effect of a job.
+/// The table that a job creates as its effect.
 fn effect_of(id: semel::JobId) -> String {
     format!("shipped_{}", id.to_string().replace('-', ""))
 }
 
-/// A handler whose effect and whose end are one commit.
+/// A handler that commits its effect and its job's end together.
 async fn ship<D: Driver>(_: Add, run: Run, State(shop): State<Shop>) -> Result<Return<i64>, String> {
     let mut db = D::connect().await;
     db.begin().await;
@@ -317,7 +317,7 @@ async fn a_run_that_lost_its_lease_cannot_end_inside_a_transaction<D: Driver>() 
         let mut db = D::connect().await;
         db.begin().await;
         let answer = db.inside(&semel).complete(&run).await;
-        // Refused, it leaves the transaction as it was.
+        // The refusal leaves the transaction usable.
         assert_eq!(db.ask("SELECT 1".to_owned()).await, "1");
         db.end(false).await;
         told.send(answer).unwrap();
@@ -329,7 +329,7 @@ async fn a_run_that_lost_its_lease_cannot_end_inside_a_transaction<D: Driver>() 
     working.stop().await;
 }
 
-/// As a handler does it that tries again after a COMMIT whose answer it did not get.
+/// As by a handler that tries again after a COMMIT whose answer was lost.
 async fn a_run_that_has_ended_ends_inside_no_other_transaction<D: Driver>() {
     let semel = queue().await;
     let (told, mut answers) = tokio::sync::mpsc::unbounded_channel::<Result<(), Error>>();
@@ -338,7 +338,7 @@ async fn a_run_that_has_ended_ends_inside_no_other_transaction<D: Driver>() {
         for commits in [true, false] {
             db.begin().await;
             let answer = db.inside(&semel).complete(&run).await;
-            // Refused, it leaves the transaction as it was.
+            // The refusal leaves the transaction usable.
             assert_eq!(db.ask("SELECT 1".to_owned()).await, "1");
             db.end(commits).await;
             told.send(answer).unwrap();
@@ -354,7 +354,7 @@ async fn a_run_that_has_ended_ends_inside_no_other_transaction<D: Driver>() {
     working.stop().await;
 }
 
-/// Everything a job may be made of goes through the driver as bytes of the database's own form.
+/// Every part of a job goes through the driver in the database's binary format.
 async fn what_a_job_is_made_of_arrives_as_it_was_sent<D: Driver>() {
     let (semel, mut db) = (queue().await, D::connect().await);
     let text = "ü\u{1F980} \"quoted\" \\ $1 '' \n".to_owned();
@@ -383,7 +383,7 @@ async fn jobs_that_go_together_are_there_together_or_not_at_all<D: Driver>() {
     let invalid = [semel::Envelope::of(&Welcome::of(1)), semel::Envelope::new("No type")];
     let invalid = inside.enqueue_all(invalid).await.unwrap_err();
     assert!(matches!(&invalid, Error::Batch { index: 1, .. }) && !invalid.is_retryable(), "{invalid:?}");
-    // The transaction goes on, and neither has left anything.
+    // The transaction goes on, and neither call has left anything behind.
     let all = inside.enqueue_all([Welcome::of(1), Welcome::of(2)]).await.unwrap();
     assert!(all.len() == 2 && all.iter().all(Enqueued::is_inserted));
     let add = semel::Envelope::of(&Add { a: 1, b: 1 }).unique(Unique::by_all_args());
@@ -394,7 +394,7 @@ async fn jobs_that_go_together_are_there_together_or_not_at_all<D: Driver>() {
     semel.close().await.unwrap();
 }
 
-/// Whoever tries again for as long as that may help comes to an end.
+/// A caller that retries for as long as errors are retryable must come to an end.
 async fn what_no_trying_again_helps_is_not_to_be_tried_again<D: Driver>() {
     let url = store_url();
     let (semel, mut db) = (Semel::open(&url).await.unwrap(), D::connect().await);
@@ -404,7 +404,7 @@ async fn what_no_trying_again_helps_is_not_to_be_tried_again<D: Driver>() {
     db.end(false).await;
     let is_aborted = matches!(aborted, Error::Store(StoreError::Undone(Undone::Aborted)));
     assert!(is_aborted && !aborted.is_retryable(), "{aborted:?}");
-    // As in a database that has no queue: to everybody else this one's is where it was.
+    // As in a database without a queue; other clients still see this one's schema in its place.
     let (_, schema) = url.split_once("schema=").unwrap();
     db.begin().await;
     db.execute(format!("ALTER SCHEMA {schema} RENAME TO {schema}_elsewhere")).await;
@@ -416,7 +416,7 @@ async fn what_no_trying_again_helps_is_not_to_be_tried_again<D: Driver>() {
     semel.close().await.unwrap();
 }
 
-/// `BEGIN` was never said: a savepoint has nothing to be in.
+/// There was no `BEGIN`, so a savepoint cannot be set.
 #[tokio::test]
 async fn a_connection_without_a_transaction_says_so() {
     let (semel, mut db) = (queue().await, OfTokioPostgres::connect().await);
@@ -453,7 +453,7 @@ async fn a_queue_that_is_closed_says_so<D: Driver>() {
     soon(working.stop()).await;
 }
 
-/// The driver's own type for a transaction, which rolls back when it is dropped.
+/// The driver's own transaction type, which rolls back when dropped.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_transaction_of_tokio_postgres_is_one_as_it_is() {
     let semel = queue().await;

@@ -1,4 +1,4 @@
-//! Handlers that do not behave: what the worker promises of their runs holds all the same.
+//! Misbehaving handlers: the worker's promises about runs hold all the same.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use tokio::task::consume_budget;
 
 use crate::harness::{Add, memory, soon, still};
 
-/// In less time than a worker has to drain unless it is told how long.
+/// Within less than a worker's default drain time.
 async fn in_time<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(14), future).await.expect("it hangs")
 }
 
 type Begun = mpsc::UnboundedSender<()>;
 
-/// It waits for nothing, and so leaves nothing of its turn to whoever listens beside it.
+/// It never waits, so the task that polls it gets no chance to do anything else.
 async fn never_waits(_: Add, State(begun): State<Begun>) {
     begun.send(()).unwrap();
     loop {
@@ -24,7 +24,7 @@ async fn never_waits(_: Add, State(begun): State<Begun>) {
     }
 }
 
-/// By the worker: for the store no time passes.
+/// By the worker: the store's clock is paused.
 #[tokio::test]
 async fn a_run_that_is_always_ready_is_ended_by_its_timeout() {
     let (semel, _clock) = still();
@@ -77,7 +77,7 @@ async fn a_run_that_is_always_ready_is_ended_by_a_shutdown() {
     assert_eq!((stored.state(), stored.attempt()), (JobState::Available, 0));
 }
 
-/// Whatever a handler holds, such as a guard over what another thread has poisoned.
+/// Anything that a handler may hold, such as a guard of a lock that another thread has poisoned.
 struct PanicsInDrop;
 
 impl Drop for PanicsInDrop {
@@ -94,7 +94,7 @@ async fn panics_when_it_is_dropped(_: Add, State(begun): State<Begun>) {
     std::future::pending::<()>().await;
 }
 
-/// By the worker: for the store no time passes.
+/// By the worker: the store's clock is paused.
 #[tokio::test]
 async fn a_run_that_panics_while_it_is_dropped_is_reported_as_what_it_was_dropped_for() {
     let (semel, _clock) = still();
@@ -122,7 +122,7 @@ async fn a_run_that_panics_while_a_shutdown_drops_it_has_not_spent_its_attempt()
     assert_eq!((stored.state(), stored.attempt()), (JobState::Available, 0));
 }
 
-/// What is panicked with may be anything.
+/// A panic's payload may be of any type, even one that panics when dropped.
 struct Bomb;
 
 impl Drop for Bomb {
@@ -166,7 +166,7 @@ async fn layers_hear_how_a_run_ended_that_panicked_or_had_no_handler() {
     queue.enqueue(Add { a: 1, b: 1 }).await.unwrap();
     queue.enqueue(Envelope::new("not.handled")).await.unwrap();
     let ran = queue.drain(&worker).await;
-    // What it makes of a failure holds; of a type that another worker may know it makes nothing.
+    // The layer's outcome for a failure holds, but not for a type that another worker may handle.
     let is_discarded = |job_type: &str| {
         let ran = ran.iter().find(|ran| ran.job_type == job_type).unwrap();
         matches!(ran.outcome, Some(Outcome::Discard(_)))

@@ -1,4 +1,4 @@
-//! What waits in a worker for its turn, and is cancelled or replaced meanwhile.
+//! Jobs that wait in a worker for their turn, and are cancelled or replaced meanwhile.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ on_every_store! {
 
 type Begun = (mpsc::UnboundedSender<Add>, Arc<Notify>);
 
-/// A worker in which one job runs, until it is let go, and one waits.
+/// A worker with one running job, which ends when told, and room for one waiting job.
 fn one_by_one(semel: &Semel) -> (Working, mpsc::UnboundedReceiver<Add>, Arc<Notify>) {
     let (begun, has_begun) = mpsc::unbounded_channel();
     let go = Arc::new(Notify::new());
@@ -53,7 +53,7 @@ async fn a_job_that_is_cancelled_while_it_waits_is_not_begun(semel: Semel) {
     let waits = semel.enqueue(second).await.unwrap();
     taken(&semel, &waits).await;
     waits.job().unwrap().cancel().await.unwrap();
-    // There is room for the next one when it has left.
+    // There is room for the next job once it has left.
     let next = semel.enqueue(third.clone()).await.unwrap();
     taken(&semel, &next).await;
     go.notify_one();

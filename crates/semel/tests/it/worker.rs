@@ -123,7 +123,7 @@ async fn a_panic_is_a_failed_attempt_with_its_message(semel: Semel) {
     let error = job.result::<()>().await.unwrap_err();
     assert!(matches!(&error, Error::NotCompleted { state: JobState::Discarded, .. }), "{error}");
     assert!(error.to_string().contains("a is -7"), "{error}");
-    // The worker lives on.
+    // The worker survives.
     semel.enqueue(Add { a: 7, b: 0 }).await.unwrap().result::<()>().await.unwrap();
     working.stop().await;
 }
@@ -166,7 +166,7 @@ async fn each_outcome_does_what_it_says(semel: Semel) {
     for a in 0..=4 {
         jobs.push(semel.enqueue(Add { a, b: 0 }).await.unwrap());
     }
-    // One at a time, in order: when the last has ended, the others have been reported.
+    // One at a time, in order: when the last has ended, the others were reported.
     jobs[4].wait().await.unwrap();
     let mut found = Vec::new();
     for job in &jobs {
@@ -226,7 +226,7 @@ async fn a_queue_runs_as_many_at_once_as_it_may(semel: Semel) {
     let active = semel.engine().unwrap().queues().await.unwrap();
     assert_eq!(active[0].count(JobState::Active), 3);
     assert!(begun.try_recv().is_err());
-    // Room for the others.
+    // Makes room for the others.
     let first = jobs.outcomes[0].as_ref().unwrap().job().unwrap();
     first.cancel().await.unwrap();
     told.recv().await.unwrap();
@@ -301,7 +301,7 @@ async fn a_job_nobody_handles_says_so(semel: Semel) {
     let job = semel.enqueue(Welcome::of(1)).max_attempts(1).await.unwrap();
     let ended = job.wait().await.unwrap();
     assert_eq!(ended.job.last_failure(), Some("this worker has no handler for email.welcome"));
-    // Nobody's job holds nobody's key when it has ended.
+    // A job without a handler releases its key when it has ended.
     assert!(semel.enqueue(Welcome::of(1)).await.unwrap().is_inserted());
     working.stop().await;
 }
@@ -313,13 +313,13 @@ async fn args_of_another_shape_fail_the_attempt(semel: Semel) {
     let job = semel.enqueue(wrong).max_attempts(1).retry(kept).await.unwrap();
     let ended = job.wait().await.unwrap();
     assert_eq!((ended.state(), ended.job.attempt()), (JobState::Discarded, 1));
-    // As its retry policy says of any failure.
+    // Its retry policy applies as for any failure.
     let dead_letters = semel.jobs().dead_letters().await.unwrap().jobs;
     assert_eq!(dead_letters.iter().map(|job| Some(job.id())).collect::<Vec<_>>(), [job.id()]);
     working.stop().await;
 }
 
-/// In a fleet that is being renewed an older worker may come first.
+/// During a rolling upgrade an older worker may get the job first.
 #[tokio::test]
 async fn args_of_another_shape_wait_for_a_worker_that_can_read_them() {
     let queue = TestQueue::new();
@@ -366,13 +366,13 @@ async fn a_worker_takes_from_the_queues_its_types_name() {
     working.stop().await;
 }
 
-/// With tokio's clock standing still, a worker that looks now and then would show in the time that has passed.
+/// With tokio's clock paused, a polling worker would show in the elapsed time.
 #[tokio::test(start_paused = true)]
 async fn a_worker_is_woken_by_the_commit() {
     let semel = memory().await;
     let working = Worker::new(&semel).handle(add).start().unwrap();
     for _ in 0..5 {
-        // Asleep, and not about to look by itself.
+        // The worker is asleep, and will not poll for some time.
         tokio::time::sleep(Duration::from_millis(7_300)).await;
         let began = tokio::time::Instant::now();
         semel.enqueue(Add { a: 1, b: 1 }).await.unwrap().wait().await.unwrap();

@@ -1,4 +1,4 @@
-//! Workflows, as a program puts them together.
+//! Workflows built by a program.
 
 use semel::testing::TestQueue;
 use semel::{
@@ -15,7 +15,7 @@ on_every_store! {
     a_cancelled_workflow_is_waited_for_no_longer,
 }
 
-/// Adds what the steps before it returned.
+/// Adds up the results of the previous steps.
 fn adder(semel: &Semel) -> Worker {
     Worker::new(semel).handle(async |job: Add, run: Run| -> Result<Return<i64>, Error> {
         let before: Vec<Option<i64>> = run.parent_results()?;
@@ -27,7 +27,7 @@ fn add(a: i64) -> Add {
     Add { a, b: 0 }
 }
 
-/// Each step by its name, status and result.
+/// Each step's name, status and result.
 async fn results(semel: &Semel, workflow: &StoredWorkflow) -> Vec<(String, StepStatus, Option<i64>)> {
     let mut found = Vec::new();
     for step in workflow.steps() {
@@ -51,7 +51,7 @@ async fn a_chain_hands_its_results_on(semel: Semel) {
     );
     assert!(ended.finished_at().unwrap() >= ended.created_at());
     let sums: Vec<i64> = results(&semel, &ended).await.into_iter().filter_map(|(_, _, sum)| sum).collect();
-    // 1; 10 + 1; 20 + 1; 30 + 1 + 21; and all that a chain's last step has before it.
+    // 1; 10 + 1; 20 + 1; 30 + 1 + 21; and the last step of the chain gets all before it.
     assert_eq!(sums[..4], [1, 11, 21, 52]);
     assert_eq!(sums[4], 100 + 1 + 11 + 52);
     working.stop().await;
@@ -89,7 +89,7 @@ async fn a_batch_calls_back(semel: Semel) {
 
 async fn a_graph_waits_for_what_it_depends_on(semel: Semel) {
     let working = adder(&semel).start().unwrap();
-    // The dedup of a step is its own: the second time the job is there already, and the step stands for it.
+    // A step keeps its own policy: its job exists already the second time, and the step stands for it.
     let once =
         Envelope::of(&add(2)).unique(semel::Unique::by_all_args().on_conflict(semel::OnConflict::Ignore));
     let there = semel.enqueue(add(2)).unique(
@@ -110,7 +110,7 @@ async fn a_graph_waits_for_what_it_depends_on(semel: Semel) {
     working.stop().await;
 }
 
-/// Also where the job that is under way was there before, and goes on.
+/// Also where the running job existed before, and goes on.
 async fn a_cancelled_workflow_is_waited_for_no_longer(semel: Semel) {
     let shared = semel.enqueue(Welcome::of(1)).await.unwrap();
     let chain = semel.start(Chain::new().then(Welcome::of(1)).then(add(1))).await.unwrap();

@@ -1,4 +1,4 @@
-//! Curves, as a page with tables, as data and as pictures.
+//! Curves, as a page with tables, as data, and as pictures.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -13,23 +13,23 @@ const LEFT: f64 = 90.0;
 const RIGHT: f64 = 230.0;
 const TOP: f64 = 46.0;
 const BOTTOM: f64 = 40.0;
-/// One for each case.
+/// One colour for each case.
 const COLOURS: [&str; 4] = ["#0b6e4f", "#3466c2", "#b3541e", "#7a3e9d"];
 
 /// One case on one store.
 pub struct Curve {
-    /// On what.
+    /// The store that was measured.
     pub store: Store,
-    /// What becomes more.
+    /// The quantity that grows.
     pub along: Along,
-    /// What was measured.
+    /// The case that was measured.
     pub case: &'static str,
-    /// In the order in which it becomes more.
+    /// The points, with the quantity ascending.
     pub points: Vec<Point>,
 }
 
 impl Curve {
-    /// One without a point.
+    /// A curve without points.
     pub const fn new(store: Store, along: Along, case: &'static str) -> Self {
         Self { store, along, case, points: Vec::new() }
     }
@@ -38,16 +38,16 @@ impl Curve {
 /// One figure.
 #[derive(Clone, Debug)]
 pub struct Point {
-    /// Of how many.
+    /// The quantity.
     pub at: u64,
     /// Jobs a second.
     pub per_second: f64,
-    /// The same on an empty store, in the same run.
+    /// The figure of an empty store in the same run.
     pub empty: Option<f64>,
 }
 
 impl Point {
-    /// The figure, with its share of the empty store's.
+    /// The figure, with its ratio to the empty store's.
     pub fn line(&self) -> String {
         let share = self.empty.map_or_else(String::new, |empty| format!(" ({:.2})", self.per_second / empty));
         format!("{}{share}", number(self.per_second))
@@ -71,7 +71,7 @@ pub fn write(folder: &Path, said: &str, servers: &[String], curves: &[Curve]) ->
     put("README.md", &page(said, servers, curves))
 }
 
-/// Those that are drawn together.
+/// The curves that are drawn together.
 fn groups(curves: &[Curve]) -> impl Iterator<Item = &[Curve]> {
     curves.chunk_by(|one, other| (one.store, one.along) == (other.store, other.along))
 }
@@ -111,7 +111,8 @@ fn page(said: &str, servers: &[String], curves: &[Curve]) -> String {
     page
 }
 
-/// The cases of one store as lines: more to the right by powers of ten, jobs a second upwards from nothing.
+/// A picture of one store's cases as lines: the quantity on a logarithmic x axis, jobs a second from zero on
+/// the y axis.
 fn picture(group: &[Curve]) -> String {
     let all = || group.iter().flat_map(|curve| &curve.points);
     let most = all().map(|point| point.per_second).fold(1.0, f64::max);

@@ -1,4 +1,5 @@
-//! Tokens on the dashboard: asked for when the server wants one, and what one may not do is not offered.
+//! Tokens on the dashboard: it asks for one when the server requires it, and does not offer what the token
+//! may not do.
 
 use std::sync::Arc;
 
@@ -31,7 +32,7 @@ async fn a_token_is_asked_for_and_kept_for_the_tab() {
     browser.until("it asks", "hand.dialog() === 'Who is looking?'");
     browser.fill("Token", "not-the-token");
     browser.press("Use it");
-    // The old question goes before the next one comes.
+    // Wait until the old prompt has gone and the next one is there.
     browser.until(
         "it asks again",
         "hand.dialog() === 'Who is looking?' && document.querySelector('dialog input').value === ''",
@@ -65,10 +66,10 @@ async fn what_a_token_may_not_do_is_not_offered() {
     assert!(!offered(&mut browser, "#/jobs").contains("Cancel everything"));
     assert!(!offered(&mut browser, "#/dead").contains("Delete"));
     assert!(!offered(&mut browser, "#/overview").contains("Pause "));
-    // What is asked for by its address all the same is refused with a sentence.
+    // A screen reached by its address is refused with a sentence.
     browser.go("#/workers");
     browser.sees("use one with the role admin");
-    // Another token, and all is there.
+    // With another token everything is there.
     browser.press("Token ✓");
     browser.fill("Token", "operator-token");
     browser.press("Use it");
@@ -109,7 +110,7 @@ async fn an_admin_of_some_queues_is_offered_what_it_may_do_on_them() {
         browser.go(place);
         browser.until(button, &format!("hand.buttons().includes({button:?})"));
     }
-    // A key's page is about all queues.
+    // A key's page covers all queues.
     let job = format!("#/jobs/{}", made.job_id());
     let is_link = "document.querySelector('main a[href^=\"#/keys/\"]') !== null";
     browser.go(&job);
@@ -117,7 +118,8 @@ async fn an_admin_of_some_queues_is_offered_what_it_may_do_on_them() {
     browser.go("#/overview");
     browser.press("Pause mail");
     browser.until("the queue is paused", "hand.buttons().includes('Resume mail')");
-    // Others' tokens: an operator follows the key, a worker neither ticks crons nor cancels workflows.
+    // Tokens of other roles: an operator may follow the key; a worker may neither trigger crons nor cancel
+    // workflows.
     for (token, is_offered) in [("operator-token", true), ("worker-token", false)] {
         browser.open_with("/", &[("semel.token", token)]);
         browser.go(&job);

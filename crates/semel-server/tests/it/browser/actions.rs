@@ -1,4 +1,4 @@
-//! What an operator does on the screens, seen in the API afterwards.
+//! What an operator does on the screens, checked through the API.
 
 use semel_testkit::chromium::Browser;
 use serde_json::{Value, json};
@@ -13,12 +13,12 @@ impl Stage {
     }
 }
 
-/// What an answer of the API says at a place.
+/// The value at a JSON pointer in the API's answer.
 async fn told(server: &Server, path: &str, pointer: &str) -> Value {
     server.get(path).await.body.pointer(pointer).cloned().unwrap_or(Value::Null)
 }
 
-/// Waits until the page has said what it did.
+/// Waits until the page's notification contains these words.
 fn said(browser: &mut Browser, words: &str) {
     browser.until(&format!("it says {words:?}"), &format!("hand.toast().includes({})", Value::from(words)));
     browser.settle();
@@ -30,7 +30,7 @@ async fn a_key_is_released_with_a_preview_and_a_reason() {
     let stage = Stage::set().await;
     let mut browser = stage.browser();
     browser.open("/#/keys");
-    // By the id of a job to its key's page.
+    // A job's id leads to its key's page.
     browser.fill("Key or job id", &stage.held);
     browser.press("Find");
     browser.until("the key's page", &format!("location.hash === '#/keys/{}' && hand.isSettled()", stage.key));
@@ -39,7 +39,7 @@ async fn a_key_is_released_with_a_preview_and_a_reason() {
     browser.sees("Release this key?");
     browser.sees(&format!("One job loses the key: {} (available).", stage.held));
     browser.sees("1 of them will still run");
-    // Without a reason nothing happens.
+    // Nothing happens without a reason.
     browser.press("Release it");
     assert_eq!(browser.eval("hand.dialog()"), "Release this key?");
     let path = format!("/ojs/v1/unique-jobs/{}", stage.key);
@@ -50,7 +50,7 @@ async fn a_key_is_released_with_a_preview_and_a_reason() {
     assert_eq!(stage.server.get(&path).await.status, 404);
     assert_eq!(stage.state(&stage.held).await, "available", "a release changes no state");
     browser.sees("Nobody holds this key.");
-    // The same is admitted now.
+    // A job with the same key is admitted now.
     stage.server.create(&capture(7)).await;
     browser.go(&format!("#/jobs/{}", stage.held));
     browser.sees("Its key was released by an operator");
@@ -66,7 +66,7 @@ async fn a_key_is_released_with_a_preview_and_a_reason() {
     stage.server.stop().await;
 }
 
-/// Of holders who do not disclose it the page says that there are some.
+/// The page says that there are holders, without showing the undisclosed ones.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_whose_holder_may_not_be_shown_is_released_all_the_same() {
     let stage = Stage::set().await;
@@ -110,7 +110,7 @@ async fn jobs_are_filtered_cancelled_activated_and_offered_again() {
     said(&mut browser, "It is available.");
     assert_eq!(stage.state(&stage.pending).await, "available");
 
-    // One that waits for its time cannot be told to begin.
+    // A scheduled job cannot be activated.
     browser.go(&format!("#/jobs/{}", stage.scheduled));
     browser.sees(&stage.scheduled);
     assert_eq!(browser.eval("hand.shows('Make it available now')"), false);
@@ -134,7 +134,8 @@ async fn jobs_are_filtered_cancelled_activated_and_offered_again() {
             .await;
     let rows = "document.querySelectorAll('tbody tr').length";
     assert_eq!(browser.eval(rows), count);
-    // By what is in them; nothing is done to all of those that a search among the newest finds.
+    // Filter by content. Such a search looks at the newest jobs only, so there is no action on everything
+    // that matches.
     assert_eq!(
         browser
             .eval("[...document.querySelectorAll('#places option')].map((place) => place.value).sort()[0]"),
@@ -208,14 +209,14 @@ async fn queues_workers_crons_workflows_and_webhooks_do_as_they_are_told() {
     browser.press("Resume payments");
     said(&mut browser, "Workers may take from payments again.");
     assert_eq!(told(server, "/ojs/v1/queues/payments/stats", "/queue/paused").await, false);
-    // The overview itself: paused and live again, by its key. What happens before it is live is not told.
+    // The overview is paused and resumed by its key. Events from before it is live again are not shown.
     let status = "document.querySelector('span[role=status]').textContent";
     browser.eval("hand.rest()");
     browser.key("p");
     browser.until("it is paused", &format!("{status} === 'Paused'"));
     browser.key("p");
     browser.until("it is live", &format!("{status} === 'Live'"));
-    // Something happens, and is told without being asked for.
+    // A new event appears without a reload.
     let heard = server.create(&json!({ "type": "just.now", "args": [] })).await;
     let fed = "[...document.querySelectorAll('.feed a')].map((node) => node.title)";
     browser.until("it is told", &format!("{fed}.includes({:?})", heard.job_id()));

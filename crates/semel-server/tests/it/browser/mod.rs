@@ -1,7 +1,8 @@
-//! The dashboard in a real browser, against a real server: what people see, and what becomes of what they press.
+//! The dashboard in a real browser, against a real server: what people see, and what their clicks do.
 //!
-//! - [`stage`]: a server with something of everything on it. `screens`: every screen, button and link, in every size and
-//!   colour. `actions`: what an operator does, seen in the API afterwards. `access`: tokens and what they may do.
+//! - [`stage`]: a server with an example of everything. `screens`: every screen, button and link, in every
+//!   size and colour scheme. `actions`: what an operator does, checked through the API. `access`: tokens and
+//!   their permissions.
 
 mod access;
 mod actions;
@@ -10,7 +11,7 @@ mod stage;
 
 use std::path::{Path, PathBuf};
 
-/// Where pictures are kept.
+/// Where screenshots are stored.
 fn pictures() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("screens")
 }

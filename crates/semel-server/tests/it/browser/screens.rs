@@ -1,4 +1,4 @@
-//! Every screen in every size and colour; every button; every link; the keyboard.
+//! Every screen in every size and colour scheme; every button; every link; the keyboard.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -11,12 +11,12 @@ use super::stage::Stage;
 
 /// Widths in pixels: a desk, a small laptop, a phone.
 const WIDTHS: [u32; 3] = [1280, 1024, 390];
-/// Looks that a picture is kept of, by width and whether dark; all are judged.
+/// Looks of which a screenshot is kept, by width and whether dark; all looks are checked.
 const PICTURED: [(u32, bool); 3] = [(1280, false), (390, false), (1280, true)];
-/// Links to be followed, so many of each screen.
+/// How many links of each screen are followed.
 const LINKS_EACH: usize = 12;
 
-/// Every screen by its place, and a name for its picture.
+/// Every screen's location, and a name for its screenshot.
 fn screens(stage: &Stage) -> Vec<(String, &'static str)> {
     let mut screens: Vec<(String, &'static str)> = [
         ("overview", "overview"),
@@ -57,7 +57,7 @@ fn names(value: &Value) -> Vec<String> {
     all.iter().map(|name| name.as_str().unwrap().to_owned()).collect()
 }
 
-/// What is wrong with what is shown now.
+/// Problems with what is shown now.
 fn wrongs(browser: &mut Browser) -> Vec<String> {
     names(&browser.eval("hand.wrongs()"))
 }
@@ -102,10 +102,11 @@ async fn what_became_of_requests_is_drawn_over_any_span() {
     let mut browser = stage.browser();
     browser.open("/");
     let drawn = "[...document.querySelectorAll('.charts figure small')].map((node) => parseInt(node.textContent, 10))";
-    // Live figures are the same, so each span's own note says whose these are.
+    // The figures are the same for every span, so wait for the span's own note.
     for (span, note) in [("minute", "By minutes"), ("hour", "By hours"), ("", "Drawn from")] {
         browser.until("the span is chosen", &format!("hand.choose('Span', {span:?})"));
-        // Created (first jobs, workflow's steps and the cron's) and deduplicated, as the stage has done it.
+        // Created (the stage's jobs, the workflow's steps and the cron's) and deduplicated, as the stage made
+        // them.
         browser.until(note, &format!("hand.shows({note:?}) && (({drawn})[0] > 15) && (({drawn})[1] === 13)"));
     }
     browser.until("one type", "hand.choose('Type', 'payment.capture')");
@@ -140,14 +141,15 @@ async fn the_keyboard_reaches_everything_and_shows_where_it_is() {
     let stage = Stage::set().await;
     let mut browser = stage.browser();
     browser.open("/");
-    // What happens by itself would move under the hand.
+    // Pause, since live events would change the screen during the test.
     browser.press("Pause");
     for (place, name) in screens(&stage) {
         browser.go(&place);
         browser.eval("hand.rest()");
         let count = browser.eval("hand.count()").as_u64().unwrap();
         let mut reached = BTreeSet::new();
-        // From wherever it begins, around until all was reached; a key may be lost while the screen is still being drawn.
+        // Tab from wherever focus is until everything was reached; a key press may be lost while the screen
+        // is still being drawn.
         for _ in 0..4 * count + 40 {
             browser.key("Tab");
             let focused = browser.eval("hand.focused()");
@@ -167,7 +169,7 @@ async fn the_keyboard_reaches_everything_and_shows_where_it_is() {
         assert!(missed.is_empty(), "{name}: the keyboard does not reach {missed:?} of {count}");
     }
     browser.is_well("by keyboard");
-    // A letter after g goes to a screen; others do something on it.
+    // `g` and a letter lead to a screen; other letters act on it.
     browser.go("#/jobs");
     for (letter, title) in [
         ("k", "Keys"),
@@ -206,7 +208,7 @@ async fn every_button_and_every_link_leads_somewhere() {
     for (place, name) in screens(&stage) {
         browser.go(&place);
         links.extend(names(&browser.eval("hand.links()")).into_iter().take(LINKS_EACH));
-        // What a button leads to may have others, such as “Resume” for “Pause”; those are pressed as well.
+        // A button may reveal others, such as “Resume” after “Pause”; those are pressed as well.
         while let Some(button) = next(&mut browser, &place, &pressed) {
             pressed.insert((place.clone(), button.clone()));
             browser.press(&button);
@@ -225,7 +227,7 @@ async fn every_button_and_every_link_leads_somewhere() {
     assert!(pressed.len() > 60, "{} buttons were found", pressed.len());
     for link in &links {
         browser.go(link);
-        // What was pressed above may have taken a dead letter away.
+        // A button pressed above may have removed a dead letter.
         let problem = browser.eval("hand.problem()");
         let problem = problem.as_str().unwrap();
         assert!(
@@ -238,7 +240,7 @@ async fn every_button_and_every_link_leads_somewhere() {
     stage.server.stop().await;
 }
 
-/// A button of the screen that has not been pressed there; the screen is shown anew when what was pressed left it.
+/// A button of the screen that has not been pressed yet. Reloads the screen if the last one left it.
 fn next(browser: &mut Browser, place: &str, pressed: &BTreeSet<(String, String)>) -> Option<String> {
     if browser.eval("location.hash") != place {
         browser.go(place);
@@ -264,7 +266,8 @@ async fn a_key_tells_of_its_former_holders_and_policies_of_those_that_never_matc
     let key = newest.body["job"]["unique_key"].as_str().unwrap().to_owned();
     let mut browser = stage.browser();
     browser.open(&format!("/#/keys/{key}"));
-    // By default since the holder that there is; the jobs that it replaced were admitted before, in the last hour.
+    // The default span starts with the present holder; the jobs that it replaced were admitted before, in the
+    // last hour.
     browser.press("1 hour");
     browser.settle();
     let told = "document.querySelectorAll('ol.timeline li').length";
@@ -278,7 +281,7 @@ async fn a_key_tells_of_its_former_holders_and_policies_of_those_that_never_matc
         .len(),
         3
     );
-    // Whoever held it has let go: the page has no holder, and the log still knows.
+    // The holder has let go: the page shows no holder, but the log still has the events.
     stage.server.post(&format!("/ojs/v1/queues/{}/purge", "reports"), &serde_json::json!({})).await;
     browser.press("all that is kept");
     browser.until("the end is told of", &format!("{told} === 6"));
@@ -292,7 +295,8 @@ async fn a_key_tells_of_its_former_holders_and_policies_of_those_that_never_matc
     stage.server.stop().await;
 }
 
-/// More than anybody can read is not sent: the stream rests, says so, and goes on with what happens next.
+/// The server does not send more events than a person can read: the stream rests, says so, and continues with
+/// what happens next.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_storm_of_events_is_not_all_sent_to_a_page() {
     let stage = Stage::set().await;
@@ -304,11 +308,11 @@ async fn a_storm_of_events_is_not_all_sent_to_a_page() {
     assert_eq!(told.status, 200, "{}", told.body);
     browser.sees("more happens than is shown");
     stage.server.create(&serde_json::json!({ "type": "storm.unseen", "args": [1] })).await;
-    // It rests for three seconds; on a machine that took longer nothing is said of this one.
+    // It rests for three seconds; if this machine took longer, nothing can be asserted.
     let rests = browser.eval("hand.shows('more happens than is shown')") == true;
     let drawn = "document.querySelectorAll('ol.feed li').length";
     browser.until("no more is drawn than is shown", &format!("{drawn} === 30"));
-    // Whenever the stream goes on, it tells of what happens then.
+    // Once the stream continues, it shows what happens from then on.
     let (begun, mut number) = (Instant::now(), 0);
     let fed = |browser: &mut Browser, name: &str| {
         browser.eval(&format!("document.querySelector('ol.feed').textContent.includes({name:?})")) == true

@@ -1,4 +1,4 @@
-//! A server with something of everything on it, made through the API.
+//! A server with an example of everything, made through the API.
 
 use semel_server::Config;
 use semel_server::webhooks::Rules;
@@ -11,22 +11,22 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use crate::harness::{Server, job};
 use crate::webhooks::{Got, subscriber};
 
-/// The server, and what is on it by its ids.
+/// The server, and the ids of what is on it.
 pub(crate) struct Stage {
     pub(crate) server: Server,
-    /// Holds a key, and has absorbed duplicates.
+    /// A job that holds a key and has absorbed duplicates.
     pub(crate) held: String,
     pub(crate) key: String,
-    /// Of a queue of its own, run by a worker.
+    /// A job in a queue of its own, run by a worker.
     pub(crate) active: String,
     pub(crate) pending: String,
     pub(crate) scheduled: String,
     pub(crate) completed: String,
-    /// Dead letters, the oldest first.
+    /// Dead letters, oldest first.
     pub(crate) dead: Vec<String>,
     pub(crate) workflow: String,
     pub(crate) hook: String,
-    /// What the subscriber is sent.
+    /// What the webhook subscriber was sent.
     pub(crate) told: UnboundedReceiver<Got>,
 }
 
@@ -34,7 +34,7 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_else(|| panic!("{value} is no text")).to_owned()
 }
 
-/// A request whose order is its key.
+/// A request whose order number is its key.
 pub(crate) fn capture(order: u32) -> Value {
     json!({
         "type": "payment.capture", "args": [{ "order": order, "amount": 1_299 }], "meta": { "shop": "north" },
@@ -60,12 +60,12 @@ impl Stage {
         Self { server, held, key, active, pending, scheduled, completed, dead, workflow, hook, told }
     }
 
-    /// A browser on this server.
+    /// Opens a browser on this server.
     pub(crate) fn browser(&self) -> Browser {
         Browser::start(&format!("http://{}", self.server.address))
     }
 
-    /// Holders of keys, duplicates of every outcome.
+    /// Creates key holders and duplicates of every outcome.
     async fn keys(server: &Server) -> (String, String) {
         let held = server.create(&capture(7)).await;
         for _ in 0..12 {
@@ -96,7 +96,7 @@ impl Stage {
         (id, text(&held.body["job"]["unique_key"]))
     }
 
-    /// Completed, cancelled.
+    /// Creates completed and cancelled jobs.
     async fn finished(server: &Server) -> String {
         server.create(&job(&json!({ "to": "a@example.org" }), &json!({ "queue": "done" }))).await;
         let taken = server.take("done", "worker-1").await;
@@ -108,7 +108,7 @@ impl Stage {
         text(&taken["id"])
     }
 
-    /// Dead letters.
+    /// Creates dead letters.
     async fn dead(server: &Server) -> Vec<String> {
         let mut dead = Vec::new();
         for number in 0..4 {
@@ -128,11 +128,11 @@ impl Stage {
         assert_eq!(told.status, 200, "{}", told.body);
     }
 
-    /// One in each live state.
+    /// Creates one job in each live state.
     async fn live(server: &Server) -> [String; 3] {
         let options = |queue: &str| json!({ "queue": queue });
         let active = server.create(&job(&json!({ "file": "a.mp4" }), &options("media"))).await;
-        // Its lease lasts longer than any test.
+        // A lease longer than any test.
         let wish =
             json!({ "queues": ["media"], "worker_id": "worker-2", "visibility_timeout_ms": 3_600_000 });
         let taken = server.post("/ojs/v1/workers/fetch", &wish).await;
@@ -151,7 +151,7 @@ impl Stage {
         [active, pending, scheduled].map(|made| made.job_id().to_owned())
     }
 
-    /// A workflow under way, and a cron.
+    /// Creates a running workflow and a cron.
     async fn flows(server: &Server) -> String {
         let step = |n: u32| json!({ "type": "order.step", "args": [n], "options": { "queue": "flow" } });
         let chain = json!({ "type": "chain", "name": "order", "steps": [step(1), step(2), step(3)] });

@@ -1,5 +1,5 @@
-//! The suites themselves, played against every store. They are no part of the workspace: whoever has them not leaves this
-//! module's tests out, as `cargo xtask test` does.
+//! The suites themselves, played against every store. They are not part of the workspace: without them, leave
+//! this module's tests out, as `cargo xtask test` does.
 
 use std::collections::BTreeSet;
 use std::hash::{Hash as _, Hasher as _};
@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::{ContradictsItself, EXTENSIONS, Hook, KNOWN, LEVEL_0, LEVEL_1, LEVEL_2, LEVELS_3_AND_4, SLOW};
 use crate::harness::Server;
 
-/// Their folder: beside the workspace, or where the variable says (`.cargo/config.toml`).
+/// The suites' folder: beside the workspace, or named by `OJS_SUITES` (`.cargo/config.toml`).
 fn suites() -> PathBuf {
     let named = std::env::var_os("OJS_SUITES").map(PathBuf::from);
     named.filter(|folder| folder.is_dir()).unwrap_or_else(|| {
@@ -32,12 +32,12 @@ fn is_under(path: &str, prefixes: &[&str]) -> bool {
     prefixes.iter().any(|prefix| path.starts_with(prefix))
 }
 
-/// Plays tests in the order given; what came of them must be what is expected.
+/// Plays tests in the given order; their results must be the expected ones.
 async fn play(server: &Server, tests: &[SuiteTest]) {
     play_in_turn(&[server], tests).await;
 }
 
-/// The same on servers that share a store: each request goes to the next of them.
+/// The same on several servers of one store: each request goes to the next server.
 async fn play_in_turn(servers: &[&Server], tests: &[SuiteTest]) {
     let clients: Vec<Client> = servers.iter().map(|server| server.client.clone()).collect();
     let reset = |client: &Client| Client::new(&format!("{}/ojs/v1/admin/reset", client.base_url())).unwrap();
@@ -51,8 +51,8 @@ async fn play_in_turn(servers: &[&Server], tests: &[SuiteTest]) {
     assert_eq!(report.surprises(&known), Vec::<String>::new(), "{report}");
 }
 
-/// The embedded store plays them in their order, the store in memory the other way round at the same time; and the
-/// embedded one the other way round after that, in the same process, if `twice`.
+/// Plays the tests in order on the embedded store and, at the same time, in reverse on the in-memory store.
+/// With `twice`, the embedded one then plays them in reverse as well, in the same process.
 async fn run(names: &[&str], twice: bool) {
     let dir = suites();
     let mut tests = load(&dir, names);
@@ -74,12 +74,12 @@ async fn run(names: &[&str], twice: bool) {
     memory.stop().await;
 }
 
-/// As many servers on one database in PostgreSQL play them.
+/// Plays them on `number` servers that share one PostgreSQL database.
 async fn run_on_postgres(names: &[&str], number: usize) {
     run_on_shared(&store_url(), names, number).await;
 }
 
-/// As many servers on one Redis play them.
+/// Plays them on `number` servers that share one Redis.
 async fn run_on_redis(names: &[&str], number: usize) {
     run_on_shared(&semel_testkit::redis::store_url(), names, number).await;
 }
@@ -98,7 +98,7 @@ async fn run_on_shared(url: &str, names: &[&str], number: usize) {
     }
 }
 
-/// The tests in an order of their own, the same for the same seed (`SEMEL_SEED`, for others).
+/// The tests in random order, reproducible by seed (`SEMEL_SEED` sets another).
 fn shuffled(mut tests: Vec<SuiteTest>) -> Vec<SuiteTest> {
     let seed = std::env::var("SEMEL_SEED")
         .map_or(7_u64, |said| said.parse().unwrap_or_else(|_| panic!("SEMEL_SEED={said} is no seed")));
@@ -133,15 +133,15 @@ fn queues(dir: &Path, test: &SuiteTest) -> (BTreeSet<String>, BTreeSet<String>) 
     }
     let text = std::fs::read_to_string(dir.join(&test.path)).unwrap();
     let script: Value = serde_json::from_str(&text).unwrap();
-    // A job that names none is in this one.
+    // Jobs without a queue are in this one.
     let mut all = BTreeSet::from(["default".to_owned()]);
     named(&script["steps"], &mut all);
     let steps = script["steps"].as_array().into_iter().flatten();
     (all, steps.flat_map(|step| taken_from(&step["body"]["queues"])).collect())
 }
 
-/// Which tests take jobs from a queue that others name as well, and suppose that those they get are their own: they need
-/// it for themselves.
+/// Which tests take jobs from a queue that others name as well, and assume that the jobs are their own: those
+/// need a reset first.
 fn need_a_reset(dir: &Path, tests: &[SuiteTest]) -> Vec<bool> {
     let queues: Vec<_> = tests.iter().map(|test| queues(dir, test)).collect();
     let is_shared = |at: usize, queue: &String| {
@@ -150,7 +150,7 @@ fn need_a_reset(dir: &Path, tests: &[SuiteTest]) -> Vec<bool> {
     queues.iter().enumerate().map(|(at, (_, taken))| taken.iter().any(|queue| is_shared(at, queue))).collect()
 }
 
-/// One after the other, `rounds` times, with a reset before those only that need one.
+/// Plays the tests one after another, `rounds` times, with a reset before only those that need one.
 async fn play_on(server: &Server, dir: &Path, tests: &[SuiteTest], rounds: u32) {
     let reset = Client::new(&format!("{}/ojs/v1/admin/reset", server.client.base_url())).unwrap();
     let need = need_a_reset(dir, tests);
@@ -172,7 +172,7 @@ fn known_of(test: &SuiteTest) -> Vec<String> {
     KNOWN.iter().map(|(path, _)| (*path).to_owned()).filter(|path| *path == test.path).collect()
 }
 
-/// On a server that has seen nothing else, and is not asked to reset: many of them side by side.
+/// Each on a fresh server without a reset, many side by side.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_test_alone() {
     const SIDE_BY_SIDE: usize = 16;
@@ -192,8 +192,8 @@ async fn each_test_alone() {
     assert_eq!(surprises.concat(), Vec::<String>::new());
 }
 
-/// In an order that nobody meant, twice, on a server that is not reset but where a test cannot do without: what one
-/// leaves behind does not trip another.
+/// In random order, twice, on a server that is reset only where a test requires it: what one test leaves
+/// behind must not break another.
 #[tokio::test(flavor = "multi_thread")]
 async fn in_any_order_without_a_reset() {
     let dir = suites();
@@ -263,7 +263,7 @@ async fn extensions() {
     run(EXTENSIONS, true).await;
 }
 
-/// They wait for the minute to be full, once or twice: side by side, and beside everything else.
+/// They wait for a full minute once or twice, so they run side by side and alongside all other tests.
 #[tokio::test(flavor = "multi_thread")]
 async fn level_2_by_the_minute() {
     run_by_the_minute(Server::start().await, Server::start().await).await;
@@ -334,7 +334,7 @@ async fn levels_2_to_4_on_two_servers() {
     run_on_postgres(&[LEVEL_2, LEVELS_3_AND_4].concat(), 2).await;
 }
 
-/// Into four partitions.
+/// Plays them on a Redis store with four partitions.
 async fn run_on_divided_redis(names: &[&str], number: usize) {
     let store = format!("{}&partitions=4", semel_testkit::redis::store_url());
     run_on_shared(&store, names, number).await;
@@ -355,7 +355,8 @@ async fn extensions_on_a_divided_redis() {
     run_on_divided_redis(EXTENSIONS, 1).await;
 }
 
-/// Six nodes, of which three are replicas, and a store on them: in sixteen partitions, each write at a replica before it is answered.
+/// A cluster of six nodes, three of them replicas, and a store with sixteen partitions, where each write
+/// reaches a replica before it is answered.
 #[cfg(unix)]
 async fn cluster() -> (crate::nodes::Cluster, String) {
     let cluster = crate::nodes::Cluster::start(3, 3_600_000, &["--min-replicas-to-write", "1"]).await;
@@ -381,8 +382,8 @@ async fn levels_2_to_4_on_two_servers_and_a_cluster() {
     run_on_cluster(&[LEVEL_2, LEVELS_3_AND_4].concat()).await;
 }
 
-/// Those that wait for the minute to be full, on PostgreSQL, one Redis and a cluster: all beside each other, for they wait for the
-/// same minutes.
+/// The tests that wait for a full minute, on PostgreSQL, one Redis and a cluster: all at once, since they
+/// wait for the same minutes.
 #[cfg(unix)]
 #[tokio::test(flavor = "multi_thread")]
 async fn level_2_by_the_minute_on_stores_that_are_shared() {

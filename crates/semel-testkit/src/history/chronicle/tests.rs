@@ -1,4 +1,4 @@
-//! Logs made by hand: what is right is found right, and each thing that is not is found.
+//! Hand-made logs: a correct one passes, and each kind of error is found.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::history::lives::Kept;
 use crate::history::told::{Answer, Asked, Told};
 use crate::make::{foreign_id, key, keyed};
 
-/// A log under way, with the jobs it is about. A commit a millisecond.
+/// A log being built, with the jobs it is about. Commits are a millisecond apart.
 #[derive(Default)]
 struct Log {
     page: LogPage,
@@ -35,7 +35,7 @@ fn policy(on_conflict: &str) -> UniquePolicy {
 }
 
 impl Log {
-    /// A job that is offered next, of this policy.
+    /// The next job to be offered, with this conflict strategy.
     fn job(&mut self, on_conflict: &str, role: Role) -> JobId {
         let (offer, policy) = (keyed("k").offer(), policy(on_conflict));
         let number = u32::try_from(self.kept.len()).unwrap();
@@ -72,7 +72,7 @@ impl Log {
         foreign_id(number)
     }
 
-    /// A commit that does this, which the store then has.
+    /// Appends a commit with these events, and has the store hold their results.
     fn commit(&mut self, events: &[(EventKind, JobId)]) -> &mut Self {
         self.commits += 1;
         for (place, (kind, job)) in (1..).zip(events) {
@@ -116,7 +116,7 @@ impl Log {
         Chronicle::replay(self.page.clone(), self.kept.clone(), Script::default())
     }
 
-    /// An offer that was made when so many commits were there, and answered before more than so many were.
+    /// An offer made after the first number of commits, and answered before more than the second number.
     fn asked(&self, on_conflict: &str, commits: (u64, u64), answer: Answer) -> Told {
         let (after, from, until) = (((commits.0 + 1) << PLACE_BITS) - 1, at(commits.0), at(commits.1));
         let asked = Asked { key: key("k"), policy: policy(on_conflict), after, from, until, answer };
@@ -177,14 +177,14 @@ fn a_replaced_holder_that_goes_on_is_found() {
     let b = log.job("replace", Role::Plain);
     log.commit(&[(Enqueued, b)]);
     finds(log.replay(), "was created: expected Replace");
-    // In a commit of its own it is as bad.
+    // It is as bad in a commit of its own.
     let mut log = Log::default();
     let a = log.job("reject", Role::Plain);
     log.commit(&[(Enqueued, a)]).commit(&[(Replaced, a)]);
     let b = log.job("replace", Role::Plain);
     log.commit(&[(Enqueued, b)]);
     finds(log.replay(), "was replaced by nobody");
-    // And one that was cancelled for a job that did not need it.
+    // So is a job that was cancelled for a job that did not need it.
     let mut log = Log::default();
     let a = log.job("reject", Role::Plain);
     log.commit(&[(Enqueued, a)]);
@@ -205,10 +205,10 @@ fn a_follow_up_that_is_let_go_while_a_run_goes_on_is_found() {
     };
     let (mut log, _, b) = begun();
     finds(log.commit(&[(Available, b)]).replay(), "was let go by nobody's end");
-    // Not in the commit of the end either, but later.
+    // A release later than the commit of the end is wrong too.
     let (mut log, a, b) = begun();
     finds(log.commit(&[(Completed, a)]).commit(&[(Available, b)]).replay(), "was let go by nobody's end");
-    // By the end of another.
+    // So is one by the end of another job.
     let (mut log, _, b) = begun();
     let c = log.job("replace", Role::Plain);
     log.kept[2].policy = Some({
@@ -217,7 +217,7 @@ fn a_follow_up_that_is_let_go_while_a_run_goes_on_is_found() {
     });
     log.commit(&[(Enqueued, c)]).commit(&[(EventKind::Cancelled, c), (Available, b)]);
     finds(log.replay(), "was let go while");
-    // And one whose run overlaps.
+    // So is one whose run overlaps.
     let (mut log, a, b) = begun();
     log.commit(&[(Failed, a), (Retrying, a)]).commit(&[(Available, a)]);
     log.commit(&[(Started, a)]).commit(&[(Available, b)]);
@@ -324,7 +324,7 @@ fn what_is_not_seen_is_said() {
     log.commit(&[(Enqueued, a)]);
     let b = log.job("reject", Role::Plain);
     log.commit(&[(Enqueued, b)]);
-    // The first is gone: whether it was in the way of the second is not known.
+    // The first is gone: whether it blocked the second is not known.
     log.kept.remove(0);
     let chronicle = log.replay().unwrap();
     assert_eq!((chronicle.unseen.gone, chronicle.unseen.blind, chronicle.decisions), (1, 1, 0));
@@ -358,7 +358,7 @@ fn a_log_in_the_order_of_beginnings_may_have_one_end_too_early() {
     finds(replay(&log, Duration::ZERO), "was created: expected Reject");
     finds(replay(&log, Duration::from_millis(1)), "was created: expected Reject");
     replay(&log, Duration::from_millis(2)).unwrap();
-    // An admission is nowhere but in its place.
+    // An admission is logged nowhere except in its place.
     let c = log.job("reject", Role::Plain);
     log.commit(&[(Enqueued, c)]);
     finds(replay(&log, Duration::from_secs(1)), "was created: expected Reject");

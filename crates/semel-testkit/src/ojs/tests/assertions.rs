@@ -1,4 +1,4 @@
-//! Demands on an answer, met and not met.
+//! Demands on an answer, satisfied and violated.
 
 use std::time::Duration;
 
@@ -115,7 +115,7 @@ async fn timings_accept_and_refuse() {
     }
 }
 
-/// Answers fetches with these bodies, the first one only once both have come.
+/// Answers two fetches with these bodies, the first one only once both requests have arrived.
 async fn two_fetches(first: &'static str, second: &'static str) -> Outcome {
     let server =
         Canned::start(move |number, _| reply(200, [r#"{"job":{"id":"j"}}"#, first, second, "{}"][number]))

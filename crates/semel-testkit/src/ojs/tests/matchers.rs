@@ -1,4 +1,4 @@
-//! Demands on one value, met and not met.
+//! Demands on one value, satisfied and violated.
 
 use serde_json::{Value, json};
 
@@ -6,8 +6,8 @@ use super::*;
 use crate::ojs::canned::Canned;
 use crate::ojs::{SuiteTest, run};
 
-/// The matchers of values: the demand, values of `v` that meet it, values that do not. `null` in the texts is
-/// JSON's, an empty text is a body without `v`.
+/// The value matchers: the demand, values of `v` that meet it, values that do not. `null` in the texts is
+/// JSON's; an empty text is a body without `v`.
 const MATCHERS: &[(&str, &[&str], &[&str])] = &[
     (r#""any""#, &["1", "null", "{}"], &[""]),
     (r#""exists""#, &["1", r#""""#, "false"], &["", "null"]),
@@ -98,7 +98,7 @@ const MATCHERS: &[(&str, &[&str], &[&str])] = &[
     ("{}", &["{}", r#"{"a":1}"#], &["", "null", "[]"]),
 ];
 
-/// Runs a demand on `$.v` against a body; nothing if it is met.
+/// Checks a demand on `$.v` against a body; returns nothing if it is met.
 async fn differences(matcher: &Value, body: &str) -> Vec<String> {
     let test = demanding(&json!({"body": {"$.v": matcher}}));
     assert_eq!(test.problem(), None, "{matcher}");

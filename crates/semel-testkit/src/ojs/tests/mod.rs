@@ -1,5 +1,5 @@
-//! The runner against canned answers: every demand met and not met, since a check that cannot fail proves
-//! nothing.
+//! Tests of the runner against canned answers: every demand both met and violated, since a check that cannot
+//! fail proves nothing.
 
 mod assertions;
 mod matchers;

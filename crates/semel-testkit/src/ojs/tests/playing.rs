@@ -1,4 +1,4 @@
-//! Steps: templates, pauses, company.
+//! Steps: templates, pauses, parallel steps.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ async fn templates_carry_values_from_step_to_step() {
 
 #[tokio::test]
 async fn a_server_cannot_choose_what_is_demanded_of_it() {
-    // An id that reads like a matcher is still only an id.
+    // An id that looks like a matcher is still only an id.
     let server =
         Canned::start(|number, _| reply(200, if number == 0 { r#"{"id":"any"}"# } else { r#"{"id":"b"}"# }))
             .await;
@@ -77,7 +77,7 @@ async fn a_template_that_cannot_be_filled_in_fails_and_sends_nothing() {
 
 #[tokio::test]
 async fn parallel_steps_are_sent_at_the_same_time() {
-    // Each answer waits until both requests are there; one after the other would never end.
+    // Each answer waits until both requests have arrived; sent one after the other, the test would never end.
     let both = std::sync::Arc::new(tokio::sync::Barrier::new(2));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
