@@ -1,16 +1,17 @@
-//! A command as it is to be typed for what comes next: with the words that were given, and the place where it goes on.
+//! The command line to type for the next page: the flags as given, and the position to go on from.
 
 use std::fmt::{self, Display};
 
 use crate::config::Globals;
 use crate::print::plain;
 
-/// Its words.
+/// The words of the command line.
 #[derive(Debug)]
 pub struct Again(String);
 
 impl Again {
-    /// Begins with these, and with whom they are said to. An address that may have a password in it is for whoever reads to fill in.
+    /// Starts with the verb and the global flags that were given. A URL that may hold a password is shown as
+    /// `...`, for the reader to fill in.
     pub fn of(verb: &str, globals: &Globals) -> Self {
         let shown = |url: &String| {
             let may_have_secrets = url.contains(['@', '?']);
@@ -24,7 +25,7 @@ impl Again {
             .with("--config", globals.config.as_ref().map(|path| path.display()))
     }
 
-    /// The same with a flag, if it has a value.
+    /// Appends a flag, if it has a value.
     #[must_use]
     pub fn with(mut self, flag: &str, value: Option<impl Display>) -> Self {
         if let Some(value) = value {
@@ -33,7 +34,7 @@ impl Again {
         self
     }
 
-    /// The same with a number that was not left as it is.
+    /// Appends a numeric flag, unless it has its default.
     #[must_use]
     pub fn with_number(self, flag: &str, number: u64, default: u64) -> Self {
         self.with(flag, Some(number).filter(|number| *number != default))
@@ -46,7 +47,7 @@ impl Display for Again {
     }
 }
 
-/// A word as a shell takes it for one.
+/// Quotes a word for a shell, if it needs quoting.
 fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+%".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {

@@ -1,4 +1,4 @@
-//! The verbs, and what `--help` says of the whole.
+//! The verbs, and the top-level `--help`.
 
 use clap::{Parser, Subcommand};
 
@@ -10,8 +10,8 @@ use crate::{demo, verb};
 const AFTER: &str = "\
 Settings come from flags, then from the environment (SEMEL_STORE, SEMEL_LISTEN, SEMEL_SERVER, SEMEL_TOKEN,
 SEMEL_TOKEN_FILE, SEMEL_TOKENS, SEMEL_CA, SEMEL_TLS_CERT, SEMEL_TLS_KEY, SEMEL_OTLP, SEMEL_SAMPLE_POLICIES,
-SEMEL_TEMPLATES, SEMEL_LOG, SEMEL_LOG_FORMAT, SEMEL_CONFIG), then from semel.toml. Without --server a verb talks to the server that
-owns the store; when nobody does, it opens the store itself for as long as it runs.
+SEMEL_TEMPLATES, SEMEL_LOG, SEMEL_LOG_FORMAT, SEMEL_CONFIG), then from semel.toml. Without --server, a command
+talks to the server that owns the store; if there is none, it opens the store itself while it runs.
 
 ";
 
@@ -59,10 +59,10 @@ enum Verb {
 }
 
 impl Cli {
-    /// Does what was asked.
+    /// Runs the verb.
     ///
     /// # Errors
-    /// Why it was not done, and with which exit code.
+    /// Why the verb failed, and with which exit code.
     pub async fn run(self, printer: &Printer) -> Result<(), Failure> {
         let globals = &self.globals;
         if globals.tokens.is_some() && !matches!(self.verb, Verb::Serve(_) | Verb::Token(_)) {

@@ -12,27 +12,27 @@ use crate::failure::Failure;
 use crate::place::{Place, STORE_DEFAULT};
 use crate::retention;
 
-/// Where a server listens when nobody says otherwise.
+/// The address that a server listens on by default.
 pub const LISTEN_DEFAULT: &str = "127.0.0.1:8080";
-/// The file that is read when nobody names another.
+/// The configuration file that is read by default.
 const FILE_DEFAULT: &str = "semel.toml";
 
 /// Flags that every verb has.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Globals {
-    /// Talk to the server at this URL instead of looking for one that owns the store
+    /// Use the server at this URL instead of looking for the one that owns the store
     #[arg(long, global = true, value_name = "URL", help_heading = "Common options")]
     pub server: Option<String>,
     /// The store: sqlite:PATH, postgres://…, redis://… or memory: [default: sqlite:./semel.db]
     #[arg(long, global = true, value_name = "URL", help_heading = "Common options")]
     pub store: Option<String>,
-    /// A file of bearer tokens, one a line: `serve` lets each of them do everything, other verbs send the first
+    /// A file of bearer tokens, one per line: `serve` gives each full access, other commands send the first
     #[arg(long, global = true, value_name = "FILE", help_heading = "Common options")]
     pub token_file: Option<PathBuf>,
-    /// The file of digests that `token` writes, and whose tokens `serve` accepts; for these two alone
+    /// The file of token digests that `token` writes and `serve` checks tokens against; for these two only
     #[arg(long, global = true, value_name = "FILE", help_heading = "Common options")]
     pub tokens: Option<PathBuf>,
-    /// Believe a server at https whom these certificates (PEM) vouch for [default: the system's]
+    /// Verify https servers against the CA certificates in this file (PEM) [default: the system's]
     #[arg(long, global = true, value_name = "FILE", help_heading = "Common options")]
     pub ca: Option<PathBuf>,
     /// The configuration file [default: semel.toml, if there is one]
@@ -43,7 +43,7 @@ pub struct Globals {
     pub json: bool,
 }
 
-/// What may stand in `semel.toml`.
+/// The contents of `semel.toml`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -69,7 +69,7 @@ struct File {
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret {
     text: String,
-    /// The line of its file, from 1 on; 0 where it is of none.
+    /// The line in the token file, counted from 1; 0 if the token is not from a file.
     line: usize,
 }
 
@@ -83,7 +83,7 @@ impl Secret {
         &self.text
     }
 
-    /// The line of its file, from 1 on; 0 where it is of none.
+    /// The line in the token file, counted from 1; 0 if the token is not from a file.
     pub const fn line(&self) -> usize {
         self.line
     }
@@ -100,33 +100,34 @@ impl fmt::Debug for Secret {
 pub enum Target {
     /// The server at a URL.
     Server(String),
-    /// Whoever owns a store; this process, if nobody does.
+    /// The owner of a store; this process, if it has none.
     Store(Place),
 }
 
-/// Everything that was set.
+/// The settings in effect.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// What to talk to.
     pub target: Target,
-    /// The store, for verbs that want one whatever they talk to.
+    /// The store, for verbs that need one whatever they talk to.
     pub store: Place,
-    /// Whether the place that says what to talk to names the store, too: else it is a lower place's, or the default.
+    /// Whether the level that decides the target also names the store; if not, `store` is from a lower level
+    /// or the default.
     pub names_store: bool,
     /// Where to listen.
     pub listen: String,
-    /// The tokens to call with, of which the first is sent; none where no place names any. A file that was named may have
-    /// none left.
+    /// The tokens to call a server with, of which the first is sent; `None` if no level names any. A token
+    /// file that was named may be empty.
     pub tokens: Option<Vec<Secret>>,
-    /// The tokens by which a server lets in: those of a file, and never the one that somebody set to call with.
+    /// The plain tokens that a server accepts: those of a file, never the one that is set for calling.
     pub accepted: Option<Vec<Secret>>,
-    /// The file of digests.
+    /// The file of token digests.
     pub token_store: Option<PathBuf>,
-    /// The certificates of those who vouch for servers.
+    /// The CA certificates by which servers are trusted.
     pub ca: Option<PathBuf>,
     /// The server's own certificate.
     pub tls_cert: Option<PathBuf>,
-    /// Its key.
+    /// The private key of that certificate.
     pub tls_key: Option<PathBuf>,
     /// Where a server sends its traces.
     pub otlp: Option<String>,
@@ -134,15 +135,15 @@ pub struct Settings {
     pub templates: Option<PathBuf>,
     /// Whether a server keeps samples of jobs, to give advice on their policies.
     pub sample_policies: bool,
-    /// How much a server says on stderr: `error`, `warn`, `info`, `debug` or `trace`.
+    /// How much a server logs to stderr: `error`, `warn`, `info`, `debug` or `trace`.
     pub log: String,
     /// `text` or `json`.
     pub log_format: String,
-    /// How long ended jobs are kept. Only the file says it.
+    /// How long ended jobs are kept. Only the configuration file sets it.
     pub retention: Retention,
 }
 
-/// One of the three places a setting may come from.
+/// One of the three levels that a setting may come from.
 #[derive(Default)]
 struct Level {
     server: Option<String>,
@@ -162,7 +163,7 @@ struct Level {
 }
 
 impl Level {
-    /// All the tokens that this place names, its own first.
+    /// All tokens that this level names, its single token before those of its file.
     fn tokens(&self) -> Option<Vec<Secret>> {
         if self.token.is_none() && self.listed.is_none() {
             return None;
@@ -172,7 +173,7 @@ impl Level {
 }
 
 impl Settings {
-    /// Whether the store is a file that is not there yet.
+    /// Whether the store is a file that does not exist yet.
     pub fn lacks_store(&self) -> bool {
         matches!(&self.target, Target::Store(Place::Sqlite(path)) if !path.exists())
     }
@@ -180,7 +181,7 @@ impl Settings {
     /// The token to send.
     ///
     /// # Errors
-    /// When a file of tokens is named and has none.
+    /// When a token file is named but holds no token.
     pub fn token(&self) -> Result<Option<&Secret>, Failure> {
         match &self.tokens {
             None => Ok(None),
@@ -191,12 +192,12 @@ impl Settings {
     /// Reads all three levels. `listen` is the verb's own flag.
     ///
     /// # Errors
-    /// When a file cannot be read, or a value is none.
+    /// When a file cannot be read, or a value is invalid.
     pub fn read(globals: &Globals, listen: Option<&str>) -> Result<Self, Failure> {
         let env = |name: &str| match std::env::var(name) {
             Ok(value) => Ok(Some(value).filter(|value| !value.is_empty())),
             Err(VarError::NotPresent) => Ok(None),
-            // Taken for none, it would have another store or other tokens be used.
+            // Ignoring it would use another store or other tokens.
             Err(VarError::NotUnicode(_)) => {
                 Err(Failure::usage(format!("the variable {name} is not UTF-8"))
                     .next("set it anew, or unset it"))
@@ -205,10 +206,10 @@ impl Settings {
         Self::resolve(globals, listen, &env)
     }
 
-    /// The same, with variables that are found so.
+    /// Like [`read`](Self::read), with `env` to look up environment variables.
     ///
     /// # Errors
-    /// As [`read`](Self::read), and when a variable is no text.
+    /// Those of [`read`](Self::read), and those of `env`.
     pub fn resolve(
         globals: &Globals,
         listen: Option<&str>,
@@ -263,8 +264,8 @@ impl Settings {
     }
 
     fn merge(levels: [Level; 3]) -> Result<Self, Failure> {
-        // A store named in a higher place beats a server named in a lower one: `--store` is not to be overruled by
-        // an old SEMEL_SERVER.
+        // A store named at a higher level beats a server named at a lower one, so that an old SEMEL_SERVER
+        // does not overrule `--store`.
         let target =
             levels.iter().find_map(|level| level.server.clone().map(Ok).or(level.store.clone().map(Err)));
         let deciding = levels.iter().find(|level| level.server.is_some() || level.store.is_some());
@@ -289,7 +290,7 @@ impl Settings {
             store,
             names_store,
             listen: listen.unwrap_or_else(|| LISTEN_DEFAULT.to_owned()),
-            // A file that has none left is not made up for by a lower place: its tokens were taken out on purpose.
+            // An empty token file does not fall back to a lower level: its tokens were removed on purpose.
             tokens: levels.iter().find_map(Level::tokens),
             accepted: levels.into_iter().find_map(|level| level.listed),
             token_store,
@@ -325,7 +326,7 @@ fn read_file(named: Option<&Path>) -> Result<File, Failure> {
     })
 }
 
-/// What the variable says of whether policies are sampled.
+/// Parses the value of SEMEL_SAMPLE_POLICIES.
 fn sampling(text: &str) -> Result<bool, Failure> {
     match text {
         "true" | "1" => Ok(true),
@@ -336,7 +337,7 @@ fn sampling(text: &str) -> Result<bool, Failure> {
     }
 }
 
-/// A file of tokens was named, and there is none in it.
+/// The failure for a token file that holds no token.
 pub fn no_token() -> Failure {
     Failure::usage("the file of tokens holds no token").next("write one token a line")
 }

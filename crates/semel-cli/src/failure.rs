@@ -8,28 +8,29 @@ use semel_client::{Bytes, ClientError, StatusCode};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
-    /// It did not work: the server refused or failed, or a store did.
+    /// The verb failed: the server or a store refused or failed.
     Failed = 1,
     /// The command line or the configuration is wrong; nothing was tried.
     Usage = 2,
     /// The job was not admitted, or cannot be changed: a duplicate, a mismatch, a conflict of states.
     Duplicate = 3,
-    /// What was named is not there: a job, a key, a cron. A queue need not have had a job, so none is missing.
+    /// What was named does not exist: a job, a key, a cron. Never a queue: a queue without jobs is not
+    /// missing.
     NotFound = 4,
-    /// No server or database can be reached, or the store is in somebody else's hands.
+    /// No server or database can be reached, or another process owns the store.
     Unreachable = 5,
     /// The demo's own check found a difference.
     Differs = 6,
 }
 
-/// The list for people.
+/// The exit codes, as `--help` lists them.
 pub const EXIT_CODES: &str = "\
 Exit codes:
-  0  done
-  1  it failed: refused by the server, or the store cannot be used
+  0  success
+  1  failure: the server refused, or the store cannot be used
   2  the command line or the configuration is wrong
-  3  not admitted or not allowed now: a duplicate, a mismatch, a conflict
-  4  there is no such job, key, cron or the like
+  3  not admitted, or not possible now: a duplicate, a mismatch or a conflict
+  4  no such job, key, cron or the like
   5  no server or database can be reached, or another process owns the store
   6  the demo's own check found a difference";
 
@@ -39,7 +40,7 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// How a verb is told which token to send.
+/// How a user tells a verb which token to send.
 const GIVE_TOKEN: &str = "--token-file FILE, or SEMEL_TOKEN";
 
 /// Why a verb did not do what it was asked.
@@ -51,9 +52,9 @@ pub struct Failure {
     pub what: String,
     /// What to do next.
     pub next: Option<String>,
-    /// The server's answer, when it refused: programs get it as it came.
+    /// The server's answer, if it refused: `--json` prints it as it came.
     pub answer: Option<Bytes>,
-    /// Whether the server is away, or has no time, for now: who asks again later may be answered.
+    /// Whether the failure is transient, as when the server is away or busy: a later retry may succeed.
     pub passes: bool,
 }
 
@@ -63,7 +64,7 @@ impl Failure {
         Self { exit, what: what.into(), next: None, answer: None, passes: false }
     }
 
-    /// It did not work.
+    /// The verb failed.
     pub fn failed(what: impl Into<String>) -> Self {
         Self::new(Exit::Failed, what)
     }
@@ -73,7 +74,7 @@ impl Failure {
         Self::new(Exit::Usage, what)
     }
 
-    /// The command line is not of the form it should be: what the parser says, and how it is used.
+    /// A command line that does not parse: the parser's message, and its usage as what to do next.
     pub fn misspoken(said: &str) -> Self {
         let said = said.strip_prefix("error: ").unwrap_or(said).trim();
         match said.split_once("\n\n") {
@@ -89,7 +90,8 @@ impl Failure {
         self
     }
 
-    /// The same, told of the store where it is told of a server inside this process: nobody else reaches that, and it is gone with the verb.
+    /// The same, with the URL of the server inside this process replaced by the store: nobody else reaches
+    /// that server, and it is gone with the verb.
     #[must_use]
     pub fn of_store(mut self, url: &str, store: &str) -> Self {
         self.what = self.what.replace(url, store);
@@ -98,7 +100,7 @@ impl Failure {
     }
 }
 
-/// Whether the file system would take it from another account, or elsewhere.
+/// Whether access was denied to this account, or the file system is read-only.
 pub fn is_forbidden(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
     matches!(error.kind(), PermissionDenied | ReadOnlyFilesystem)
@@ -156,7 +158,7 @@ fn exit_of(status: StatusCode, what: &str) -> Exit {
     }
 }
 
-/// What did not work, to be put before the reason.
+/// Puts what failed in front of the reason.
 pub trait Context<T> {
     /// Makes a [`Failure`] of an error: `what: error`.
     fn context(self, what: &str) -> Result<T, Failure>;
@@ -172,7 +174,7 @@ impl<T, E: std::fmt::Display> Context<T> for Result<T, E> {
 mod tests {
     use super::*;
 
-    /// At its own address nobody is any more.
+    /// Nobody answers at the server's own address any more.
     #[test]
     fn what_a_server_inside_did_not_answer_is_told_of_its_store() {
         let url = "http://127.0.0.1:35335";

@@ -29,12 +29,12 @@ use crate::link::{no_postgres, no_redis};
 use crate::place::Place;
 use crate::progress::telling;
 
-/// How often the store is asked whether it can go on.
+/// How often the store's health is checked.
 const HEALTH_EVERY: Duration = Duration::from_millis(500);
-/// How long the store may take to tell its time: whoever starts a server may stop it meanwhile.
+/// How long the store may take to tell its time; a signal to stop the server waits for it meanwhile.
 const OFFSET_PATIENCE: Duration = Duration::from_secs(1);
 
-/// A store that is open, and what only a file can do.
+/// An open store, with the handles for what only a file or only a database can do.
 pub struct Opened {
     backend: Arc<dyn Backend>,
     file: Option<Arc<Sqlite>>,
@@ -51,7 +51,7 @@ impl Opened {
     /// Opens a store to work with it.
     ///
     /// # Errors
-    /// When nobody answers there, another process owns it, or it cannot be used; also when it is a copy that was broken off.
+    /// When the store cannot be reached or used, another process owns it, or it is an unfinished copy.
     pub async fn open(place: &Place) -> Result<Self, Failure> {
         let opened = Self::open_as_it_is(place).await?;
         if unfinished(&*opened.backend).await.context("cannot read the store")? {
@@ -63,10 +63,10 @@ impl Opened {
         Ok(opened)
     }
 
-    /// Opens a store, whatever is in it.
+    /// Opens a store, even if it is an unfinished copy.
     ///
     /// # Errors
-    /// When nobody answers there, another process owns it, or it cannot be used.
+    /// When the store cannot be reached or used, or another process owns it.
     pub async fn open_as_it_is(place: &Place) -> Result<Self, Failure> {
         telling(Self::open_unsaid(place), || format!("opening {place}")).await
     }
@@ -90,7 +90,7 @@ impl Opened {
             }
         };
         let path = path.clone();
-        // Reading a large file takes its time.
+        // Reading a large file takes a while.
         let opened = tokio::task::spawn_blocking(move || open_file(&path))
             .await
             .context("cannot open the store")??;
@@ -99,20 +99,20 @@ impl Opened {
         Ok(Self { file: Some(file), ..Self::of(backend) })
     }
 
-    /// What is ended on it from now on is kept by these rules.
+    /// Sets the retention rules for jobs that end from now on.
     #[must_use]
     pub fn keeping(self, retention: Retention) -> Self {
         Self { retention, ..self }
     }
 
-    /// What is due on it is left to others: it is open for somebody who only asks.
+    /// Leaves what is due in the store to others: it is opened only to be read.
     #[must_use]
     pub fn only_to_look(self) -> Self {
         Self { only_looks: true, ..self }
     }
 
-    /// Warns in the log of a store with nothing in it, as one that was just made: where there should be something, it is not the
-    /// store that was meant. Of one in memory nobody expects more.
+    /// Logs a warning if the store is empty, as a new one is: where there should be data, it is not the store
+    /// that was meant. A store in memory always starts empty.
     pub async fn warn_if_empty(&self, place: &Place) {
         if !matches!(place, Place::Memory) && is_empty(&*self.backend).await.unwrap_or(false) {
             tracing::warn!(
@@ -177,14 +177,14 @@ fn open_file(path: &PathBuf) -> Result<Sqlite, Failure> {
 pub struct Host {
     address: SocketAddr,
     engine: Engine,
-    /// Who delivers webhooks, if anybody does.
+    /// Delivers webhooks, if anything does.
     courier: Option<Courier>,
     file: Option<Arc<Sqlite>>,
-    /// Its outbox is nobody's yet.
+    /// The database, until something relays its outbox.
     database: Option<Arc<Postgres>>,
     is_secure: bool,
     drain: Drain,
-    /// How long what is under way may take at the end.
+    /// How long requests and deliveries in progress may take at shutdown.
     drain_time: Duration,
     stop: oneshot::Sender<()>,
     serving: JoinHandle<std::io::Result<()>>,
@@ -194,15 +194,15 @@ impl Host {
     /// Starts a server on an open store. `listen` is `HOST:PORT`; port 0 takes a free one.
     ///
     /// # Errors
-    /// When it cannot listen there, or may not.
+    /// When the server cannot listen there, or may not.
     pub async fn start(opened: Opened, listen: &str, config: Config) -> Result<Self, Failure> {
         Self::start_with(opened, listen, config, Limits::default(), None).await
     }
 
-    /// The same, within these limits and with TLS if it is given.
+    /// Like [`start`](Self::start), within these limits and with TLS if given.
     ///
     /// # Errors
-    /// When it cannot listen there, or may not.
+    /// When the server cannot listen there, or may not.
     pub async fn start_with(
         opened: Opened,
         listen: &str,
@@ -213,7 +213,7 @@ impl Host {
         let listener = bind(listen, &config).await?;
         let address = listener.local_addr().context("cannot tell where the server listens")?;
         let engine = if opened.only_looks {
-            // It decides nothing, and says what holds.
+            // This engine decides nothing, but reports the rules in effect.
             Store::keeping(opened.backend, opened.retention).map(Engine::on)
         } else {
             Engine::keeping(opened.backend, opened.retention)
@@ -223,7 +223,7 @@ impl Host {
         let router = router(engine.clone(), config);
         let (stop, stopped) = oneshot::channel();
         let serving = tokio::spawn(serve_with(listener, router, limits, tls, async {
-            // A dropped sender means the same.
+            // A dropped sender means stop, too.
             drop(stopped.await);
         }));
         let (file, database) = (opened.file, opened.database);
@@ -231,8 +231,8 @@ impl Host {
         Ok(Self { address, engine, courier, file, database, is_secure, drain, drain_time, stop, serving })
     }
 
-    /// Delivers webhooks and relays the outbox, by what the templates say at that time, from now on. Only a server that stays
-    /// does: another verb's would go by other rules.
+    /// Starts to deliver webhooks and to relay the outbox, by the templates in effect at that time. Only a
+    /// server that stays does so: the short-lived one of another verb would go by other rules.
     pub fn deliver(&mut self, rules: Rules, templates: TemplateSet) {
         if let Some(database) = self.database.take() {
             let read = move |id: JobId, text: &str| outbox::read_with(id, text, Some(&templates.get()));
@@ -246,18 +246,18 @@ impl Host {
         format!("{}://{}", if self.is_secure { "https" } else { "http" }, self.address)
     }
 
-    /// How far the store's time is from this machine's clock; nothing where the store does not say so soon.
+    /// How far the store's time is from this machine's clock; `None` if the store does not answer in time.
     pub async fn time_offset(&self) -> Option<Offset> {
         let asked = tokio::time::timeout(OFFSET_PATIENCE, self.engine.time_offset());
         asked.await.ok()?.ok()
     }
 
-    /// Whether only this machine reaches it.
+    /// Whether only this machine can reach it.
     pub const fn is_local(&self) -> bool {
         self.address.ip().is_loopback()
     }
 
-    /// Writes the server's URL where those look who find the file taken.
+    /// Writes the server's URL into the lock's file, where a process that finds the store taken looks for it.
     ///
     /// # Errors
     /// When the lock's file cannot be written.
@@ -270,7 +270,7 @@ impl Host {
         }
     }
 
-    /// Whether the store can go on; a failure that passes is none.
+    /// Why the store cannot go on, if it has failed for good; a transient failure does not count.
     pub async fn poison(&self) -> Option<String> {
         match self.engine.store().load(Reads::default()).await {
             Err(error @ (StoreError::Poisoned(_) | StoreError::Corrupt(_))) => Some(error.to_string()),
@@ -291,17 +291,18 @@ impl Host {
         }
     }
 
-    /// Whether nobody is served any more.
+    /// Whether the server has stopped serving.
     pub fn has_ended(&self) -> bool {
         self.serving.is_finished()
     }
 
-    /// Lets the requests and the deliveries under way end, both within the same time, stops the duties, closes the store.
+    /// Lets requests and deliveries in progress end, both within the same time, stops the duties, and closes
+    /// the store.
     ///
     /// # Errors
     /// When the listener had failed.
     pub async fn stop(self) -> Result<(), Failure> {
-        // Whoever finds the file taken is not sent where nobody listens any more.
+        // A process that finds the file taken must not be sent to an address where nobody listens.
         if let Some(file) = &self.file
             && let Err(error) = file.withdraw()
         {
@@ -309,7 +310,7 @@ impl Host {
         }
         // Long polls are answered now, so that they do not hold up the end.
         self.drain.begin();
-        // Whoever listened for it may have ended by itself.
+        // The serving task may have ended by itself.
         let _ = self.stop.send(());
         let (courier, drain_time) = (self.courier, self.drain_time);
         let delivered = async move {
@@ -318,7 +319,7 @@ impl Host {
             }
         };
         let (served, ()) = tokio::join!(self.serving, delivered);
-        // The last hold on the file but the engine's own.
+        // The last handle on the file except the engine's own.
         drop(self.file);
         self.engine.close().await;
         served.context("the server broke off")?.context("the server cannot listen any more")

@@ -23,16 +23,16 @@ use crate::host::{Host, Opened};
 use crate::place::Place;
 use crate::verb::templates;
 
-/// How long to wait for another command that has the store for a moment.
+/// How long to wait for another command that holds the store briefly.
 const OWNER_PATIENCE: Duration = Duration::from_secs(5);
 const OWNER_POLL: Duration = Duration::from_millis(50);
-/// How long between two looks whether another server than the owner's still has the address that is beside the store.
+/// How often to check again while a server other than the owner has the address recorded beside the store.
 const STRANGER_POLL: Duration = Duration::from_millis(500);
-/// How long an answer is waited for: longer than the minute after which a server ends any request itself, so that its own word comes first,
-/// which says what became of the request.
+/// How long to wait for an answer: longer than the minute after which a server ends any request itself, so
+/// that its own answer, which says what became of the request, comes first.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(65);
 
-/// A way to a server.
+/// A connection to a server, which may run inside this process.
 pub struct Link {
     /// The client to talk with.
     pub client: Client,
@@ -41,22 +41,23 @@ pub struct Link {
     host: Option<Host>,
 }
 
-/// What a verb wants of a store: what is done when there is none yet, and whether what is due there is seen to while it is open.
+/// What a verb needs a store for: decides what happens if there is none yet, and whether due work is done
+/// while it is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// Put something in: the store is made.
+    /// Put something in: a missing store is created.
     Put,
-    /// Change what is there. Without a store that is said: it would be empty.
+    /// Change what is there: a missing store is an error, for a new one would be empty.
     Change,
-    /// Only look, as [`Change`](Self::Change) does where there is none. What is due stays due: who looks at others' store decides
-    /// nothing there, by no clock, templates or retention of his own.
+    /// Only read; a missing store is an error, as for [`Change`](Self::Change). What is due stays due: a
+    /// reader must decide nothing in the store by its own clock, templates or retention.
     Look,
-    /// Ask what would be, of an empty store in memory if there is none. What is due stays due.
+    /// Ask what would happen; a missing store is taken as an empty one in memory. What is due stays due.
     Imagine,
 }
 
 impl Purpose {
-    /// Whether nothing is to be written.
+    /// Whether nothing may be written.
     const fn only_looks(self) -> bool {
         matches!(self, Self::Look | Self::Imagine)
     }
@@ -66,14 +67,14 @@ impl Link {
     /// Reaches a server.
     ///
     /// # Errors
-    /// When there is none, or the store cannot be opened.
+    /// When there is no server, or the store cannot be opened.
     pub async fn open(settings: &Settings, purpose: Purpose) -> Result<Self, Failure> {
         let place = match &settings.target {
             Target::Server(url) => return Self::to(url, settings),
             Target::Store(place) => place,
         };
         if let Place::Postgres(address) = place {
-            // Servers share a database: nobody has to be found first.
+            // Servers share a database, so there is no owner to find.
             let is_there = is_in_database(address).await?;
             return Self::make(is_there, place, purpose, settings).await;
         }
@@ -95,12 +96,12 @@ impl Link {
                     let link = Self::to(&owner.word, settings)?;
                     match link.leads_to_the_owner_of(path, owner.instance.as_deref()).await {
                         Ok(()) => return Ok(link),
-                        // It may be the word of one that is gone, until whoever has the file now has said his.
+                        // The address may be a former owner's, until the present owner has written its own.
                         Err(_) if Instant::now() < deadline => tokio::time::sleep(STRANGER_POLL).await,
                         Err(failure) => return Err(failure),
                     }
                 }
-                // Somebody who serves nobody (yet): a server that starts, or another command.
+                // An owner that does not serve (yet): a server that is starting, or another command.
                 Some(owner) if Instant::now() >= deadline => {
                     return Err(Failure::new(Exit::Unreachable, format!("{} is in use", path.display()))
                         .next(format!("{} has it; wait until it is done, or stop it", owner.word)));
@@ -108,10 +109,10 @@ impl Link {
                 Some(_) => tokio::time::sleep(OWNER_POLL).await,
                 None => {
                     let is_there = path.exists();
-                    // What is not there, and is not to be made, will not be there in a moment either.
+                    // A store that is missing, and that this verb must not create, is not waited for.
                     let may_wait = is_there || purpose == Purpose::Put;
                     match Self::make(is_there, place, purpose, settings).await {
-                        // Somebody was faster.
+                        // Another process took the store first.
                         Err(failure)
                             if may_wait && failure.exit == Exit::Unreachable && Instant::now() < deadline =>
                         {
@@ -135,14 +136,15 @@ impl Link {
         Ok(Self { client: client(url, token.as_deref(), ca.as_deref())?, token, ca, host: None })
     }
 
-    /// Makes sure that the server is the one that left its address beside the store. Another may have that address: where this process
-    /// runs, if the owner runs in a container, or since the owner was killed. Asked without the token, which is for the owner alone.
+    /// Checks that the server is the one that recorded its address beside the store. Another server may have
+    /// that address: on this machine, if the owner runs in a container, or since the owner was killed. Asks
+    /// without the token, which is for the owner alone.
     async fn leads_to_the_owner_of(&self, path: &Path, instance: Option<&str>) -> Result<(), Failure> {
         let Some(instance) = instance else { return Ok(()) };
         let url = self.client.base_url();
         match client(url, None, self.ca.as_deref())?.get_json("/live").await {
             Ok(told) if told["instance"] == instance => return Ok(()),
-            // Whatever another one says to a path that it does not know.
+            // Whatever another server answers on a path that it does not know.
             Ok(_) => {}
             Err(ref error @ (ClientError::Status { .. } | ClientError::Protocol { .. }))
                 if !error.passes() => {}
@@ -177,8 +179,8 @@ impl Link {
         Self::inside(place, templates, retention).await
     }
 
-    /// Starts a server in this process, on a free port of this machine. It reads requests by these templates, and keeps what it ends by
-    /// these rules, as the server that owns the store does: a job is the same by whichever of them it comes.
+    /// Starts a server in this process, on a free local port. It applies these templates and this retention,
+    /// as the server that owns the store does: a job is the same whichever of them it comes through.
     ///
     /// # Errors
     /// When the store cannot be opened.
@@ -186,9 +188,9 @@ impl Link {
         Self::of(Opened::open(place).await?.keeping(retention), templates).await
     }
 
-    /// The same, on a store that is open.
+    /// Like [`inside`](Self::inside), on an open store.
     async fn of(opened: Opened, templates: Templates) -> Result<Self, Failure> {
-        // It keeps other users of this machine out of a server that lives for one command.
+        // The token keeps other users of this machine out of a server that lives for one command.
         let token = random();
         let templates = TemplateSet::new(templates);
         let config =
@@ -201,17 +203,17 @@ impl Link {
     /// Another client of the same server, with connections of its own.
     ///
     /// # Errors
-    /// None that the first client has not met.
+    /// Only those that the first client would have met.
     pub fn another(&self) -> Result<Client, Failure> {
         client(self.client.base_url(), self.token.as_deref(), self.ca.as_deref())
     }
 
-    /// Closes what was opened.
+    /// Stops the server inside this process, if there is one.
     ///
     /// # Errors
     /// When this process's server had failed.
     pub async fn close(self) -> Result<(), Failure> {
-        // Kept connections would be waited for.
+        // The server would wait for the client's idle connections.
         drop(self.client);
         match self.host {
             Some(host) => host.stop().await,
@@ -219,7 +221,7 @@ impl Link {
         }
     }
 
-    /// Runs `talk` with a way to a server, and closes what was opened for it whatever comes of it.
+    /// Runs `talk` with a client of a server, then closes what was opened for it, whatever the outcome.
     ///
     /// # Errors
     /// Those of [`open`](Self::open) and of `talk`.
@@ -231,7 +233,7 @@ impl Link {
         let link = Self::open(settings, purpose).await?;
         let said = match &link.host {
             None => talk(&link.client).await,
-            // What this process's own server cannot do any more does not pass, however long somebody would ask again.
+            // A failed store of this process's own server stays failed, however long one retries.
             Some(host) => {
                 let said = tokio::select! {
                     biased;
@@ -248,11 +250,11 @@ impl Link {
     }
 }
 
-/// Whether there is a store in a database. One of an earlier version is refused: the servers at work on it decide when it is
-/// brought up to date, and not whoever looks into it.
+/// Whether there is a store in a database. A store with an earlier schema is refused: its servers decide when
+/// it is migrated, not a command that looks into it.
 ///
 /// # Errors
-/// When the database cannot be asked, or its schema is of an earlier version.
+/// When the database cannot be asked, or its schema has an earlier version.
 pub async fn is_in_database(address: &semel_postgres::Address) -> Result<bool, Failure> {
     let status = Postgres::status(address).await.map_err(|error| no_postgres(address, &error))?;
     if status.found > 0 && !status.pending.is_empty() {
@@ -263,8 +265,8 @@ pub async fn is_in_database(address: &semel_postgres::Address) -> Result<bool, F
     Ok(status.found > 0)
 }
 
-/// Why a Redis could not be asked, or opened: whether nobody is at work there now, or somebody who refuses; and what to do, where
-/// the error does not say it itself.
+/// The failure for a Redis that could not be asked or opened. Its exit code tells an unreachable Redis from
+/// one that refuses; it says what to do where the error does not say it itself.
 pub fn no_redis(address: &semel_redis::Address, error: &RedisError) -> Failure {
     let failure = no_store(address, error, error.passes());
     match error {
@@ -275,7 +277,7 @@ pub fn no_redis(address: &semel_redis::Address, error: &RedisError) -> Failure {
     }
 }
 
-/// What to do about a Redis that says this.
+/// What to do about this error message of a Redis.
 fn next_at_redis(said: &str) -> &'static str {
     if said.contains("MISCONF") {
         "Redis cannot write its snapshot, and takes nothing until it can: make room on its disk and see its log; it goes on by itself after \
@@ -287,11 +289,12 @@ fn next_at_redis(said: &str) -> &'static str {
     }
 }
 
-/// The same of a database.
+/// The failure for a PostgreSQL that could not be asked or opened, as [`no_redis`] has it.
 pub fn no_postgres(address: &semel_postgres::Address, error: &PostgresError) -> Failure {
     let is_silent = match error {
         PostgresError::Pool(_) => true,
-        // Who refuses by a code is there: it was a password, or a database that is not.
+        // A server that refuses with a code is up: the password is wrong, say, or the database does not
+        // exist.
         PostgresError::Postgres(cause) => cause.code().is_none() && error.is_lost_connection(),
         _ => false,
     };
@@ -305,7 +308,7 @@ pub fn no_postgres(address: &semel_postgres::Address, error: &PostgresError) -> 
     }
 }
 
-/// What to do about a database that refuses by this code, or by none.
+/// What to do about a PostgreSQL error with this SQLSTATE, or with none.
 fn next_at_postgres(code: &str) -> &'static str {
     match code {
         "53300" => {
@@ -337,7 +340,7 @@ fn client(url: &str, token: Option<&str>, ca: Option<&[u8]>) -> Result<Client, F
     })
 }
 
-/// Asks by a method that the client has no short way for, or with a body where it sends none.
+/// Sends a request with a method, or a body, that the client has no shorthand for.
 ///
 /// # Errors
 /// Those of the client.
@@ -347,7 +350,7 @@ pub async fn send(client: &Client, method: Method, path: &str, body: &Value) -> 
     Ok(client.read(response)?)
 }
 
-/// Asks once by a method, with a body.
+/// Opens a link and sends one request with a body.
 ///
 /// # Errors
 /// Those of [`Link::open`] and of the client.
@@ -355,7 +358,7 @@ pub async fn ask(settings: &Settings, method: Method, path: &str, body: &Value) 
     Link::with(settings, Purpose::Change, async |client| send(client, method.clone(), path, body).await).await
 }
 
-/// Reads what is at `path`.
+/// Opens a link and reads what is at `path`.
 ///
 /// # Errors
 /// Those of [`Link::open`] and of the client.
@@ -363,20 +366,21 @@ pub async fn get(settings: &Settings, path: &str) -> Result<Value, Failure> {
     Link::with(settings, Purpose::Look, async |client| Ok(client.get_json(path).await?)).await
 }
 
-/// Pages of a list, one after the other.
+/// A list that is read page by page.
 pub struct Pages {
-    /// Where the list is, and what it is asked for besides its page.
+    /// The path of the list.
     pub path: &'static str,
-    /// What narrows it down.
+    /// Query parameters that narrow it down.
     pub filters: Vec<(&'static str, Option<String>)>,
-    /// The answer's member that has the items.
+    /// The answer's member with the items.
     pub member: &'static str,
-    /// The most that one answer has.
+    /// The most items in one answer.
     pub page: u64,
 }
 
 impl Pages {
-    /// Up to `most` items from `cursor` on, and where the next ones begin when there may be more.
+    /// Reads up to `most` items from `cursor` on. Also returns the cursor of the next ones, if there may be
+    /// more.
     ///
     /// # Errors
     /// Those of the client.
@@ -404,7 +408,7 @@ impl Pages {
     }
 }
 
-/// A value as part of a query.
+/// Percent-encodes a value, for a path or a query.
 pub fn encode(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -417,7 +421,7 @@ pub fn encode(text: &str) -> String {
     encoded
 }
 
-/// A path with those parameters that are given.
+/// A path with those parameters that have a value.
 pub fn query(path: &str, parameters: &[(&str, Option<String>)]) -> String {
     let mut url = path.to_owned();
     for (name, value) in parameters {
@@ -442,7 +446,7 @@ mod tests {
         assert_eq!(url, "/x?a=b%20c%26d&e=1");
     }
 
-    /// Who asks again later may be answered; who is refused is not.
+    /// A Redis that loads or is silent may answer a later retry; one that refuses will not.
     #[test]
     fn a_redis_that_reads_its_data_is_not_reached_yet() {
         let address = semel_redis::Address::parse("redis://127.0.0.1:1/0").unwrap();
@@ -465,7 +469,7 @@ mod tests {
         assert!(next_at_postgres("28P01").contains("the database is up"));
     }
 
-    /// Also to who decides nothing by them.
+    /// Even a verb that decides nothing by the rules reports them.
     #[tokio::test]
     async fn the_rules_that_are_set_are_told_whoever_opens_the_store() {
         let dir = semel_testkit::TempDir::new();
@@ -474,7 +478,7 @@ mod tests {
         let store = Some(format!("sqlite:{}", dir.path().join("semel.db").display()));
         let globals = Globals { config: Some(file), store, ..Globals::default() };
         let settings = Settings::read(&globals, None).unwrap();
-        // The first asks of an empty store in memory, the second makes one.
+        // The first asks an empty store in memory, the second creates one.
         for purpose in [Purpose::Imagine, Purpose::Put, Purpose::Look, Purpose::Imagine] {
             let link = Link::open(&settings, purpose).await.unwrap();
             let told = link.client.get_json("/ojs/manifest").await.unwrap();

@@ -1,4 +1,5 @@
-//! The log's way out: a thread of its own writes it, so that whoever logs never waits for whoever reads the log.
+//! The log's writer: a thread of its own writes the lines, so that code that logs never waits for whoever
+//! reads the log.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -7,17 +8,17 @@ use std::time::Duration;
 
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Lines that wait to be written, at most.
+/// The most lines that wait to be written.
 const LINES_MAX: usize = 8_192;
-/// Bytes of these lines, at most: of long ones fewer wait.
+/// The most bytes of waiting lines: of long lines, fewer wait.
 const BYTES_MAX: usize = 4 << 20;
-/// How long the end waits for what is still to be written.
+/// How long shutdown waits for lines still to be written.
 const END_MAX: Duration = Duration::from_secs(1);
 
-/// Takes lines without ever waiting for anybody. Those that find no room are dropped and counted.
+/// Accepts lines without ever blocking. Lines that find no room are dropped and counted.
 pub struct LogWriter(Arc<Queue>);
 
-/// Has what was logged written out when it is dropped, for a second at most.
+/// A guard that, when dropped, waits up to a second until everything logged is written.
 pub struct WrittenAtEnd(LogWriter);
 
 struct Queue {
@@ -29,18 +30,18 @@ struct Queue {
 struct State {
     lines: VecDeque<Box<[u8]>>,
     bytes: usize,
-    /// Lines that found no room, and of which nobody has been told.
+    /// Dropped lines that have not been reported yet.
     dropped: u64,
-    /// Whether a line is being written, or it is being told how many were dropped.
+    /// Whether the thread is writing a line, or reporting how many were dropped.
     is_busy: bool,
 }
 
 impl LogWriter {
-    /// Starts the thread that writes to `out`. It has `tell` say how many lines were dropped, as soon as there is room again: for one
-    /// more line, which is to be logged as any other.
+    /// Starts the thread that writes to `out`. Once there is room again after lines were dropped, the thread
+    /// calls `tell` with their number; `tell` reports it as a log line like any other.
     ///
     /// # Errors
-    /// When the system gives no thread.
+    /// When the system cannot start a thread.
     pub fn start(
         out: impl Write + Send + 'static,
         tell: impl Fn(u64) + Send + 'static,
@@ -51,7 +52,7 @@ impl LogWriter {
         Ok((Self(Arc::clone(&queue)), WrittenAtEnd(Self(queue))))
     }
 
-    /// Waits until everything is written, and says whether it is; for no longer than this.
+    /// Waits until everything is written, for at most `most`. Returns whether it is.
     fn wait_for(&self, most: Duration) -> bool {
         let is_under_way = |state: &mut State| state.is_busy || !state.lines.is_empty() || state.dropped > 0;
         let waited = self.0.changed.wait_timeout_while(self.0.lock(), most, is_under_way);
@@ -60,7 +61,7 @@ impl LogWriter {
     }
 }
 
-/// A whole line at a time, as what formats events writes them.
+/// Each write is a whole line: the event formatter writes one at a time.
 impl Write for &LogWriter {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         self.0.put(line);
@@ -82,7 +83,7 @@ impl<'a> MakeWriter<'a> for LogWriter {
 
 impl Drop for WrittenAtEnd {
     fn drop(&mut self) {
-        // Who reads no log is not waited for any longer.
+        // A reader that does not read the log is not waited for any longer.
         let _ = self.0.wait_for(END_MAX);
     }
 }
@@ -104,7 +105,7 @@ impl Queue {
         self.changed.notify_all();
     }
 
-    /// The thread's work, for as long as the process lives. The lock is held for no write.
+    /// The thread's loop, for as long as the process lives. The lock is never held during a write.
     fn write_out(&self, mut out: impl Write, tell: impl Fn(u64)) {
         loop {
             let idle = |state: &mut State| state.lines.is_empty() && state.dropped == 0;
@@ -118,7 +119,7 @@ impl Queue {
             } else {
                 let line = state.take();
                 drop(state);
-                // There is nowhere to say that a log cannot be written.
+                // There is nowhere to report that the log cannot be written.
                 let _ = out.write_all(&line).and_then(|()| out.flush());
             }
             self.lock().is_busy = false;
@@ -128,14 +129,15 @@ impl Queue {
 }
 
 impl State {
-    /// The line that has waited longest; an empty one where none does.
+    /// Takes the oldest line; an empty one if none waits.
     fn take(&mut self) -> Box<[u8]> {
         let line = self.lines.pop_front().unwrap_or_default();
         self.bytes -= line.len();
         line
     }
 
-    /// Whether the line about those that were dropped finds room for certain, however many come at the same time, but for a flood.
+    /// Whether the line that reports dropped lines is sure to find room, however many lines come at the same
+    /// time, short of a flood.
     fn is_half_empty(&self) -> bool {
         self.lines.len() <= LINES_MAX / 2 && self.bytes <= BYTES_MAX / 2
     }
@@ -147,10 +149,10 @@ mod tests {
 
     use super::*;
 
-    /// The longest that is waited for what must come.
+    /// How long to wait for what must come.
     const PATIENCE: Duration = Duration::from_secs(60);
 
-    /// A reader that stands still at each line until it is let go; for good when the other end is dropped.
+    /// A reader that stalls at each line until it is released; dropping the other end releases it for good.
     struct Still {
         begun: Sender<()>,
         let_go: Receiver<()>,
@@ -159,7 +161,7 @@ mod tests {
 
     impl Write for Still {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            // Who looks at none of it any more has dropped the other ends.
+            // A test that is done with the reader has dropped the other ends.
             let _ = self.begun.send(());
             let _ = self.let_go.recv();
             let _ = self.written.send(String::from_utf8(bytes.to_vec()).unwrap());
@@ -179,7 +181,7 @@ mod tests {
         told: Receiver<u64>,
     }
 
-    /// A log whose reader stands still at its first line, `first`.
+    /// A log whose reader stalls at its first line, `first`.
     fn standing_still() -> Scene {
         let ((begun, has_begun), (let_go, is_let_go)) = (channel(), channel());
         let ((write, written), (tell, told)) = (channel(), channel());

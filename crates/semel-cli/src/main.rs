@@ -4,11 +4,11 @@
 //! - [`cli`]: the verbs and what is common to them; `verb/`: one file per verb.
 //! - [`config`]: flags, environment, `semel.toml`; [`place`]: which store; [`tokens`]: the file of tokens.
 //! - [`host`]: a server inside this process; [`link`]: how a verb reaches a server, this process's own if need be;
-//!   [`patience`]: asking again where it is away.
-//! - [`progress`]: saying how far long work is; [`stop`]: being told to end.
-//! - [`log_writer`]: the log's way out; [`otlp`]: traces to a collector.
-//! - [`offer`]: a job as typed; [`again`]: a command as it is to be typed again; [`mod@print`]: tables, JSON, colours; [`failure`]: errors and exit codes.
-//! - `demo/`: the main job, played and checked.
+//!   [`patience`]: retrying while a server is away.
+//! - [`progress`]: reporting the progress of long work; [`stop`]: signals to stop.
+//! - [`log_writer`]: writing the log; [`otlp`]: traces to a collector.
+//! - [`offer`]: a job as typed; [`again`]: the command line for the next page; [`mod@print`]: tables, JSON, colours; [`failure`]: errors and exit codes.
+//! - `demo/`: an at-least-once upstream, simulated and checked.
 
 mod again;
 mod cli;
@@ -38,7 +38,8 @@ use crate::cli::Cli;
 use crate::failure::Failure;
 use crate::print::Printer;
 
-/// How long the end waits for threads that nobody waits for any more, as for the look-up of a subscriber's name.
+/// How long shutdown waits for threads whose work nobody needs any more, such as a name look-up for a
+/// webhook.
 const LEFT_MAX: Duration = Duration::from_secs(1);
 
 #[global_allocator]
@@ -68,7 +69,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Tells what the parser has to say: what is wrong with the command line, or the help or version that was asked for.
+/// Prints what the parser returned: what is wrong with the command line, or the help or version that was
+/// asked for.
 fn told(asked: &clap::Error) -> ExitCode {
     let ends = ExitCode::from(u8::try_from(asked.exit_code()).unwrap_or(2));
     if asked.use_stderr() && wants_json() {
@@ -86,7 +88,7 @@ fn told(asked: &clap::Error) -> ExitCode {
     ends
 }
 
-/// Whether the command line, which cannot be read as a whole, asks for JSON.
+/// Whether a command line that does not parse asks for JSON.
 fn wants_json() -> bool {
     std::env::args_os().skip(1).take_while(|word| word != "--").any(|word| word == "--json")
 }

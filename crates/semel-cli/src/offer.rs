@@ -9,49 +9,49 @@ use crate::failure::Failure;
 /// Flags that describe a job.
 #[derive(Args, Clone, Debug)]
 pub struct Offer {
-    /// The kind of work, such as email.send
+    /// The job's type, such as email.send
     #[arg(value_name = "TYPE")]
     job_type: String,
-    /// The arguments, each a JSON value; a bare word is a string
+    /// The job's arguments, each a JSON value; a bare word is a string
     #[arg(value_name = "ARGS")]
     args: Vec<String>,
     /// The queue [default: default]
     #[arg(long, value_name = "NAME")]
     queue: Option<String>,
-    /// -100 to 100; higher runs first
+    /// The priority, from -100 to 100; higher runs first
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     priority: Option<i64>,
-    /// The text that names the work: two jobs of the type with the same key are the same
+    /// The text that identifies the work: jobs of this type with the same key are duplicates
     #[arg(long, value_name = "TEXT")]
     key: Option<String>,
     /// The unique policy: JSON, or a preset (strict, content, skip, caller_provided, always_unique)
     #[arg(long, value_name = "JSON|PRESET")]
     unique: Option<String>,
-    /// What happens to a duplicate: reject, ignore, replace, replace_except_schedule or follow_up
+    /// What to do with a duplicate: reject, ignore, replace, replace_except_schedule or follow_up
     #[arg(long, value_name = "STRATEGY")]
     on_conflict: Option<String>,
-    /// How long the key is held from the job's creation, such as PT5M
+    /// How long the job holds its key, counted from its creation, such as PT5M
     #[arg(long, value_name = "DURATION")]
     period: Option<String>,
-    /// When to run it: RFC 3339 with a zone, such as 2030-01-31T08:00:00Z
+    /// When to run the job: RFC 3339 with a time zone, such as 2030-01-31T08:00:00Z
     #[arg(long, value_name = "TIME", conflicts_with = "delay")]
     at: Option<String>,
-    /// How long to wait before running it, such as 90s, 5m or PT5M
+    /// How long to wait before running the job, such as 90s, 5m or PT5M
     #[arg(long, value_name = "DURATION")]
     delay: Option<String>,
-    /// When it is no longer worth running: RFC 3339
+    /// When the job is no longer worth running: RFC 3339
     #[arg(long, value_name = "TIME")]
     expires: Option<String>,
-    /// How often it may be tried, the first time included
+    /// The most attempts, including the first
     #[arg(long, value_name = "N")]
     max_attempts: Option<u32>,
-    /// What travels with the job: a JSON object
+    /// Metadata that travels with the job: a JSON object
     #[arg(long, value_name = "JSON")]
     meta: Option<String>,
-    /// A label, shown with the job; may be given several times
+    /// A label shown with the job; may be repeated
     #[arg(long = "tag", value_name = "WORD")]
     tags: Vec<String>,
-    /// The job's own id (UUIDv7): repeating the request then gets the same answer
+    /// The job's id (UUIDv7): repeating the request then returns the same answer
     #[arg(long, value_name = "UUID")]
     id: Option<String>,
 }
@@ -92,7 +92,7 @@ struct Retry {
 }
 
 impl Offer {
-    /// The request. Values go as they were typed: a number keeps its digits, an object its members.
+    /// The request body. Values are sent as typed: a number keeps its digits, an object its members.
     ///
     /// # Errors
     /// When a value is not JSON.
@@ -118,8 +118,8 @@ impl Offer {
         serde_json::to_vec(&body).map_err(|error| Failure::usage(format!("the job is not JSON: {error}")))
     }
 
-    /// `--unique`, with the members that have flags of their own put in front: a name that is then said twice is
-    /// the server's to refuse.
+    /// The policy of `--unique`, preceded by the members that have flags of their own. The server refuses a
+    /// member that is then given twice.
     fn policy(&self) -> Result<Option<Box<RawValue>>, Failure> {
         let flags = [("key", &self.key), ("on_conflict", &self.on_conflict), ("period", &self.period)];
         let mut members = Vec::new();
@@ -161,7 +161,7 @@ fn json(what: &str, text: &str) -> Result<Box<RawValue>, Failure> {
     })
 }
 
-/// A JSON value, or a bare word. What begins like JSON is not taken for a word: it is a slip.
+/// A JSON value, or a bare word. Invalid JSON that begins like JSON is a typing mistake, not a word.
 fn argument(text: &str) -> Result<Box<RawValue>, Failure> {
     let looks_like_json = text.trim_start().starts_with(['{', '[', '"']);
     match serde_json::from_str::<Box<RawValue>>(text) {

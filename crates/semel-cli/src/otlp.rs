@@ -1,5 +1,5 @@
-//! Traces to a collector: OpenTelemetry's protocol as JSON over HTTP, which every collector takes. Written here because
-//! the protocol's own crates would double the program for one message.
+//! Traces to a collector: OpenTelemetry's protocol as JSON over HTTP, which every collector takes. Written
+//! here because the protocol's own crates would double the program's size for one message.
 
 use std::time::Duration;
 
@@ -16,14 +16,14 @@ use crate::failure::Failure;
 const WAITING_MAX: usize = 8_192;
 /// Spans in one message.
 const BATCH_MAX: usize = 512;
-/// How long the first of a message waits for others.
+/// How long the first span of a message waits for others.
 const BATCH_WAIT: Duration = Duration::from_secs(1);
-/// How long a collector may take.
+/// How long a collector may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Where collectors listen, below the address they are named by.
+/// The path of the traces endpoint, below the collector's URL.
 const PATH: &str = "/v1/traces";
 
-/// Sends spans on.
+/// Sends spans to a collector.
 pub struct Exporter {
     task: JoinHandle<()>,
 }
@@ -32,7 +32,7 @@ impl Exporter {
     /// Starts to send to the collector at `url`, such as `http://127.0.0.1:4318`.
     ///
     /// # Errors
-    /// When this is no address.
+    /// When `url` is not a valid address.
     pub fn start(url: &str) -> Result<(Self, Spans), Failure> {
         let client = Client::new(url)?.with_timeout(PATIENCE);
         let (sender, receiver) = mpsc::channel(WAITING_MAX);
@@ -44,7 +44,8 @@ impl Exporter {
         Ok((Self { task: tokio::spawn(run(client, receiver)) }, spans))
     }
 
-    /// Waits until all is sent, but not for long. The server and its [`Spans`] must be gone.
+    /// Waits for a bounded time until all spans are sent. The server and its [`Spans`] must have been
+    /// dropped.
     pub async fn stop(self) {
         if tokio::time::timeout(PATIENCE, self.task).await.is_err() {
             tracing::warn!("traces were left when the server ended");
@@ -57,7 +58,7 @@ async fn run(client: Client, mut receiver: mpsc::Receiver<Span>) {
     while receiver.recv_many(&mut batch, BATCH_MAX).await > 0 {
         let more =
             async { while batch.len() < BATCH_MAX && receiver.recv_many(&mut batch, BATCH_MAX).await > 0 {} };
-        // When it is over, what is there is sent.
+        // After the wait, the spans so far are sent.
         drop(tokio::time::timeout(BATCH_WAIT, more).await);
         let body = Bytes::from(message(&batch).to_string());
         let kind = (http_content_type(), HeaderValue::from_static("application/json"));
@@ -101,7 +102,7 @@ fn message(spans: &[Span]) -> Value {
                         json!({ "key": "http.response.status_code",
                                 "value": { "intValue": span.status.to_string() } }),
                     ],
-                    // What the client did wrong is no fault of the server's.
+                    // A client's error (4xx) does not make the server's span an error.
                     "status": { "code": if span.status >= 500 { 2 } else { 0 } },
                 })
             }).collect::<Vec<_>>(),

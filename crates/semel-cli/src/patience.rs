@@ -1,28 +1,29 @@
-//! Asking again where a server is away for a while: for verbs that go on until they are told to stop.
+//! Retries while a server is away: for verbs that go on until they are told to stop.
 
 use std::time::Duration;
 
 use crate::failure::Failure;
 use crate::print::remark;
 
-/// How long to wait before it is asked again: at first, and at most.
+/// How long to wait before a retry: at first, and at most.
 const WAIT_FIRST: Duration = Duration::from_millis(500);
 const WAIT_MAX: Duration = Duration::from_secs(15);
 
-/// What is known of a server that is asked again and again; by default nobody has asked it yet.
+/// The state of the retries against one server; by default it has not been asked yet.
 #[derive(Default)]
 pub struct Patience {
-    /// Whether it has ever answered. One that was never there is not waited for: it may be named wrongly.
+    /// Whether the server has ever answered. One that has not is not retried: its name may be wrong.
     has_answered: bool,
-    /// The next wait, while it is away.
+    /// The next wait, while the server is away.
     wait: Option<Duration>,
 }
 
 impl Patience {
-    /// Asks until there is an answer, with waits that grow between the tries. Of a server that is away it says so once.
+    /// Asks until there is an answer, with growing waits between the tries. Reports once that the server is
+    /// away.
     ///
     /// # Errors
-    /// What does not pass, and whatever comes before the first answer.
+    /// A failure that is not transient, and any failure before the first answer.
     pub async fn ask<T>(&mut self, ask: impl AsyncFn() -> Result<T, Failure>) -> Result<T, Failure> {
         loop {
             match ask().await {
@@ -32,7 +33,7 @@ impl Patience {
                 }
                 Err(failure) if failure.passes && self.has_answered => {
                     let wait = self.wait.unwrap_or_else(|| {
-                        // Also to who reads the answers by a program: else nothing tells a long silence from an end.
+                        // Also with `--json`: otherwise nothing tells a long silence from an end.
                         remark(format_args!("{}; it is asked again until it answers\n", failure.what));
                         WAIT_FIRST
                     });

@@ -8,7 +8,7 @@ use semel_postgres::Address;
 
 use crate::failure::Failure;
 
-/// The store's URL when nobody says otherwise.
+/// The default store URL.
 pub const STORE_DEFAULT: &str = "sqlite:./semel.db";
 
 /// Where jobs are kept.
@@ -25,10 +25,10 @@ pub enum Place {
 }
 
 impl Place {
-    /// The same, where so many replicas must have what is acknowledged.
+    /// The same store, where this many replicas must have a write before it is acknowledged.
     ///
     /// # Errors
-    /// Only a Redis can be told to wait for replicas; a database says it by its own settings.
+    /// When the store is not in Redis (a database has its own settings for this), or the number is invalid.
     pub fn with_replicas(&self, replicas: u32) -> Result<Self, Failure> {
         let Self::Redis(address) = self else {
             return Err(Failure::usage("--min-replicas is for a store in Redis")
@@ -40,10 +40,10 @@ impl Place {
             .map_err(|error| Failure::usage(error.to_string()))
     }
 
-    /// The same, of a store that is divided into so many partitions.
+    /// The same store, divided into this many partitions.
     ///
     /// # Errors
-    /// Only a store in Redis can be divided.
+    /// When the store is not in Redis, or the number is invalid.
     pub fn with_partitions(&self, partitions: u16) -> Result<Self, Failure> {
         let Self::Redis(address) = self else {
             return Err(Failure::usage("--partitions is for a store in Redis")
@@ -93,7 +93,7 @@ impl FromStr for Place {
                 Err(format!("stores of the kind {scheme:?} are not supported; {SUPPORTED}"))
             }
             None if text.is_empty() => Err(format!("the store has no name; {SUPPORTED}")),
-            // As libpq writes it, say: all of it may be one.
+            // A libpq connection string, say: any part of it may be a password.
             _ if text.contains([':', '=', '@']) => Err(format!(
                 "the store is named by no URL; what was written is not shown, for it may hold a password; {SUPPORTED}"
             )),
@@ -104,7 +104,7 @@ impl FromStr for Place {
     }
 }
 
-/// Whether a URL may begin so (RFC 3986, 3.1).
+/// Whether this is a valid URL scheme (RFC 3986, 3.1).
 fn is_scheme(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphabetic())
         && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.'))

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::failure::Failure;
 
-/// How something is set off from the rest, on a terminal.
+/// How text is highlighted on a terminal.
 #[derive(Clone, Copy, Debug)]
 pub enum Style {
     /// Of first importance.
@@ -33,7 +33,7 @@ pub struct Printer {
 }
 
 impl Printer {
-    /// A printer; `json` is whether a program reads.
+    /// A printer; `json` says whether a program reads its output.
     pub fn new(json: bool) -> Self {
         let colour = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
             && std::env::var_os("TERM").is_none_or(|term| term != "dumb");
@@ -46,7 +46,7 @@ impl Printer {
         }
     }
 
-    /// Whether a program reads.
+    /// Whether a program reads the output.
     pub const fn is_json(&self) -> bool {
         self.json
     }
@@ -66,7 +66,7 @@ impl Printer {
         put(format_args!("{text}\n"));
     }
 
-    /// Writes lines over the `before` lines that were written so the last time.
+    /// Writes lines over the `before` lines that the last such call wrote.
     pub fn redraw(&self, lines: &[String], before: usize) {
         let mut text = if before > 0 { format!("\x1b[{before}A") } else { String::new() };
         for line in lines {
@@ -75,7 +75,7 @@ impl Printer {
         put(format_args!("{text}"));
     }
 
-    /// Shows lines alone on the terminal, from its top.
+    /// Clears the terminal and shows these lines from its top.
     pub fn screen(&self, lines: &[String]) {
         let mut text = String::from("\x1b[H");
         for line in lines {
@@ -98,7 +98,7 @@ impl Printer {
         let mut answer = String::new();
         match std::io::stdin().read_line(&mut answer) {
             Ok(0) | Err(_) => {
-                // What comes next is on a line of its own.
+                // What is printed next starts on a line of its own.
                 remark(format_args!("\n"));
                 None
             }
@@ -149,12 +149,12 @@ impl Printer {
         self.table(&["", ""], rows);
     }
 
-    /// The text, set off when stdout shows colours.
+    /// The text, highlighted if stdout shows colours.
     pub fn styled(&self, style: Style, text: &str) -> String {
         paint(self.colour_out, style, text)
     }
 
-    /// Says why a verb did not do what it was asked, on stderr.
+    /// Reports on stderr why a verb failed.
     pub fn failure(&self, failure: &Failure) {
         if self.json {
             let answer = failure.answer.as_ref().and_then(|body| serde_json::from_slice::<Value>(body).ok());
@@ -164,7 +164,7 @@ impl Printer {
             remark(format_args!("{value}\n"));
             return;
         }
-        // What is wrong in several places is told in as many lines.
+        // A failure with several causes has a line for each.
         let what = failure.what.lines().map(plain).collect::<Vec<_>>().join("\n  ");
         remark(format_args!("{}: {what}\n", paint(self.colour_err, Style::Bad, "error")));
         if let Some(next) = &failure.next {
@@ -184,8 +184,9 @@ fn paint(colour: bool, style: Style, text: &str) -> String {
     if colour { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
 }
 
-/// Writes to stdout what was asked for. Who reads a pipe may have seen enough (`semel jobs | head`): nobody is left to tell, and
-/// nothing is wrong. Where it cannot be written for another reason, a script must not take what is there for all.
+/// Writes a result to stdout. If the reader of a pipe has closed it (`semel jobs | head`), the process ends
+/// with 0: nobody is left to tell, and nothing is wrong. On any other write error it ends with 1, so that a
+/// script does not take partial output for all.
 pub fn put(text: Arguments<'_>) {
     let Err(error) = try_put(text) else { return };
     if error.kind() == ErrorKind::BrokenPipe {
@@ -197,7 +198,7 @@ pub fn put(text: Arguments<'_>) {
     std::process::exit(1);
 }
 
-/// Writes to stdout what is said by the way; whoever says it goes on when it cannot be written.
+/// Writes a line to stdout that is not a result; the caller goes on if it cannot be written.
 ///
 /// # Errors
 /// When it cannot be written.
@@ -206,14 +207,15 @@ pub fn try_put(text: Arguments<'_>) -> std::io::Result<()> {
     out.write_fmt(text).and_then(|()| out.flush())
 }
 
-/// Writes to stderr. What cannot be said there cannot be said; how the program ends still tells.
+/// Writes to stderr. A write error is ignored: there is nowhere to report it, and the exit code still tells.
 pub fn remark(text: Arguments<'_>) {
     let mut err = std::io::stderr().lock();
     drop(err.write_fmt(text).and_then(|()| err.flush()));
 }
 
-/// A text that others wrote, for a terminal: what would move its cursor, change its title or turn its lines around is shown as
-/// a mark, and a new line, which would break a table, as a space. Programs get it as it is, by `--json`.
+/// Makes text that others wrote safe for a terminal: a character that would move the cursor, change the title
+/// or reverse the text is shown as a replacement character, and a line break or tab, which would break a
+/// table, as a space. Programs get the text as it is, with `--json`.
 pub fn plain(text: &str) -> String {
     let shown = |c: char| match c {
         '\n' | '\r' | '\t' | '\u{2028}' | '\u{2029}' => ' ',
@@ -224,22 +226,22 @@ pub fn plain(text: &str) -> String {
     text.chars().map(shown).collect()
 }
 
-/// The text of a member, however it is written, as [`plain`] text; `-` when it is not there.
+/// The value of a member of any type, as [`plain`] text; `-` if it is missing or null.
 pub fn text(value: &Value, pointer: &str) -> String {
     match value.pointer(pointer) {
         None | Some(Value::Null) => "-".to_owned(),
         Some(Value::String(text)) => plain(text),
-        // JSON writes some of what a terminal obeys as it is.
+        // JSON does not escape all characters that a terminal obeys.
         Some(other) => plain(&other.to_string()),
     }
 }
 
-/// The number of a member; 0 when it is not there.
+/// The number of a member; 0 if it is missing.
 pub fn number(value: &Value, pointer: &str) -> u64 {
     value.pointer(pointer).and_then(Value::as_u64).unwrap_or_default()
 }
 
-/// The items of a list; none when it is not there.
+/// The items of a list; none if it is missing.
 pub fn items<'v>(value: &'v Value, pointer: &str) -> &'v [Value] {
     value.pointer(pointer).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
@@ -257,7 +259,8 @@ pub fn moment(value: &Value, pointer: &str) -> String {
 mod tests {
     use super::*;
 
-    /// A worker's message once set the title of the operator's terminal, and its lines broke the table.
+    /// A worker's message could set the title of the operator's terminal, and its line breaks would break the
+    /// table.
     #[test]
     fn what_others_wrote_is_no_command_to_the_terminal() {
         let wrote = "a\u{1b}]0;title\u{7}b\nc\td\u{9b}2Je\u{7f}f\u{202e}g \u{e9}\u{1f980}";

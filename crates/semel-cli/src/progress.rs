@@ -1,4 +1,4 @@
-//! Work that may take long: it is said how far it is.
+//! Progress reports for work that may take long.
 
 use std::future::Future;
 use std::pin::pin;
@@ -8,10 +8,10 @@ use tokio::time::Instant;
 
 use crate::print::remark;
 
-/// How often it is said.
+/// How often progress is reported.
 pub const SAY_EVERY: Duration = Duration::from_secs(2);
 
-/// Waits for work, and says every two seconds what it is at: also to who reads the answer by a program, for else nothing tells a
+/// Waits for work, and reports its progress every two seconds, also with `--json`: otherwise nothing tells a
 /// long silence from an end.
 pub async fn telling<T>(work: impl Future<Output = T>, what: impl Fn() -> String) -> T {
     telling_to(work, what, say).await
@@ -32,7 +32,7 @@ async fn telling_to<T>(
     }
 }
 
-/// On stderr, or where that is a log, in it.
+/// Writes to the log if the process has one, otherwise to stderr.
 fn say(text: &str) {
     if tracing::dispatcher::has_been_set() {
         tracing::info!("{text}");

@@ -7,7 +7,7 @@ use semel_core::retention::{Keep, Retention, parse_keep};
 use semel_core::unique::Period;
 use serde::Deserialize;
 
-/// The table.
+/// The `[retention]` table.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Table {
@@ -18,7 +18,7 @@ pub struct Table {
     queues: BTreeMap<Queue, Lengths>,
 }
 
-/// The tables of types and queues.
+/// The table of one type or queue.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Lengths {
@@ -42,7 +42,7 @@ struct Type(String);
 #[serde(try_from = "String")]
 struct Queue(String);
 
-// What cannot be read is refused by the file's parser, who knows its line.
+// Invalid values are refused while the file is parsed, so that the error names the line.
 impl TryFrom<String> for Length {
     type Error = String;
 
@@ -74,7 +74,7 @@ impl TryFrom<String> for Queue {
 }
 
 impl Table {
-    /// The rules it states.
+    /// The retention rules of the table.
     pub fn rules(&self) -> Retention {
         let Self { completed, cancelled, discarded, types, queues } = self;
         let all = Lengths { completed: *completed, cancelled: *cancelled, discarded: *discarded };

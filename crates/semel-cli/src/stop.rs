@@ -1,4 +1,4 @@
-//! The signals by which somebody tells the program to stop.
+//! The signals that tell the program to stop.
 
 use crate::failure::Failure;
 
@@ -11,10 +11,10 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// Registered at once, so that none is missed before it is waited for.
+    /// Registers the handlers at once, so that no signal is missed before it is waited for.
     ///
     /// # Errors
-    /// When the system does not tell of signals.
+    /// When the handlers cannot be registered.
     pub fn new() -> Result<Self, Failure> {
         #[cfg(unix)]
         {
@@ -31,7 +31,7 @@ impl Stop {
         Ok(Self {})
     }
 
-    /// Ends with the next of them.
+    /// Waits for the next signal.
     #[cfg(unix)]
     pub async fn next(&mut self) {
         tokio::select! {
@@ -40,7 +40,7 @@ impl Stop {
         }
     }
 
-    /// Ends with the next of them.
+    /// Waits for the next signal.
     #[cfg(not(unix))]
     pub async fn next(&mut self) {
         drop(tokio::signal::ctrl_c().await);

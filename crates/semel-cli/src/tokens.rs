@@ -1,4 +1,4 @@
-//! The file of tokens that `semel token` writes and `semel serve` reads: digests and what each may do, no token's text.
+//! The token file that `semel token` writes and `semel serve` reads: digests and rights, but no token's text.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Write as _};
@@ -12,14 +12,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::{Context, Exit, Failure};
 
-/// What every token begins with, so that a leaked one is known for what it is.
+/// The prefix of every token, so that a leaked one is recognized.
 const PREFIX: &str = "semel_";
 /// Random bytes of a token: 256 bits.
 const RANDOM_BYTES: usize = 32;
-/// Random bytes of a token's name.
+/// Random bytes of a token's id.
 const ID_BYTES: usize = 5;
 
-/// The file.
+/// The contents of the file.
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokenFile {
@@ -32,41 +32,41 @@ pub struct TokenFile {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Entry {
-    /// Names it in lists and logs.
+    /// Identifies the token in lists and logs.
     pub id: String,
-    /// What people call it.
+    /// A name for people.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub name: String,
     /// SHA-256 of its text, in hexadecimal digits.
     pub sha256: String,
-    /// What it is for: `producer`, `worker`, `admin`, `metrics`.
+    /// The roles: `producer`, `worker`, `admin`, `metrics`.
     pub roles: Vec<String>,
-    /// Names of queues, or beginnings followed by `*`; none means all of them.
+    /// Names of queues, or prefixes followed by `*`; empty means all queues.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub queues: Vec<String>,
     /// The tenant it is bound to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
-    /// Whether answers may tell of jobs that others enqueued. Left out: yes, unless it is bound to a tenant.
+    /// Whether answers may tell of jobs that others enqueued. If absent: yes, unless bound to a tenant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inspect: Option<bool>,
-    /// When it was made.
+    /// When it was created.
     pub created_at: String,
-    /// When it ends.
+    /// When it expires.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<String>,
-    /// The token that was made to take its place.
+    /// The id of the token that replaces it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replaced_by: Option<String>,
 }
 
 impl Entry {
-    /// Whether it may look into args, meta and results; of a tenant only one that says so.
+    /// Whether it may read args, meta and results; a tenant's token only if its entry says so.
     pub fn may_inspect(&self) -> bool {
         self.inspect.unwrap_or(self.tenant.is_none())
     }
 
-    /// A token of 256 random bits, and its text, which is kept nowhere.
+    /// Creates a token of 256 random bits. Also returns its text, which is stored nowhere.
     ///
     /// # Errors
     /// When the system has no random numbers.
@@ -87,12 +87,12 @@ impl Entry {
         Ok((entry, text))
     }
 
-    /// The digest of its text. Some programs that people make one with write their digits in capitals.
+    /// The digest of its text. Upper-case digits are accepted, as some tools write them.
     fn digest(&self) -> Option<[u8; 32]> {
         hex::parse(&self.sha256.to_ascii_lowercase())
     }
 
-    /// As the server wants it.
+    /// Converts the entry to the server's type.
     fn token(&self) -> Result<Token, String> {
         let refuse = |what: &str| format!("the token {} {what}", self.id);
         let digest = self.digest().ok_or_else(|| refuse("has no sha256 of 64 hexadecimal digits"))?;
@@ -126,7 +126,7 @@ impl Entry {
     }
 }
 
-/// Whether this names a queue, or the beginning of queues' names.
+/// Checks that this is the name of a queue, or a prefix of such names followed by `*`.
 ///
 /// # Errors
 /// What is wrong with it.
@@ -139,10 +139,10 @@ pub fn check_queue(pattern: &str) -> Result<(), String> {
 }
 
 impl TokenFile {
-    /// Reads it.
+    /// Reads the file.
     ///
     /// # Errors
-    /// When there is none, or it is not understood; no line of it is repeated.
+    /// When it is missing or does not parse; the error repeats no line of it.
     pub fn read(path: &Path) -> Result<Self, Failure> {
         let shown = path.display();
         match fs::read_to_string(path) {
@@ -156,23 +156,23 @@ impl TokenFile {
         }
     }
 
-    /// The tokens as the server wants them.
+    /// Converts the tokens to the server's type.
     ///
     /// # Errors
-    /// When one of them makes no sense: then none is taken.
+    /// When one of them is invalid: then none is used.
     pub fn tokens(&self) -> Result<Vec<Token>, Failure> {
         self.tokens.iter().map(|entry| entry.token().map_err(Failure::usage)).collect()
     }
 
-    /// The entry of the token of this text.
+    /// The entry of the token with this text.
     pub fn find(&self, text: &str) -> Option<&Entry> {
         let digest = auth::digest(text);
         self.tokens.iter().find(|entry| entry.digest() == Some(digest))
     }
 
-    /// Changes the file, or makes it, for its owner alone; readers see the old one or the new one, and nobody else writes
-    /// meanwhile. It is a new file under the old name, with the old one's owner and mode. A link stays one: what it leads to is
-    /// changed, for that is what others read.
+    /// Changes the file under a lock, or creates it, readable by its owner alone. Readers see the old or the
+    /// new file: the new one is renamed over the old one, with its owner and mode. A symbolic link stays: its
+    /// target is changed, for that is what others read.
     ///
     /// # Errors
     /// Those of `change`, and when the file cannot be written.
@@ -192,7 +192,7 @@ impl TokenFile {
         let path = real(path).context(&what)?;
         let path = path.as_path();
         let lock = private().create(true).truncate(false).open(beside(path, "lock")).context(&what)?;
-        // Held until the end of this function.
+        // The lock is held until the end of this function.
         lock.lock().context(&what)?;
         let mut file = match Self::read(path) {
             Err(_) if matches!(fs::metadata(path), Err(error) if error.kind() == ErrorKind::NotFound) => {
@@ -204,7 +204,7 @@ impl TokenFile {
         file.tokens()?;
         let text = toml::to_string(&file).context(&what)?;
         let new = beside(path, "new");
-        // One that a crash left may be readable to others.
+        // A file left by a crash may be readable to others.
         drop(fs::remove_file(&new));
         let mut written = private().create_new(true).open(&new).context(&what)?;
         if let Ok(before) = fs::metadata(path) {
@@ -225,8 +225,8 @@ impl TokenFile {
     }
 }
 
-/// The file that this name leads to; where there is none yet, the name. A link to what is not there is refused: a file in its place would
-/// be read by nobody who knows the other name.
+/// The file that this name leads to; if there is none yet, the name itself. A dangling link is refused: a
+/// file in its place would not be found under the target's name.
 fn real(path: &Path) -> io::Result<PathBuf> {
     match fs::canonicalize(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => match fs::symlink_metadata(path) {
@@ -237,7 +237,7 @@ fn real(path: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// The file's name with something more.
+/// The file's name with a suffix.
 fn beside(path: &Path, more: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".");
@@ -245,7 +245,7 @@ fn beside(path: &Path, more: &str) -> PathBuf {
     name.into()
 }
 
-/// To open a file that nobody else reads.
+/// Options to open a file that only its owner may read.
 fn private() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.write(true);
@@ -254,7 +254,8 @@ fn private() -> OpenOptions {
     options
 }
 
-/// Whoever could read the file goes on reading it: a server that runs as somebody else would keep the tokens it has.
+/// Keeps the old file's owner and mode, so that whoever could read the file still can: a server that runs as
+/// another user would otherwise keep its old tokens.
 fn as_before(written: &File, before: &Metadata) -> io::Result<()> {
     #[cfg(unix)]
     {
@@ -266,7 +267,7 @@ fn as_before(written: &File, before: &Metadata) -> io::Result<()> {
             fchown(written, owner, group)?;
         }
     }
-    // Last: a change of the owner may take bits of the mode away.
+    // Last: changing the owner may clear bits of the mode.
     written.set_permissions(before.permissions())
 }
 

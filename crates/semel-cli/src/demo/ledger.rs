@@ -28,7 +28,7 @@ pub struct Ledger {
     lost_leases: AtomicU64,
     /// How often each business id has had its effect.
     effects: Mutex<HashMap<String, u64>>,
-    /// What the killed worker took along.
+    /// The jobs that the killed worker held.
     orphans: Mutex<Vec<Orphan>>,
     is_killed: AtomicBool,
 }
@@ -84,13 +84,13 @@ impl Ledger {
         self.runs.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// So many runs have ended; what they came to is visible to whoever sees that.
+    /// Records that this many runs have ended. Their results are visible to whoever sees the lower count.
     fn put_down(&self, runs: usize) {
         self.in_hand.fetch_sub(runs as u64, Ordering::Release);
     }
 
-    /// Runs whose worker has not heard yet what became of its ack. The server may have ended their jobs already, so an
-    /// account that is closed while there are any lacks their effects.
+    /// Runs whose worker does not know yet what became of its ack. The server may have ended their jobs
+    /// already, so a ledger read while there are any lacks their effects.
     pub fn in_hand(&self) -> u64 {
         self.in_hand.load(Ordering::Acquire)
     }
@@ -102,13 +102,13 @@ impl Ledger {
         self.put_down(1);
     }
 
-    /// The ack of a run was refused: somebody else has the job, or had it.
+    /// The ack of a run was refused: another worker has the job, or had it.
     pub fn lost_lease(&self) {
         self.lost_leases.fetch_add(1, Ordering::Relaxed);
         self.put_down(1);
     }
 
-    /// The worker died with these in its hands.
+    /// The worker died while it held these jobs.
     pub fn kill(&self, held: Vec<Orphan>) {
         let runs = held.len();
         *lock(&self.orphans) = held;
@@ -121,7 +121,7 @@ impl Ledger {
         self.is_killed.load(Ordering::Acquire)
     }
 
-    /// What the killed worker took along.
+    /// The jobs that the killed worker held.
     pub fn orphans(&self) -> Vec<Orphan> {
         lock(&self.orphans).clone()
     }

@@ -35,44 +35,44 @@ use plan::Plan;
 use report::Progress;
 use webhook::Kind;
 
-/// What makes two deliveries the same: type and args, whatever becomes of the job. A duplicate is answered with the
-/// job that exists.
+/// The unique policy: deliveries with the same type and args are duplicates, whatever becomes of the job. A
+/// duplicate is answered with the existing job.
 const POLICY: &str = "{\"keys\":[\"type\",\"args\"],\"on_conflict\":\"ignore\",\"states\":[\"scheduled\",\"available\",\"pending\",\"active\",\"retryable\",\"completed\",\"cancelled\",\"discarded\"]}";
-/// The worker is killed when so many of a hundred events have had their effect.
+/// The worker is killed once this percentage of the events has had its effect.
 const KILL_PERCENT: u64 = 40;
 /// How often the queues are asked whether all work is done.
 const DRAIN_POLL: Duration = Duration::from_millis(50);
 /// How long the queues may stand still before the demo gives up on them.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Play an at-least-once upstream against a server, and check that everything ran exactly once
+/// Play an at-least-once upstream against a server, and check that every event took effect exactly once
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Starts a server on a file in a temporary directory (unless --store or --server is given) with workers, and delivers a
-seeded log of webhook events 1 to 4 times each over 8 connections: out of order, spelled in other ways (member order,
-Unicode form, 1.0 for 1), double clicks at the same instant. One worker is killed in the middle, one scheduled job is
-replaced, and when all work is done the whole log is replayed. Then the effects are compared with the log and with
-the server's own account; ends with 6 when they differ.
+Starts workers, and a server on a file in a temporary directory (unless --store or --server is given). Delivers a
+seeded log of webhook events, each 1 to 4 times over 8 connections: out of order, in different spellings (member
+order, Unicode form, 1.0 for 1), and as double clicks at the same instant. One worker is killed midway, one scheduled
+job is replaced, and once all work is done the whole log is replayed. The effects are then compared with the log and
+with the server's own records; exits with 6 if they differ.
 
 Examples:
   semel demo
   semel demo --events 50000 --seed 7
   semel demo --json
-  semel demo --store sqlite:./demo.db     # keep the file, and look around in it afterwards
-  semel demo --without-policy             # what happens without uniqueness: watch it fail")]
+  semel demo --store sqlite:./demo.db     # keep the file, to look around in it afterwards
+  semel demo --without-policy             # see it fail without uniqueness")]
 pub struct Demo {
-    /// Events in the log
+    /// The number of events in the log
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(50..=1_000_000))]
     events: u32,
-    /// Plays the same log again
+    /// The seed of the log: the same seed gives the same log
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Send the events without their unique policy
+    /// Send the events without a unique policy
     #[arg(long)]
     without_policy: bool,
 }
 
-/// What everybody in the demo shares.
+/// What all tasks of the demo share.
 struct Shared {
     /// Keeps runs on one store apart.
     run: String,
@@ -102,7 +102,7 @@ impl Shared {
 }
 
 impl Demo {
-    /// Plays and checks.
+    /// Runs the demo and its check.
     ///
     /// # Errors
     /// When the server fails, or the check finds a difference.
@@ -117,7 +117,7 @@ impl Demo {
         played.and(closed)
     }
 
-    /// Only a store that is named on the command line is played on: one from the environment holds real work.
+    /// Uses only a store that is named on the command line: one from the environment holds real work.
     async fn link(&self, globals: &Globals, folder: &Folder) -> Result<Link, Failure> {
         if globals.server.is_none() && globals.store.is_none() {
             return Link::inside(&folder.store()?, Templates::default(), Retention::default()).await;
@@ -193,7 +193,7 @@ impl Demo {
     }
 }
 
-/// The play itself, up to the end of the replay. Says how many effects there were before the replay.
+/// Runs the demo up to the end of the replay. Also returns how many effects there were before the replay.
 async fn act(
     shared: &Arc<Shared>,
     link: &Link,
@@ -211,7 +211,7 @@ async fn act(
     Ok((reminder, before_replay))
 }
 
-/// Waits for a worker that broke: the demo cannot end well without it.
+/// Waits for a worker to fail: the demo cannot end well without it.
 async fn broken(workers: &mut JoinSet<Result<(), Failure>>) -> Failure {
     while let Some(ended) = workers.join_next().await {
         match ended.context("a worker broke off") {
@@ -222,8 +222,8 @@ async fn broken(workers: &mut JoinSet<Result<(), Failure>>) -> Failure {
     Failure::failed("all workers have stopped")
 }
 
-/// Waits until no queue has anything left to do and every worker knows what became of its runs: a job has ended on the
-/// server before its worker hears of it.
+/// Waits until no queue has anything left to do and every worker knows what became of its runs: a job ends on
+/// the server before its worker hears of it.
 async fn drained(shared: &Shared, client: &Client) -> Result<(), Failure> {
     let (mut last, mut moved) = (0, Instant::now());
     loop {
@@ -234,7 +234,7 @@ async fn drained(shared: &Shared, client: &Client) -> Result<(), Failure> {
                 left += number(&answer, &format!("/queue/{state}"));
             }
         }
-        // Asked after the server: the runs of jobs that had ended by then are among them.
+        // Read after the server's counts, so that it includes the runs of jobs that had ended by then.
         left += shared.ledger.in_hand();
         if left == 0 {
             return Ok(());
@@ -252,7 +252,7 @@ async fn drained(shared: &Shared, client: &Client) -> Result<(), Failure> {
     }
 }
 
-/// Does a part of the play, and shows how it goes.
+/// Runs a phase of the demo and shows its progress.
 async fn watched(
     phase: &str,
     work: impl Future<Output = Result<(), Failure>>,
@@ -301,7 +301,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // It may never have been made, and what is left of it harms nobody.
+        // It may never have been created, and what is left of it does no harm.
         drop(std::fs::remove_dir_all(&self.0));
     }
 }

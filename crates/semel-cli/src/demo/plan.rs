@@ -1,4 +1,5 @@
-//! The log, and what an at-least-once upstream makes of it: who is delivered how often, how spelled, in which order.
+//! The log, and what an at-least-once upstream makes of it: which event is delivered how often, in which
+//! spelling and order.
 
 use std::sync::Arc;
 
@@ -11,13 +12,14 @@ use super::webhook::{Event, Kind, Spelling};
 const LATE_EVENTS_MAX: u64 = 400;
 /// How many events late a repeated delivery may come.
 const REPEAT_EVENTS_MAX: u64 = 3_000;
-/// A delivery is the only one, or one of 2, 3, 4: out of a hundred events.
+/// Percentages of events delivered once, at most twice, at most three times; the rest are delivered four
+/// times.
 const ONCE_PERCENT: u64 = 40;
 const TWICE_PERCENT: u64 = 70;
 const THRICE_PERCENT: u64 = 90;
-/// Orders whose button is clicked twice, out of a hundred.
+/// The percentage of orders, among those delivered more than once, that begin with a double click.
 const DOUBLE_CLICK_PERCENT: u64 = 30;
-/// Repeated deliveries that are spelled in another way, out of a hundred.
+/// The percentage of repeated deliveries that use another spelling.
 const RESPELLED_PERCENT: u64 = 50;
 
 /// Why a delivery can turn out to be a duplicate.
@@ -90,7 +92,7 @@ impl Reason {
 /// One request of the upstream.
 #[derive(Clone, Debug)]
 pub struct Delivery {
-    /// Which event, by its place in the log.
+    /// The event, by its index in the log.
     pub event: usize,
     /// Why it is a duplicate, if it is one.
     pub reason: Reason,

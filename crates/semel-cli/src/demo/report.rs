@@ -1,4 +1,4 @@
-//! What the demo shows: a line while it runs, a table at the end, the same as data.
+//! The demo's output: its progress while it runs, tables at the end, and the same as JSON.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use crate::print::{Printer, Style, items, text};
 const REDRAW: Duration = Duration::from_millis(100);
 const NEW_LINE: Duration = Duration::from_secs(1);
 
-/// A number as people read it.
+/// A number with commas between its thousands.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -28,7 +28,7 @@ pub fn grouped(number: u64) -> String {
     text
 }
 
-/// Shows how it goes: a block that is redrawn on a terminal, a line now and then elsewhere.
+/// Shows the progress: a block that is redrawn on a terminal, a line now and then elsewhere.
 pub struct Progress<'p> {
     printer: &'p Printer,
     started: Instant,
@@ -87,7 +87,7 @@ impl<'p> Progress<'p> {
     }
 }
 
-/// The end, for people.
+/// Prints the result for people.
 pub fn show(shared: &Shared, counts: &Counts, verdict: &Verdict, took: Duration, printer: &Printer) {
     let row = |name: &str, count: u64| vec![name.to_owned(), grouped(count)];
     let mut rows = vec![
@@ -152,7 +152,7 @@ fn example(verdict: &Verdict, printer: &Printer) {
     }
 }
 
-/// The end, for programs.
+/// The result for programs.
 pub fn value(demo: &Demo, shared: &Shared, counts: &Counts, verdict: &Verdict, took: Duration) -> Value {
     let deduplicated: Map<String, Value> = Reason::ALL
         .iter()

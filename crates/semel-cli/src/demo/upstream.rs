@@ -15,10 +15,10 @@ use crate::failure::{Context, Failure};
 
 /// Connections of the upstream.
 pub const CONNECTIONS: usize = 8;
-/// How often a busy server is asked again.
+/// A busy server is asked fewer times than this.
 const TRIES_MAX: u32 = 20;
 const REST: Duration = Duration::from_millis(25);
-/// A job may be taken back from a dead worker without being given up.
+/// Enough attempts that a job taken back from a dead worker is not given up.
 const ATTEMPTS_MAX: u32 = 25;
 
 #[derive(Deserialize)]
@@ -26,7 +26,7 @@ struct Answer {
     outcome: String,
 }
 
-/// Sends these deliveries, each connection taking the next one that nobody has.
+/// Sends these deliveries; each connection takes the next one that no other has taken.
 ///
 /// # Errors
 /// When the server refuses one, or cannot be reached.
@@ -57,7 +57,7 @@ pub async fn deliver(
 async fn send(shared: &Shared, client: &Client, delivery: &Delivery) -> Result<(), Failure> {
     let event = &shared.plan.log[delivery.event];
     let payload = event.spelled(delivery.spelling());
-    // Meta is no part of the identity: deliveries of one event may differ in it.
+    // Meta is not part of the unique key: deliveries of one event may differ in it.
     let mut body = format!(
         "{{\"type\":\"{}\",\"args\":[{payload}],\"meta\":{{\"delivery\":\"{}\"}},\"options\":{{\"queue\":\"{}\",\"retry\":{{\"max_attempts\":{ATTEMPTS_MAX}}}",
         event.kind.job_type(),
@@ -69,7 +69,7 @@ async fn send(shared: &Shared, client: &Client, delivery: &Delivery) -> Result<(
         body.push_str(super::POLICY);
     }
     body.push_str("}}");
-    // The request's name is what the server's duplicates record says of its source.
+    // The server records the request id as the source of a duplicate.
     let source =
         HeaderValue::try_from(format!("{}/{}", event.id, delivery.reason.name())).context("a header")?;
     let headers = HeaderMap::from_iter([(semel_client::HeaderName::from_static("x-request-id"), source)]);

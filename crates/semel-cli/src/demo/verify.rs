@@ -67,7 +67,7 @@ impl Verdict {
     }
 }
 
-/// Looks at everything.
+/// Runs all checks.
 ///
 /// # Errors
 /// When the server cannot be asked; a difference is in the verdict.
@@ -177,7 +177,7 @@ async fn jobs(shared: &Shared, client: &Client, verdict: &mut Verdict) -> Result
     let records = loop {
         let records = records(shared, client, &delivered).await?;
         let is_whole = records.duplicates >= counts.duplicates() && records.exact >= events;
-        // A record may be a second late, by its promise.
+        // A record may be up to a second late, as the server promises.
         if is_whole || !shared.with_policy || asked.elapsed() > RECORDS_PATIENCE {
             break records;
         }

@@ -73,7 +73,7 @@ pub enum Spelling {
 /// One event of the log.
 #[derive(Clone, Debug)]
 pub struct Event {
-    /// The upstream's own id of it: what must have its effect exactly once.
+    /// The upstream's own id of the event, which must have its effect exactly once.
     pub id: String,
     /// What happened.
     pub kind: Kind,
@@ -193,7 +193,7 @@ fn separate(at: usize, out: &mut String) {
     }
 }
 
-/// None of the texts needs an escape.
+/// Writes a string; none of the texts needs escaping.
 fn put_text(text: &str, spelling: Spelling, out: &mut String) {
     out.push('"');
     if spelling == Spelling::UnicodeForm {

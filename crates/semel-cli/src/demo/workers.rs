@@ -42,7 +42,7 @@ struct Granted {
 /// When the server cannot be reached, or refuses what it should not.
 pub async fn work(shared: Arc<Shared>, client: Client, name: String, dies: bool) -> Result<(), Failure> {
     while !shared.is_over() {
-        // The others hold still while the worker dies, so that it is sure to die with something in its hands.
+        // The others pause while the worker dies, so that it is sure to hold some jobs then.
         let is_time = shared.is_time_to_kill() && !shared.ledger.is_killed();
         if is_time && !dies {
             tokio::time::sleep(REST).await;
@@ -57,7 +57,7 @@ pub async fn work(shared: Arc<Shared>, client: Client, name: String, dies: bool)
             continue;
         }
         if dies && shared.is_time_to_kill() {
-            // Killed: it has begun these, and nobody will ever hear of it again. No ack, no nack, no heartbeat.
+            // Killed: it has begun these jobs, and is never heard from again. No ack, no nack, no heartbeat.
             let held = jobs.into_iter().map(|job| {
                 shared.ledger.run();
                 Orphan { job: job.id, lease: job.lease }
@@ -104,7 +104,7 @@ async fn run(shared: &Shared, client: &Client, name: &str, job: Granted) -> Resu
         return Err(Failure::failed(format!("job {} has not the args it was enqueued with", job.id)));
     };
     if ack(client, name, &job.id, &job.lease).await? {
-        // The effect is guarded by the ack: whoever has lost the lease has no effect.
+        // The ack guards the effect: a worker that has lost the lease has no effect.
         shared.ledger.effect(id);
     } else {
         shared.ledger.lost_lease();
@@ -112,7 +112,7 @@ async fn run(shared: &Shared, client: &Client, name: &str, job: Granted) -> Resu
     Ok(())
 }
 
-/// Acknowledges a run. Says whether it was accepted; a refusal for a lost lease is an answer too.
+/// Acknowledges a run. Returns whether the ack was accepted; a refusal for a lost lease is no error.
 ///
 /// # Errors
 /// Any other refusal.

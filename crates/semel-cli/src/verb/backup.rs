@@ -15,23 +15,23 @@ use crate::print::Printer;
 use crate::progress::telling;
 use crate::stop::Stop;
 
-/// Copy a store to a new file, consistently, also while a server uses it
+/// Back up a store to a new file, consistently, even while a server is using it
 #[derive(Args, Debug)]
 #[command(after_help = "\
-The copy is made beside a running server, from the file itself: run it on the machine that has the file. Where SEMEL_SERVER or
-semel.toml names a server, the store must be named there as well, or with --store.
+The backup is made from the store's file itself, beside a running server: run it on the machine that has the file. If
+SEMEL_SERVER or semel.toml names a server, name the store there as well, or with --store.
 
 Examples:
   semel backup jobs-2026-01-31.db
   semel backup /backup/jobs.db --store sqlite:/var/lib/semel/jobs.db")]
 pub struct Backup {
-    /// The new file
+    /// The file to create
     #[arg(value_name = "FILE")]
     file: PathBuf,
 }
 
 impl Backup {
-    /// Makes the copy.
+    /// Makes the backup.
     ///
     /// # Errors
     /// When there is no such store, the file exists, or the disk is full.
@@ -41,7 +41,8 @@ impl Backup {
             return Err(Failure::usage("a backup is made of a file, on the machine that has it")
                 .next("leave --server out and name the file: --store sqlite:PATH"));
         }
-        // Else it would be a copy of a file that happens to lie here. A store that is named with the server is that server's.
+        // Otherwise a file that happens to be here would be backed up. A store named beside the server is
+        // that server's.
         if let Target::Server(_) = &settings.target
             && !settings.names_store
         {
@@ -110,15 +111,16 @@ pub fn explained(error: &SqliteError, store: &Path) -> Failure {
     }
 }
 
-/// Errors name the file itself, people a link to it or where it lies from here.
+/// Whether both name the same file: an error has the real path, a user may give a link or a relative path.
 fn is_same(path: &Path, named: &Path) -> bool {
     path == named || std::fs::canonicalize(named).is_ok_and(|real| real == path)
 }
 
-/// Makes a file, on a thread of its own. It is said how far that is; told to stop before it has its name, nothing is left of it.
+/// Creates a file on a thread of its own, and reports the progress. A signal to stop that comes before the
+/// file has its final name leaves nothing of it.
 ///
 /// # Errors
-/// When it was told to stop before the file was whole, or there is no folder for it.
+/// When it was told to stop before the file was complete, or the file's folder does not exist.
 pub async fn making<T: Send + 'static>(
     file: &Path,
     make: impl FnOnce(&Making) -> T + Send + 'static,
@@ -139,7 +141,8 @@ pub async fn making<T: Send + 'static>(
     }
 }
 
-/// What comes of a file, if it has its name before somebody says `stop`; what is left to do then is done.
+/// The result of `made`, or `None` if `stop` came before the file had its final name. Once it has that, the
+/// remaining work is still done.
 async fn unless_stopped<T>(
     made: impl Future<Output = T>,
     stop: impl Future<Output = ()>,
@@ -209,7 +212,7 @@ mod tests {
         let making = Making::at(&path("semel.db")).unwrap();
         assert_eq!(unless_stopped(pending::<()>(), ready(()), &making).await, None);
         assert!(making.restore(&path("copy.db")).is_err() && !path("semel.db").exists());
-        // It has its name, and is not through.
+        // The file has its final name, but the work is not done yet.
         let making = Making::at(&path("semel.db")).unwrap();
         making.restore(&path("copy.db")).unwrap();
         let made = async {

@@ -17,19 +17,19 @@ use crate::place::Place;
 use crate::print::{Printer, Style};
 use crate::stop::Stop;
 
-/// How long one try may take to remove what the bench has made.
+/// How long one attempt to remove the bench's data may take.
 const REMOVED_WITHIN: Duration = Duration::from_secs(5);
 
-/// Measure a store in this process, beside what the same disk or database does without a queue
+/// Benchmark a store in this process, beside what the same disk or database does without a queue
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Every figure is durable: an answer comes after an fsync, or after the database's commit; in Redis as that is set. The
-limits are measured in the same run; figures of different machines are not to be compared. Without --store it is a new
-file; in a database it is a new schema, in Redis a new prefix, deleted afterwards.
+Every figure is durable: an answer comes after an fsync, or after the database's commit; on Redis, as its settings
+say. The limits are measured in the same run; do not compare figures from different machines. Without --store, the
+store is a new file; on PostgreSQL it is a new schema, on Redis a new prefix. It is deleted afterwards.
 
-Callers offer their next job when the last one is answered, which shows how much a store takes. In an open loop jobs come by
-a schedule, whatever is answered (OFFERED, so many a second), and how long one took counts from the time it was due at, so
-that a stall counts for all that it delayed. It shows how long callers wait who do not all wait for one another.
+Callers offer their next job once the last one is answered, which shows how much a store can take. In an open loop,
+jobs arrive on a schedule whatever is answered (OFFERED, per second), and a job's time counts from when it was due, so
+that a stall counts for everything it delayed. This shows how long callers wait who do not wait for one another.
 
 Examples:
   semel bench
@@ -42,49 +42,49 @@ Examples:
   semel bench --store postgres://semel@db.example/jobs --callers 64
   semel bench --store redis://redis.example --callers 64")]
 pub struct Bench {
-    /// How long each case runs
+    /// How many seconds each case runs
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=600))]
     seconds: u64,
-    /// Callers in flight
+    /// Concurrent callers
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     callers: u32,
-    /// Bytes of each job's args
+    /// Bytes of args per job
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     args_bytes: u32,
-    /// Jobs that are due each second in the cases with an open loop [default: half of what callers who wait reached]
+    /// Jobs due per second in the open-loop cases [default: half of what callers who wait reached]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     rate: Option<u32>,
-    /// Jobs already waiting in a second round; 0 leaves it out
+    /// Jobs already waiting in a second round; 0 skips it
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     waiting: u64,
-    /// Kept connections of the case over HTTP; 0 leaves it out, and a database is asked without
+    /// Keep-alive connections for the HTTP cases, which --store leaves out; 0 skips them
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(0..=4_000))]
     connections: u32,
-    /// With a database: finished jobs that are kept, beside those that wait, in the second round
+    /// PostgreSQL only: finished jobs kept in the second round, beside the waiting ones
     #[arg(long, value_name = "N", default_value_t = 0)]
     finished: u64,
-    /// With a database: how many seconds jobs come and go before a last round; 0 leaves it out
+    /// PostgreSQL only: seconds for which jobs come and go before a last round; 0 skips it
     #[arg(long, value_name = "N", default_value_t = 0)]
     churn: u64,
-    /// Only the cases whose names contain this
+    /// Run only cases whose names contain this
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
-    /// The whole of it so often; the figures shown are the last round's
+    /// How often to run everything; the figures shown are the last round's
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
-    /// Beside earlier rounds, which --json wrote: ends with 1 when a case is surely slower
+    /// Compare with earlier rounds, written with --json; exits with 1 if a case is surely slower
     #[arg(long, value_name = "FILE")]
     compare: Option<PathBuf>,
-    /// With --compare: slower by more than this part
+    /// With --compare: the fraction by which a case may be slower
     #[arg(long, value_name = "PART", default_value_t = 0.25, value_parser = part)]
     slower: f64,
-    /// Where the files are made, on the disk to be measured; removed afterwards [default: a temporary directory]
+    /// Where to create the files, on the disk to measure; removed afterwards [default: a temporary directory]
     #[arg(long, value_name = "DIR")]
     folder: Option<PathBuf>,
 }
 
 impl Bench {
-    /// Measures.
+    /// Runs the benchmark.
     ///
     /// # Errors
     /// When a store fails, or does not keep its promise.
@@ -107,7 +107,7 @@ impl Bench {
             )
             .next("compare on one Redis: --store redis://…, or leave --compare out"));
         }
-        // Before minutes are spent.
+        // Checked before minutes are spent.
         let before = self.compare.as_deref().map(baseline).transpose()?;
         if before.is_some() && (self.rounds as usize) < ROUNDS_MIN {
             return Err(Failure::usage(format!("{} rounds are too few to compare", self.rounds))
@@ -221,7 +221,7 @@ impl Bench {
             };
             return ran.context("the bench broke off");
         }
-        // What a disk does is measured by who waits for it: on a thread that nothing else is to be done on.
+        // The disk is measured by blocking on it, so this runs on a thread that has nothing else to do.
         let (told, here) = (printer.clone(), tokio::runtime::Handle::current());
         let running = tokio::task::spawn_blocking(move || {
             let progress = |case: &str| told.remark(format_args!("measuring: {case}"));
@@ -240,7 +240,7 @@ impl Bench {
     }
 }
 
-/// Removes what the bench has made, and again for as long as what was under way still writes there.
+/// Removes the bench's data; retries while work still in progress writes there.
 async fn removed_within(remove: impl AsyncFn() -> Result<(), Failure>) -> Result<(), Failure> {
     const TRIES: u32 = 5;
     for _ in 1..TRIES {
@@ -260,7 +260,7 @@ async fn remove_schema(address: &Address) -> Result<(), Failure> {
     client.batch_execute(&sql).await.context(failed)
 }
 
-/// Why there is no report.
+/// The failure of a bench that was told to stop.
 fn stopped(removed: Result<(), Failure>) -> Failure {
     match removed {
         Ok(()) => Failure::failed("told to stop before it was done; what it had made is removed"),
@@ -269,7 +269,7 @@ fn stopped(removed: Result<(), Failure>) -> Failure {
     }
 }
 
-/// What `--json` writes: the last round, and what to compare others with.
+/// The output of `--json`: the last round, and the baseline to compare others with.
 #[derive(Serialize)]
 struct Told<'r> {
     #[serde(flatten)]
@@ -279,7 +279,7 @@ struct Told<'r> {
     changes: &'r [Change],
 }
 
-/// What an earlier `--json` wrote.
+/// Reads the baseline that an earlier `--json` wrote.
 fn baseline(file: &Path) -> Result<Baseline, Failure> {
     #[derive(Deserialize)]
     struct Kept {

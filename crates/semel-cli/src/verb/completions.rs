@@ -7,7 +7,7 @@ use crate::cli::Cli;
 use crate::failure::Failure;
 use crate::print::Printer;
 
-/// Print a script that completes semel's words in a shell
+/// Print a completion script for a shell
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:

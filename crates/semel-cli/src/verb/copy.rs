@@ -17,18 +17,18 @@ use crate::place::Place;
 use crate::print::{Printer, remark};
 use crate::progress::SAY_EVERY;
 
-/// Carry a store over into an empty one, of this engine or another, or with other partitions
+/// Copy a store into an empty one, on the same engine or another, or with other partitions
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Stop all servers and programs that use either store first, and start them on the copy afterwards. FROM is read and not
-written. TO is made if it is not there, and must have nothing in it. What is carried over is everything but the log of
-events: jobs in every state with their leases, unique keys, crons, workflows, settings, webhooks, and what tenants see of ids.
+First stop all servers and programs that use either store; start them on the copy afterwards. FROM is only read. TO is
+created if it does not exist, and must be empty. Everything is copied except the event log: jobs in every state with
+their leases, unique keys, crons, workflows, settings, webhooks, and what tenants see of ids.
 
-A copy that is broken off leaves a store that no other verb and no server opens; the same command goes on with it.
-A server that still uses FROM is noticed, if it writes or listens there, and so is a job that is put into its outbox: the copy fails.
+An interrupted copy leaves a store that no server and no other command opens; run the same command again to go on.
+The copy fails if a server that still uses FROM writes or listens there, or if a job is put into FROM's outbox.
 
-A password in an address is seen by everybody who lists processes: write env:NAME for FROM or TO, and the address into the
-variable of that name.
+Everyone who can list processes sees a password in an address: write env:NAME for FROM or TO, and put the address into
+the environment variable NAME.
 
 Examples:
   semel copy redis://redis.example 'redis://redis.example?prefix=semel2' --partitions 16
@@ -36,19 +36,19 @@ Examples:
   semel copy postgres://semel@db.example/jobs sqlite:./semel.db --json
   semel copy env:OLD_STORE env:NEW_STORE")]
 pub struct Copy {
-    /// The store that is copied: sqlite:PATH, postgres://… or redis://…
+    /// The store to copy: sqlite:PATH, postgres://… or redis://…
     #[arg(value_name = "FROM")]
     from: String,
-    /// The store that is made
+    /// The store to create: sqlite:PATH, postgres://… or redis://…
     #[arg(value_name = "TO")]
     to: String,
-    /// With TO in Redis: make it with so many partitions [default: as its address says, or 1]
+    /// If TO is in Redis: create it with this many partitions [default: from its URL, else 1]
     #[arg(long, value_name = "COUNT")]
     partitions: Option<u16>,
 }
 
 impl Copy {
-    /// Copies.
+    /// Copies the store.
     ///
     /// # Errors
     /// When one of the two cannot be used, or is in use.
@@ -67,7 +67,8 @@ impl Copy {
                 .next("name sqlite:PATH, postgres://… or redis://…"));
         }
         if let Place::Postgres(address) = &to {
-            // It may be one that servers are at work on, named by mistake: opened, it would be brought up to date first.
+            // It may be a database that servers use, named by mistake: opening it would migrate its schema
+            // first.
             is_in_database(address).await?;
         }
         let source = Opened::open_as_it_is(&from).await?;
@@ -85,7 +86,7 @@ impl Copy {
     }
 }
 
-/// The store of an address, or of the one that a variable of the environment has.
+/// The store of an address, or of the environment variable that `env:NAME` names.
 fn place(text: &str) -> Result<Place, Failure> {
     let Some(name) = text.strip_prefix("env:") else { return text.parse().map_err(Failure::usage) };
     let address = std::env::var(name).map_err(|_| {
@@ -95,7 +96,7 @@ fn place(text: &str) -> Result<Place, Failure> {
     address.parse().map_err(Failure::usage)
 }
 
-/// A store that is not there is not made by being copied.
+/// Refuses a source that does not exist: opening it would create it.
 async fn must_be_there(from: &Place) -> Result<(), Failure> {
     let is_there = match from {
         Place::Sqlite(path) => path.exists(),

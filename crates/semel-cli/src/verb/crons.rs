@@ -10,10 +10,11 @@ use crate::failure::{Exit, Failure};
 use crate::link::{Link, Pages, Purpose, ask, encode, get};
 use crate::print::{Printer, Style, items, number, text};
 
-/// List crons; trigger, enable, disable or delete one; see what became of its ticks
+/// List crons; trigger, enable, disable or delete one, or show its last ticks
 #[derive(Args, Debug)]
 #[command(after_help = "\
-trigger ends with 3 when it was refused: the job of an earlier tick has not ended, or another job has the key and the policy rejects.
+`trigger` exits with 3 if it is refused: the job of an earlier tick has not ended, or another job holds the unique
+key and the policy rejects duplicates.
 
 Examples:
   semel crons
@@ -28,27 +29,27 @@ pub struct Crons {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// List them (the default)
+    /// List crons (the default)
     List,
-    /// What became of a cron's last ticks, the newest first
+    /// Show a cron's last ticks and their outcomes, newest first
     History {
         /// The cron
         #[arg(value_parser = Named::new())]
         name: String,
     },
-    /// Do now what a tick does
+    /// Do now what a tick of the cron does
     Trigger {
         /// The cron
         #[arg(value_parser = Named::new())]
         name: String,
     },
-    /// Let a cron tick
+    /// Let a cron tick again
     Enable {
         /// The cron
         #[arg(value_parser = Named::new())]
         name: String,
     },
-    /// Let a cron tick no more
+    /// Stop a cron from ticking
     Disable {
         /// The cron
         #[arg(value_parser = Named::new())]
@@ -63,7 +64,7 @@ enum Action {
 }
 
 impl Crons {
-    /// Lists them or changes one.
+    /// Lists crons or changes one.
     ///
     /// # Errors
     /// When the server cannot be asked.
@@ -92,7 +93,7 @@ impl Crons {
     }
 }
 
-/// A tick by hand. One that is refused is a failure of its own: a script must not take the job for enqueued.
+/// Ticks a cron by hand. A refused tick is a failure: a script must not take the job for enqueued.
 async fn trigger(settings: &Settings, printer: &Printer, name: &str) -> Result<(), Failure> {
     let path = format!("/ojs/v1/cron/{}/trigger", encode(name));
     let answer = ask(settings, Method::POST, &path, &json!({})).await?;
@@ -101,7 +102,7 @@ async fn trigger(settings: &Settings, printer: &Printer, name: &str) -> Result<(
     }
     let (outcome, job) = (text(&answer, "/outcome"), job(&answer));
     let why = match outcome.as_str() {
-        // As of a request, the answer of which is the job that is there.
+        // As for a request that is answered with the existing job.
         "fired" | "duplicate" => {
             if !printer.is_json() {
                 printer.line(format_args!("{name}: {outcome} {job}"));

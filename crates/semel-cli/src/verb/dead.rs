@@ -13,7 +13,7 @@ use crate::failure::Failure;
 use crate::link::{Link, Purpose, ask, encode, get, query, send};
 use crate::print::{Printer, items, moment, number, text};
 
-/// List dead letters, newest first; send them back, or delete them
+/// List dead letters, newest first; retry or delete them
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -23,10 +23,10 @@ Examples:
   semel dead retry --type email.send --limit 1000 --yes
   semel dead delete 0197a3c0-1c2d-7e3f-8a4b-5c6d7e8f9a0b
 
-A job that failed for good and asked for it (retry.on_exhaustion: dead_letter) is a dead letter. One that is sent back is
-a new admission: when another job holds its unique key it stays where it is; of many it is said how many stay, and why. One
-that is deleted is gone; if whoever enqueued it chose its id, or a cron's tick made it, it stays an ordinary discarded job
-until 24 hours after its end.")]
+A dead letter is a job that failed for good and asked to be kept (retry.on_exhaustion: dead_letter). A retry admits it
+anew: if another job holds its unique key, it stays a dead letter. A retry of many says how many stayed, and why. A
+deleted dead letter is gone; but if its caller chose its id, or a cron tick created it, it stays an ordinary discarded
+job until 24 hours after its end.")]
 pub struct Dead {
     #[command(subcommand)]
     action: Option<Action>,
@@ -34,29 +34,29 @@ pub struct Dead {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// List them (the default)
+    /// List dead letters (the default)
     List(List),
-    /// Send one back to its queue, or all of a type or a queue
+    /// Send one back to its queue, or all of a type or queue
     Retry(Which),
-    /// Delete one, or all of a type or a queue
+    /// Delete one, or all of a type or queue
     Delete(Which),
 }
 
-/// Jobs listed when nobody says how many.
+/// The default of `--limit`.
 const LISTED: u64 = 50;
 
 #[derive(Args, Debug)]
 struct List {
-    /// Only of this queue
+    /// Only dead letters in this queue
     #[arg(long, value_name = "NAME")]
     queue: Option<String>,
-    /// Only of this type
+    /// Only dead letters of this type
     #[arg(long = "type", value_name = "TYPE")]
     job_type: Option<String>,
-    /// At most so many, up to 100
+    /// The most dead letters to list, up to 100
     #[arg(long, value_name = "N", default_value_t = LISTED)]
     limit: u64,
-    /// Pass over so many, up to 10,000
+    /// Skip this many, up to 10,000
     #[arg(long, value_name = "N", default_value_t = 0)]
     offset: u64,
 }
@@ -71,34 +71,34 @@ struct Which {
         conflicts_with_all = ["queue", "job_type", "limit", "yes"]
     )]
     id: Option<String>,
-    /// All of this queue
+    /// All dead letters in this queue
     #[arg(long, value_name = "NAME")]
     queue: Option<String>,
-    /// All of this type
+    /// All dead letters of this type
     #[arg(long = "type", value_name = "TYPE")]
     job_type: Option<String>,
-    /// At most so many, the newest
+    /// At most this many, the newest
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long)]
     yes: bool,
 }
 
-/// What is done to them.
+/// What to do with dead letters.
 #[derive(Clone, Copy, Debug)]
 enum Deed {
     Retry,
     Delete,
 }
 
-/// What one request does it to, at most.
+/// The most dead letters that one request handles.
 const AT_ONCE: u64 = 10_000;
-/// So many of those that stay are named.
+/// The most failures that are kept for the report.
 const NAMED: usize = 100;
 
 impl Dead {
-    /// Lists them or deals with them.
+    /// Lists, retries or deletes dead letters.
     ///
     /// # Errors
     /// When there is no such dead letter, another job holds its key, or the server cannot be asked.
@@ -114,7 +114,7 @@ impl Dead {
 }
 
 impl Deed {
-    /// The request that does it to many, and what its answer calls those.
+    /// The path of the bulk request, and the member of its answer that counts the dead letters it handled.
     const fn to_many(self) -> (&'static str, &'static str) {
         match self {
             Self::Retry => ("/ojs/v1/admin/jobs/bulk/retry", "retried"),
@@ -122,7 +122,7 @@ impl Deed {
         }
     }
 
-    /// As it is asked, and as it is told.
+    /// The words for the question, and for the report.
     const fn words(self) -> (&'static str, &'static str) {
         match self {
             Self::Retry => ("send back", "sent back"),
@@ -139,7 +139,7 @@ impl Which {
         }
     }
 
-    /// Which they are, as it is asked.
+    /// Describes the selection, for the question.
     fn said(&self) -> String {
         let mut said = String::new();
         if let Some(job_type) = &self.job_type {
@@ -179,7 +179,8 @@ impl Which {
         Ok(())
     }
 
-    /// One request does it to so many, or looks so far: the next goes on where it left off. What all of them did.
+    /// One request handles or scans a bounded number: the next one goes on from its cursor. Returns the sum
+    /// of all.
     async fn ask_all(&self, client: &Client, deed: Deed) -> Result<Value, Failure> {
         let (path, name) = deed.to_many();
         let (mut left, mut cursor) = (self.limit.unwrap_or(u64::MAX), Value::Null);
@@ -210,7 +211,7 @@ impl Which {
     }
 }
 
-/// How many of those that are named stay for which reason, and one of them.
+/// The kept failures by reason: how many, and the id of one.
 fn by_reason(told: &Value) -> BTreeMap<String, (u64, String)> {
     let mut reasons = BTreeMap::new();
     for failure in items(told, "/failures") {

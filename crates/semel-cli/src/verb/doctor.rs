@@ -15,24 +15,26 @@ use crate::link::{self, Link, Purpose};
 use crate::place::Place;
 use crate::print::{Printer, Style, text};
 
-/// An entry of the outbox that waits for longer is relayed by nobody, or somebody's open transaction holds its key or its limit. Whoever
-/// relays looks ten times a second.
+/// How long an outbox entry may wait: a relay looks ten times a second, so either nobody relays an older
+/// entry, or an open transaction holds its key or its limit.
 const RELAYED_WITHIN: Duration = Duration::from_secs(60);
 
-/// Say what the store promises, and which settings contradict it
+/// Show what the store promises, and which settings contradict it
 #[derive(Args, Debug)]
 #[command(after_help = "\
-What a server or a store promises is what its manifest says: whether uniqueness is strong, by what means, and what an answer
-survives. Then it is asked whether it is well, its store too, and no token is needed for either. Of a Redis that is named by
---store, each setting by which something acknowledged may be lost is named, with what to set instead. Ends with 1 when there is
-such a setting or it is not well, with 5 when nobody answers. What PostgreSQL's own settings make of the promise is said as
-`uniqueness` and `durability`, and ends with 0: a script reads unique_job_strength of --json. Of a PostgreSQL that is named by
---store, it is said when an entry of the outbox has waited for a minute, as it does where nobody relays; and of any store, when
-its time is ten seconds or more from its server's clock. That is advice, and ends with 0.
+Shows the promise in the manifest of a server or store: whether uniqueness is strong, by what means, and what an
+acknowledged request survives. Then checks the health of the server and its store. Neither needs a token. For a Redis
+named by --store, lists each setting that could lose what was acknowledged, with the value to set instead. Exits with
+1 if there is such a setting or the health check fails, with 5 if nobody answers.
 
-A server that was started with --sample-policies is asked, with a token for admins, what is odd about the unique policies of
-the jobs that came to it: one that never matches because a member always differs, one that turns away jobs whose args differ,
-one that is open while a job waits for its next attempt. That is advice, and ends with 0.
+The rest exits with 0. What PostgreSQL's own settings make of the promise is shown as `uniqueness` and `durability`; a
+script reads unique_job_strength from --json. For a PostgreSQL named by --store, there is advice if an outbox entry
+has waited for a minute, as when nobody relays; for any store, if its time is ten seconds or more off its server's
+clock.
+
+A server started with --sample-policies also gives advice, to an admin token, on the unique policies of the jobs it
+received: one that never matches because a member always differs, one that turns away jobs whose args differ, one that
+is open while a job waits for its next attempt.
 
 Examples:
   semel doctor
@@ -41,10 +43,10 @@ Examples:
 pub struct Doctor {}
 
 impl Doctor {
-    /// Looks.
+    /// Runs the checks.
     ///
     /// # Errors
-    /// When nobody can be asked, it is not well, or a setting contradicts the promise.
+    /// When nobody answers, the health check fails, or a setting contradicts the promise.
     pub async fn run(self, globals: &Globals, printer: &Printer) -> Result<(), Failure> {
         let settings = Settings::read(globals, None)?;
         let (findings, is_redis, is_there) = match &settings.target {
@@ -57,15 +59,15 @@ impl Doctor {
         };
         let asked = Link::with(&settings, Purpose::Look, async |client| {
             let manifest = client.get_json("/ojs/manifest").await?;
-            // What is not well promises what it promised, so that is shown first.
+            // An unhealthy server's promise still holds, so it is shown first.
             let health = client.get_json("/ojs/v1/health").await;
-            // Only admins are told, and a server may be older than the question.
+            // Only admins are told, and an older server may not know the path.
             let advice = client.get_json("/ojs/v1/admin/advice").await.ok();
             Ok((manifest, health, advice))
         });
         let (manifest, health, advice) = if is_there {
             match asked.await {
-                // What is wrong with the settings may be why.
+                // The settings found wrong may be the cause.
                 Err(failure) if !findings.is_empty() => {
                     show(printer, &Value::Null, &findings, &Advice::default());
                     return Err(failure);
@@ -73,7 +75,7 @@ impl Doctor {
                 asked => asked?,
             }
         } else {
-            // A store that is not there yet promises nothing, but its Redis is set already.
+            // A store that does not exist yet promises nothing, but its Redis already has settings.
             (Value::Null, Ok(Value::Null), None)
         };
         let waits = match &settings.target {
@@ -99,13 +101,14 @@ impl Doctor {
     }
 }
 
-/// A server that says it is not well is one all the same. Behind a store there may be none, and nobody who has a log of it.
+/// The failure for a server that answers, but says that it is not well. Behind a store that this command
+/// opened itself there may be no server, and so nobody with a log.
 fn unwell(error: ClientError, target: &Target) -> Failure {
     const LOOK: &str = "is there room on the disk or in memory, is the database up and does it take writes";
     match &error {
         ClientError::Status { status: StatusCode::SERVICE_UNAVAILABLE, body, .. } => {
             let told: Value = serde_json::from_slice(body).unwrap_or_default();
-            // Told to those who may know.
+            // The server tells this only to those who may know.
             let reason = told.pointer("/backend/reason").and_then(Value::as_str);
             let reason = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
             let (what, who) = match target {
@@ -123,10 +126,10 @@ fn unwell(error: ClientError, target: &Target) -> Failure {
     }
 }
 
-/// What is said and ends with 0.
+/// Advice, which leaves the exit code at 0.
 #[derive(Default)]
 struct Advice {
-    /// Of the policies that were sampled.
+    /// Advice on the policies that were sampled.
     policies: Option<Value>,
     /// How long the outbox's first entry has waited, where that is too long.
     waits: Option<Duration>,

@@ -15,7 +15,7 @@ const USER_AGENT: HeaderName = HeaderName::from_static("user-agent");
 /// Enqueue a job
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Ends with 0 when the job was created or the answer is an existing job, with 3 when it was refused as a duplicate.
+Exits with 0 if the job was created or the answer is an existing job, with 3 if it was refused as a duplicate.
 
 Examples:
   semel enqueue email.send '{\"to\": \"ada@example.com\"}'
@@ -39,7 +39,7 @@ impl Enqueue {
         let settings = Settings::read(globals, None)?;
         let is_new = settings.lacks_store();
         let sent = Link::with(&settings, Purpose::Put, async |client| {
-            // What the duplicates record says of this request's source.
+            // The source of this request in the record of duplicates.
             let headers = HeaderMap::from_iter([(USER_AGENT, HeaderValue::from_static("semel enqueue"))]);
             let response = client.request(Method::POST, "/ojs/v1/jobs", Some(body), headers).await?;
             Ok(client.read(response)?)
@@ -78,7 +78,7 @@ impl Enqueue {
         }
         printer.facts(facts);
         if is_new {
-            // Else who types it in another folder than the server's waits for a run that never begins.
+            // Otherwise a user in another folder than the server's waits for a run that never begins.
             let store = &settings.store;
             printer.remark(format_args!(
                 "{store} is a new store, and nobody serves it: semel serve --store {store}, or name another one by --store or --server"
@@ -88,7 +88,7 @@ impl Enqueue {
     }
 }
 
-/// A refusal, with the job that stands in the way, where it may be shown, and what to do about it.
+/// Adds to a refusal the job that stands in the way, if it may be shown, and what to do about it.
 fn refused(mut failure: Failure) -> Failure {
     let answer: Option<Value> = failure.answer.as_ref().and_then(|body| serde_json::from_slice(body).ok());
     let error = answer.as_ref().map_or(&Value::Null, |answer| &answer["error"]);
@@ -102,7 +102,7 @@ fn refused(mut failure: Failure) -> Failure {
         let state = text(details, "/existing_job_state");
         failure.what.push_str(&format!("\n  job: {id} ({state})"));
     }
-    // Its policy may forbid that, or the token: then explain names nobody either.
+    // The job's policy, or the token, may forbid showing it: then explain does not name it either.
     if error["code"] == "duplicate" && !details["existing_job_id"].is_string() {
         return failure.next(
             "the job that holds the key may not be shown: semel explain, with the same words, says which key it is; an operator finds the \

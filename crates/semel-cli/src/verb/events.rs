@@ -12,10 +12,10 @@ use crate::print::{Printer, items, moment, plain, text};
 
 /// How long one request waits for something to happen, in milliseconds.
 const WAIT_MS: u32 = 20_000;
-/// Events in one answer.
+/// The most events in one answer.
 const PAGE: u32 = 500;
 
-/// The columns, and how wide each of them is at least: pages are shown as they come, one under the other.
+/// The columns and their minimum widths, which keep pages aligned that are printed as they come.
 const COLUMNS: [(&str, usize); 6] =
     [("TIME", 20), ("EVENT", 24), ("OF", 36), ("TYPE", 20), ("QUEUE", 10), ("WHAT", 0)];
 
@@ -26,43 +26,44 @@ Examples:
   semel events
   semel events --follow
   semel events --types job.failed,job.discarded --queue mail --json
-  semel events --after evt_5033164801                           # where an earlier answer ended
+  semel events --after evt_5033164801                           # go on where an earlier answer ended
   semel events --job 0197a3c0-1c2d-7e3f-8a4b-5c6d7e8f9a0b --follow --new
 
-A server that goes away while --follow waits is asked again until it is back, and nothing is told twice or left out.
-With --json each event is one line. When events after --after have been dropped the answer is an error, not a gap.")]
+If the server goes away, --follow retries until it is back; no event is shown twice or left out. With --json, each
+event is one line. If events after --after have been dropped, the command fails instead of leaving a gap.")]
 pub struct Events {
-    /// Go on with what happens, until interrupted
+    /// Keep showing new events until interrupted
     #[arg(long)]
     follow: bool,
-    /// Begin with what happens from now on
+    /// Start with events from now on
     #[arg(long, conflicts_with = "after")]
     new: bool,
-    /// Only after this one: an event's id, or the place an earlier answer named
+    /// Only events after this one: an event's id, or the position that an earlier answer named
     #[arg(long, value_name = "ID")]
     after: Option<String>,
-    /// Only of these types, with commas between them
+    /// Only events of these types, separated by commas
     #[arg(long, value_name = "TYPE,...")]
     types: Option<String>,
-    /// Only of jobs in these queues, with commas between them
+    /// Only events of jobs in these queues, separated by commas
     #[arg(long, value_name = "NAME,...")]
     queue: Option<String>,
-    /// Only of jobs of these types, with commas between them
+    /// Only events of jobs of these types, separated by commas
     #[arg(long, value_name = "TYPE,...")]
     job_type: Option<String>,
-    /// Only of these jobs, with commas between them
+    /// Only events of these jobs, separated by commas
     #[arg(long, value_name = "ID,...")]
     job: Option<String>,
-    /// At most so many; all there are, unless it says so
+    /// The most events to show [default: all]
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
 }
 
 impl Events {
-    /// Shows them.
+    /// Shows events.
     ///
     /// # Errors
-    /// When a filter is none, the events after the place have been dropped, or the server cannot be asked.
+    /// When a filter is invalid, the events after the position have been dropped, or the server cannot be
+    /// asked.
     pub async fn run(self, globals: &Globals, printer: &Printer) -> Result<(), Failure> {
         let settings = Settings::read(globals, None)?;
         Link::with(&settings, Purpose::Look, async |client| {
@@ -78,7 +79,7 @@ impl Events {
                 left = left.saturating_sub(events.len() as u64);
                 show(events, is_first, printer);
                 is_first &= events.is_empty();
-                // What was told is behind it: a server that is away for a while goes on from here.
+                // The cursor is after the events shown: a retry goes on from here.
                 after = page["cursor"].as_str().map(str::to_owned).or(after);
                 if !self.follow && page["has_more"] != true {
                     break;
@@ -142,7 +143,7 @@ fn show(events: &[Value], with_headings: bool, printer: &Printer) {
     printer.table(&headings, rows);
 }
 
-/// What an event says besides what happened to which job.
+/// The details of an event, besides its type and its job.
 fn what(event: &Value) -> String {
     let data = &event["data"];
     let mut parts = Vec::new();

@@ -10,11 +10,11 @@ use crate::link::{Link, Purpose};
 use crate::offer::Offer;
 use crate::print::{Printer, Style, items, moment, number, plain, text};
 
-/// Say what enqueueing a job would lead to, and why; writes nothing
+/// Show what enqueueing a job would do, and why; writes nothing
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Takes what `semel enqueue` takes. Shows the exact text that is hashed, its key, the policy in words, the decision,
-every job that holds the key with whether, why and until when it blocks, and what other strategies would do.
+Takes the same arguments as `semel enqueue`. Shows the exact text that is hashed, its unique key, the policy in words,
+the decision, every holder of the key with whether, why and until when it blocks, and what other strategies would do.
 
 Examples:
   semel explain invoice.pay --key invoice-42
@@ -29,7 +29,7 @@ impl Explain {
     /// Asks and shows the answer.
     ///
     /// # Errors
-    /// When the request is none, or the server cannot be asked.
+    /// When the request is invalid, or the server cannot be asked.
     pub async fn run(self, globals: &Globals, printer: &Printer) -> Result<(), Failure> {
         let body = Bytes::from(self.offer.body()?);
         let settings = Settings::read(globals, None)?;
@@ -46,7 +46,8 @@ impl Explain {
             show(&answer, printer);
         }
         if is_none {
-            // In another folder than the server's, or by a name that is misspelt, it would be taken for the answer of the store that is meant.
+            // In another folder than the server's, or with a misspelt name, the user would take this for the
+            // answer of the intended store.
             printer.remark(format_args!(
                 "there is no store at {}: this is what an empty one would say. Name another one by --store or --server",
                 settings.store

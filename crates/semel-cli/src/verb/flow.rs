@@ -1,4 +1,4 @@
-//! What `semel tasks` and `semel workflows` have in common: lists by pages, tables of steps, and the end of one by hand.
+//! What `semel tasks` and `semel workflows` share: paged lists, tables of steps, and cancelling.
 
 use serde_json::{Value, json};
 
@@ -8,52 +8,52 @@ use crate::failure::Failure;
 use crate::link::{Link, Pages, Purpose, encode};
 use crate::print::{Printer, Style, items, plain, text};
 
-/// Things that are listed unless more are asked for.
+/// The default of `--limit`.
 pub const LISTED: u64 = 50;
-/// Things of a page.
+/// Items per page.
 const PAGE: u64 = 200;
 
 /// Tasks, or workflows.
 pub struct Kind {
     /// The verb, and the member of an answer that lists them.
     pub name: &'static str,
-    /// Where the server has them.
+    /// The path of the list.
     pub path: &'static str,
-    /// Where one is in the answer about it: a JSON pointer.
+    /// The JSON pointer to an item in the answer about it.
     pub one: &'static str,
     /// The heads of the first four columns of a table of steps.
     pub heads: [&'static str; 4],
-    /// The members of a step that are in them: name, type, state and job.
+    /// JSON pointers to these columns in a step: name, type, state and job.
     pub columns: [&'static str; 4],
 }
 
-/// Which of them.
+/// Which items to list.
 pub struct Wanted {
-    /// What narrows them down.
+    /// Query parameters that narrow the list down.
     pub filters: Vec<(&'static str, Option<String>)>,
-    /// At most so many.
+    /// The most items to list.
     pub limit: u64,
-    /// Those before this one.
+    /// Only items after this one in the list, which are older.
     pub before: Option<String>,
-    /// What to type for the others, but for where it goes on.
+    /// The command line for the next page, without its `--before`.
     pub again: Again,
 }
 
 impl Kind {
-    /// Where the server has this one.
+    /// The path of one item.
     pub fn path_of(&self, id: &str) -> String {
         format!("{}/{}", self.path, encode(id))
     }
 
-    /// The one that an answer is about.
+    /// The item that an answer is about.
     pub fn of<'a>(&self, answer: &'a Value) -> &'a Value {
         answer.pointer(self.one).unwrap_or(answer)
     }
 
-    /// Lists them, the newest first.
+    /// Lists items, newest first.
     ///
     /// # Errors
-    /// When the server cannot be asked, or nothing is to be listed.
+    /// When the server cannot be asked, or the limit is 0.
     pub async fn list(
         &self,
         settings: &Settings,
@@ -90,10 +90,10 @@ impl Kind {
         Ok(())
     }
 
-    /// Cancels one.
+    /// Cancels an item.
     ///
     /// # Errors
-    /// When the server cannot be asked, or there is nothing of it to cancel.
+    /// When the server cannot be asked, or the item cannot be cancelled.
     pub async fn cancel(&self, settings: &Settings, printer: &Printer, id: &str) -> Result<(), Failure> {
         let path = self.path_of(id);
         let answer =
@@ -107,7 +107,7 @@ impl Kind {
         Ok(())
     }
 
-    /// The steps of one.
+    /// Prints the steps of an item.
     pub fn steps(&self, printer: &Printer, one: &Value) {
         let rows = items(one, "/steps").iter().map(|step| {
             let [name, job_type, state, job] = self.columns.map(|column| text(step, column));

@@ -9,7 +9,7 @@ use crate::failure::Failure;
 use crate::link::{Link, Purpose, encode};
 use crate::print::{Printer, Style, items, moment, number, text};
 
-/// Show one job, or cancel it
+/// Show or cancel one job
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -20,21 +20,21 @@ pub struct Job {
     /// The job's id
     #[arg(value_name = "ID", value_parser = Named::new())]
     id: String,
-    /// What to do with it
+    /// What to do with the job
     #[arg(value_enum, default_value_t = Action::Show, hide_default_value = true)]
     action: Action,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Action {
-    /// Show it (the default)
+    /// Show the job (the default)
     Show,
-    /// Cancel it, if it has not ended
+    /// Cancel the job, unless it has ended
     Cancel,
 }
 
 impl Job {
-    /// Shows or cancels it.
+    /// Shows or cancels the job.
     ///
     /// # Errors
     /// When there is no such job, or it has ended.
@@ -96,7 +96,7 @@ fn show(job: &Value, printer: &Printer) {
         ("cancelled", "/cancelled_at"),
         ("discarded", "/discarded_at"),
     ] {
-        // OJS has an end of any kind in `completed_at`.
+        // OJS sets `completed_at` at an end of any kind.
         let is_of_another = name == "completed" && text(job, "/state") != "completed";
         if job.pointer(pointer).is_some_and(Value::is_string) && !is_of_another {
             facts.push((name, moment(job, pointer)));
@@ -114,7 +114,7 @@ fn show(job: &Value, printer: &Printer) {
         ("unique key", "/unique_key"),
         ("unique policy", "/unique/on_conflict"),
     ] {
-        // The last failure stands among all of them.
+        // The last failure is already in the list of all failures.
         let is_listed = name == "error" && !failures.is_empty();
         if job.pointer(pointer).is_some_and(|value| !value.is_null()) && !is_listed {
             facts.push((name, text(job, pointer)));
@@ -141,7 +141,7 @@ fn show(job: &Value, printer: &Printer) {
     }
 }
 
-/// What each run of a job failed with, as far as it is kept, the newest last.
+/// The failures of a job's runs, as far as they are kept, newest last.
 fn failed(failures: &[Value], printer: &Printer) {
     let rows = failures.iter().map(|failure| {
         let when = moment(failure, "/occurred_at");

@@ -8,7 +8,7 @@ use crate::failure::Failure;
 use crate::link::{get, query};
 use crate::print::{Printer, items, moment, number, text};
 
-/// Jobs listed when nobody says how many.
+/// The default of `--limit`.
 const LISTED: u32 = 50;
 
 /// List jobs, newest first
@@ -18,34 +18,34 @@ Examples:
   semel jobs
   semel jobs --state available,active --queue mail
   semel jobs --type email.send --limit 200 --json
-  semel jobs --where /args/0/user_id=7       # those that have it there, among the newest
+  semel jobs --where /args/0/user_id=7       # searches the newest jobs
   semel jobs --before 0197a3c0-1c2d-7e3f-8a4b-5c6d7e8f9a0b      # the next page")]
 pub struct Jobs {
-    /// Only in these states, with commas between them
+    /// Only jobs in these states, separated by commas
     #[arg(long, value_name = "STATE,...")]
     state: Option<String>,
-    /// Only in this queue
+    /// Only jobs in this queue
     #[arg(long, value_name = "NAME")]
     queue: Option<String>,
-    /// Only of this type
+    /// Only jobs of this type
     #[arg(long = "type", value_name = "TYPE")]
     job_type: Option<String>,
-    /// Only those that have this value there: a JSON pointer below /args or /meta
+    /// Only jobs with this value at this JSON pointer, below /args or /meta
     #[arg(long = "where", value_name = "POINTER=VALUE")]
     place: Option<String>,
-    /// At most so many, up to 200
+    /// The most jobs to list, up to 200
     #[arg(long, value_name = "N", default_value_t = LISTED)]
     limit: u32,
-    /// Only jobs behind this one in the list: the next page
+    /// Only jobs after this one in the list: the next page
     #[arg(long, value_name = "ID")]
     before: Option<String>,
 }
 
 impl Jobs {
-    /// Lists them.
+    /// Lists jobs.
     ///
     /// # Errors
-    /// When a filter is none, or the server cannot be asked.
+    /// When a filter is invalid, or the server cannot be asked.
     pub async fn run(self, globals: &Globals, printer: &Printer) -> Result<(), Failure> {
         let settings = Settings::read(globals, None)?;
         let again = Again::of("jobs", globals)
@@ -54,7 +54,7 @@ impl Jobs {
             .with("--type", self.job_type.as_ref())
             .with("--where", self.place.as_ref())
             .with_number("--limit", self.limit.into(), LISTED.into());
-        // Of those that run, since when and at whom.
+        // Active jobs are shown with their start and their worker.
         let are_active = self.state.as_deref() == Some("active");
         let parameters = [
             ("state", self.state),

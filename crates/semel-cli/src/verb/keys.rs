@@ -11,10 +11,10 @@ use crate::link::{encode, get, query};
 use crate::print::{Printer, items, moment, number, text};
 use crate::verb::job;
 
-/// Keys on a page when nobody says how many.
+/// The default of `--per-page`.
 const LISTED: u32 = 50;
 
-/// List unique keys and who holds them, or show one key's holders and the duplicates they absorbed
+/// List unique keys and their holders, or show one key's holders and the duplicates they absorbed
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -22,28 +22,28 @@ Examples:
   semel keys --type invoice.pay --per-page 200
   semel keys 8593fdde88b9053a2462f469b14a25f48a09d6ad46dbba12a40fc16109cabe13")]
 pub struct Keys {
-    /// One key, as 64 hexadecimal digits
+    /// The key to show, as 64 hexadecimal digits
     #[arg(value_name = "KEY", value_parser = Named::new(), conflicts_with_all = ["job_type", "queue", "page", "per_page", "before"])]
     key: Option<String>,
-    /// Only of this type
+    /// Only keys of jobs of this type
     #[arg(long = "type", value_name = "TYPE")]
     job_type: Option<String>,
-    /// Only in this queue
+    /// Only keys of jobs in this queue
     #[arg(long, value_name = "NAME")]
     queue: Option<String>,
-    /// Which page
+    /// The page to show
     #[arg(long, value_name = "N", default_value_t = 1)]
     page: u32,
-    /// Keys on a page, up to 200
+    /// Keys per page, up to 200
     #[arg(long, value_name = "N", default_value_t = LISTED)]
     per_page: u32,
-    /// Only held by jobs older than this one: where the list before said to go on; pages count from there
+    /// Only keys held by jobs older than this one, as given by an earlier list; pages count from there
     #[arg(long, value_name = "ID")]
     before: Option<String>,
 }
 
 impl Keys {
-    /// Lists them or shows one.
+    /// Lists keys or shows one.
     ///
     /// # Errors
     /// When nobody holds the key, or the server cannot be asked.
@@ -86,7 +86,7 @@ fn list(page: &Value, next: &Again, printer: &Printer) {
     let keys = items(page, "/items");
     let has_more = page["pagination"]["has_more"] == true;
     if keys.is_empty() {
-        // The server ends an answer before it has looked through every job that carries a key.
+        // The server may end an answer before it has scanned every job that carries a key.
         if has_more {
             printer.remark(format_args!(
                 "none among the jobs that were looked at; with --type or --queue fewer are looked through. Older ones: {next}"

@@ -8,15 +8,15 @@ use crate::failure::Failure;
 use crate::link::{encode, get};
 use crate::print::{Printer, number, text};
 
-/// Show a limit that jobs have asked for, and how much of it is used
+/// Show a limit that jobs have asked for, and how much of it is in use
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
   semel limit smtp-eu
-  semel limit queue:mail          # the limit that jobs of the queue mail share
+  semel limit queue:mail          # the limit shared by jobs of the queue mail
   semel limit smtp-eu --json
 
-A limit comes with the jobs that ask for it (options.rate_limit); the newest of them says what it is.")]
+A limit is set by the jobs that ask for it (options.rate_limit); the newest of them decides its value.")]
 pub struct Limit {
     /// The limit's key
     #[arg(value_name = "KEY", value_parser = Named::new())]
@@ -24,7 +24,7 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// Shows it.
+    /// Shows the limit.
     ///
     /// # Errors
     /// When no job has asked for it, or the server cannot be asked.

@@ -7,7 +7,7 @@ use crate::cli::Cli;
 use crate::failure::{Context, Failure};
 use crate::print::Printer;
 
-/// Print a manual page, of semel or of one of its verbs
+/// Print the manual page of semel or of one of its commands
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -15,7 +15,7 @@ Examples:
   semel man queues bound
   semel man serve > ~/.local/share/man/man1/semel-serve.1")]
 pub struct Man {
-    /// The verb, and the verb behind it, as in `queues bound`; without one, the page of the whole
+    /// The command, with its subcommand if any, such as `queues bound` [default: semel itself]
     #[arg(value_name = "VERB")]
     verbs: Vec<String>,
 }
@@ -27,7 +27,7 @@ impl Man {
     /// When there is no such verb.
     pub fn run(self, printer: &Printer) -> Result<(), Failure> {
         let mut command = Cli::command();
-        // Gives the verbs the flags that all of them have.
+        // Adds the global flags to the verbs.
         command.build();
         let mut name = "semel".to_owned();
         for verb in &self.verbs {
@@ -44,7 +44,7 @@ impl Man {
     }
 }
 
-/// Writes the page. What stands after the help is set as it is typed: a manual page would fill its lines.
+/// Writes the page. The text after the options is set verbatim, for a manual page would refill its lines.
 fn write(command: Command, out: &mut Vec<u8>) -> std::io::Result<()> {
     let after = command.get_after_help().map(ToString::to_string);
     let has_verbs = command.has_subcommands();
@@ -59,7 +59,7 @@ fn write(command: Command, out: &mut Vec<u8>) -> std::io::Result<()> {
     if let Some(after) = after {
         out.extend_from_slice(b".SH NOTES\n.nf\n");
         for line in after.lines() {
-            // A backslash begins an escape, a dot or a quote at the beginning a request.
+            // A backslash starts an escape; a dot or a quote at the start of a line starts a request.
             let line = line.replace('\\', "\\e").replace('-', "\\-");
             let lead = if line.starts_with(['.', '\'']) { "\\&" } else { "" };
             out.extend_from_slice(format!("{lead}{line}\n").as_bytes());

@@ -11,11 +11,11 @@ use crate::link::no_postgres;
 use crate::place::Place;
 use crate::print::Printer;
 
-/// Bring a database's schema up to this program's version, or see how it stands
+/// Migrate a database's schema to this program's version, or show its status
 #[derive(Args, Debug)]
 #[command(after_help = "\
-A server does this by itself when it starts; use it where the server's user may not change the schema. A program goes on
-with a schema that is one version newer; what is newer still is refused by both.
+A server migrates the schema itself when it starts; use this where the server's user may not change the schema. A
+program works with a schema that is one version newer than its own; this command and servers refuse newer ones.
 
 Examples:
   semel migrate status --store postgres://semel@db.example/jobs
@@ -28,19 +28,19 @@ pub struct Migrate {
 
 #[derive(Clone, Copy, Debug, Subcommand)]
 enum Action {
-    /// The schema's version, and the one this program needs (the default)
+    /// Show the schema's version, and the one this program needs (the default)
     Status,
-    /// The statements that would be executed
+    /// Print the statements that would be executed
     Plan,
-    /// Execute them
+    /// Execute these statements
     Run,
 }
 
 impl Migrate {
-    /// Looks, or migrates.
+    /// Shows the status or the statements, or migrates.
     ///
     /// # Errors
-    /// When the store is in no database, or the database refuses.
+    /// When the store is not in PostgreSQL, or the database refuses.
     pub async fn run(self, globals: &Globals, printer: &Printer) -> Result<(), Failure> {
         if globals.server.is_some() {
             return Err(Failure::usage("a schema is changed in its database, not through a server")
@@ -64,7 +64,8 @@ impl Migrate {
                 if printer.is_json() {
                     printer.value(&json!({ "statements": plan }));
                 } else if !plan.is_empty() {
-                    // psql goes on behind an error: outside of a transaction a step that failed would be noted as done.
+                    // psql goes on after an error: outside a transaction, a step that failed would be
+                    // recorded as done.
                     printer.line("BEGIN;");
                     plan.iter().for_each(|text| printer.line(text));
                     printer.line("COMMIT;");

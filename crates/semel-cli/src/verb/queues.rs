@@ -10,9 +10,9 @@ use crate::failure::Failure;
 use crate::link::{Link, Pages, Purpose, encode, get, send};
 use crate::print::{Printer, Style, number, text};
 
-/// Where the list is.
+/// The path of the list.
 pub const LIST: &str = "/ojs/v1/queues";
-/// The most that one answer has of it.
+/// The most queues in one answer.
 pub const PAGE_MAX: u64 = 10_000;
 
 /// List queues; pause, resume, bound or purge one
@@ -22,7 +22,7 @@ Examples:
   semel queues
   semel queues pause mail
   semel queues resume mail
-  semel queues bound mail --max-depth 10000       # more are refused while so many wait
+  semel queues bound mail --max-depth 10000       # refuse more while that many wait
   semel queues bound mail --none
   semel queues purge mail --yes")]
 pub struct Queues {
@@ -32,28 +32,28 @@ pub struct Queues {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// List them (the default)
+    /// List queues (the default)
     List,
-    /// Let no worker take jobs from a queue; enqueueing goes on
+    /// Stop workers from taking jobs from a queue; enqueueing goes on
     Pause {
         /// The queue
         #[arg(value_parser = Named::new())]
         name: String,
     },
-    /// Let workers take jobs from it again
+    /// Let workers take jobs from a queue again
     Resume {
         /// The queue
         #[arg(value_parser = Named::new())]
         name: String,
     },
-    /// Show, set or take away the bound on jobs that wait in a queue
+    /// Show, set or remove the bound on a queue's backlog
     Bound(Bound),
-    /// Cancel the jobs that are available in a queue
+    /// Cancel the available jobs in a queue
     Purge {
         /// The queue
         #[arg(value_parser = Named::new())]
         name: String,
-        /// Do not ask
+        /// Do not ask for confirmation
         #[arg(long)]
         yes: bool,
     },
@@ -64,13 +64,13 @@ struct Bound {
     /// The queue
     #[arg(value_parser = Named::new())]
     name: String,
-    /// At most so many jobs wait; more are refused
+    /// The most jobs that may wait; more are refused
     #[arg(long, value_name = "N", conflicts_with = "none")]
     max_depth: Option<u64>,
-    /// Say so in answers from this part of it on
+    /// Warn in answers once the backlog reaches this fraction of the bound
     #[arg(long, value_name = "PART", requires = "max_depth")]
     warn_at: Option<f64>,
-    /// No bound
+    /// Remove the bound
     #[arg(long)]
     none: bool,
 }
@@ -111,8 +111,8 @@ impl Bound {
     }
 }
 
-/// Sets something of a queue. Says beside the answer whether no job has ever been in it: what is set then is for jobs to come, or its name
-/// is misspelt.
+/// Changes a queue's settings. Also returns whether no job has ever been in it: then the setting is for jobs
+/// to come, or the queue's name is misspelt.
 async fn set(
     settings: &Settings,
     method: Method,
@@ -122,7 +122,7 @@ async fn set(
 ) -> Result<(Value, bool), Failure> {
     Link::with(settings, Purpose::Change, async |client| {
         let answer = send(client, method.clone(), path, body).await?;
-        // It is set whatever is known of the queue.
+        // The setting is made, whether or not the queue can be looked up.
         let known = client.get_json(&format!("/ojs/v1/queues/{}", encode(name))).await;
         let created = known.ok().and_then(|known| known.pointer("/queue/created").and_then(Value::as_u64));
         Ok((answer, created == Some(0)))
@@ -148,7 +148,8 @@ async fn purge(settings: &Settings, printer: &Printer, name: &str, yes: bool) ->
     Ok(())
 }
 
-/// One request ends so many, or looks so far: the next goes on where it left off. The last answer, with what all of them did.
+/// One request handles or scans a bounded number: the next one goes on from its cursor. Returns the last
+/// answer, with the totals of all.
 async fn purge_all(client: &Client, path: &str) -> Result<Value, Failure> {
     let (mut purged, mut cursor) = (0, Value::Null);
     loop {
@@ -167,7 +168,7 @@ async fn purge_all(client: &Client, path: &str) -> Result<Value, Failure> {
 }
 
 impl Queues {
-    /// Lists them or changes one.
+    /// Lists queues or changes one.
     ///
     /// # Errors
     /// When the server cannot be asked.

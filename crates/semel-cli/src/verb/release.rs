@@ -10,12 +10,12 @@ use crate::failure::Failure;
 use crate::link::{Link, Purpose, encode, send};
 use crate::print::{Printer, items, number};
 
-/// Take a unique key from the jobs that hold it, so that the next job with it is admitted
+/// Take a unique key from its holders, so that the next job with it is admitted
 #[derive(Args, Debug)]
 #[command(after_help = "\
-The jobs stay what they are; only their key is gone. The server's log says why, and by which token; without tokens, by
-what the request called itself. Where this command opens the
-store itself (a file that nobody serves, or a database), there is no log: name a server with --server URL to have one.
+The jobs stay as they are; they only lose the key. The server logs the reason and the token that was used or, without
+tokens, what the request called itself. Where this command opens the store itself (a file that no server has open, or
+a database), nothing is logged: name a server with --server URL to have it logged.
 
 Examples:
   semel release 8593fdde88b9053a2462f469b14a25f48a09d6ad46dbba12a40fc16109cabe13 --reason 'ran on a broken mail server'
@@ -24,19 +24,19 @@ pub struct Release {
     /// The key, as 64 hexadecimal digits; `semel explain` and `semel keys` show it
     #[arg(value_name = "KEY", value_parser = Named::new())]
     key: String,
-    /// Why, for the log
+    /// The reason, for the log
     #[arg(long, value_name = "TEXT", value_parser = Named::new())]
     reason: String,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long)]
     yes: bool,
 }
 
 impl Release {
-    /// Releases it.
+    /// Releases the key.
     ///
     /// # Errors
-    /// When nobody holds it, or the person says no.
+    /// When nobody holds the key, or the user declines.
     pub async fn run(self, globals: &Globals, printer: &Printer) -> Result<(), Failure> {
         let settings = Settings::read(globals, None)?;
         let path = format!("/ojs/v1/unique-jobs/{}", encode(&self.key));

@@ -11,33 +11,33 @@ use crate::place::Place;
 use crate::print::Printer;
 use crate::verb::backup::{explained, making};
 
-/// Make a store from a backup, after looking it over
+/// Check a backup and create a store from it
 #[derive(Args, Debug)]
 #[command(after_help = "\
-The store must not exist. First stop its server, then move semel.db and every semel.db-* away, together: the journal beside a
-file (semel.db-log.N, semel.db-wal) has what was committed last. Nothing of it is taken over, and it is not overwritten. Jobs
-that ended after the backup are waiting again: see docs/guide/operating.md before workers go on.
+The store must not exist. First stop its server, then move semel.db and every semel.db-* away, together: the journal
+beside the file (semel.db-log.N, semel.db-wal) has the latest commits. Nothing of the old store is reused, and nothing
+is overwritten. Jobs that ended after the backup wait to run again: see docs/guide/operating.md before workers go on.
 
-A store's own file is no backup without its journal. Where that is lost for good, --without-journal makes a store of the file
-alone, which may be half a minute behind what was answered, and more where semel.db-wal is lost too.
+A store's file without its journal is not a backup. If the journal is lost for good, --without-journal creates a store
+from the file alone. It may lack the last half minute of what was acknowledged, and more if semel.db-wal is lost too.
 
 Examples:
   semel restore jobs-2026-01-31.db sqlite:./semel.db
   semel restore /backup/jobs.db sqlite:/var/lib/semel/jobs.db")]
 pub struct Restore {
-    /// The backup
+    /// The backup file
     #[arg(value_name = "BACKUP")]
     backup: PathBuf,
-    /// The store to make: sqlite:PATH, or just the path
+    /// The store to create: sqlite:PATH, or just the path
     #[arg(value_name = "STORE")]
     to: String,
-    /// Also of a store's file whose journal is lost: without what was committed last
+    /// Accept a store's file whose journal is lost, without the latest commits
     #[arg(long)]
     without_journal: bool,
 }
 
 impl Restore {
-    /// Makes the store.
+    /// Creates the store.
     ///
     /// # Errors
     /// When the backup is damaged, or the store exists.

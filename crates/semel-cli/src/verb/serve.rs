@@ -26,19 +26,21 @@ use crate::verb::templates;
 
 use self::hangup::Hangup;
 
-/// More connections than a process has descriptors for.
+/// The upper bound of `--max-connections`: more than a process has file descriptors for.
 const CONNECTIONS_MAX: usize = 1 << 20;
 
 /// Run the server
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Prints one line, `listening on http://ADDR` (https:// with a certificate), on stdout when it is ready; its log goes to
-stderr (SEMEL_LOG=debug says more, warn less). SIGTERM and SIGINT let the requests under way end, a second one breaks them off; SIGHUP reads tokens,
-certificates and templates again: tokens count whatever is wrong with the rest, and the rest is taken whole or not at all. It
-ends with 1 when the store has failed and must be opened again: let your supervisor restart it. Other machines may only
-reach it with a token: one of --tokens may do what its entry says (semel token), each line of --token-file may do everything
-(SEMEL_TOKEN is for calling, and lets nobody in). Without TLS tokens cross the network as they are, so put it behind a proxy
-or give it a certificate.
+Prints one line, `listening on http://ADDR` (https:// with a certificate), on stdout when ready. Logs to stderr
+(SEMEL_LOG=debug for more, warn for less). SIGTERM or SIGINT stops the server once the requests in progress are
+done; a second one aborts them. SIGHUP reloads tokens, certificates and templates: tokens take effect whatever is
+wrong with the rest, and the rest takes effect as a whole or not at all. Exits with 1 when the store has failed and
+must be reopened: let your supervisor restart it.
+
+Serving other machines requires tokens: one in --tokens may do what its entry says (see semel token), each line of
+--token-file has full access. SEMEL_TOKEN is for calling a server, and lets nobody in. Without TLS, tokens cross the
+network in the clear: use a certificate, or a proxy that terminates TLS.
 
 Examples:
   semel serve
@@ -49,43 +51,43 @@ Examples:
   semel serve --templates ./templates            # jobs and tasks by template: semel templates --help
   semel serve --store memory: --allow-reset      # for tests")]
 pub struct Serve {
-    /// Where to listen; port 0 takes a free one [default: 127.0.0.1:8080]
+    /// The address to listen on; port 0 picks a free port [default: 127.0.0.1:8080]
     #[arg(long, value_name = "HOST:PORT")]
     listen: Option<String>,
-    /// Let POST /ojs/v1/admin/reset delete everything; for test servers only
+    /// Allow POST /ojs/v1/admin/reset to delete everything; for test servers only
     #[arg(long)]
     allow_reset: bool,
-    /// Let webhooks go to this machine and its networks, and without TLS
+    /// Allow webhooks to this machine and its networks, and without TLS
     #[arg(long)]
     webhooks_allow_private: bool,
-    /// Speak TLS with this certificate, PEM, followed by those that vouch for it (SEMEL_TLS_CERT)
+    /// Serve TLS with this certificate chain, PEM, the server's own certificate first (SEMEL_TLS_CERT)
     #[arg(long, value_name = "FILE")]
     tls_cert: Option<PathBuf>,
     /// The certificate's private key, PEM (SEMEL_TLS_KEY)
     #[arg(long, value_name = "FILE")]
     tls_key: Option<PathBuf>,
-    /// What holds for jobs of some types, and the steps of tasks: YAML files in this directory (SEMEL_TEMPLATES)
+    /// The directory of templates, YAML files with rules for job types and the steps of tasks (SEMEL_TEMPLATES)
     #[arg(long, value_name = "DIR")]
     templates: Option<PathBuf>,
-    /// Keep digests of the last jobs' members, of each type, so that semel doctor can say what is odd about its policy (SEMEL_SAMPLE_POLICIES)
+    /// Keep digests of recent jobs' members, by type, so that semel doctor can advise on unique policies (SEMEL_SAMPLE_POLICIES)
     #[arg(long)]
     sample_policies: bool,
-    /// With Redis: acknowledge nothing before so many of its replicas have it [default: as the store's address says, or 0]
+    /// Redis only: acknowledge a write only once this many replicas have it [default: from the store URL, else 0]
     #[arg(long, value_name = "COUNT")]
     min_replicas: Option<u32>,
-    /// With Redis: make the store with so many partitions, which it keeps [default: as the store's address says, or as it is, or 1]
+    /// Redis only: create the store with this many partitions, which it keeps [default: from the store URL, else the store's own, else 1]
     #[arg(long, value_name = "COUNT")]
     partitions: Option<u16>,
-    /// How the log is written: text or json [default: text]
+    /// The log format: text or json [default: text]
     #[arg(long, value_name = "FORMAT", value_parser = ["text", "json"])]
     log_format: Option<String>,
-    /// Send traces to the OpenTelemetry collector here, as in http://127.0.0.1:4318 (SEMEL_OTLP)
+    /// Send traces to the OpenTelemetry collector at this URL, such as http://127.0.0.1:4318 (SEMEL_OTLP)
     #[arg(long, value_name = "URL")]
     otlp: Option<String>,
-    /// Connections at one time; more wait
+    /// The most connections to serve at once; more wait
     #[arg(long, value_name = "COUNT", default_value_t = 4096)]
     max_connections: usize,
-    /// How long requests and webhooks under way may take once the server is told to stop
+    /// How long requests and webhooks in progress may take once the server is told to stop
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     drain: u64,
 }
@@ -163,7 +165,7 @@ impl Serve {
         }
     }
 
-    /// The store that is set, with what this verb's own flags say of it.
+    /// The store from the settings, with this verb's own flags applied.
     fn store(&self, settings: &Settings) -> Result<Place, Failure> {
         let mut store = settings.store.clone();
         if let Some(replicas) = self.min_replicas {
@@ -175,12 +177,12 @@ impl Serve {
         Ok(store)
     }
 
-    /// What is set, by this verb's own flags first.
+    /// The settings, with this verb's own flags applied.
     fn settings(&self, globals: &Globals) -> Result<Settings, Failure> {
         Ok(self.over(Settings::read(globals, self.listen.as_deref())?))
     }
 
-    /// These settings, but for what this verb's own flags say.
+    /// Overrides settings by this verb's own flags.
     fn over(&self, mut settings: Settings) -> Settings {
         if self.tls_cert.is_some() || self.tls_key.is_some() {
             (settings.tls_cert, settings.tls_key) = (self.tls_cert.clone(), self.tls_key.clone());
@@ -198,9 +200,9 @@ impl Serve {
         settings
     }
 
-    /// Reads tokens, certificates and templates again, and says in the log what was taken. Tokens are taken whatever is wrong with the
-    /// others: one that was revoked is not to be good for as long as a template has a slip. From then on what is not in their files any
-    /// more lets nobody in.
+    /// Reloads tokens, certificates and templates, and logs what took effect. Tokens take effect whatever is
+    /// wrong with the others: a revoked token must not stay valid for as long as a template has a mistake.
+    /// Tokens that are no longer in their files are refused from then on.
     fn reload(&self, globals: &Globals, present: &Tokens, tls: Option<&Tls>, set: &TemplateSet) {
         let settings = match self.settings(globals) {
             Ok(settings) => settings,
@@ -236,9 +238,9 @@ impl Serve {
     }
 }
 
-/// Says that it is there to serve, and what is odd about it.
+/// Announces that the server is ready, and logs what is odd about it.
 async fn tell_ready(host: &Host, store: &Place, tokens: &Tokens, has_tls: bool) {
-    // It is there to serve, whether or not anybody reads where.
+    // The server is ready, whether or not anybody reads its address.
     if let Err(error) = print::try_put(format_args!("listening on {}\n", host.url())) {
         tracing::warn!(%error, "nobody is told on stdout where it listens");
     }
@@ -253,7 +255,8 @@ async fn tell_ready(host: &Host, store: &Place, tokens: &Tokens, has_tls: bool) 
     }
 }
 
-/// Lets what is under way end, until it is told to stop a second time. `has_failed` says that it stops by itself, and nobody has told it yet.
+/// Lets work in progress end, until told to stop a second time. `has_failed` means that the server stops by
+/// itself, without having been told to yet.
 async fn end(
     host: Host,
     exporter: Option<Exporter>,
@@ -283,10 +286,10 @@ async fn end(
     }
 }
 
-/// Takes the tokens that the files have now: all of them, or none where a file makes no sense.
+/// Takes over the tokens that the files have now: all of them, or none if a file is invalid.
 fn retake_tokens(settings: &Settings, present: &Tokens) -> Result<Left, Failure> {
     let tokens = tokens(settings)?;
-    // Whether tokens are asked for at all is decided once, when it starts to listen.
+    // Whether tokens are required at all is decided once, when the server starts to listen.
     if present.is_empty() {
         return Ok(Left::Some);
     }
@@ -296,7 +299,7 @@ fn retake_tokens(settings: &Settings, present: &Tokens) -> Result<Left, Failure>
     Ok(left)
 }
 
-/// Takes the certificate and the templates; all are understood before any is taken.
+/// Takes over the certificate and the templates; all are parsed before any takes effect.
 fn retake_rest(settings: &Settings, tls: Option<&Tls>, set: &TemplateSet) -> Result<(), Failure> {
     let templates = templates::of(settings)?;
     if let (Some(tls), Some((certificate, key))) = (tls, certificate(settings)?) {
@@ -306,16 +309,16 @@ fn retake_rest(settings: &Settings, tls: Option<&Tls>, set: &TemplateSet) -> Res
     Ok(())
 }
 
-/// Who is let in after tokens were read again.
+/// Who is let in after the tokens were reloaded.
 enum Left {
-    /// Those who hold one of them, or everybody where none is asked for.
+    /// Callers with a token, or everybody if none is required.
     Some,
-    /// Nobody: all have been taken out.
+    /// Nobody: all tokens have been removed.
     Nobody,
 }
 
-/// Refuses a token that somebody set to call with, where there is no other: taken to let in by, it would be an admin's, and
-/// passed over, the server would be open to this machine.
+/// Refuses to start with no token but one set for calling: accepted, it would have an admin's rights;
+/// ignored, it would leave the server open to this machine.
 fn check_own(settings: &Settings) -> Result<(), Failure> {
     if settings.token_store.is_some() || settings.accepted.is_some() || settings.tokens.is_none() {
         return Ok(());
@@ -324,7 +327,8 @@ fn check_own(settings: &Settings) -> Result<(), Failure> {
         .next("name the tokens that do: --tokens FILE (of semel token create), or for tests --token-file FILE (one a line, each may do everything); or unset it to serve without tokens"))
 }
 
-/// Who is let in when it starts. A file that names nobody is an error, but for one that may be written to later.
+/// The tokens accepted at the start. An empty file is an error, unless it is the token store, which may be
+/// written to later.
 fn let_in(settings: &Settings) -> Result<Tokens, Failure> {
     match tokens(settings)? {
         Some(tokens) if tokens.is_empty() && settings.token_store.is_none() => Err(no_token()),
@@ -348,8 +352,8 @@ fn tokens(settings: &Settings) -> Result<Option<Vec<Token>>, Failure> {
     }
 }
 
-/// Refuses a plain token that the file of digests has as well: as a plain one it may do everything, whatever that file says of it, and
-/// when its time there is over.
+/// Refuses a plain token that is also in the file of digests: as a plain one it would have full access,
+/// whatever that file grants it, and even after it has expired there.
 fn check_plain(secret: &Secret, file: &TokenFile, path: &Path) -> Result<(), Failure> {
     let Some(Entry { id, .. }) = file.find(secret.expose()) else { return Ok(()) };
     let (line, shown) = (secret.line(), path.display());
@@ -362,7 +366,7 @@ fn check_plain(secret: &Secret, file: &TokenFile, path: &Path) -> Result<(), Fai
 /// A certificate chain and its key, as PEM.
 type Pem = (Vec<u8>, Vec<u8>);
 
-/// The texts of the certificate and its key; none when neither is named.
+/// The PEM texts of the certificate and its key; `None` if neither is named.
 fn certificate(settings: &Settings) -> Result<Option<Pem>, Failure> {
     let read = |path: &PathBuf| {
         std::fs::read(path)
@@ -381,7 +385,8 @@ fn tls_of(settings: &Settings) -> Result<Option<Tls>, Failure> {
     Ok(Some(Tls::new(&certificate, &key).map_err(|error| Failure::usage(error.to_string()))?))
 }
 
-/// The log of this process, from now on. What is logged is written by the time that what this gives is gone, unless nobody reads it.
+/// Starts the log of this process. Once the returned guard is dropped, all that was logged is written, unless
+/// nobody reads it.
 fn start_log(level: &str, format: &str) -> Result<WrittenAtEnd, Failure> {
     let level = LevelFilter::from_str(level).map_err(|_| {
         Failure::usage(format!("{level:?} is no level of the log"))
@@ -397,7 +402,7 @@ fn start_log(level: &str, format: &str) -> Result<WrittenAtEnd, Failure> {
         LogWriter::start(std::io::stderr(), tell).context("cannot start the log")?;
     let log = tracing_subscriber::fmt()
         .with_writer(writer)
-        // Said by what panics where it cannot be said.
+        // They would be printed by a macro that panics if stderr cannot be written.
         .log_internal_errors(false)
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .with_max_level(level);
@@ -452,7 +457,7 @@ mod tests {
         ("templates", "SEMEL_TEMPLATES", Some("--templates"), |all| shown(all.templates.as_ref())),
         ("otlp", "SEMEL_OTLP", Some("--otlp"), |all| all.otlp.clone().unwrap_or_default()),
         ("log", "SEMEL_LOG", None, |all| all.log.clone()),
-        // Its flag takes no words but text and json.
+        // Its flag accepts only text and json.
         ("log_format", "SEMEL_LOG_FORMAT", Some("--log-format"), |all| all.log_format.clone()),
         ("token", "SEMEL_TOKEN", None, |all| {
             all.token().unwrap().map_or_else(String::new, |token| token.expose().to_owned())

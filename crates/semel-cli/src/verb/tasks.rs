@@ -22,7 +22,7 @@ const TASKS: Kind = Kind {
 /// List tasks; show or cancel one
 #[derive(Args, Debug)]
 #[command(after_help = "\
-A task is steps under one identity, by a template: POST /v1/tasks creates it, once.
+A task is a set of steps under one identity, defined by a template: POST /v1/tasks creates it, once.
 
 Examples:
   semel tasks
@@ -37,22 +37,22 @@ pub struct Tasks {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// List them, the newest first (the default)
+    /// List tasks, newest first (the default)
     List {
-        /// At most so many
+        /// The most tasks to list
         #[arg(long, value_name = "N", default_value_t = LISTED)]
         limit: u64,
-        /// Only tasks before this one: the next page
+        /// Only tasks after this one in the list: the next page
         #[arg(long, value_name = "ID")]
         before: Option<String>,
     },
-    /// A task and its steps
+    /// Show a task and its steps
     Show {
         /// The task's id
         #[arg(value_parser = Named::new())]
         id: String,
     },
-    /// Cancel a task with its steps
+    /// Cancel a task and its steps
     Cancel {
         /// The task's id
         #[arg(value_parser = Named::new())]
@@ -61,7 +61,7 @@ enum Action {
 }
 
 impl Tasks {
-    /// Lists them or deals with one.
+    /// Lists tasks, or shows or cancels one.
     ///
     /// # Errors
     /// When the server cannot be asked.

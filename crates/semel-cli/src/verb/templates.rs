@@ -13,14 +13,15 @@ use crate::config::{Globals, Settings};
 use crate::failure::{Exit, Failure};
 use crate::print::Printer;
 
-/// Faults that are told in one go; more are counted.
+/// The most faults that are listed; further ones are only counted.
 const TOLD_MAX: usize = 50;
 
-/// Check, list or show the templates of a directory
+/// Check, list or show the templates in a directory
 #[derive(Args, Debug)]
 #[command(after_help = "\
-A template says what holds for all jobs of one type, namespace.name: which of them are the same, the queue, retries. One
-with steps is a task's: POST /v1/tasks creates it. Each is a YAML file; semel serve --templates DIR reads them.
+A template sets the rules for all jobs of one type, namespace.name: which of them are duplicates, the queue, retries.
+A template with steps defines a task: POST /v1/tasks creates it. Each template is a YAML file; semel serve
+--templates DIR reads them.
 
   namespace: payments
   name: process_payment
@@ -34,7 +35,7 @@ with steps is a task's: POST /v1/tasks creates it. Each is a YAML file; semel se
       handler: payment.capture
       depends_on: [validate]
       max_attempts: 5
-  schema:                          # what the context of a task, or the args of a job, must be
+  schema:                          # what a task's context, or a job's args, must conform to
     type: object
     required: [payment_id]
 
@@ -50,34 +51,34 @@ pub struct Templates {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Say everything that is wrong, by file and line; ends with 2 when something is
+    /// Report every error by file and line; exits with 2 if there is one
     Check {
-        /// The directory [default: that of SEMEL_TEMPLATES or semel.toml]
+        /// The directory [default: from SEMEL_TEMPLATES or semel.toml]
         #[arg(value_name = "DIR")]
         folder: Option<PathBuf>,
     },
-    /// List them
+    /// List the templates
     List {
-        /// The directory [default: that of SEMEL_TEMPLATES or semel.toml]
+        /// The directory [default: from SEMEL_TEMPLATES or semel.toml]
         #[arg(value_name = "DIR")]
         folder: Option<PathBuf>,
     },
-    /// Show one, in its newest version
+    /// Show one template, in its newest version
     Show {
-        /// The type of its jobs: namespace.name
+        /// The type of the template's jobs: namespace.name
         #[arg(value_name = "TYPE")]
         job_type: String,
-        /// The directory [default: that of SEMEL_TEMPLATES or semel.toml]
+        /// The directory [default: from SEMEL_TEMPLATES or semel.toml]
         #[arg(value_name = "DIR")]
         folder: Option<PathBuf>,
-        /// This version
+        /// Show this version instead
         #[arg(long, value_name = "VERSION")]
         version: Option<String>,
     },
 }
 
 impl Templates {
-    /// Reads the directory and does what was asked. Asks no server.
+    /// Reads the directory and runs the action. Asks no server.
     ///
     /// # Errors
     /// When no directory is named, something in it is wrong, or there is no such template.
@@ -102,7 +103,7 @@ impl Templates {
     }
 }
 
-/// What there is to think about in the policies of templates, each by its type and version.
+/// The advice on the policies of templates, each with its type and version.
 pub fn thoughts(templates: &semel_ojs::Templates) -> Vec<String> {
     let of_one = |template: &Template| {
         let (job_type, version) = (template.job_type.to_string(), template.version.clone());
@@ -112,7 +113,7 @@ pub fn thoughts(templates: &semel_ojs::Templates) -> Vec<String> {
     templates.iter().flat_map(of_one).collect()
 }
 
-/// The templates of the directory that is named in the settings; none when none is.
+/// The templates of the directory that the settings name; none if they name none.
 ///
 /// # Errors
 /// Everything that is wrong with them.
@@ -212,7 +213,7 @@ fn list(loaded: &Loaded, printer: &Printer) {
     printer.table(&["TYPE", "VERSION", "IDENTITY", ">STEPS", "FILE"], rows);
 }
 
-/// The preset that says which jobs are the same, and which members of the template's own stand over it.
+/// The preset of the template's unique policy, and the members by which the template overrides it.
 fn identity(template: &Template) -> String {
     let unique = &whole(template)["unique"];
     let Some(preset) = unique.as_str().or(unique["preset"].as_str()) else {

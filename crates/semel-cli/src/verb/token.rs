@@ -14,15 +14,16 @@ use crate::failure::{Exit, Failure};
 use crate::print::Printer;
 use crate::tokens::{Entry, TokenFile};
 
-/// When a change counts.
+/// When a change takes effect.
 const TAKEN: &str = "a server that runs takes this when it gets SIGHUP; one that has a copy of the file (systemd's \
                      LoadCredential, a secret of Kubernetes) when it is started again";
 
-/// Make, list and revoke the tokens with which others may use a server
+/// Create, list, rotate and revoke the tokens that give access to a server
 #[derive(Args, Debug)]
 #[command(after_help = "\
-The file holds digests only: a token is shown once, when it is made. A server that runs takes a change when it gets
-SIGHUP; one that has a copy of the file, as of systemd's LoadCredential or a secret of Kubernetes, when it is started again. Roles: producer (enqueue, ask, cancel), worker (fetch, report), admin (everything), metrics (read /metrics).
+The file holds only digests: a token is shown once, when it is created. A running server takes changes on SIGHUP; one
+with a copy of the file, such as systemd's LoadCredential or a Kubernetes secret, when it is restarted. Roles: producer
+(enqueue, query, cancel), worker (fetch, report), admin (everything), metrics (read /metrics).
 
 Examples:
   semel token create --tokens /etc/semel/tokens.toml --role admin --name me > ~/.semel-token
@@ -37,22 +38,22 @@ pub struct Token {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Make one and print it, once
+    /// Create a token and print it, once
     Create(Create),
-    /// List them; their texts are nowhere
+    /// List the tokens; their text is stored nowhere
     List,
-    /// Make one that may do what another may, and for as long; that one ends a little later
+    /// Replace a token with a new one of the same rights and lifetime; the old one ends after the overlap
     Rotate {
-        /// The one to replace
+        /// The token to replace
         #[arg(value_name = "ID", value_parser = Named::new())]
         id: String,
-        /// How long both are good, such as PT1H
+        /// How long both tokens are valid, such as PT1H
         #[arg(long, value_name = "DURATION", default_value = "P1D")]
         overlap: String,
     },
-    /// End one at once
+    /// Revoke a token at once
     Revoke {
-        /// Which
+        /// The token to revoke
         #[arg(value_name = "ID", value_parser = Named::new())]
         id: String,
     },
@@ -60,25 +61,25 @@ enum Action {
 
 #[derive(Args, Debug)]
 struct Create {
-    /// What it is for: producer, worker, admin or metrics; may be given several times
+    /// What the token is for: producer, worker, admin or metrics; may be repeated
     #[arg(long = "role", value_name = "ROLE", required = true, value_parser = ["producer", "worker", "admin", "metrics"])]
     roles: Vec<String>,
-    /// A queue it is for, or a beginning as in 'mail.*'; may be given several times [default: all]
+    /// A queue the token is for, or a prefix such as 'mail.*'; may be repeated [default: all]
     #[arg(long = "queue", value_name = "QUEUE")]
     queues: Vec<String>,
-    /// The tenant it is bound to
+    /// The tenant to bind the token to
     #[arg(long, value_name = "TENANT")]
     tenant: Option<String>,
-    /// Its holder may read jobs, and be told of those that others enqueued [default: unless it is a tenant's]
+    /// Let the token read jobs, and learn of jobs that others enqueued [default: unless bound to a tenant]
     #[arg(long, conflicts_with = "no_inspect")]
     inspect: bool,
-    /// Its holder reads no jobs, and is told nothing of those that others enqueued
+    /// Do not let the token read jobs, or learn of jobs that others enqueued
     #[arg(long)]
     no_inspect: bool,
-    /// How long it is good, such as P90D [default: until it is revoked]
+    /// How long the token is valid, such as P90D [default: until it is revoked]
     #[arg(long, value_name = "DURATION")]
     expires: Option<String>,
-    /// What to call it in lists
+    /// A name for the token in lists
     #[arg(long, value_name = "TEXT", default_value = "")]
     name: String,
 }
@@ -158,7 +159,7 @@ fn rotate(path: &Path, id: &str, overlap: &str, printer: &Printer) -> Result<(),
             ..old.clone()
         };
         old.replaced_by = Some(made.id.clone());
-        // One that ends sooner by itself still does.
+        // A token that expires sooner anyway still does.
         let ends_sooner = |own: &String| Timestamp::parse(own, "").ok() < Timestamp::parse(&end, "").ok();
         if !old.expires_at.as_ref().is_some_and(ends_sooner) {
             old.expires_at = Some(end.clone());
@@ -170,7 +171,7 @@ fn rotate(path: &Path, id: &str, overlap: &str, printer: &Printer) -> Result<(),
     Ok(())
 }
 
-/// When a token of now ends that is good for as long as the old one was, if that has an end.
+/// When a token created now expires if it has the lifetime of the old one; `None` if that never expires.
 fn as_long(old: &Entry, now: Timestamp) -> Result<Option<String>, Failure> {
     let Some(end) = &old.expires_at else { return Ok(None) };
     let time = |text: &str| {
@@ -193,7 +194,7 @@ fn told(entry: &Entry, text: &str, printer: &Printer) {
             .value(&json!({ "id": entry.id, "token": text, "roles": entry.roles, "queues": entry.queues }));
         return;
     }
-    // On stdout alone, so that it can be sent to where it is kept.
+    // The token is alone on stdout, so that it can be redirected to where it is kept.
     printer.line(text);
     printer.remark(format_args!("{} is made; it is not shown again", entry.id));
     printer.remark(TAKEN);
@@ -202,7 +203,7 @@ fn told(entry: &Entry, text: &str, printer: &Printer) {
     }
 }
 
-/// Whether stdout is a file that not only its owner may read, as the shell makes one behind `>`.
+/// Whether stdout is a file that others than its owner may read, as a shell creates it for `>`.
 #[cfg(unix)]
 fn is_open_to_others() -> bool {
     use std::os::fd::AsFd as _;
@@ -212,7 +213,7 @@ fn is_open_to_others() -> bool {
     about.is_ok_and(|about| about.is_file() && about.permissions().mode() & 0o077 != 0)
 }
 
-/// Files have no modes here.
+/// Files have no modes on this platform.
 #[cfg(not(unix))]
 const fn is_open_to_others() -> bool {
     false

@@ -14,14 +14,14 @@ use crate::patience::Patience;
 use crate::print::{Printer, Style, items, number, text};
 use crate::verb::queues::{LIST, PAGE_MAX};
 
-/// How often it looks.
+/// The default of `--every`, in seconds.
 const INTERVAL: &str = "2";
-/// Lines of each list.
+/// The most lines of each list.
 const ROWS: usize = 10;
-/// The minutes that are drawn, and the height of a minute of each.
+/// The minutes that a chart spans, and the bars of a minute, from low to high.
 const MINUTES: usize = 30;
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// What is drawn, and what it is the sum of: as in the dashboard.
+/// The charts, and what each one sums up: as in the dashboard.
 const GROUPS: [(&str, Drawn); 6] = [
     ("created", Drawn::Outcomes(OutcomeClass::Created)),
     ("suppressed", Drawn::Outcomes(OutcomeClass::Suppressed)),
@@ -32,12 +32,12 @@ const GROUPS: [(&str, Drawn); 6] = [
 ];
 const STATES: [&str; 5] = ["scheduled", "available", "pending", "active", "retryable"];
 
-/// What a line is the sum of.
+/// What a chart sums up.
 #[derive(Clone, Copy, Debug)]
 enum Drawn {
     /// Outcomes of requests.
     Outcomes(OutcomeClass),
-    /// Ends of runs, which are counted beside those.
+    /// Ends of runs, which are counted beside the outcomes.
     Ends(&'static str),
 }
 
@@ -54,9 +54,9 @@ impl Drawn {
 /// Watch queues, outcomes and the hottest keys
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Outcomes are those of the server that answers, since it started; a store that no server has open has none. With an
-admin's token all of it is shown, with another's what it may see. A server that goes away is asked again until it is back.
-Ends with Ctrl-C.
+Outcomes are those of the server that answers, since it started; a store that no server has open has none. An
+admin token shows everything, another token what it may see. If the server goes away, top retries until it is back.
+Stop it with Ctrl-C.
 
 Examples:
   semel top
@@ -64,16 +64,16 @@ Examples:
   semel top --once
   semel top --once --json")]
 pub struct Top {
-    /// Show it once, and end
+    /// Show the overview once and exit
     #[arg(long)]
     once: bool,
-    /// Seconds between two looks
+    /// Seconds between refreshes
     #[arg(long, value_name = "SECONDS", default_value = INTERVAL, value_parser = clap::value_parser!(u64).range(1..=3_600))]
     every: u64,
 }
 
 impl Top {
-    /// Looks, once or until it is told to stop.
+    /// Shows the overview, once or until interrupted.
     ///
     /// # Errors
     /// When the server cannot be asked.
@@ -82,7 +82,7 @@ impl Top {
         Link::with(&settings, Purpose::Look, async |client| {
             tokio::select! {
                 looked = self.watch(client, printer) => looked,
-                // Asked to end, it has nothing to say.
+                // Ctrl-C is the regular end, and no failure.
                 _ = tokio::signal::ctrl_c() => Ok(()),
             }
         })
@@ -112,9 +112,9 @@ impl Top {
     }
 }
 
-/// What the server says now. What the token may not see is `null`.
+/// Reads the overview from the server. What the token may not see is `null`.
 async fn look(client: &Client) -> Result<Value, Failure> {
-    // One page: it is looked at every few seconds.
+    // One page only: it is read every few seconds.
     let queues = client.get_json(&format!("{LIST}?limit={PAGE_MAX}")).await?;
     let total = &queues["pagination"]["total"];
     let (mut history, mut hottest, mut workers) = (Value::Null, Value::Null, Value::Null);
@@ -134,7 +134,7 @@ async fn look(client: &Client) -> Result<Value, Failure> {
     }))
 }
 
-/// The lines for people.
+/// The lines of the overview.
 fn draw(look: &Value, printer: &Printer) -> Vec<String> {
     let queues = items(look, "/queues");
     let sum = |state: &str| queues.iter().map(|queue| number(queue, &format!("/{state}"))).sum::<u64>();
@@ -195,7 +195,7 @@ fn more(count: usize, lines: &mut Vec<String>) {
     }
 }
 
-/// A bar for each of the last minutes, by what became of requests.
+/// A line for each group, with a bar for each of the last minutes.
 fn charts(history: &Value, printer: &Printer) -> Vec<String> {
     let now = minute(&text(history, "/now"));
     let slots = items(history, "/slots");
@@ -219,11 +219,11 @@ fn charts(history: &Value, printer: &Printer) -> Vec<String> {
     [printer.styled(Style::Dim, &head)].into_iter().chain(rows).collect()
 }
 
-/// Bars of the heights of `values`, the highest of them full.
+/// Bars as high as `values`, scaled to the highest of them.
 fn bars(values: &[u64]) -> String {
     let top = values.iter().copied().max().unwrap_or(0).max(1);
     let bar = |value: &u64| {
-        // Something is more than nothing, however little.
+        // Any value above 0 has a visible bar.
         let height = (value * (BARS.len() as u64 - 1)).div_ceil(top);
         if *value == 0 {
             ' '
@@ -234,7 +234,7 @@ fn bars(values: &[u64]) -> String {
     values.iter().map(bar).collect()
 }
 
-/// The minute of a timestamp, counted from the epoch; 0 for what is none.
+/// The minute of a timestamp, counted from the epoch; 0 if it is not a timestamp.
 fn minute(at: &str) -> u64 {
     semel_core::time::Timestamp::parse(at, "")
         .map_or(0, |at| u64::try_from(at.as_millis()).unwrap_or(0) / 60_000)
@@ -251,7 +251,7 @@ fn cut(text: &str, most: usize) -> String {
 mod tests {
     use super::*;
 
-    /// The dashboard's module, which says the same in its own language.
+    /// The dashboard's JavaScript module has the same groups.
     #[test]
     fn the_groups_are_the_dashboards() {
         let module = include_str!("../../../semel-server/src/dashboard/files/metrics.js");
@@ -274,7 +274,7 @@ mod tests {
         assert_eq!(bars(&[0, 0]), "  ");
     }
 
-    /// Lines and sums are of those alone that one answer has.
+    /// Lines and sums cover only the queues in one answer.
     #[test]
     fn where_there_are_more_queues_than_are_shown_it_says_so() {
         let shown = |total: u64| {

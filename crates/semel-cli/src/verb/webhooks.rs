@@ -14,7 +14,7 @@ use crate::print::{Printer, Style, items, plain, text};
 
 const PATH: &str = "/ojs/v1/webhooks/subscriptions";
 
-/// List webhooks; add, show, test, pause, resume or remove one; make it a new secret
+/// List webhooks; add, show, test, pause, resume or remove one, or rotate its secret
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -25,7 +25,7 @@ Examples:
   semel webhooks pause 019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f
   semel webhooks remove 019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f
 
-The secret that signs deliveries is shown once, when it is made.")]
+The secret that signs deliveries is shown only once, when it is created.")]
 pub struct Webhooks {
     #[command(subcommand)]
     action: Option<Action>,
@@ -33,21 +33,21 @@ pub struct Webhooks {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// List them, oldest first (the default)
+    /// List webhooks, oldest first (the default)
     List,
-    /// Have events delivered to a URL, from now on
+    /// Deliver events to a URL, from now on
     Add(Add),
-    /// Show one
+    /// Show a webhook
     Show(One),
-    /// Send one a signed request now, and say what came of it
+    /// Send a signed test request to a webhook now, and report the result
     Test(One),
-    /// Deliver nothing to one until it is resumed
+    /// Stop deliveries to a webhook until it is resumed
     Pause(One),
-    /// Deliver to it what happens from now on
+    /// Resume deliveries to a webhook, for events from now on
     Resume(One),
-    /// Make another secret; the old one ends at once
+    /// Give a webhook a new secret; the old one ends at once
     Rotate(One),
-    /// Remove one; what is not delivered yet is not delivered any more
+    /// Remove a webhook; events not delivered yet are dropped
     Remove(One),
 }
 
@@ -56,16 +56,16 @@ struct Add {
     /// Where to deliver: an https URL
     #[arg(value_name = "URL")]
     url: String,
-    /// Types of events with commas between them; `job.*` and `*` stand for many
+    /// The types of events, separated by commas; `job.*` and `*` stand for many
     #[arg(long, value_name = "TYPE,...", value_delimiter = ',', required = true)]
     events: Vec<String>,
-    /// Only of jobs in these queues
+    /// Only events of jobs in these queues, separated by commas
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     queue: Vec<String>,
-    /// Only of jobs of these types
+    /// Only events of jobs of these types, separated by commas
     #[arg(long = "type", value_name = "TYPE,...", value_delimiter = ',')]
     job_type: Vec<String>,
-    /// Sign with the secret in this file [default: one that the server makes]
+    /// Sign with the secret in this file [default: one that the server creates]
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
 }
@@ -84,7 +84,7 @@ impl One {
 }
 
 impl Webhooks {
-    /// Lists them or deals with one.
+    /// Lists webhooks, or acts on one.
     ///
     /// # Errors
     /// When there is no such webhook, a test was not delivered, or the server cannot be asked.
@@ -206,7 +206,7 @@ fn status(webhook: &Value) -> (Style, &'static str) {
     if webhook["active"] == true { (Style::Good, "active") } else { (Style::Bad, "paused") }
 }
 
-/// The texts of a list, or a dash for none.
+/// The texts of a list, joined by commas; a dash if there are none.
 fn words(value: &Value, pointer: &str) -> String {
     let words: Vec<String> = items(value, pointer).iter().filter_map(Value::as_str).map(plain).collect();
     if words.is_empty() { "-".to_owned() } else { words.join(",") }

@@ -12,7 +12,7 @@ use crate::link::{Link, Purpose, encode, get, query, send};
 use crate::place::Place;
 use crate::print::{Printer, Style, items, moment, number, text};
 
-/// List the workers that the server has heard of; tell one to fetch no more, to end, or to go on
+/// List the workers that the server has heard from; quiet, terminate or resume one
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -21,7 +21,7 @@ Examples:
   semel workers terminate worker-7
   semel workers resume worker-7
 
-A worker hears it at its next heartbeat, whichever server it sends that to, and until it is told otherwise.")]
+A worker is told at its next heartbeat, whichever server it sends that to, and keeps to it until told otherwise.")]
 pub struct Workers {
     #[command(subcommand)]
     action: Option<Action>,
@@ -29,17 +29,17 @@ pub struct Workers {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// List those that this server has heard of in the last ten minutes (the default)
+    /// List the workers that this server has heard from in the last ten minutes (the default)
     List {
-        /// Which page
+        /// The page to show
         #[arg(long, value_name = "N", default_value_t = 1)]
         page: u32,
     },
-    /// Let a worker finish what it has, and fetch no more
+    /// Tell a worker to finish its jobs and fetch no more
     Quiet(One),
-    /// Let a worker finish what it has, and end
+    /// Tell a worker to finish its jobs and exit
     Terminate(One),
-    /// Let a worker fetch again
+    /// Tell a worker to fetch jobs again
     Resume(One),
 }
 
@@ -51,7 +51,7 @@ struct One {
 }
 
 impl Workers {
-    /// Lists them or tells one something.
+    /// Lists workers, or gives one a directive.
     ///
     /// # Errors
     /// When the server cannot be asked.
@@ -75,7 +75,7 @@ impl Workers {
         } else {
             printer.line(format_args!("{} is told {directive} at its next heartbeat", one.id));
         }
-        // A worker that drains or is silent is not well, and known.
+        // A worker that drains or is silent fails its health check, but is known.
         let is_unknown = matches!(health, Err(ClientError::Status { status: StatusCode::NOT_FOUND, .. }));
         if is_unknown && !knows_no_workers(&settings) {
             printer.remark(format_args!(
@@ -87,7 +87,7 @@ impl Workers {
     }
 }
 
-/// Whether a store is opened whose workers are known to its servers alone, and not to this process.
+/// Whether the store is one whose workers are known only to its servers, and not to this process.
 const fn knows_no_workers(settings: &Settings) -> bool {
     matches!(&settings.target, Target::Store(Place::Postgres(_) | Place::Redis(_)))
 }

@@ -36,25 +36,25 @@ pub struct Workflows {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// List them, the newest first (the default)
+    /// List workflows, newest first (the default)
     List {
-        /// Those in this state: running, completed, failed or cancelled
+        /// Only workflows in this state: running, completed, failed or cancelled
         #[arg(long)]
         state: Option<String>,
-        /// At most so many
+        /// The most workflows to list
         #[arg(long, value_name = "N", default_value_t = LISTED)]
         limit: u64,
-        /// Only workflows before this one: the next page
+        /// Only workflows after this one in the list: the next page
         #[arg(long, value_name = "ID")]
         before: Option<String>,
     },
-    /// A workflow and its steps
+    /// Show a workflow and its steps
     Show {
         /// The workflow's id
         #[arg(value_parser = Named::new())]
         id: String,
     },
-    /// Cancel a workflow and the jobs that were created for it
+    /// Cancel a workflow and the jobs created for it
     Cancel {
         /// The workflow's id
         #[arg(value_parser = Named::new())]
@@ -63,7 +63,7 @@ enum Action {
 }
 
 impl Workflows {
-    /// Lists them or deals with one.
+    /// Lists workflows, or shows or cancels one.
     ///
     /// # Errors
     /// When the server cannot be asked.

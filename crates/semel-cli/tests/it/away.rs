@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use crate::run::Folder;
 
-/// Answers one request after the other, with a status and a body; with nothing where there is none. Tells what each asked for.
+/// Answers one request after the other, with a status and a body, or with nothing if there is none. Returns
+/// what each asked for.
 fn server(answers: Vec<Option<(&'static str, Value)>>) -> (String, JoinHandle<Vec<String>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -62,7 +63,7 @@ fn events_that_are_followed_go_on_from_where_they_were() {
     for number in 1..=3 {
         assert_eq!(ran.out.matches(&format!("job.n{number}")).count(), 1, "{ran:?}");
     }
-    // Once for each time that it was away.
+    // Once for each time that the server was away.
     assert_eq!(ran.err.matches("asked again").count(), 2, "{ran:?}");
     assert!(ran.err.contains("unauthorized (401)"), "{ran:?}");
     let after: Vec<String> = told
@@ -74,7 +75,7 @@ fn events_that_are_followed_go_on_from_where_they_were() {
     assert_eq!(after, ["", "evt_1", "evt_1", "evt_1", "evt_2", "evt_2", "evt_3"]);
 }
 
-/// It may be named wrongly, or be another's.
+/// Its name may be wrong, or it may be somebody else's.
 #[test]
 fn a_server_that_was_never_there_is_not_waited_for() {
     let folder = Folder::new();

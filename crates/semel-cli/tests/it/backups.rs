@@ -15,13 +15,13 @@ use crate::run::{Folder, Ran, Server, without_settings};
 
 const PAY: [&str; 5] = ["enqueue", "invoice.pay", "42", "--key", "invoice-42"];
 
-/// Who is not root, whom no mode keeps from anything. The folder is the test's own.
+/// Runs as a user other than root, whom no file mode would restrict. The folder is the test's own.
 fn as_somebody_else(command: &mut Command, folder: &Folder) {
     if let Ok(account) = std::env::var("SEMEL_TEST_ACCOUNT") {
         let (user, group) = account.split_once(':').unwrap();
         command.uid(user.parse().unwrap()).gid(group.parse().unwrap());
     } else {
-        // What one makes belongs to whom one is.
+        // New files belong to the user who creates them.
         let user = std::fs::metadata(folder.path()).unwrap().uid();
         assert_ne!(
             user, 0,
@@ -31,7 +31,7 @@ fn as_somebody_else(command: &mut Command, folder: &Folder) {
     without_settings(command);
 }
 
-/// By somebody who is not root.
+/// Runs `semel` as a user other than root.
 #[test]
 fn a_backup_is_restored_from_where_nobody_can_write() {
     let folder = Folder::new();
@@ -44,7 +44,7 @@ fn a_backup_is_restored_from_where_nobody_can_write() {
     mode("kept/copy.db", 0o444);
     mode("kept", 0o555);
     mode("new", 0o777);
-    // Where the program itself lies not everybody may come.
+    // Not every user may enter the folder of the program itself.
     std::fs::copy(env!("CARGO_BIN_EXE_semel"), path("program")).unwrap();
     let mut restore = Command::new(path("program"));
     restore.current_dir(folder.path()).args(["restore", "kept/copy.db", "sqlite:new/semel.db"]);
@@ -55,7 +55,7 @@ fn a_backup_is_restored_from_where_nobody_can_write() {
     assert_eq!(folder.json(&["jobs", "--store", "sqlite:new/semel.db"])["jobs"].as_array().unwrap().len(), 1);
 }
 
-/// Who may write a store's file may write what lies beside it, whoever of them made that.
+/// A user who may write a store's file may also write the files beside it, whoever created them.
 #[test]
 fn whoever_shares_a_store_shares_what_is_beside_it() {
     let folder = Folder::new();
@@ -78,7 +78,7 @@ fn whoever_shares_a_store_shares_what_is_beside_it() {
     assert!(beside.len() > 2 && beside.iter().all(|(mode, _)| *mode == 0o666), "{beside:?}");
 }
 
-/// A file of that name may lie here, too, and would be taken for the server's.
+/// A file of that name may be here, too, and would be taken for the server's.
 #[test]
 fn a_backup_is_not_made_of_another_store_than_the_one_that_is_set() {
     let folder = Folder::new();
@@ -91,7 +91,7 @@ fn a_backup_is_not_made_of_another_store_than_the_one_that_is_set() {
     assert_eq!(folder.run(&["backup", "copy.db", "--store", "sqlite:semel.db"]).code, 0);
 }
 
-/// As a machine has it that serves and asks: `serve` reads the one, all other verbs the other.
+/// As on a machine that serves and calls: `serve` reads the store, all other verbs the server.
 #[test]
 fn a_backup_is_made_of_the_store_that_is_named_with_the_server() {
     let folder = Folder::new();
@@ -99,7 +99,7 @@ fn a_backup_is_made_of_the_store_that_is_named_with_the_server() {
     let settings = "store = \"sqlite:jobs.db\"\nserver = \"http://127.0.0.1:9\"\n";
     std::fs::write(folder.path().join("semel.toml"), settings).unwrap();
     assert_eq!(folder.json(&["backup", "copy.db"])["store"], "jobs.db");
-    // A variable is above the file: what that says of the store is not of this server.
+    // A variable is above the file: the file's store is not this server's.
     let other = Ran::of(folder.semel(&["backup", "other.db"]).env("SEMEL_SERVER", "http://127.0.0.1:9"));
     assert_eq!((other.code, folder.path().join("other.db").exists()), (2, false), "{}", other.err);
     let mut both = folder.semel(&["backup", "other.db"]);
@@ -134,7 +134,7 @@ fn a_backup_is_made_beside_a_server_and_restored() {
     assert!(!folder.path().join("new.db").exists());
 }
 
-/// What a store that is lost committed last is in the journal beside it, and may be all that is left of it.
+/// The latest commits of a lost store are in the journal beside it, which may be all that is left.
 #[test]
 fn a_backup_is_not_restored_over_the_journal_of_another_store() {
     let folder = Folder::new();
@@ -142,7 +142,7 @@ fn a_backup_is_not_restored_over_the_journal_of_another_store() {
     folder.json(&PAY);
     assert_eq!(folder.run(&["backup", "copy.db"]).code, 0);
     folder.json(&["enqueue", "later.job"]);
-    // Of the old store's files one was moved, and the others were forgotten.
+    // One of the old store's files was moved, and the others were forgotten.
     std::fs::rename(path("semel.db"), path("old.db")).unwrap();
     let journal = std::fs::read(path("semel.db-log.0")).unwrap();
     assert!(!journal.is_empty());
@@ -163,13 +163,14 @@ fn a_backup_is_not_restored_over_the_journal_of_another_store() {
     let refused = folder.run(&["restore", "copy.db", "sqlite:semel.db"]);
     assert!(refused.code == 1 && refused.err.contains("semel.db-wal"), "{refused:?}");
     assert!(path("semel.db-wal").exists());
-    // An empty one has nothing.
+    // An empty journal has nothing.
     std::fs::write(path("semel.db-wal"), "").unwrap();
     assert_eq!(folder.run(&["restore", "copy.db", "sqlite:semel.db"]).code, 0);
     assert_eq!(folder.json(&["jobs"])["jobs"].as_array().unwrap().len(), 1);
 }
 
-/// Its journal has what was acknowledged: without it no server goes on and no backup is made, unless somebody gives that up.
+/// The journal has what was acknowledged: without it no server starts and no backup is made, unless the user
+/// gives that up.
 #[test]
 fn a_stores_file_alone_is_no_store_and_no_backup_unless_its_journal_is_given_up() {
     let folder = Folder::new();
@@ -196,13 +197,13 @@ fn signal(name: &str, child: &Child) {
     assert!(kill(name, child.id()).status().unwrap().success());
 }
 
-/// What of a backup's files there is.
+/// The files of a backup that exist.
 fn files(folder: &Path, name: &str) -> Vec<String> {
     let names = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
     names.map(|found| found.into_string().unwrap()).filter(|found| found.starts_with(name)).collect()
 }
 
-/// Starts a backup and has it stand still before it is whole. The file itself is to be at `file`.
+/// Starts a backup and suspends it (SIGSTOP) before it is complete. The file itself is to be at `file`.
 fn standing(folder: &Folder, name: &str, file: &Path) -> Child {
     let until = Instant::now() + Duration::from_secs(60);
     let part = file.with_extension("db.part");
@@ -217,13 +218,13 @@ fn standing(folder: &Folder, name: &str, file: &Path) -> Child {
                 signal("-CONT", &child);
             }
         }
-        // It was quicker than who looked.
+        // The backup was done before this test looked.
         assert!(Instant::now() < until, "it never stands still");
         std::fs::remove_file(file).unwrap();
     }
 }
 
-/// One backup has another wait, which is how it takes long here.
+/// One backup makes the other wait, which is how the other takes long here.
 #[test]
 fn a_backup_says_how_far_it_is_and_leaves_nothing_when_it_is_told_to_stop() {
     let folder = Folder::new();
@@ -234,7 +235,7 @@ fn a_backup_says_how_far_it_is_and_leaves_nothing_when_it_is_told_to_stop() {
         server.post("/ojs/v1/jobs/bulk", &json!({ "jobs": jobs }));
     }
     assert_eq!(server.stop().0.code(), Some(0));
-    // Called by a link, it is made where that leads to.
+    // A backup named by a link is made where the link leads.
     let kept = folder.path().join("kept");
     std::fs::create_dir(&kept).unwrap();
     symlink("kept/a.db", folder.path().join("a.db")).unwrap();

@@ -1,4 +1,4 @@
-//! The benchmark's verb, and that it is honest about what it measured.
+//! `semel bench`, and that it reports honestly what it measured.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ fn the_bench_asks_over_http_beside_a_constant_answer() {
     assert!(without["figures"].as_array().unwrap().len() < figures.len(), "{without}");
 }
 
-/// As many as come, and no fewer where answers come late.
+/// As many jobs as are due, and no fewer if answers come late.
 #[test]
 fn the_bench_offers_jobs_by_a_schedule() {
     let folder = Folder::new();
@@ -43,9 +43,9 @@ fn the_bench_offers_jobs_by_a_schedule() {
     assert_eq!(open["name"], "new jobs, open loop, empty");
     assert_eq!((&open["jobs"], &open["offered_per_second"]), (&json!(2000), &json!(2000.0)));
     assert!(open["p99_ms"].as_f64() > Some(0.0), "{report}");
-    // It says nothing of how fast it is.
+    // The rate says nothing about how fast the store is.
     assert_eq!(report["baseline"]["cases"], json!([]));
-    // Without a rate it is told by the callers who wait.
+    // Without a rate, it follows from the callers who wait.
     let told = folder.run(&short).out;
     let line = |name: &str| told.lines().find(|line| line.starts_with(name)).unwrap().to_owned();
     let number = |name: &str, at: usize| -> f64 {
@@ -56,7 +56,7 @@ fn the_bench_offers_jobs_by_a_schedule() {
     assert!((reached / 2.0 - offered).abs() <= 1.0, "{told}");
 }
 
-/// A regression guard goes by shares of the limits that each run measures for itself.
+/// A regression guard compares shares of the limits that each run measures for itself.
 #[test]
 fn the_bench_is_compared_with_an_earlier_one() {
     let folder = Folder::new();

@@ -1,7 +1,7 @@
 //! `semel copy`, killed at points spread over its run, and asked for again: the program itself, between real engines.
 //!
-//! How far a run has come is told by what it has sent, or by how long its files are. Behind that point nothing that it sends is heard, and
-//! no file becomes longer, so it ends there.
+//! How far a run has come is told by what it has sent, or by how long its files are. Beyond that point
+//! nothing that it sends arrives, and no file grows, so the run ends there.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -23,14 +23,15 @@ use semel_testkit::{Fixture, Step, database, redis};
 use crate::copies::open;
 use crate::run::{Folder, without_settings};
 
-/// Jobs beside one of every kind, so that there is more than one page of them.
+/// Jobs besides one of every kind, so that there is more than one page.
 const MORE: usize = 300;
-/// How long ago the store was begun: what it is filled by takes two days and some seconds of its clock. In microseconds.
+/// How long ago the store was created, in microseconds: filling it takes two days and some seconds of its
+/// clock.
 const AGE: i64 = (2 * 86_400 + 60) * 1_000_000;
-/// How long a copy may take on a machine that does other things as well.
+/// How long a copy may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A file with something of everything, and what is known of it. Nobody has it open.
+/// A store file with something of everything, and what is known of it. No process has it open.
 async fn original(path: &Path) -> Filled {
     let url = format!("sqlite:{}", path.display());
     let fixture = Fixture::new(Step::Nothing, move |clock| {
@@ -44,19 +45,19 @@ async fn original(path: &Path) -> Filled {
     filled
 }
 
-/// Says how far a run has come, and can have it come no further.
+/// Tells how far a run has come, and can keep it from going further.
 trait Way {
-    /// The last commits are less than this.
+    /// The last commits take less than this.
     const STEP: u64;
-    /// The target, as it is named to a run that is to come so far.
+    /// The target's name for a run that is to go this far.
     fn target(&self, limit: u64) -> String;
-    /// How far the last run has come.
+    /// How far the last run went.
     fn come(&self) -> u64;
-    /// Starts a copy that is killed once it has come so far. Says whether it was done before that.
+    /// Starts a copy that is killed once it has gone this far. Returns whether it was done before.
     fn killed(&self, folder: &Folder, limit: u64) -> bool;
 }
 
-/// A target that is reached by connections.
+/// A target that is reached over connections.
 struct Wire {
     /// What stands between the scheme and the port's end: `redis://127.0.0.1:1`.
     upstream: String,
@@ -90,7 +91,7 @@ impl Wire {
     }
 }
 
-/// Hands on what comes until so much has been sent. What is behind that is not heard, and nobody is told so.
+/// Forwards data until this much has been sent. Later data is dropped silently.
 fn hand_on(mut from: TcpStream, mut to: TcpStream, sent: &AtomicU64, limit: &AtomicU64) {
     let mut buffer = vec![0; 1 << 16];
     while let Ok(read @ 1..) = from.read(&mut buffer) {
@@ -128,14 +129,15 @@ impl Way for Wire {
             assert!(begun.elapsed() < PATIENCE, "it does not come so far: {} of {limit}", self.come());
             std::thread::sleep(Duration::from_micros(200));
         }
-        // What is on its way arrives, and nothing behind it.
+        // What is on its way arrives, and nothing after it.
         std::thread::sleep(Duration::from_millis(20));
         child.kill().unwrap();
         child.wait().unwrap().success()
     }
 }
 
-/// A file. Whoever would have it, or one beside it, be longer than it may is killed by the system (SIGXFSZ) in the middle of that write.
+/// A target file. The system kills a process (SIGXFSZ) in the middle of a write that would make this file, or
+/// one beside it, longer than allowed.
 struct Files {
     folder: std::path::PathBuf,
     name: String,
@@ -157,7 +159,7 @@ impl Way for Files {
     fn killed(&self, folder: &Folder, limit: u64) -> bool {
         let plain = folder.semel(&["copy", "sqlite:a.db", &self.target(limit)]);
         let mut command = Command::new("sh");
-        // In blocks of 512 bytes, as POSIX has it.
+        // In blocks of 512 bytes, as in POSIX.
         let bounded = format!("ulimit -c 0; ulimit -f {}; exec \"$0\" \"$@\"", limit / 512);
         command
             .args(["-c", &bounded])
@@ -172,7 +174,7 @@ impl Way for Files {
     }
 }
 
-/// Whether it is a copy that has not everything, and whether it has jobs.
+/// Whether the target is an unfinished copy, and whether it has jobs.
 fn looked_at(url: &str) -> (bool, bool) {
     let store = open(url, &ManualClock::at(SystemClock.now()));
     tokio::runtime::Handle::current().block_on(async {
@@ -181,7 +183,8 @@ fn looked_at(url: &str) -> (bool, bool) {
     })
 }
 
-/// Kills copies into new targets at so many points of their way, the more the later, and has each finished by another.
+/// Kills copies into new targets at this many points, more of them towards the end, and has another run
+/// finish each copy.
 async fn broken_off<W: Way>(make: impl Fn(&Folder, usize) -> (W, String)) {
     const POINTS: u64 = 6;
     let folder = Folder::new();
@@ -201,12 +204,13 @@ async fn broken_off<W: Way>(make: impl Fn(&Folder, usize) -> (W, String)) {
         let found = tokio::task::block_in_place(|| {
             let was_told = way.killed(&folder, limit);
             let (is_half, has_jobs) = looked_at(&url);
-            // Verbs see to what is due, so they are asked of halves alone: these nobody opens.
+            // A verb would act on what is due, so verbs are tried only on unfinished copies, which they do
+            // not open.
             if is_half {
                 let told = folder.run(&["jobs", "--store", &url]);
                 assert!(told.err.contains("broken off"), "{limit} of {whole}: {} {}", told.out, told.err);
             }
-            // It may have been done, and its end had still to come.
+            // The copy may have been done although its process had not ended yet.
             let is_done = has_jobs && !is_half;
             assert!(is_done || !was_told, "{limit} of {whole}");
             halves += usize::from(is_half);
@@ -221,7 +225,7 @@ async fn broken_off<W: Way>(make: impl Fn(&Folder, usize) -> (W, String)) {
         });
         gone_on += usize::from(found > 0);
         let (from, to) = (original_url.clone(), url.clone());
-        // The program goes by the machine's clock. What is due is due by one clock.
+        // The program uses the machine's clock. What is due must be due by one clock.
         let clock = ManualClock::at(SystemClock.now());
         let (one, other) = (clock.clone(), clock);
         let original = Fixture::new(Step::Nothing, move |_| open(&from, &one));

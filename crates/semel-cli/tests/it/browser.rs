@@ -1,5 +1,6 @@
-//! The four questions that operators of other queues cannot answer, answered on the demo's data from the dashboard alone.
-//! A click is a press of the mouse; what is pasted is known to whoever asks. docs/guide/dashboard.md has the counts.
+//! The four questions that operators of other queues cannot answer, answered on the demo's data from the
+//! dashboard alone. A click is a press of the mouse; the operator knows what is pasted.
+//! docs/guide/dashboard.md has the counts.
 
 use semel_testkit::chromium::Browser;
 use serde_json::{Value, json};
@@ -26,7 +27,7 @@ impl Asker {
     }
 }
 
-/// Enqueues by the program, as a caller would.
+/// Enqueues with the program, as a caller would.
 fn offer(folder: &Folder, server: &Server, body: &Value) {
     let args = body["args"][0].to_string();
     let policy = body["options"]["unique"].to_string();
@@ -42,7 +43,7 @@ fn the_four_questions_take_a_few_clicks_each() {
     let server = Server::start(&folder, &[]);
     let report = folder.json(&["demo", "--events", "300", "--server", &server.url]);
     assert_eq!(report["ok"], true);
-    // Somebody's policy has a time in it: it never matches.
+    // A policy that includes a time never matches.
     for at in 0..6 {
         let never = json!({ "type": "stock.sync", "args": [{ "sku": 1, "at": at }], "options": { "unique": { "keys": ["args"] } } });
         offer(&folder, &server, &never);

@@ -15,7 +15,7 @@ use semel_testkit::{database, redis};
 
 use crate::run::{Folder, Ran, Server};
 
-/// Opens a store, and again to have it as one that comes later does.
+/// Opens a store, and opens it again as a later process would.
 pub fn open(url: &str, clock: &ManualClock) -> Arc<dyn Backend> {
     let (url, clock) = (url.to_owned(), clock.clone());
     let opening = async move {
@@ -37,7 +37,7 @@ fn store(url: String) -> Fixture {
     Fixture::new(Step::Nothing, move |clock| open(&url, clock))
 }
 
-/// A Redis of so many partitions.
+/// A Redis store with this many partitions.
 fn divided(partitions: u16) -> Fixture {
     store(format!("{}&partitions={partitions}", redis::store_url())).divided(partitions)
 }
@@ -48,7 +48,7 @@ async fn carry(from: &Fixture, to: &Fixture) {
     assert_eq!(from.backend().secret(), to.backend().secret());
 }
 
-/// From each to the next, and the last answers as the first.
+/// Copied from each store to the next, the last one answers like the first.
 async fn voyage(stores: Vec<Fixture>) {
     let filled = fill(&stores[0]).await;
     for pair in stores.windows(2) {
@@ -83,7 +83,7 @@ async fn every_engine_follows_every_other() {
     voyage(stores).await;
 }
 
-/// By a file, which is another store than the one it becomes.
+/// Through a file, which is a different store from the one it ends in.
 #[test]
 fn a_store_moves_and_its_servers_with_it() {
     let (folder, redis) = (Folder::new(), format!("{}&partitions=4", redis::store_url()));
@@ -97,7 +97,7 @@ fn a_store_moves_and_its_servers_with_it() {
     assert_eq!(folder.json(&["job", id, "--server", &server.url])["state"], "available");
     let twice = folder.run(&["enqueue", "a.b", "1", "--key", "one", "--server", &server.url]);
     assert_eq!(twice.code, 3, "{}", twice.err);
-    // Somebody uses it.
+    // The store is in use.
     let told = folder.run(&["copy", &redis, "sqlite:b.db"]);
     assert!(told.code == 1 && told.err.contains("the source is in use"), "{}", told.err);
     let (status, _, err) = server.stop();
@@ -133,7 +133,7 @@ fn half_a_copy_is_opened_by_nobody_and_finished_by_the_next() {
     assert_eq!(folder.json(&["jobs", "--store", "sqlite:b.db"])["jobs"].as_array().unwrap().len(), 3);
 }
 
-/// A command line is seen by everybody who lists processes, for as long as the copy takes.
+/// Everyone who can list processes sees a command line, for as long as the copy takes.
 #[test]
 fn an_address_may_stand_in_the_environment() {
     let folder = Folder::new();
@@ -142,7 +142,7 @@ fn an_address_may_stand_in_the_environment() {
     let ran = Ran::of(copy.env("OLD_STORE", "sqlite:semel.db").env("NEW_STORE", "sqlite:new.db"));
     assert_eq!(ran.code, 0, "{}", ran.err);
     assert_eq!(folder.json(&["jobs", "--store", "sqlite:new.db"])["jobs"].as_array().unwrap().len(), 1);
-    // What is wrong with an address is told without it.
+    // An error in an address is reported without the address.
     let mut copy = folder.semel(&["copy", "env:OLD_STORE", "sqlite:other.db"]);
     let ran = Ran::of(copy.env("OLD_STORE", "postgres://ada:s3cret@host:x/db"));
     assert!(ran.code == 2 && !ran.err.contains("s3cret"), "{ran:?}");

@@ -1,4 +1,4 @@
-//! The main job, small.
+//! `semel demo`, with few events.
 
 use serde_json::Value;
 

@@ -12,7 +12,7 @@ use semel_testkit::database::{store_url, url};
 
 use crate::run::{Folder, Server};
 
-/// Answers as a server whose store is ill: it promises, and is not well.
+/// Answers like a server whose store is failing: it has a promise, but is not well.
 fn ill() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -60,11 +60,11 @@ fn the_doctor_ends_with_1_when_it_is_not_well_and_with_5_when_nobody_answers() {
     }
 }
 
-/// Nobody else would say so: a program that does not relay has no part in it.
+/// Nothing else would report it: a program that does not relay does not look.
 #[test]
 fn the_doctor_says_when_nobody_relays_the_outbox() {
     let (folder, store) = (Folder::new(), store_url());
-    // No server stays: what is asked makes the store, and relays nothing.
+    // No server keeps running: the command creates the store, and relays nothing.
     folder.json(&["enqueue", "a.b", "1", "--store", &store]);
     let insert = |ago: &str| {
         let schema = store.split("schema=").nth(1).unwrap();
@@ -111,12 +111,12 @@ fn a_store_whose_clock_was_ahead_is_told_of() {
     let server = Server::start(&folder, &["--store", store]);
     let said = server.log_until("s ahead of its server's clock");
     assert!(said.contains("WARN") && said.contains("a clock is wrong, or was"), "{said}");
-    // Of a server that is asked, too.
+    // Also for a server that is asked.
     let told = folder.run(&["doctor", "--server", &server.url]);
     assert!(told.code == 0 && told.out.contains("s ahead of"), "{told:?}");
 }
 
-/// What only the jobs show, of a server that was asked to look; of others nothing is said.
+/// What only the jobs show, on a server that was started to sample them; other servers say nothing.
 #[test]
 fn the_doctor_names_the_member_for_which_a_policy_never_matches() {
     let folder = Folder::new();

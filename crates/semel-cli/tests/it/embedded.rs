@@ -1,4 +1,4 @@
-//! The command beside a program that has the queue in itself, in a file.
+//! The command beside a program that embeds the queue, in a file.
 
 use semel::{Job, JobId, Return, Semel, Worker};
 use serde::{Deserialize, Serialize};
@@ -22,7 +22,7 @@ const EXPLAIN: [&str; 5] = [
     r#"{"keys":["type","args"],"args_keys":["invoice"],"on_conflict":"ignore"}"#,
 ];
 
-/// The server is found by the file, and asked for what the program does.
+/// The command finds the program's server through the file, and asks it about the program's work.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_command_works_beside_a_program_with_a_server() {
     let folder = Folder::new();
@@ -41,7 +41,7 @@ async fn the_command_works_beside_a_program_with_a_server() {
     let page = requests::ask(&admin.url(), "GET /", "accept: text/html\r\n", "").unwrap();
     assert!(page.0 == 200 && page.1.contains("<html"), "{page:?}");
 
-    // What the command puts in the program does, and what the program did the command sees.
+    // The program runs what the command enqueues, and the command sees what the program did.
     let put = folder.json(&["enqueue", "invoice.pay", r#"{"invoice":18}"#]);
     let worker = Worker::new(&semel).handle(async |job: Pay| Return(job.invoice)).start().unwrap();
     assert_eq!(job.result::<u64>().await.unwrap(), 17);
@@ -71,7 +71,8 @@ async fn the_command_works_with_routes_that_a_program_mounts() {
     semel.close().await.unwrap();
 }
 
-/// As that of one in a container does, outside of it. Nothing is put there, and no token sent.
+/// As the address of a server in a container does outside of it. Nothing is enqueued there, and no token is
+/// sent.
 #[test]
 fn an_address_that_leads_to_another_server_is_not_taken_for_that_of_the_stores_owner() {
     let (folder, elsewhere) = (Folder::new(), Folder::new());

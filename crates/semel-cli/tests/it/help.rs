@@ -1,4 +1,5 @@
-//! What `--help` says, word for word. `SEMEL_GOLDEN=write cargo test -p semel-cli` writes it anew.
+//! The text of `--help`, word for word. `SEMEL_GOLDEN=write cargo test -p semel-cli` writes the golden files
+//! anew.
 
 use std::path::Path;
 
@@ -37,7 +38,7 @@ const VERBS: [&str; 28] = [
     "man",
 ];
 
-/// The verbs behind a verb, as its help lists them.
+/// The subcommands of a verb, as its help lists them.
 fn verbs_behind(help: &str) -> Vec<String> {
     let Some((_, rest)) = help.split_once("\nCommands:\n") else { return Vec::new() };
     let lines = rest.lines().take_while(|line| !line.is_empty());
@@ -72,7 +73,7 @@ fn the_verbs_are_those_that_help_lists() {
     assert_eq!(verbs_behind(&Folder::new().run(&["--help"]).out), VERBS);
 }
 
-/// As every other failure.
+/// Like every other failure.
 #[test]
 fn a_command_line_that_cannot_be_read_is_told_as_json_where_that_is_asked_for() {
     let folder = Folder::new();
@@ -85,7 +86,7 @@ fn a_command_line_that_cannot_be_read_is_told_as_json_where_that_is_asked_for() 
         assert!(!message.as_str().unwrap().contains("Usage:"), "{message}");
         assert!(hint.as_str().unwrap().contains("Usage: semel"), "{hint}");
     }
-    // A word of a job's, and not of ours.
+    // After `--`, it is an argument, not our flag.
     let ran = folder.run(&["jobz", "--", "--json"]);
     assert!(ran.code == 2 && ran.err.starts_with("error: "), "{}", ran.err);
 }
@@ -117,7 +118,7 @@ fn there_is_a_manual_page_for_the_whole_and_for_each_verb() {
     for verb in VERBS {
         let page = folder.run(&["man", verb]).out;
         assert!(page.contains(&format!(".TH semel-{verb} 1")), "{page}");
-        // The flags of the verb, those that all have, and the examples as they are typed.
+        // The flags of the verb, the global flags, and the examples verbatim.
         assert!(page.contains("\\-\\-store") && page.contains(".nf\n"), "{page}");
         assert!(page.contains(&format!("\n  semel {verb}")), "{page}");
     }
@@ -127,7 +128,7 @@ fn there_is_a_manual_page_for_the_whole_and_for_each_verb() {
     assert_eq!((nothing.code, nothing.out.as_str()), (2, ""), "{}", nothing.err);
 }
 
-/// Each has a row, by its variable and its key.
+/// Each setting has a row, with its variable and its key.
 #[test]
 fn the_page_has_every_setting() {
     const PAGE: &str = include_str!("../../../../docs/guide/operating.md");

@@ -1,5 +1,5 @@
-//! Many connections over three real servers on one store that want the same keys at once. `SEMEL_HERD_ROUNDS` and
-//! `SEMEL_OPPOSITE_ROUNDS` say how often.
+//! Many connections, over three real servers on one store, that want the same keys at once.
+//! `SEMEL_HERD_ROUNDS` and `SEMEL_OPPOSITE_ROUNDS` set the number of rounds.
 
 use semel_client::{Client, HeaderMap, Method};
 use semel_testkit::patience::rounds;
@@ -11,7 +11,7 @@ use crate::run::{Folder, Server};
 
 const SERVERS: usize = 3;
 const CONNECTIONS: usize = 50;
-/// Keys of each of two batches that go through them from both ends.
+/// The keys that two batches go through, from opposite ends.
 const KEYS: usize = 1_000;
 
 async fn post(client: Client, path: &'static str, body: String) -> (u16, Value) {
@@ -19,7 +19,7 @@ async fn post(client: Client, path: &'static str, body: String) -> (u16, Value) 
     (told.status.as_u16(), serde_json::from_slice(&told.body).unwrap())
 }
 
-/// Into four partitions.
+/// Four partitions.
 fn divided() -> String {
     format!("{}&partitions=4", redis::store_url())
 }
@@ -34,7 +34,7 @@ impl Herd {
         let folder = Folder::new();
         let begun = |_| {
             let server = Server::start(&folder, &["--store", store]);
-            // Nobody has put anything in yet, which is all that they warn of.
+            // Nothing is stored yet, which is all that they warn of.
             server.log_until("nothing is stored here");
             server
         };
@@ -47,7 +47,7 @@ impl Herd {
         Client::new(&self.servers[number % SERVERS].url).unwrap()
     }
 
-    /// Exactly so many jobs were made, and no server has anything to say about it.
+    /// Exactly this many jobs were created, and no server logged anything about it.
     fn end(self, created: usize) {
         let queues = self.folder.json(&["queues", "--server", &self.servers[0].url]);
         assert_eq!(queues["queues"][0]["created"], created);
@@ -59,7 +59,7 @@ impl Herd {
     }
 }
 
-/// One is created; everybody else is told of that one, by this server or another.
+/// One job is created; all other callers are told of it, by whichever server.
 async fn who_want_one_key(store: &str) {
     let herd = Herd::start(store);
     let clients: Vec<Client> = (0..CONNECTIONS).map(|number| herd.client(number)).collect();
@@ -85,7 +85,7 @@ async fn who_want_one_key(store: &str) {
     herd.end(rounds);
 }
 
-/// Each key gets one job, and nobody waits for somebody who waits for him.
+/// Each key gets one job, and there is no deadlock.
 async fn who_come_from_both_ends(store: &str) {
     let herd = Herd::start(store);
     let rounds = rounds("SEMEL_OPPOSITE_ROUNDS", 4_usize);

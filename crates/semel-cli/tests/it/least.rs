@@ -6,14 +6,14 @@ use crate::run::{Folder, Server};
 
 const PAGE: &str = include_str!("../../../../docs/guide/security.md");
 
-/// An address with another user in it.
+/// The address with another user.
 fn with_user(url: &str, user: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap();
     let host = rest.find('@').filter(|at| !rest[..*at].contains('/')).map_or(rest, |at| &rest[at + 1..]);
     format!("{scheme}://{user}@{host}")
 }
 
-/// Offers a job twice, and looks at it.
+/// Enqueues a job twice, and looks at it.
 fn use_it(folder: &Folder, server: &Server) {
     let job = folder.json(&["enqueue", "a.b", "1", "--key", "k", "--server", &server.url]);
     let again = folder.run(&["enqueue", "a.b", "1", "--key", "k", "--server", &server.url]);
@@ -43,7 +43,7 @@ async fn on_postgresql_with_the_rights_of_the_page() {
     let server = at(&with_user(&database::url(), &format!("{schema}_server")));
     let early = folder.run(&["serve", "--listen", "127.0.0.1:0", "--store", &server]);
     assert_eq!(early.code, 1, "the server's user may not make the schema: {}", early.err);
-    // As the page says it: a user that may become the owner.
+    // As on the page: a user that may become the owner.
     assert!(PAGE.contains("?options=-c%20role%3Dsemel_owner'"));
     let owner = format!("{}&options=-c%20role%3D{schema}_owner", at(&database::url()));
     let made = folder.run(&["migrate", "run", "--store", &owner]);
@@ -51,15 +51,16 @@ async fn on_postgresql_with_the_rights_of_the_page() {
     let store = server;
     let server = Server::start(&folder, &["--store", &store]);
     use_it(&folder, &server);
-    // Those of an earlier build it may not replace, and those of a later one it need not.
+    // It may not replace an earlier build's functions, and need not replace a later one's.
     for mark in ["functions 0 0", "functions 4000000000 0"] {
         client.batch_execute(&format!("COMMENT ON TABLE {schema}.migration IS '{mark}'")).await.unwrap();
         use_it(&folder, &Server::start(&folder, &["--store", &store]));
     }
 
-    // A program with an outbox: not without the rights of the page, and nothing else with them.
+    // A program with an outbox: it cannot work without the rights on the page, and can do nothing else with
+    // them.
     let shop = format!("{schema}_shop");
-    // Everybody has this one unless it was taken from them.
+    // Every user has this right unless it was revoked.
     let revoke = format!("REVOKE EXECUTE ON FUNCTION {schema}.uuid_v7() FROM PUBLIC");
     client.batch_execute(&format!("CREATE ROLE {shop} LOGIN; {revoke}")).await.unwrap();
     let (program, its_connection) =
@@ -81,7 +82,8 @@ async fn on_postgresql_with_the_rights_of_the_page() {
     }
     program.batch_execute(&insert).await.unwrap();
     program.batch_execute(&format!("SELECT id FROM {schema}.outbox")).await.unwrap_err();
-    // One that reads what became of its entries: not without the right of the page, and no args with it.
+    // A program that reads what became of its entries: it cannot without the right on the page, and sees no
+    // args with it.
     let insert = format!("{insert} RETURNING id");
     program.batch_execute(&insert).await.unwrap_err();
     let (_, grant) = PAGE.split_once("`GRANT SELECT").unwrap();
@@ -115,11 +117,11 @@ async fn on_redis_with_the_rights_of_the_page() {
     );
     let server = Server::start(&folder, &["--store", &store]);
     use_it(&folder, &server);
-    // Another store's keys are none of its business.
+    // It may not touch another store's keys.
     let other = store.replace(&format!("prefix={prefix}"), &format!("prefix=x{prefix}"));
     let refused = folder.run(&["serve", "--listen", "127.0.0.1:0", "--store", &other]);
     assert_eq!(refused.code, 1, "{}", refused.err);
-    // Nor may it touch them all at once. Redis is only asked, for others are using it.
+    // Nor may it act on all keys at once. Redis is only asked whether it may, for others are using it.
     let lists = [
         &["FLUSHALL"][..],
         &["FLUSHDB"],

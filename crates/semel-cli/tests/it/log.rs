@@ -1,11 +1,12 @@
-//! What a server says on stderr, read as it comes: one whose log nobody reads stands still once the pipe is full.
+//! What a server logs to stderr, read as it comes: a server whose log nobody reads would stall once the pipe
+//! is full.
 
 use std::io::Read;
 use std::process::ChildStderr;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-/// Nothing that works takes so long to say.
+/// No working server takes this long to log something.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub struct Log {
@@ -14,7 +15,7 @@ pub struct Log {
 }
 
 struct Said {
-    /// What nobody was given yet.
+    /// What has not been returned yet.
     left: Vec<u8>,
     is_over: bool,
 }
@@ -47,7 +48,7 @@ impl Log {
         log
     }
 
-    /// What was said until it said this, and not a letter further.
+    /// Returns the log up to and including this text.
     pub fn until(&self, part: &str) -> String {
         let said = self.said.lock().unwrap();
         let waits = |said: &mut Said| !said.is_over && said.end_of(part).is_none();
@@ -58,7 +59,7 @@ impl Log {
         String::from_utf8(said.left.drain(..end).collect()).unwrap()
     }
 
-    /// All that is left, once it has come to its end.
+    /// Returns the rest of the log, once it has ended.
     pub fn rest(&self) -> String {
         let said = self.said.lock().unwrap();
         let (mut said, _) = self.more.wait_timeout_while(said, PATIENCE, |said| !said.is_over).unwrap();

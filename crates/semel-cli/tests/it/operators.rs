@@ -1,4 +1,4 @@
-//! The verbs of who runs a server: lists that go on, webhooks, workers, limits, bounds and dead letters.
+//! The verbs for operators: paged lists, webhooks, workers, limits, bounds and dead letters.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -12,7 +12,7 @@ fn long_lists_are_shown_whole_or_say_that_they_go_on() {
     let folder = Folder::new();
     let server = Server::start(&folder, &["--store", "memory:"]);
     let at = ["--server", server.url.as_str()];
-    // One more than an answer has.
+    // One more than fits in an answer.
     for number in 0..201 {
         let name = format!("c{number:03}");
         let job = json!({ "type": "a.b", "args": [] });
@@ -42,7 +42,7 @@ fn long_lists_are_shown_whole_or_say_that_they_go_on() {
     let rest = list(&["--before", &ids[2]]);
     assert!(rest.out.contains(&ids[3]) && rest.out.contains(&ids[4]) && !rest.out.contains(&ids[2]));
     assert_eq!(rest.err, "", "that is all");
-    // A state that only the oldest are in is found behind pages of others.
+    // A state that only the oldest items have is found after pages of others.
     for id in &ids[3..] {
         folder.json(&[&["workflows", "cancel", id], &at[..]].concat());
     }
@@ -52,7 +52,7 @@ fn long_lists_are_shown_whole_or_say_that_they_go_on() {
     assert_eq!(found["pagination"]["has_more"], true);
 }
 
-/// Answers so many requests, each with its status, and tells what it was sent.
+/// Answers requests, each with its status, and returns what it was sent.
 fn subscriber(statuses: Vec<&'static str>) -> (String, std::thread::JoinHandle<Vec<String>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/hook", listener.local_addr().unwrap());
@@ -156,7 +156,7 @@ fn workers_are_told_and_limits_and_bounds_are_shown() {
     drop(server);
 }
 
-/// Misspelt, it is done as well: a queue or a worker need not be known yet.
+/// A misspelt name is accepted, too: a queue or a worker need not be known yet.
 #[test]
 fn what_is_set_of_what_nobody_knows_is_done_and_said() {
     let folder = Folder::new();
@@ -179,13 +179,13 @@ fn what_is_set_of_what_nobody_knows_is_done_and_said() {
         assert!(told.starts_with("note: no worker nobody is known here"), "{told}");
         assert_eq!(run(&["workers", verb, "w-1"]).err, "", "{verb}");
     }
-    // Programs get what they asked for alone.
+    // Programs get only what they asked for.
     for words in [&["queues", "pause", "mial", "--json"][..], &["workers", "quiet", "nobody", "--json"]] {
         assert_eq!(run(words).err, "", "{words:?}");
     }
 }
 
-/// The last failure alone does not say why the others were.
+/// The last failure alone does not explain the earlier ones.
 #[test]
 fn a_job_is_shown_with_what_each_run_failed_with_and_how_far_it_came() {
     let folder = Folder::new();
@@ -213,7 +213,7 @@ fn a_job_is_shown_with_what_each_run_failed_with_and_how_far_it_came() {
     assert_eq!(at(&["2", "no_luck", "the second"]), heads + 2, "{shown}");
 }
 
-/// A script takes 0 for a job that is there.
+/// A script takes exit code 0 to mean that there is a job.
 #[test]
 fn a_tick_by_hand_that_admits_nothing_is_told_from_one_that_does() {
     let folder = Folder::new();
@@ -246,7 +246,7 @@ fn a_tick_by_hand_that_admits_nothing_is_told_from_one_that_does() {
             "{}",
             refused.err
         );
-        // A program is answered all the same.
+        // A program still gets its answer.
         let refused = trigger(&["--json"]);
         let answer: Value = serde_json::from_str(&refused.out).unwrap();
         assert_eq!((refused.code, &answer["outcome"]), (3, &json!(outcome)), "{}", refused.err);
@@ -267,7 +267,7 @@ fn a_purge_goes_on_until_nothing_waits() {
     drop(server);
 }
 
-/// Whoever looks for a run that hangs.
+/// For an operator who looks for a run that hangs.
 #[test]
 fn jobs_that_run_are_shown_with_their_workers_and_their_times() {
     let folder = Folder::new();
@@ -325,7 +325,7 @@ fn dead_letters_of_a_type_are_sent_back_and_deleted_together() {
     let run = |words: &[&str]| folder.run(&[&["dead"][..], words, &["--server", url]].concat());
     let nobody_agrees = run(&["retry", "--type", "a.b"]);
     assert!(nobody_agrees.code == 1 && nobody_agrees.err.contains("of type a.b? [y/N]"), "{nobody_agrees:?}");
-    // They have one key.
+    // They share a key.
     let told = run(&["retry", "--type", "a.b", "--yes"]);
     assert!(told.code == 0 && told.out.starts_with("1 dead letter(s) sent back\n2 stay"), "{told:?}");
     assert!(told.out.contains("duplicate: 2 of"), "{told:?}");
@@ -344,7 +344,7 @@ fn dead_letters_of_a_type_are_sent_back_and_deleted_together() {
     drop(server);
 }
 
-/// Typed as it is shown, the next page is of the same jobs, not of all.
+/// The command shown for the next page lists the same jobs, not all jobs.
 #[test]
 fn the_next_page_is_named_with_the_words_that_were_given() {
     let folder = Folder::new();

@@ -1,11 +1,11 @@
-//! One process owns a file, by whatever name another finds it.
+//! One process owns a file, whatever name another process finds it by.
 
 use serde_json::json;
 
 use crate::requests;
 use crate::run::{Folder, Server};
 
-/// An old lock is deleted at night, and a backup has made a hard link: both are the same file still.
+/// A cleanup may delete an old lock, and a backup may make a hard link: it is still the same file.
 #[test]
 fn a_second_server_of_one_file_is_refused_though_its_lock_is_gone() {
     let folder = Folder::new();
@@ -26,7 +26,7 @@ fn a_second_server_of_one_file_is_refused_though_its_lock_is_gone() {
             assert!(refused.err.contains(part), "{words:?}, {part}: {}", refused.err);
         }
     }
-    // Who has it goes on.
+    // The owner goes on.
     let found = requests::ask(&server.url, &format!("GET /ojs/v1/jobs/{id}"), "", "").unwrap();
     assert!(found.0 == 200 && found.1.contains("available"), "{found:?}");
     assert!(server.stop().0.success());

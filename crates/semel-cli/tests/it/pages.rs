@@ -1,8 +1,9 @@
-//! Every block of the pages: what a shell takes is executed, in the page's order, beside a server; what is not says which test has it.
+//! Every block of the pages: shell commands are executed, in the page's order, beside a server; for any other
+//! block, a row says which test covers it.
 //!
-//! A block that is new fails until it runs, or is named in [`ELSEWHERE`] with where it is tried. A row there stands for every block that
-//! begins so: it is as short as a fence where what it names reads all blocks of that kind, or says which. What is named there and is
-//! no longer on the page fails too.
+//! A new block fails until it runs, or is named in [`ELSEWHERE`] with where it is tried. A row there covers
+//! every block that begins so: it is as short as a fence if the test it names reads all blocks of that kind,
+//! or says which. A row whose block is no longer on the page fails, too.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -17,7 +18,7 @@ const ADDRESS: &str = "http://127.0.0.1:8080";
 /// The pages' ids.
 const IDS: [&str; 2] = ["019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f", "tok_4f1c22ab90"];
 
-/// What is not executed here: its page, how it begins, and where it is tried or why it cannot be.
+/// The blocks not executed here: the page, how the block begins, and where it is tried or why it cannot be.
 const ELSEWHERE: &[(&str, &str, &str)] = &[
     ("README.md", "$ semel ", "start.rs"),
     ("README.md", "cargo run --release -- demo", "demo.rs runs `semel demo`"),
@@ -137,7 +138,7 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
     ("docs/guide/templates.md", "semel serve --templates", "templates.rs; the server here is started so"),
 ];
 
-/// A block: where it begins, and its lines without their indent; a fenced one with its first fence.
+/// A block: its first line's number, and its text without indent; a fenced one includes its first fence.
 struct Block {
     line: usize,
     is_fenced: bool,
@@ -169,7 +170,7 @@ fn blocks(page: &str) -> Vec<Block> {
     found
 }
 
-/// The commands of a block: a line, with those that follow it inside quotes or after a backslash.
+/// The commands of a block: a line, with the lines that continue it inside quotes or after a backslash.
 fn commands(block: &str) -> Vec<String> {
     let (mut all, mut open) = (Vec::<String>::new(), false);
     for line in block.lines() {
@@ -187,7 +188,7 @@ fn commands(block: &str) -> Vec<String> {
     all
 }
 
-/// Whether it is tried elsewhere; which row says so is noted.
+/// Whether a block is tried elsewhere; records the row that says so.
 fn is_elsewhere(page: &str, text: &str, met: &mut BTreeSet<usize>) -> bool {
     let found = ELSEWHERE.iter().position(|(of, begin, _)| *of == page && text.starts_with(begin));
     found.map(|row| met.insert(row)).is_some()
@@ -199,7 +200,7 @@ fn pages() -> Vec<(String, String)> {
     let mut names = vec!["README.md".to_owned()];
     let guide = std::fs::read_dir(root.join("docs/guide")).unwrap();
     let files = guide.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    // What is in a folder was written by a program.
+    // Pages in subfolders were written by a program.
     names.extend(files.filter(|name| name.ends_with(".md")).map(|name| format!("docs/guide/{name}")));
     names.sort();
     names.into_iter().map(|name| (name.clone(), std::fs::read_to_string(root.join(name)).unwrap())).collect()
@@ -210,7 +211,7 @@ fn run(folder: &Folder, server: &Server, command: &str) -> Ran {
     let programs = Path::new(env!("CARGO_BIN_EXE_semel")).parent().unwrap().to_owned();
     let path = std::env::var_os("PATH").unwrap_or_default();
     let path = std::env::join_paths([programs].into_iter().chain(std::env::split_paths(&path))).unwrap();
-    // A pager is the reader's; what an error answers is an error.
+    // The pager is left out, and curl fails on an HTTP error.
     let command = command.replace(ADDRESS, &server.url).replace(" | man -l -", "");
     let script = format!("curl() {{ command curl -sS --fail-with-body \"$@\"; }}\n{command}");
     let mut shell = Command::new("sh");
@@ -222,7 +223,7 @@ fn run(folder: &Folder, server: &Server, command: &str) -> Ran {
     Ran::of(&mut shell)
 }
 
-/// The id that a command of the page is about, made by those before it.
+/// The id for a command of the page, created by the commands before it.
 fn id_for(folder: &Folder, command: &str) -> Option<String> {
     let first = |words: &[&str], pointers: [&str; 2]| {
         let told = folder.json(words);
@@ -248,14 +249,14 @@ fn every_block_is_tried() {
         let mut server = None;
         for block in blocks(&text) {
             let at = format!("{page}:{}", block.line);
-            // Rust, beside which no fence stands.
+            // Rust without a fence.
             if block.is_fenced || block.text.starts_with("let ") {
                 if !is_elsewhere(&page, &block.text, &mut met) {
                     wrong.push(format!("{at}: no test has this block"));
                 }
                 continue;
             }
-            // A file, by the comment that it begins with.
+            // A file, named by the comment that it begins with.
             if let Some(name) = block.text.lines().next().and_then(|line| line.strip_prefix("# "))
                 && name.starts_with("templates/")
             {
@@ -265,7 +266,7 @@ fn every_block_is_tried() {
                 continue;
             }
             for command in commands(&block.text) {
-                // What is answered.
+                // An answer, not a command.
                 if command.starts_with("{\"task_uuid\"") || is_elsewhere(&page, &command, &mut met) {
                     continue;
                 }
@@ -299,7 +300,7 @@ fn every_block_is_tried() {
     assert!(ran > 25, "{ran} commands were executed");
 }
 
-/// A request that a page writes in short, as a command.
+/// The command for a request that a page abbreviates.
 fn as_command(text: &str) -> String {
     let body = text.trim_end().replace("[...]", "[]");
     let curl = |method: &str, path: &str, body: &str| {

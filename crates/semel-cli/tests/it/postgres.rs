@@ -47,7 +47,7 @@ fn looking_makes_no_schema() {
     assert_eq!(folder.json(&[&["migrate", "status"], &at[..]].concat())["found"], 0);
 }
 
-/// It is for who runs the servers to bring a schema up to date, and not for who looks into it.
+/// The operator of the servers decides when a schema is migrated, not a command that looks into it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn verbs_change_no_schema_that_is_there() {
     let (folder, store) = (Folder::new(), store_url());
@@ -75,7 +75,7 @@ async fn verbs_change_no_schema_that_is_there() {
     }
     mark("functions 4000000000 0").await;
     assert_eq!(folder.run(&[&["jobs"], &at[..]].concat()).code, 0);
-    // One that is too far ahead is no matter of the database's health, nor of its user's rights.
+    // A schema that is too new has nothing to do with the database's health or its user's rights.
     let later = format!("INSERT INTO {schema}.migration (version, name) VALUES (4000, 'later')");
     client.batch_execute(&later).await.unwrap();
     assert_eq!(folder.json(&[&["migrate", "status"], &at[..]].concat())["is_too_new"], true);
@@ -89,7 +89,7 @@ async fn verbs_change_no_schema_that_is_there() {
     }
 }
 
-/// A password that was wrong once counted as a database that is not there, and each verb ended in its own way.
+/// A wrong password must not be reported as a missing database, and each verb must end in the same way.
 #[test]
 fn who_refuses_is_there_and_who_is_silent_is_not() {
     let (folder, url) = (Folder::new(), url());
@@ -153,12 +153,12 @@ fn a_server_that_is_killed_among_others_loses_and_doubles_nothing() {
     });
     let acknowledged = acknowledged.into_inner().unwrap();
     assert!(acknowledged.len() > 50, "{}", acknowledged.len());
-    // None is lost, and no key is stuck or free.
+    // No job is lost, and no key is stuck or freed too early.
     for (number, known) in &acknowledged {
         let (status, answer) = post(&stays.url, "/ojs/v1/jobs", &job(*number)).unwrap();
         assert_eq!((status, &id(&answer)), (200, known), "{number}");
     }
-    // None is doubled.
+    // No job is doubled.
     let mut seen = BTreeMap::new();
     loop {
         let wish = json!({ "queues": ["default"], "count": 100 });
@@ -245,9 +245,9 @@ fn a_schema_is_shown_planned_and_made() {
     );
     let plan = folder.run(&["migrate", "plan", "--store", &store]);
     assert!(plan.out.contains("CREATE TABLE") && plan.code == 0, "{}", plan.err);
-    // Whoever executes it has all of it or nothing.
+    // Executing the script does all of it or nothing.
     assert!(plan.out.starts_with("BEGIN;\n") && plan.out.ends_with("\nCOMMIT;\n"), "{}", plan.out);
-    // The store's secret is drawn where it stays.
+    // The store's secret is generated in the database.
     assert!(
         plan.out.contains("uuid_send(gen_random_uuid())") && !plan.out.contains("decode("),
         "{}",

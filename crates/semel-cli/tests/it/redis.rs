@@ -39,7 +39,7 @@ fn what_only_other_stores_can_is_refused_in_words() {
     assert!(told.code != 0 && !told.err.contains("s3cret"), "{}", told.err);
 }
 
-/// Each opens the store itself, and finds what the one before left there.
+/// Each command opens the store itself, and finds what the one before left there.
 #[test]
 fn verbs_do_on_a_redis_what_they_do_elsewhere() {
     let (folder, store) = (Folder::new(), store_url());
@@ -62,7 +62,7 @@ fn verbs_do_on_a_redis_what_they_do_elsewhere() {
     assert_eq!(json(&["job", id, "cancel"])["state"], "cancelled");
 }
 
-/// The Redis that the tests are given loses nothing, so only what is asked of it beyond that is found.
+/// The Redis of the tests is set to lose nothing, so only what is asked of it beyond that is found.
 #[test]
 fn the_doctor_names_what_contradicts_the_promise() {
     let (folder, store) = (Folder::new(), store_url());
@@ -80,7 +80,7 @@ fn the_doctor_names_what_contradicts_the_promise() {
     assert!(ill.err.contains("contradict"), "{}", ill.err);
 }
 
-/// Reads are answered as ever: who only looks is told that all is well.
+/// Reads are still answered: a check that only reads would find all well.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_redis_without_room_is_not_well_and_a_verb_says_what_it_said() {
     let (folder, data) = (Folder::new(), TempDir::new());
@@ -100,7 +100,7 @@ async fn a_redis_without_room_is_not_well_and_a_verb_says_what_it_said() {
     assert_eq!(folder.run(&[&["jobs"], &at[..]].concat()).code, 0);
 }
 
-/// A primary that was replaced by hand has the store still.
+/// A primary that was replaced by hand still has the store.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_a_replica_it_is_said_that_it_is_one() {
     let (folder, data) = (Folder::new(), TempDir::new());
@@ -116,7 +116,7 @@ async fn of_a_replica_it_is_said_that_it_is_one() {
             "{told:?}"
         );
     }
-    // How it is set is shown all the same.
+    // Its settings are still shown.
     let ill = folder.run(&[&["doctor", "--json"], &at[..]].concat());
     let said: serde_json::Value = serde_json::from_str(&ill.out).unwrap();
     assert_eq!(said["findings"][0]["setting"], "role", "{ill:?}");
@@ -163,7 +163,7 @@ fn the_bench_measures_a_redis_and_leaves_nothing_there() {
     assert!(figures.len() >= 2 && figures.iter().all(|figure| figure["jobs"].as_u64() > Some(0)), "{report}");
 }
 
-/// It is told before minutes are spent.
+/// The error comes before minutes are spent.
 #[test]
 fn the_bench_compares_nothing_where_no_limit_is_known() {
     let store = ["--store", "redis+cluster://127.0.0.1:1"];

@@ -1,4 +1,4 @@
-//! Requests as their bytes go over the wire, each over a connection of its own: what no verb sends.
+//! Raw requests, each over a connection of its own: what no verb sends.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -16,8 +16,8 @@ pub fn send(url: &str, request: &str, headers: &str, body: &str) -> io::Result<T
     Ok(stream)
 }
 
-/// Sends one and reads the answer: its status, and what follows its head. Nothing when the connection broke before it was
-/// there.
+/// Sends a request and reads the answer: its status and body. `None` if the connection broke before the
+/// answer was there.
 pub fn ask(url: &str, request: &str, headers: &str, body: &str) -> Option<(u16, String)> {
     let mut answer = String::new();
     send(url, request, headers, body).ok()?.read_to_string(&mut answer).ok()?;
@@ -25,7 +25,7 @@ pub fn ask(url: &str, request: &str, headers: &str, body: &str) -> Option<(u16, 
     Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
 }
 
-/// The same of JSON.
+/// The same, with JSON.
 pub fn post(url: &str, path: &str, body: &Value) -> Option<(u16, Value)> {
     let (status, answer) = ask(url, &format!("POST {path}"), "", &body.to_string())?;
     Some((status, serde_json::from_str(&answer).ok()?))

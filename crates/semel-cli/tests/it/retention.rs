@@ -19,7 +19,7 @@ fn defaults(server: &Server) -> [Value; 3] {
     ["completed", "cancelled", "discarded"].map(|end| limits[format!("retention_{end}_s")].clone())
 }
 
-/// Whether the job is gone within the time in which anything is; it is there at first.
+/// Whether the job is gone within the time that any deletion takes; it exists at first.
 fn goes(folder: &Folder, id: &str, on: [&str; 2]) -> bool {
     let until = Instant::now() + Duration::from_secs(60);
     while Instant::now() < until {
@@ -74,7 +74,7 @@ fn a_job_goes_when_its_time_is_over_and_its_neighbour_stays() {
     let text = "[retention]\ncancelled = \"P1D\"\n[retention.queues.short]\ncancelled = \"PT0.5S\"\n\
                 [retention.types.\"a.kept\"]\ncancelled = \"PT1H\"\n";
     std::fs::write(folder.path().join("semel.toml"), text).unwrap();
-    // In a file it would be half a minute before it has a row to be deleted from.
+    // In a file store, it would take half a minute until the job has a row that can be deleted.
     let server = Server::start(&folder, &["--store", "memory:"]);
     let on = ["--server", &server.url];
     let kept = cancelled(&folder, &["a.kept", "--queue", "short"], on);

@@ -1,4 +1,4 @@
-//! Runs `semel` in a folder of its own, away from everybody's settings.
+//! Runs `semel` in a folder of its own, isolated from the user's settings.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -46,7 +46,7 @@ impl Folder {
     }
 }
 
-/// Takes from a command, and from those that it starts, what would be a setting of `semel`.
+/// Removes from a command's environment whatever would be a setting of `semel`.
 pub fn without_settings(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("SEMEL_") {
@@ -55,7 +55,7 @@ pub fn without_settings(command: &mut Command) {
     }
 }
 
-/// What a run gave.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Ran {
     pub code: i32,
@@ -105,17 +105,17 @@ impl Server {
         assert!(kill(name, self.child.id()).status().unwrap().success());
     }
 
-    /// Posts to it; what it answers.
+    /// Sends a POST and returns the answer.
     pub fn post(&self, path: &str, body: &Value) -> Value {
         requests::post(&self.url, path, body).unwrap().1
     }
 
-    /// Reads its log until it says this, and not a letter further.
+    /// Reads its log up to and including this text.
     pub fn log_until(&self, part: &str) -> String {
         self.log.until(part)
     }
 
-    /// Sends SIGTERM, waits for the end; gives the status, and the rest of stdout and of stderr.
+    /// Sends SIGTERM and waits for the end. Returns the status, and the rest of stdout and of stderr.
     pub fn stop(mut self) -> (ExitStatus, String, String) {
         self.signal("-TERM");
         self.end()
@@ -145,7 +145,7 @@ impl Drop for Server {
     }
 }
 
-/// A server whose log nobody asks for goes on.
+/// A server whose log no test reads goes on.
 #[cfg(unix)]
 #[test]
 fn a_log_is_read_as_it_comes() {

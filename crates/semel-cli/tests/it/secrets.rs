@@ -1,4 +1,4 @@
-//! What is nobody's business stays out of the log.
+//! Private data stays out of the log.
 
 use serde_json::{Value, json};
 
@@ -17,14 +17,14 @@ const CANARIES: [&str; 8] = [TOKEN, WRONG, ARGS, KEY, META, PROGRESS, FAILURE, R
 
 #[test]
 fn tokens_args_and_keys_are_not_logged() {
-    // What each store says itself. Its client says nothing in the log now: it would be found here if somebody had it do so.
+    // What each store logs itself. Its client logs nothing now; if that changed, this test would find it.
     let stores: [fn() -> String; 3] = [
         || "sqlite:semel.db".to_owned(),
         semel_testkit::database::store_url,
         semel_testkit::redis::store_url,
     ];
     for store in stores {
-        // As much as it can say, both ways.
+        // At the highest log level, in both formats.
         for format in ["text", "json"] {
             a_whole_run_is_searched(&store(), format);
         }
@@ -41,7 +41,7 @@ fn a_whole_run_is_searched(store: &str, format: &str) {
     let semel = |words: &[&str], token: &str| {
         let mut command = folder.semel(words);
         command.env("SEMEL_TOKEN", token);
-        // Who serves a file is known by the file.
+        // The server of a file is found through the file.
         if !store.starts_with("sqlite:") {
             command.env("SEMEL_SERVER", &server.url);
         }
@@ -90,7 +90,7 @@ fn a_whole_run_is_searched(store: &str, format: &str) {
     assert!(!out.contains(&hash) && !log.contains(&hash), "{log}");
 }
 
-/// What a worker says of two runs, and an operator who looks for their jobs.
+/// A worker's reports of two runs, and an operator who looks for their jobs.
 fn work(server: &Server) {
     let ask = |request: &str, body: &str| {
         let authorization = format!("authorization: Bearer {TOKEN}\r\n");
@@ -101,9 +101,9 @@ fn work(server: &Server) {
     let post = |path: &str, body: Value| -> Value {
         serde_json::from_str(&ask(&format!("POST /ojs/v1/{path}"), &body.to_string())).unwrap()
     };
-    // Beside the one that was enqueued, and whose key was released.
+    // Besides the job that was enqueued, and whose key was released.
     post("jobs", json!({ "type": "a.b", "args": [ARGS], "meta": { "note": META } }));
-    // One at a time, and waiting: that a duplicate was turned away for one of them may be written to it just now.
+    // One at a time, with waits: the record of a duplicate may be written to one of them just now.
     let one_more = json!({ "queues": ["default"], "count": 1, "wait_ms": 10_000, "worker_id": "w" });
     let fetched = [post("workers/fetch", one_more.clone()), post("workers/fetch", one_more)];
     let [one, other] = fetched.each_ref().map(|fetched| fetched["jobs"][0]["id"].as_str().unwrap());

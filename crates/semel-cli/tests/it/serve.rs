@@ -14,7 +14,7 @@ fn it_says_one_line_and_drains_on_sigterm() {
     let (status, out, err) = server.stop();
     assert_eq!((status.code(), out.as_str()), (Some(0), ""), "{err}");
     assert!(err.contains("stopping"), "{err}");
-    // Everything is in the file: without a server the command opens it itself.
+    // Everything is in the file: without a server, the command opens it itself.
     let id = job["job"]["id"].as_str().unwrap();
     assert_eq!(folder.json(&["job", id])["state"], "available");
 }
@@ -22,13 +22,13 @@ fn it_says_one_line_and_drains_on_sigterm() {
 #[test]
 fn a_request_under_way_is_answered_when_it_stops() {
     let folder = Folder::new();
-    // With more time than the poll waits: what is not ended is heard to its end.
+    // With more time than the poll waits: a poll that is not cut short would be waited for.
     let server = Server::start(&folder, &["--drain", "60"]);
     let address = server.url.trim_start_matches("http://").to_owned();
     let wish = r#"{"queues":["default"],"wait_ms":30000}"#;
     let began = Instant::now();
     let mut waiting = requests::send(&server.url, "POST /ojs/v1/workers/fetch", "", wish).unwrap();
-    // The server says when it waits.
+    // The server's metrics tell when the poll waits.
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         let (_, metrics) = requests::ask(&server.url, "GET /metrics", "", "").unwrap();
@@ -47,7 +47,7 @@ fn a_request_under_way_is_answered_when_it_stops() {
     assert!(std::net::TcpStream::connect(&address).is_err(), "new ones are refused");
 }
 
-/// Does something that takes less than `limit`, unless the machine does other things as well: at one of a few times.
+/// Does something that takes less than `limit` in at least one of a few tries, since the machine may be busy.
 fn in_less_than(limit: Duration, once: impl Fn() -> Duration) {
     let took: Vec<Duration> =
         std::iter::repeat_with(once).take(4).take_while(|took| *took >= limit).collect();
@@ -56,11 +56,11 @@ fn in_less_than(limit: Duration, once: impl Fn() -> Duration) {
 
 #[test]
 fn a_subscriber_who_never_answers_does_not_hold_up_the_end() {
-    // A delivery is given up by itself after 15 seconds.
+    // A delivery times out by itself after 15 seconds.
     in_less_than(Duration::from_secs(10), it_ends_beside_one_who_never_answers);
 }
 
-/// How long it takes.
+/// Returns how long it takes.
 fn it_ends_beside_one_who_never_answers() -> Duration {
     let folder = Folder::new();
     let server = Server::start(&folder, &["--webhooks-allow-private", "--drain", "1"]);
@@ -68,7 +68,7 @@ fn it_ends_beside_one_who_never_answers() -> Duration {
     let url = format!("http://{}/hook", subscriber.local_addr().unwrap());
     folder.json(&["webhooks", "add", &url, "--events", "job.enqueued"]);
     folder.json(&["enqueue", "a.b"]);
-    // The delivery has come.
+    // The delivery has arrived.
     let (held, _) = subscriber.accept().unwrap();
     let began = Instant::now();
     let (status, _, err) = server.stop();
@@ -111,7 +111,7 @@ fn what_cannot_be_served_is_refused_with_a_way_out() {
     assert!(ran.err.contains("127.0.0.1:1") && !ran.err.contains("s3cret"), "{}", ran.err);
 }
 
-/// The disk goes mad under the store's feet.
+/// The disk is corrupted under a running store.
 fn fail(folder: &Folder, server: &Server) {
     for name in ["semel.db", "semel.db-wal", "semel.db-shm"] {
         let path = folder.path().join(name);
@@ -122,7 +122,7 @@ fn fail(folder: &Folder, server: &Server) {
         )
         .unwrap();
     }
-    // A job that is not in memory is looked for in the rows.
+    // A job that is not in memory is looked up in the rows.
     let unknown = "018bcfe5-6800-7000-8000-000000000001";
     assert_eq!(folder.run(&["job", unknown, "--server", &server.url]).code, 1);
 }
@@ -162,7 +162,7 @@ impl Drop for Killed {
     }
 }
 
-/// Whoever reads it may stand still for as long as he likes.
+/// The log's reader may stall for as long as it likes.
 #[cfg(unix)]
 #[test]
 fn a_log_that_nobody_reads_holds_up_nobody() {
@@ -172,7 +172,7 @@ fn a_log_that_nobody_reads_holds_up_nobody() {
     let mut command = folder.semel(&["serve", "--listen", "127.0.0.1:0", "--store", "memory:"]);
     command.env("SEMEL_LOG", "debug").stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut server = Killed(command.spawn().unwrap());
-    // The pipe is there, and is full after some hundred lines of these.
+    // The pipe is full after some hundred lines of these.
     let unread = server.0.stderr.take().unwrap();
     let (mut out, mut line) = (std::io::BufReader::new(server.0.stdout.take().unwrap()), String::new());
     out.read_line(&mut line).unwrap();
@@ -204,7 +204,7 @@ fn a_server_with_tokens_lets_only_those_in() {
     assert_eq!(with.code, 0, "{}", with.err);
 }
 
-/// Whoever had set the token to call with, and ran a server, once let in by it whoever knew it, as an admin.
+/// A token set for calling must not let in, as an admin, everybody who knows it.
 #[test]
 fn the_token_to_call_with_lets_nobody_in() {
     let folder = Folder::new();
@@ -226,7 +226,7 @@ fn the_token_to_call_with_lets_nobody_in() {
     assert_eq!((jobs("of-file").code, jobs("own-token").code), (0, 1));
 }
 
-/// Else a volume that was not mounted is noticed when somebody misses his jobs.
+/// Otherwise a volume that was not mounted is noticed only when jobs are missed.
 #[test]
 fn a_store_with_nothing_in_it_is_warned_of() {
     let folder = Folder::new();
@@ -255,11 +255,12 @@ fn settings_come_from_the_environment_and_the_file() {
 
 #[test]
 fn what_is_under_way_has_the_time_to_drain_and_no_more() {
-    // Not told how long, it would be ten seconds.
+    // Without --drain, it would be ten seconds.
     in_less_than(Duration::from_secs(8), it_ends_beside_a_body_that_does_not_come);
 }
 
-/// The head of a request whose body does not come; the server has read it when it asks for the body. How long the end takes then.
+/// Sends the head of a request whose body does not come; the server has read it when it asks for the body.
+/// Returns how long the shutdown takes then.
 fn it_ends_beside_a_body_that_does_not_come() -> Duration {
     use std::io::{Read, Write};
     let folder = Folder::new();
@@ -296,7 +297,7 @@ fn so_many_connections_are_served_at_one_time() {
     let mut first = asked();
     is_answered(&mut first).unwrap();
     let mut second = asked();
-    // As long as another one is answered so often, this one would have been as well.
+    // In the time that another request is answered this often, this one would have been answered, too.
     let (mut heard, mut buffer) = (Vec::<u8>::new(), [0_u8; 4_096]);
     for number in 1..=20 {
         first.write_all(b"GET /live HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
@@ -314,7 +315,7 @@ fn so_many_connections_are_served_at_one_time() {
     is_answered(&mut second).unwrap();
 }
 
-/// A database that takes connections and says nothing.
+/// A database that accepts connections and answers nothing.
 #[cfg(unix)]
 #[test]
 fn it_ends_at_once_while_its_store_is_still_being_opened() {
@@ -324,7 +325,7 @@ fn it_ends_at_once_while_its_store_is_still_being_opened() {
     let mut child = command.stderr(std::process::Stdio::piped()).spawn().unwrap();
     let log = crate::log::Log::of(child.stderr.take().unwrap());
     let (held, _) = silent.accept().unwrap();
-    // It is told of meanwhile, too.
+    // The wait is logged meanwhile, too.
     log.until("opening postgres://");
     assert!(semel_testkit::signal::kill("-TERM", child.id()).status().unwrap().success());
     assert_eq!(child.wait().unwrap().code(), Some(0), "{}", log.rest());
@@ -339,14 +340,14 @@ fn half_a_request(server: &Server) -> std::net::TcpStream {
     let head = "POST /ojs/v1/jobs HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n\
                 content-length: 100\r\nexpect: 100-continue\r\n\r\n";
     half.write_all(head.as_bytes()).unwrap();
-    // Said once somebody waits for the body.
+    // Sent once the server waits for the body.
     let mut told = [0; 25];
     half.read_exact(&mut told).unwrap();
     assert_eq!(&told, b"HTTP/1.1 100 Continue\r\n\r\n");
     half
 }
 
-/// Whoever finds the file taken waits for it, and asks nobody who listens no more.
+/// A command that finds the file taken waits for it, and does not ask a server that no longer listens.
 #[cfg(unix)]
 #[test]
 fn a_server_that_stops_takes_its_address_back() {
@@ -385,7 +386,7 @@ fn a_second_signal_breaks_off_what_is_under_way() {
     drop(half);
 }
 
-/// Nobody has told it to stop before that: the store did.
+/// No signal stopped the server before: the store did.
 #[cfg(unix)]
 #[test]
 fn the_first_signal_after_the_store_has_failed_lets_requests_end() {

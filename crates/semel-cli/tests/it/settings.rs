@@ -1,11 +1,12 @@
-//! What the guide says of settings, by the program itself; which place goes before which is tried beside the code.
+//! The guide's statements about settings, tried on the program itself; the order of the levels is tested
+//! beside the code.
 
 use serde_json::Value;
 
 use crate::run::{Folder, Ran, Server};
 use crate::tls::certificate;
 
-/// All that the program reads.
+/// Every variable that the program reads.
 const VARIABLES: [&str; 15] = [
     "SEMEL_SERVER",
     "SEMEL_STORE",
@@ -51,7 +52,7 @@ fn an_empty_variable_counts_as_none() {
 #[test]
 fn a_configuration_that_is_named_must_be_there() {
     let folder = Folder::new();
-    // None is looked for where none is named.
+    // No default is looked for if none is named.
     assert_eq!(folder.run(&["enqueue", "a.b"]).code, 0);
     assert!(folder.path().join("semel.db").exists());
     std::fs::create_dir(folder.path().join("etc")).unwrap();
@@ -64,12 +65,12 @@ fn a_configuration_that_is_named_must_be_there() {
         assert_eq!((ran.code, ran.err.contains("cannot read none.toml")), (2, true), "{}", ran.err);
     }
     assert!(!folder.path().join("named.db").exists());
-    // The flag goes before the variable, and paths in the file are taken from here.
+    // The flag beats the variable, and paths in the file are relative to this folder.
     let ran = with(&["--config", "etc/semel.toml"], "none.toml");
     assert_eq!((ran.code, folder.path().join("named.db").exists()), (0, true), "{}", ran.err);
 }
 
-/// Were it not read, everybody on the machine would be let in.
+/// If it were not read, everybody on the machine would be let in.
 #[test]
 fn a_server_asks_for_the_tokens_that_a_variable_or_the_file_names() {
     let folder = Folder::new();
@@ -106,7 +107,7 @@ fn a_server_goes_by_its_variables() {
     let log = server.stop().2;
     let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert!(lines.iter().any(|line| line["message"] == "ready"), "{log}");
-    // What is no address is refused where it is read.
+    // An invalid address is refused when it is read.
     let mut command = folder.semel(&["serve", "--listen", "127.0.0.1:0"]);
     let ran = Ran::of(command.env("SEMEL_OTLP", "nowhere"));
     assert_eq!((ran.code, ran.err.contains("\"nowhere\" is not an address")), (2, true), "{}", ran.err);

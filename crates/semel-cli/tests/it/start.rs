@@ -1,14 +1,15 @@
-//! The quick start of the guide over HTTP: each command of the page, and what it says is printed then; and the page of workers over HTTP.
+//! The guide's quick start over HTTP, each command with the output that the page shows; and the page about
+//! workers over HTTP.
 
 use std::process::Command;
 
 use crate::run::{Folder, Ran, Server, without_settings};
 
 const PAGE: &str = include_str!("../../../../docs/guide/start.md");
-/// Where the page's server listens.
+/// The address of the page's server.
 const ADDRESS: &str = "http://127.0.0.1:8080";
 
-/// Commands, and what they print.
+/// Commands, and their output.
 fn steps() -> Vec<(&'static str, &'static str)> {
     let step = |rest: &'static str| {
         let (commands, rest) = rest.split_once("```\n").unwrap();
@@ -18,7 +19,8 @@ fn steps() -> Vec<(&'static str, &'static str)> {
     PAGE.split("```sh\n").skip(1).map(step).collect()
 }
 
-/// Whether a text is as the page has it; `…` there stands for anything. The end of the last line counts for nothing.
+/// Whether a text matches the page's, where `…` stands for anything. The end of the last line does not
+/// matter.
 fn is_like(text: &str, page: &str) -> bool {
     let parts: Vec<&str> = page.trim_end().split('…').collect();
     let [first, middle @ .., last] = &parts[..] else { return text.trim_end() == page.trim_end() };
@@ -39,7 +41,7 @@ fn shell(folder: &Folder, commands: &str) -> Ran {
     shell
         .current_dir(folder.path())
         .env("PATH", &path)
-        // Of curl, where a proxy is set.
+        // Printed by curl if a proxy is set.
         .env("no_proxy", "127.0.0.1")
         .args(["-ec", commands]);
     without_settings(&mut shell);
@@ -61,7 +63,7 @@ fn start_over_http() {
     }
 }
 
-/// Each request is answered as one that is right, and with what the page says becomes of the job.
+/// Each request succeeds, and the job ends up as the page says.
 #[test]
 fn workers_over_http() {
     const PAGE: &str = include_str!("../../../../docs/guide/http.md");
@@ -105,7 +107,7 @@ fn what_the_readme_shows_first() {
     let folder = Folder::new();
     let run = |command: &str| {
         let words = command.strip_prefix("semel ").unwrap().split('\'');
-        // Quoted words are every other piece; the others are parted by spaces.
+        // Every other piece is a quoted word; the rest is split at spaces.
         let words: Vec<&str> = words
             .enumerate()
             .flat_map(

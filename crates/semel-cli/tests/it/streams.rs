@@ -1,4 +1,4 @@
-//! What is printed where it cannot be: a full disk is an error, a reader who has seen enough is none.
+//! Output that cannot be written: a full disk is an error, a reader that has closed the pipe is not.
 
 use std::fs::{File, OpenOptions};
 use std::process::Stdio;
@@ -44,7 +44,7 @@ fn a_reader_who_has_seen_enough_is_no_failure() {
     }
 }
 
-/// A failure once ended with 0 where nobody read that it was one.
+/// A failure must not exit with 0 because its message cannot be written.
 #[test]
 fn a_failure_is_one_though_nobody_reads_of_it() {
     let folder = Folder::new();
@@ -59,7 +59,7 @@ fn a_failure_is_one_though_nobody_reads_of_it() {
             assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(told), &b""[..]), "{words:?}");
         }
     }
-    // A server whose log has nowhere to go serves on.
+    // A server whose log cannot be written keeps serving.
     let mut command = folder.semel(&["serve", "--listen", "127.0.0.1:0"]);
     command.env("SEMEL_LOG", "debug");
     let mut child = command.stdout(Stdio::piped()).stderr(full()).spawn().unwrap();

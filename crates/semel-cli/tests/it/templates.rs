@@ -1,4 +1,4 @@
-//! Templates by the command line, and a server that reads them again.
+//! Templates on the command line, and a server that reloads them.
 
 use semel_testkit::database::{store_url, url};
 use serde_json::{Value, json};
@@ -29,7 +29,7 @@ fn a_directory_is_checked_listed_and_shown() {
     assert_eq!(ran.code, 4, "{ran:?}");
 }
 
-/// Whoever reads the preset's name alone takes the template for that.
+/// With the preset's name alone, a reader would take the template for that preset.
 #[test]
 fn what_stands_over_a_preset_is_listed_with_it() {
     let folder = Folder::new();
@@ -52,7 +52,8 @@ fn what_stands_over_a_preset_is_listed_with_it() {
     assert!(of("own").contains("its own policy"), "{ran:?}");
 }
 
-/// A keyword that is not held to is a fault of its line; a schema that is well is shown, and held to without a server too.
+/// An unsupported keyword is a fault of its line; a valid schema is shown, and enforced without a server,
+/// too.
 #[test]
 fn a_schema_is_checked_by_its_lines_shown_and_held_to() {
     let folder = Folder::new();
@@ -80,7 +81,7 @@ fn a_schema_is_checked_by_its_lines_shown_and_held_to() {
     assert_eq!(ran.code, 0, "{ran:?}");
 }
 
-/// The page's own template: its schema is understood, and does what stands beside it.
+/// The page's own template: its schema is valid, and does what the page says.
 #[test]
 fn the_schema_of_the_page_is_held_to() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -103,7 +104,7 @@ fn the_schema_of_the_page_is_held_to() {
     }
 }
 
-/// Well, and yet perhaps not what was meant: two live jobs may come to share a key, and it is said how.
+/// Valid, yet perhaps not what was meant: two live jobs may come to share a key, and the advice says how.
 #[test]
 fn a_policy_that_is_open_under_retry_is_pointed_out() {
     let folder = Folder::new();
@@ -136,12 +137,12 @@ fn every_fault_is_told_with_its_file_and_line() {
     let ran = folder.run(&["templates", "check", "templates", "--json"]);
     let told: Value = serde_json::from_str(&ran.out).unwrap();
     assert_eq!((&told["valid"], &told["faults"][0]["line"]), (&false.into(), &3.into()));
-    // And a server does not begin with them.
+    // And a server does not start with them.
     let ran = folder.run(&["serve", "--listen", "127.0.0.1:0", "--templates", "templates"]);
     assert_eq!((ran.code, ran.err.contains("a.yaml:3:1")), (2, true), "{ran:?}");
 }
 
-/// A context is its caller's, and no command to the operator's terminal.
+/// A context is its caller's data, and must not control the operator's terminal.
 #[test]
 fn a_tasks_context_is_shown_as_plain_text() {
     let folder = Folder::new();
@@ -155,7 +156,7 @@ fn a_tasks_context_is_shown_as_plain_text() {
     server.stop();
 }
 
-/// Whichever way a job comes: a command that finds no server reads the templates itself.
+/// Templates apply whichever way a job comes: a command that finds no server reads them itself.
 #[test]
 fn without_a_server_templates_hold_as_well() {
     let folder = Folder::new();
@@ -168,13 +169,13 @@ fn without_a_server_templates_hold_as_well() {
     assert_ne!(again.code, 0, "{again:?}");
     let jobs = folder.json(&["jobs"]);
     assert_eq!(jobs["jobs"].as_array().map(Vec::len), Some(1), "{jobs}");
-    // What is wrong with them is told before anything is done.
+    // Errors in them are reported before anything is done.
     write(&folder, "templates/mail.yaml", "namespace: mail\n");
     let ran = folder.run(&["enqueue", "other.job", "{}"]);
     assert_eq!((ran.code, ran.err.contains("mail.yaml:1:1")), (2, true), "{ran:?}");
 }
 
-/// A set that is wrong changes nothing, and the log says so; one that is well takes the place of the one before.
+/// An invalid set changes nothing, and the log says so; a valid one replaces the one before.
 #[cfg(unix)]
 #[test]
 fn templates_are_read_again_as_a_whole_or_not_at_all() {
@@ -197,7 +198,7 @@ fn templates_are_read_again_as_a_whole_or_not_at_all() {
     write(&folder, "templates/mail.yaml", "namespace: mail\nname: send\n");
     server.signal("-HUP");
     becomes("mail.send", true);
-    // One of the two files is wrong: the other one's change does not come either.
+    // One of the two files is invalid: the other one's change does not take effect either.
     write(&folder, "templates/mail.yaml", "namespace: mail\nname: other\n");
     write(&folder, "templates/process.yaml", "namespace: payments\n");
     server.signal("-HUP");
@@ -211,7 +212,7 @@ fn templates_are_read_again_as_a_whole_or_not_at_all() {
     server.stop();
 }
 
-/// Whichever way a job comes, its template says who it is; and what is a task's is no job.
+/// Whichever way a job comes, its template sets its identity; and a task's template makes no job.
 #[test]
 fn what_is_put_into_the_outbox_goes_by_its_template_too() {
     let (folder, store) = (Folder::new(), store_url());

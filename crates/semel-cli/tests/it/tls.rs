@@ -4,7 +4,7 @@ use rcgen::{CertifiedKey, generate_simple_self_signed};
 
 use crate::run::{Folder, Ran, Server};
 
-/// Writes a certificate that vouches for itself.
+/// Writes a self-signed certificate.
 pub fn certificate(folder: &Folder, name: &str) {
     let CertifiedKey { cert, signing_key } =
         generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
@@ -35,7 +35,7 @@ fn a_server_with_a_certificate_is_talked_to_at_https() {
     assert!(unknown.err.contains("--ca") && !unknown.err.contains("running at"), "{}", unknown.err);
     let plain = folder.run(&["jobs", "--server", &server.url.replacen("https", "http", 1)]);
     assert!(plain.code != 0 && plain.err.contains("by https"), "{}", plain.err);
-    // A new certificate counts from SIGHUP on.
+    // A new certificate takes effect on SIGHUP.
     std::fs::copy(folder.path().join("two.pem"), folder.path().join("now.pem")).unwrap();
     std::fs::copy(folder.path().join("two.key"), folder.path().join("now.key")).unwrap();
     server.signal("-HUP");

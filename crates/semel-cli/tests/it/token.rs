@@ -1,4 +1,4 @@
-//! `semel token`, and a server that takes its changes.
+//! `semel token`, and a server that picks up its changes.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ fn ask(folder: &Folder, token: &str, words: &[&str]) -> Ran {
     Ran::of(folder.semel(words).env("SEMEL_TOKEN", token))
 }
 
-/// Asks until the answer is this, which it must become soon.
+/// Asks until the answer is this, which must happen soon.
 fn becomes(folder: &Folder, token: &str, words: &[&str], code: i32, needle: &str) {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
@@ -30,7 +30,7 @@ fn becomes(folder: &Folder, token: &str, words: &[&str], code: i32, needle: &str
     }
 }
 
-/// As the examples have it, `> admin-token`: the shell makes a file that everybody reads.
+/// As in the examples, `> admin-token`: the shell creates a file that everybody may read.
 #[cfg(unix)]
 #[test]
 fn a_token_in_a_file_that_others_may_read_is_remarked_upon() {
@@ -55,7 +55,7 @@ fn tokens_are_made_rotated_and_revoked_while_the_server_runs() {
     let unknown = ask(&folder, "semel_nothing", &["jobs"]).err;
     assert!(unknown.contains("unauthorized (401)"), "{unknown}");
     assert!(unknown.contains("--token-file FILE, or SEMEL_TOKEN"), "{unknown}");
-    // A new one counts from the next SIGHUP on.
+    // A new token is accepted from the next SIGHUP on.
     let (id, mail) = create(&folder, &["--role", "producer", "--queue", "mail"]);
     assert!(ask(&folder, &mail, &["enqueue", "a.b", "--queue", "mail"]).err.contains("(401)"));
     server.signal("-HUP");
@@ -64,7 +64,7 @@ fn tokens_are_made_rotated_and_revoked_while_the_server_runs() {
     let keys = ask(&folder, &mail, &["keys"]).err;
     assert!(keys.contains("admin"), "says which role is needed: {keys}");
     assert!(keys.contains("--token-file FILE, or SEMEL_TOKEN"), "{keys}");
-    // Both are good during a rotation; the old one has an end.
+    // Both are valid during a rotation; the old one has an end.
     let rotated = folder.json(&["token", "rotate", &id, "--tokens", "tokens.toml", "--overlap", "PT1H"]);
     let newer = rotated["token"].as_str().unwrap();
     server.signal("-HUP");
@@ -76,11 +76,11 @@ fn tokens_are_made_rotated_and_revoked_while_the_server_runs() {
     assert!(listed.iter().all(|token| token["inspect"] == true), "{listed:?}");
     assert!(listed[1]["expires_at"].is_string() && listed[2]["expires_at"].is_null());
     assert_eq!(listed[2]["queues"], listed[1]["queues"]);
-    // A revoked one is nobody's.
+    // A revoked token is refused.
     assert_eq!(folder.run(&["token", "revoke", &id, "--tokens", "tokens.toml"]).code, 0);
     server.signal("-HUP");
     becomes(&folder, &mail, &["jobs", "--queue", "mail"], 1, "(401)");
-    // A file that makes no sense changes nothing.
+    // An invalid file changes nothing.
     let text = std::fs::read_to_string(folder.path().join("tokens.toml")).unwrap();
     std::fs::write(folder.path().join("tokens.toml"), "token = nonsense").unwrap();
     server.signal("-HUP");
@@ -126,12 +126,12 @@ fn a_token_that_is_taken_out_is_refused_from_the_next_sighup_on() {
     write("semel.toml", "");
     server.signal("-HUP");
     becomes(&folder, "third", &["jobs"], 1, "(401)");
-    // It does not start without one that it was told to ask for.
+    // It does not start if a token file it was given holds no token.
     let refused = folder.run(&["serve", "--listen", "127.0.0.1:0", "--token-file", "plain"]);
     assert_eq!((refused.code, refused.err.contains("holds no token")), (2, true), "{}", refused.err);
 }
 
-/// A slip in a template would else keep a revoked token good, and one in the tokens an old template.
+/// Otherwise a mistake in a template would keep a revoked token valid, and one in the tokens an old template.
 #[test]
 fn a_token_is_revoked_whatever_is_wrong_with_templates() {
     let folder = Folder::new();
@@ -167,8 +167,8 @@ fn a_token_is_revoked_whatever_is_wrong_with_templates() {
     drop(server);
 }
 
-/// The later of two entries counts, and that of a plain file may do everything: what the other file says of the token would be
-/// nothing, and its end none.
+/// A token in both files would have the rights of the plain file, which are all: what the other file says of
+/// it, and its end there, would be ignored.
 #[test]
 fn a_token_that_has_an_entry_is_no_plain_one_too() {
     let folder = Folder::new();
@@ -186,7 +186,7 @@ fn a_token_that_has_an_entry_is_no_plain_one_too() {
     let server = Server::start(&folder, &both);
     assert_eq!(ask(&folder, "other", &["keys"]).code, 0);
     assert!(ask(&folder, &least, &["keys"]).err.contains("(403)"));
-    // Nor does it become one while the server runs.
+    // Nor is it accepted when it is added while the server runs.
     plain(&format!("other\n{least}\n"));
     server.signal("-HUP");
     server.log_until("the tokens that were read before stay in use");
@@ -198,7 +198,7 @@ fn a_token_that_has_an_entry_is_no_plain_one_too() {
 fn the_file_is_nobody_elses_and_holds_no_token() {
     let folder = Folder::new();
     let ran = folder.run(&["token", "create", "--tokens", "tokens.toml", "--role", "worker"]);
-    // The token is alone on stdout, so that it can be sent to where it is kept.
+    // The token is alone on stdout, so that it can be redirected to where it is kept.
     let token = ran.out.trim_end();
     assert!(token.starts_with("semel_") && token.len() == 70, "{ran:?}");
     let path = folder.path().join("tokens.toml");
@@ -213,8 +213,8 @@ fn the_file_is_nobody_elses_and_holds_no_token() {
     assert!(listed.out.contains("worker") && !listed.out.contains(&token[6..]), "{}", listed.out);
 }
 
-/// A service that runs as somebody else reads the file by its group: a change that took this from it would leave a revoked
-/// token good, for the service would keep what it had.
+/// A service of another user reads the file through its group: a change that took this away would leave a
+/// revoked token valid, for the service would keep the tokens it had.
 #[cfg(unix)]
 #[test]
 fn a_change_keeps_who_may_read_the_file() {
@@ -223,7 +223,7 @@ fn a_change_keeps_who_may_read_the_file() {
     let path = folder.path().join("tokens.toml");
     let (id, _) = create(&folder, &["--role", "admin"]);
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
-    // Who runs this may not be let to give a file away; then it stays its own.
+    // The user who runs this may not be allowed to give a file away; then the file stays that user's.
     drop(chown(&path, None, Some(65_532)));
     let before = std::fs::metadata(&path).unwrap();
     create(&folder, &["--role", "worker"]);
@@ -233,7 +233,7 @@ fn a_change_keeps_who_may_read_the_file() {
     assert_eq!((after.mode() & 0o7777, after.uid(), after.gid()), (0o640, before.uid(), before.gid()));
 }
 
-/// A file of its own in the link's place would leave the token in the one that the server reads.
+/// A new file in the link's place would leave the token in the file that the server reads.
 #[cfg(unix)]
 #[test]
 fn a_token_is_revoked_in_the_file_that_a_link_leads_to() {
@@ -249,7 +249,7 @@ fn a_token_is_revoked_in_the_file_that_a_link_leads_to() {
     assert!(link.symlink_metadata().unwrap().is_symlink() && real.symlink_metadata().unwrap().is_file());
     let beside: Vec<_> = std::fs::read_dir(folder.path().join("etc")).unwrap().collect();
     assert_eq!(beside.len(), 1, "{beside:?}");
-    // One that leads nowhere is left as it is.
+    // A dangling link is left as it is.
     std::fs::remove_file(&real).unwrap();
     let made = folder.run(&["token", "create", "--role", "admin", "--tokens", "etc/link.toml"]);
     assert!(made.code == 1 && made.err.contains("a link to a file that is not there"), "{made:?}");
@@ -264,13 +264,13 @@ fn time(of: &Value, member: &str) -> Timestamp {
     Timestamp::parse(of[member].as_str().unwrap(), "").unwrap()
 }
 
-/// Rotated on its last day, a token once gave one that ended on that day as well.
+/// A token rotated on its last day must give one with the full lifetime, not one that ends on that day.
 #[test]
 fn a_rotated_token_is_good_for_as_long_as_the_old_one_was() {
     let folder = Folder::new();
     let (id, _) = create(&folder, &["--role", "worker", "--expires", "P90D"]);
     let rotate = |id: &str| folder.run(&["token", "rotate", id, "--tokens", "tokens.toml"]);
-    // It was made 89 days ago.
+    // The token was created 89 days ago.
     let path = folder.path().join("tokens.toml");
     let text = std::fs::read_to_string(&path).unwrap();
     let [old] = &*listed(&folder) else { panic!() };
@@ -285,11 +285,11 @@ fn a_rotated_token_is_good_for_as_long_as_the_old_one_was() {
     let [old, new] = &*listed(&folder) else { panic!() };
     assert_eq!(old["expires_at"], ends.1, "one that ends sooner by itself still does");
     assert_eq!(time(new, "expires_at").since(time(new, "created_at")), days(90));
-    // The one that was replaced ends, so nothing is to be made of it again.
+    // The replaced token is ending, so it is not rotated again.
     let twice = rotate(&id);
     assert!(twice.code == 3 && twice.err.contains(new["id"].as_str().unwrap()), "{twice:?}");
     assert_eq!(rotate(new["id"].as_str().unwrap()).code, 0);
-    // Nor of one that is over.
+    // Nor is an expired one.
     let (id, _) = create(&folder, &["--role", "worker", "--expires", "PT0.001S"]);
     let over = listed(&folder).into_iter().find(|token| token["id"] == *id).unwrap();
     while SystemClock.now() <= time(&over, "expires_at") {}
@@ -298,7 +298,7 @@ fn a_rotated_token_is_good_for_as_long_as_the_old_one_was() {
     assert_eq!(listed(&folder).len(), 4);
 }
 
-/// A tenant's token tells nothing of others' jobs unless it is told to.
+/// A tenant's token reveals nothing about others' jobs unless it is allowed to.
 #[test]
 fn a_tenants_token_reads_if_it_may() {
     let folder = Folder::new();
@@ -307,7 +307,7 @@ fn a_tenants_token_reads_if_it_may() {
     let _server = Server::start(&folder, &["--tokens", "tokens.toml"]);
     assert!(ask(&folder, &blind, &["jobs"]).err.contains("(403)"));
     assert_eq!(ask(&folder, &seeing, &["jobs"]).code, 0);
-    // The list says which is which: of others, too, one that was made so.
+    // The list says which token may, also for tokens without a tenant.
     create(&folder, &["--role", "producer", "--no-inspect"]);
     let may: Vec<Value> = listed(&folder).iter().map(|token| token["inspect"].clone()).collect();
     assert_eq!(may, [false, true, false]);
@@ -317,7 +317,7 @@ fn a_tenants_token_reads_if_it_may() {
     assert_eq!(folder.run(&both).code, 2);
 }
 
-/// In words for who types, and not of a query alone.
+/// In words for the command line, not only for a query.
 #[test]
 fn a_token_for_some_queues_is_told_to_name_one() {
     let folder = Folder::new();

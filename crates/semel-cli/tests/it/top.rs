@@ -15,7 +15,7 @@ fn it_shows_queues_outcomes_and_the_hottest_keys_of_a_server() {
         let ran = folder.run(&[&ENQUEUE[..], &["ignore", "--server", &server.url]].concat());
         assert_eq!(ran.code, 0, "{}", ran.err);
     }
-    // Two workers say that they are there; one of them has asked twice.
+    // Two workers announce themselves; one of them has asked twice.
     for worker in ["w1", "w2", "w2"] {
         let wish = json!({ "queues": ["none"], "worker_id": worker });
         assert_eq!(post(&server.url, "/ojs/v1/workers/fetch", &wish).unwrap().1["jobs"], json!([]));

@@ -1,4 +1,4 @@
-//! A trace goes from whoever enqueues to the worker, and the server's part of it to the collector.
+//! A trace goes from the caller that enqueues to the worker, and the server's part of it to the collector.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -10,7 +10,7 @@ use crate::run::{Folder, Server};
 
 const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
-/// Enqueues with a trace and fetches; what the worker finds in meta.
+/// Enqueues with a trace and fetches. Returns what the worker finds in meta.
 fn carried(server: &Server) -> String {
     let headers = format!("traceparent: {PARENT}\r\n");
     let job = r#"{"type":"a.b","args":[],"meta":{"own":1}}"#;
@@ -32,7 +32,7 @@ fn the_servers_part_reaches_the_collector() {
     let collector = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", collector.local_addr().unwrap());
     let collected = std::thread::spawn(move || {
-        // One message: all that is sent before the end is in it.
+        // One message: it has all that is sent before the end.
         let (mut stream, _) = collector.accept().unwrap();
         let mut message = Vec::new();
         let mut chunk = [0; 65_536];

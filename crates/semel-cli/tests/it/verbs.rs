@@ -16,7 +16,7 @@ fn with<'a>(verb: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     [&[verb], &PAY[..], more].concat()
 }
 
-/// The same story through a server and through a file that nobody serves.
+/// The same story through a server and through a file that no server has open.
 fn enqueue_explain_release(folder: &Folder) {
     let first = folder.json(&with("enqueue", &[]));
     assert_eq!(first["outcome"], "created");
@@ -100,7 +100,8 @@ fn the_story_without_a_server() {
     enqueue_explain_release(&folder);
 }
 
-/// Typed in another folder than the server's it said "created", and nothing of the store that it had made there.
+/// In another folder than the server's, the command must not just say "created", but also that it created a
+/// store there.
 #[test]
 fn who_makes_a_store_by_enqueueing_is_told() {
     let folder = Folder::new();
@@ -110,7 +111,7 @@ fn who_makes_a_store_by_enqueueing_is_told() {
     assert_eq!(second.err, "");
 }
 
-/// What somebody has is waited for, for five seconds; what is not there is not.
+/// A store in use is waited for, for five seconds; a missing one is not.
 #[test]
 fn a_store_that_is_not_there_is_not_waited_for() {
     let folder = Folder::new();
@@ -120,7 +121,7 @@ fn a_store_that_is_not_there_is_not_waited_for() {
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
 }
 
-/// In another folder than the store's it was told as if nobody held the key.
+/// In another folder than the store's, the answer must not read as if nobody held the key.
 #[test]
 fn what_is_explained_without_a_store_says_so() {
     let folder = Folder::new();
@@ -131,7 +132,7 @@ fn what_is_explained_without_a_store_says_so() {
     assert!(told.out.contains("reject") && told.err.is_empty(), "{}", told.err);
 }
 
-/// What a client cannot hold is stored and shown by its digits: it was told to be no JSON, after it had been stored.
+/// A number that a client cannot represent is stored and shown digit for digit.
 #[test]
 fn a_job_with_numbers_beyond_a_clients_is_told_of() {
     let folder = Folder::new();
@@ -142,7 +143,7 @@ fn a_job_with_numbers_beyond_a_clients_is_told_of() {
     assert_eq!(listed["jobs"][0]["args"], made["job"]["args"]);
 }
 
-/// Of an id that is taken nobody holds a key.
+/// If the id is taken, no key is involved.
 #[test]
 fn a_refusal_sends_to_explain_only_where_it_is_about_a_key() {
     let folder = Folder::new();
@@ -166,7 +167,7 @@ fn a_refusal_by_a_job_that_may_not_be_shown_says_who_finds_it() {
     }
 }
 
-/// A file of tokens that is passed over would be taken for one that was used.
+/// A token file that is ignored would be taken for one that was used.
 #[test]
 fn the_file_of_digests_is_for_those_who_let_in() {
     let folder = Folder::new();
@@ -182,7 +183,7 @@ fn the_file_of_digests_is_for_those_who_let_in() {
     }
 }
 
-/// Names in a policy are its caller's, and no command to the operator's terminal.
+/// Names in a policy are its caller's data, and must not control the operator's terminal.
 #[test]
 fn an_explanation_is_shown_as_plain_text() {
     let policy = "{\"keys\": [\"args\"], \"args_keys\": [\"a\u{202e}b\"]}";
@@ -190,14 +191,14 @@ fn an_explanation_is_shown_as_plain_text() {
     assert!(ran.out.contains("the args a\u{fffd}b") && !ran.out.contains('\u{202e}'), "{ran:?}");
 }
 
-/// A proxy that wants https was "(301): " and nothing more to the verbs that post, and a sentence with what to do to those that
-/// ask.
+/// A proxy that wants https is reported alike by verbs that post and verbs that read: with a sentence and
+/// what to do, not as a bare "(301): ".
 #[test]
 fn what_stands_before_a_server_is_told_alike_by_every_verb() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     std::thread::spawn(move || {
-        // Kept open: one that is closed with something unread takes the answer with it.
+        // Kept open: closing a connection with unread data would lose the answer.
         let mut kept = Vec::new();
         for stream in listener.incoming() {
             let mut stream = stream.unwrap();
@@ -296,7 +297,7 @@ fn looking_makes_no_store() {
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
-/// Taken for one that is not set, it would have another store be used, without a word.
+/// If it were taken for one that is not set, another store would be used, without a word.
 #[test]
 fn a_variable_that_is_no_text_is_an_error_that_names_it() {
     use std::os::unix::ffi::OsStrExt as _;
@@ -311,13 +312,13 @@ fn a_variable_that_is_no_text_is_an_error_that_names_it() {
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
-/// Who looks into a store from his own machine would else decide there, by his clock and his table of retention.
+/// Otherwise a reader on another machine would decide things in the store, by its own clock and retention.
 #[test]
 fn looking_leaves_what_is_due_to_others() {
     let folder = Folder::new();
     let server = Server::start(&folder, &[]);
     let job = json!({ "type": "report.build", "args": [] });
-    // Every second, so that one tick at least falls due while nobody serves it.
+    // Every second, so that at least one tick falls due while no server runs.
     let cron = json!({ "name": "often", "expression": "* * * * * *", "job_template": job, "overlap_policy": "allow" });
     server.post("/ojs/v1/cron", &cron);
     let later =
@@ -375,7 +376,7 @@ fn events_are_shown_from_where_one_left_off_and_a_lost_place_is_an_error() {
     assert!(lost.code != 0 && lost.err.contains("410"), "{}", lost.err);
 }
 
-/// Nothing finds a job by its tags; whoever looks at it is shown them.
+/// Jobs cannot be searched by tag, but a job is shown with its tags.
 #[test]
 fn a_job_is_shown_with_its_tags() {
     let folder = Folder::new();
@@ -384,7 +385,7 @@ fn a_job_is_shown_with_its_tags() {
     assert!(shown.lines().any(|line| line.starts_with("tags") && line.ends_with("nightly eu")), "{shown}");
 }
 
-/// Pages and what follows have no headings of their own.
+/// Later pages and followed events have no headings of their own.
 #[test]
 fn events_of_later_pages_stand_under_the_headings_of_the_first() {
     let folder = Folder::new();
@@ -401,7 +402,7 @@ fn events_of_later_pages_stand_under_the_headings_of_the_first() {
     assert!(line[job_type..].starts_with("report.build") && !line[of..].starts_with(' '), "{}", all.out);
 }
 
-/// A script whose variable is not set.
+/// As from a script with an unset variable.
 #[test]
 fn what_is_named_by_nothing_is_a_mistake_of_the_command() {
     let folder = Folder::new();

@@ -1,17 +1,17 @@
-//! SIGHUP: the signal to read the settings again.
+//! SIGHUP: the signal to reload the settings.
 
 #[cfg(unix)]
 use crate::failure::Context;
 use crate::failure::Failure;
 
-/// Signals to read the settings again.
+/// The stream of SIGHUP signals.
 pub(super) struct Hangup {
     #[cfg(unix)]
     signals: tokio::signal::unix::Signal,
 }
 
 impl Hangup {
-    /// Registered at once: unhandled, the signal would end the process.
+    /// Registers the handler at once: an unhandled SIGHUP would end the process.
     pub(super) fn new() -> Result<Self, Failure> {
         Ok(Self {
             #[cfg(unix)]
@@ -20,7 +20,7 @@ impl Hangup {
         })
     }
 
-    /// Does something at each, for ever.
+    /// Calls `then` at each signal, forever.
     #[cfg(unix)]
     pub(super) async fn each(mut self, mut then: impl FnMut()) {
         while self.signals.recv().await.is_some() {
@@ -29,7 +29,7 @@ impl Hangup {
         std::future::pending::<()>().await;
     }
 
-    /// There are none here.
+    /// There is no such signal on this platform.
     #[cfg(not(unix))]
     pub(super) async fn each(self, _: impl FnMut()) {
         std::future::pending::<()>().await;
