@@ -45,37 +45,39 @@ The workspace's own tasks
 Usage: cargo xtask TASK
 
 Tasks:
-  test [--quick]  Check everything: format, clippy, tidy, docs, tests, doc tests, each feature of the library by itself,
-                  licences, and the demo on a release build. --quick stops after the tests. Starts what tests talk to (PostgreSQL, Redis) for this run alone;
-                  what cannot be had here is said, and the tests that need it are left out
-  services        Start what tests talk to, and say how they find it, until Enter: for tests run by hand
-  tidy            Check what the compiler does not: which crate may know which, where the rules live, lengths of
-                  files, leftovers, licences
-  planted [BUG]…  Put in one bug after the other and see which suite finds it, and how fast
+  test [--quick]  Run every check: format, clippy, tidy, docs, tests, doc tests, each feature of the library by itself,
+                  licences, and the demo on a release build; --quick stops after the tests. Starts PostgreSQL, Redis
+                  and what else the tests need for this run only; says what is missing here and skips its tests
+  services        Start what the tests talk to, print the variables that name it, and wait for Enter: for running
+                  tests by hand
+  tidy            Check what the compiler does not: dependencies between crates, where the rules live, lengths of
+                  files and functions, leftovers, licences, links
+  planted [BUG]…  Plant one bug after the other, and print which suite catches it and how fast
   simulate [--seeds N] [--from SEED] [--threads N]
-                  Play so many seeds of the simulation (1,000,000) on a release build and all cores, with how far it
-                  is; the first seed that fails is made smaller and printed with the command that plays it again
+                  Play this many seeds of the simulation (1,000,000) on a release build and all cores, with progress;
+                  the first seed that fails is shrunk and printed with the command that replays it
   fuzz [TARGET]… [--seconds N]
-                  Run each fuzz target, or these, for so long (60); what breaks something is kept in fuzz/corpus for the
-                  tests; needs cargo-fuzz
+                  Run all fuzz targets, or these, for this long each (60); an input that breaks one is kept in
+                  fuzz/corpus for the tests; needs cargo-fuzz
   schemathesis [N]
-                  Ask a server N requests of each kind that its OpenAPI document allows (50); needs schemathesis
+                  Send a server N requests of each kind that its OpenAPI document allows (50); needs schemathesis
   bench peers [--rounds N] [--seconds N] [--only NAME,…] [--out FOLDER] [--keep FOLDER]
-                  Measure other job queues, as their packages are published, and Semel on the same stores in one run (3 rounds of
-                  5 s a case; an hour), as a page, data and pictures; --keep takes what an earlier run found, and asks for what
-                  failed or is missing; needs npm and python3
+                  Measure other job queues, as published, and Semel on the same stores in one run (3 rounds of 5 s a
+                  case; an hour); writes a page, data and charts. --keep reuses an earlier run's results and measures
+                  only what failed or is missing; needs npm and python3
   bench scaling [--to N] [--seconds N] [--only STORE,…] [--out FOLDER]
-                  Measure Semel on each store as more jobs wait, up to N (1,000,000), more callers come, as many have ended in
-                  PostgreSQL and in more partitions of Redis, as a page, data and curves (2 s a case; half an hour)
+                  Measure Semel on each store with up to N jobs waiting (1,000,000), with more callers, with as many
+                  jobs ended in PostgreSQL, and with more partitions of Redis; writes a page, data and curves (2 s a
+                  case; half an hour)
   bench instructions [--write]
-                  Count the instructions of decisions with callgrind, and fail where they became more than a quarter more
-                  than bench/instructions.json says; --write keeps what was counted there; needs valgrind
-  api             Write the library's public API anew, crates/semel/api.txt, from its docs
-  package         Build a static binary, and put it with its manual pages, completions and unit into target/package, as a
-                  folder and as an archive
+                  Count the instructions of decisions with callgrind, and fail where they exceed
+                  bench/instructions.json by more than a quarter; --write records them; needs valgrind
+  api             Regenerate crates/semel/api.txt, the library's public API, from its rustdoc
+  package         Build a static binary and put it, with manual pages, completions and unit file, into
+                  target/package, as a folder and as an archive
   picture [PROGRAM]
-                  Play the demo on a release build, or by this program, and draw what it prints into docs/demo.svg
-  golden          Write the golden files anew, that one too; look at `git diff` afterwards
+                  Run the demo on a release build, or with this program, and draw its output into docs/demo.svg
+  golden          Regenerate the golden files, docs/demo.svg included; review `git diff` afterwards
 
 Examples:
   cargo xtask test                            # all of it, as CI does
