@@ -66,8 +66,8 @@ impl Cli {
     pub async fn run(self, printer: &Printer) -> Result<(), Failure> {
         let globals = &self.globals;
         if globals.tokens.is_some() && !matches!(self.verb, Verb::Serve(_) | Verb::Token(_)) {
-            return Err(Failure::usage("--tokens names the file of serve and token, and means nothing here")
-                .next("name the token to call with: --token-file FILE, or SEMEL_TOKEN"));
+            return Err(Failure::usage("--tokens is only for serve and token")
+                .next("give the token to send with --token-file FILE or SEMEL_TOKEN"));
         }
         match self.verb {
             Verb::Serve(verb) => verb.run(globals).await,

@@ -199,8 +199,8 @@ impl Settings {
             Err(VarError::NotPresent) => Ok(None),
             // Ignoring it would use another store or other tokens.
             Err(VarError::NotUnicode(_)) => {
-                Err(Failure::usage(format!("the variable {name} is not UTF-8"))
-                    .next("set it anew, or unset it"))
+                Err(Failure::usage(format!("the environment variable {name} is not UTF-8"))
+                    .next("set it again, or unset it"))
             }
         };
         Self::resolve(globals, listen, &env)
@@ -322,7 +322,7 @@ fn read_file(named: Option<&Path>) -> Result<File, Failure> {
         });
         // The parser's own report repeats the line, which may hold a token.
         Failure::usage(format!("{}{place}: {}", path.display(), error.message()))
-            .next("it may set server, store, listen, token, token_file, tokens, ca, tls_cert, tls_key, otlp, templates, sample_policies, log, log_format and [retention]; the name of a type goes in quotes: [retention.types.\"email.send\"]")
+            .next("it may set server, store, listen, token, token_file, tokens, ca, tls_cert, tls_key, otlp, templates, sample_policies, log, log_format and [retention]; put the name of a type in quotes: [retention.types.\"email.send\"]")
     })
 }
 
@@ -339,7 +339,7 @@ fn sampling(text: &str) -> Result<bool, Failure> {
 
 /// The failure for a token file that holds no token.
 pub fn no_token() -> Failure {
-    Failure::usage("the file of tokens holds no token").next("write one token a line")
+    Failure::usage("the token file contains no tokens").next("write one token per line")
 }
 
 fn read_tokens(path: &Path) -> Result<Vec<Secret>, Failure> {
@@ -393,7 +393,7 @@ mod tests {
         let globals = Globals { token_file: Some(file.clone()), ..Globals::default() };
         let settings = resolve(&globals, &[("SEMEL_TOKEN", "t2")]).unwrap();
         assert_eq!(settings.tokens, Some(Vec::new()));
-        assert!(settings.token().unwrap_err().what.contains("holds no token"));
+        assert!(settings.token().unwrap_err().what.contains("contains no tokens"));
         assert_eq!(resolve(&Globals::default(), &[]).unwrap().token().unwrap(), None);
         std::fs::remove_file(file).unwrap();
     }
@@ -467,7 +467,7 @@ mod tests {
         assert_eq!(read("").unwrap(), Retention::default());
         for (text, line, needle) in [
             ("[retention]\ncompleted = \"1 day\"\n", 2, "\"1 day\""),
-            ("[retention]\n\ndiscarded = \"PT0S\"\n", 3, "more than nothing and at most 36525 days"),
+            ("[retention]\n\ndiscarded = \"PT0S\"\n", 3, "more than zero and at most 36525 days"),
             ("[retention.queues.billing]\ncancelled = \"P101Y\"\n", 2, "\"P101Y\""),
             ("[retention]\ncompleted = 3600\n", 2, "string"),
             ("[retention]\nfinished = \"PT1H\"\n", 2, "`finished`"),

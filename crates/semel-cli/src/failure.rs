@@ -41,7 +41,7 @@ impl From<Exit> for ExitCode {
 }
 
 /// How a user tells a verb which token to send.
-const GIVE_TOKEN: &str = "--token-file FILE, or SEMEL_TOKEN";
+const GIVE_TOKEN: &str = "--token-file FILE or SEMEL_TOKEN";
 
 /// Why a verb did not do what it was asked.
 #[derive(Debug)]
@@ -110,18 +110,18 @@ impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Self {
         let next = match &error {
             ClientError::Status { status: StatusCode::UNAUTHORIZED, .. } => Some(format!(
-                "name a token that the server accepts: {GIVE_TOKEN}; semel token create makes one"
+                "give a token that the server accepts: {GIVE_TOKEN}; semel token create makes one"
             )),
             ClientError::Status { status: StatusCode::FORBIDDEN, hint, .. } => {
                 let hint = hint.as_deref().unwrap_or("use a token that may do this").trim_end_matches('.');
-                Some(format!("{hint}; name another token with {GIVE_TOKEN}"))
+                Some(format!("{hint}; give another token with {GIVE_TOKEN}"))
             }
             other => other.hint().map(str::to_owned),
         };
         let passes = error.passes();
         let (exit, what, answer) = match error {
             ClientError::Address { url, .. } => {
-                (Exit::Usage, format!("{url:?} is not an address to connect to"), None)
+                (Exit::Usage, format!("{url:?} is not a URL to connect to"), None)
             }
             ClientError::Request { reason } => {
                 (Exit::Usage, format!("the request cannot be sent: {reason}"), None)
@@ -140,7 +140,7 @@ impl From<ClientError> for Failure {
                 (exit_of(status, &what), what, Some(body))
             }
             ClientError::Protocol { url, reason, .. } => {
-                (Exit::Failed, format!("{url} gave an answer that is not OJS: {reason}"), None)
+                (Exit::Failed, format!("the answer from {url} is not OJS: {reason}"), None)
             }
             other => (Exit::Failed, other.to_string(), None),
         };
@@ -178,10 +178,14 @@ mod tests {
     #[test]
     fn what_a_server_inside_did_not_answer_is_told_of_its_store() {
         let url = "http://127.0.0.1:35335";
-        let failure = Failure::new(Exit::Unreachable, format!("no answer from {url}: nothing within 65s"))
-            .next(format!("look at {url}"));
+        let failure =
+            Failure::new(Exit::Unreachable, format!("no answer from {url}: nothing received within 65s"))
+                .next(format!("look at {url}"));
         let told = failure.of_store(url, "redis://redis.example:6379/0?prefix=semel");
-        assert_eq!(told.what, "no answer from redis://redis.example:6379/0?prefix=semel: nothing within 65s");
+        assert_eq!(
+            told.what,
+            "no answer from redis://redis.example:6379/0?prefix=semel: nothing received within 65s"
+        );
         assert_eq!(told.next.unwrap(), "look at redis://redis.example:6379/0?prefix=semel");
     }
 }

@@ -56,9 +56,9 @@ impl Opened {
         let opened = Self::open_as_it_is(place).await?;
         if unfinished(&*opened.backend).await.context("cannot read the store")? {
             return Err(Failure::failed(format!(
-                "{place} is a copy of another store that is under way or was broken off: it has a part of it"
+                "{place} is an incomplete copy of another store: the copy is still running or was interrupted"
             ))
-            .next("run the same semel copy again, which goes on with it; or work with the store it is a copy of"));
+            .next("run the same semel copy command again to continue it, or use the store that it was copied from"));
         }
         Ok(opened)
     }
@@ -117,7 +117,7 @@ impl Opened {
         if !matches!(place, Place::Memory) && is_empty(&*self.backend).await.unwrap_or(false) {
             tracing::warn!(
                 store = %place,
-                "nothing is stored here, as in a store that was just made: if there should be something, the volume or the address is wrong"
+                "the store is empty, as if it had just been created: if it should not be, the volume or the address is wrong"
             );
         }
     }
@@ -138,22 +138,25 @@ fn open_file(path: &PathBuf) -> Result<Sqlite, Failure> {
     if let Some(folder) = folder
         && !folder.is_dir()
     {
-        return Err(Failure::failed(format!("there is no folder {} to keep a store in", folder.display()))
-            .next("make it, or name another file with --store sqlite:PATH"));
+        return Err(Failure::failed(format!(
+            "there is no directory {} to keep a store in",
+            folder.display()
+        ))
+        .next("create it, or name another file with --store sqlite:PATH"));
     }
     Sqlite::open(path).map_err(|error| match error {
         SqliteError::Owned { .. } => {
             let failure = Failure::new(
                 Exit::Unreachable,
-                format!("{} is in use: one process owns an embedded store", path.display()),
+                format!("{} is in use: only one process at a time can open an embedded store", path.display()),
             );
             match semel_sqlite::lock::owner(path) {
                 Some(owner) if owner.server().is_some() => failure.next(format!(
-                    "its server is {0}; talk to it (other verbs find it by themselves, or --server {0}), or stop it first",
+                    "its server is {0}; use it (other commands find it by themselves, or give --server {0}), or stop it first",
                     owner.word
                 )),
-                Some(owner) => failure.next(format!("{} has it; wait until it is done, or stop it", owner.word)),
-                None => failure.next("its owner has just gone; try again"),
+                Some(owner) => failure.next(format!("{} has it open; wait until it is done, or stop it", owner.word)),
+                None => failure.next("the process that had it open has just ended; try again"),
             }
         }
         ref full if full.is_want_of_room() => Failure::failed(format!("cannot open {}: {error}", path.display()))
@@ -161,12 +164,12 @@ fn open_file(path: &PathBuf) -> Result<Sqlite, Failure> {
         SqliteError::Held { .. } => Failure::new(Exit::Unreachable, error.to_string()),
         SqliteError::Io { ref source, .. } if is_forbidden(source) => {
             Failure::failed(format!("cannot open {}: {error}", path.display()))
-                .next("let this account read and write it and its folder, or name another with --store")
+                .next("give this account read and write access to the file and its directory, or name another store with --store")
         }
         ref damaged if damaged.is_fatal() => {
             Failure::failed(format!("cannot open {}: {error}", path.display())).next(
-                "look at the disk (dmesg, df -h); if this is a store and it is damaged, move it away with all files beside it and bring back \
-                 a copy: semel restore (the guide's \"Going back to a copy\" says step by step)",
+                "check the disk (dmesg, df -h); if this is a store and it is damaged, move it away with all the files beside it and restore \
+                 a backup: semel restore (step by step in the guide, under \"Going back to a copy\")",
             )
         }
         other => Failure::failed(format!("cannot open {}: {other}", path.display())),
@@ -211,7 +214,7 @@ impl Host {
         tls: Option<Tls>,
     ) -> Result<Self, Failure> {
         let listener = bind(listen, &config).await?;
-        let address = listener.local_addr().context("cannot tell where the server listens")?;
+        let address = listener.local_addr().context("cannot determine where the server listens")?;
         let engine = if opened.only_looks {
             // This engine decides nothing, but reports the rules in effect.
             Store::keeping(opened.backend, opened.retention).map(Engine::on)
@@ -231,8 +234,8 @@ impl Host {
         Ok(Self { address, engine, courier, file, database, is_secure, drain, drain_time, stop, serving })
     }
 
-    /// Starts to deliver webhooks and to relay the outbox, by the templates in effect at that time. Only a
-    /// server that stays does so: the short-lived one of another verb would go by other rules.
+    /// Starts to deliver webhooks and to relay the outbox, reading entries by the templates then in effect.
+    /// Only a server that stays does so: the short-lived one of another verb would go by other rules.
     pub fn deliver(&mut self, rules: Rules, templates: TemplateSet) {
         if let Some(database) = self.database.take() {
             let read = move |id: JobId, text: &str| outbox::read_with(id, text, Some(&templates.get()));
@@ -286,7 +289,7 @@ impl Host {
                 return why;
             }
             if self.has_ended() {
-                return "the server cannot accept connections any more".to_owned();
+                return "the server can no longer accept connections".to_owned();
             }
         }
     }
@@ -306,7 +309,7 @@ impl Host {
         if let Some(file) = &self.file
             && let Err(error) = file.withdraw()
         {
-            tracing::debug!(%error, "the address stays beside the store");
+            tracing::debug!(%error, "the server's address was not removed from beside the store");
         }
         // Long polls are answered now, so that they do not hold up the end.
         self.drain.begin();
@@ -322,7 +325,7 @@ impl Host {
         // The last handle on the file except the engine's own.
         drop(self.file);
         self.engine.close().await;
-        served.context("the server broke off")?.context("the server cannot listen any more")
+        served.context("the server failed")?.context("the server can no longer listen")
     }
 }
 
@@ -337,11 +340,11 @@ async fn bind(listen: &str, config: &Config) -> Result<TcpListener, Failure> {
     for address in &addresses {
         check_listen(*address, config).map_err(|refused| {
             Failure::usage(refused.to_string())
-                .next("semel token create --tokens FILE --role admin, then semel serve --tokens FILE; or --listen 127.0.0.1:8080")
+                .next("run semel token create --tokens FILE --role admin, then semel serve --tokens FILE; or use --listen 127.0.0.1:8080")
         })?;
     }
     TcpListener::bind(&addresses[..]).await.map_err(|error| {
         Failure::failed(format!("cannot listen on {listen}: {error}"))
-            .next("stop the program that listens there, or name another place with --listen HOST:PORT")
+            .next("stop the program that listens there, or choose another address with --listen HOST:PORT")
     })
 }

@@ -86,7 +86,7 @@ impl Link {
             return Self::make(is_there, place, purpose, settings).await;
         }
         let Place::Sqlite(path) = place else {
-            return Err(Failure::usage("a store in memory lives inside its server")
+            return Err(Failure::usage("a store in memory exists only inside its server")
                 .next("name the server with --server URL, or a file with --store sqlite:PATH"));
         };
         let deadline = Instant::now() + OWNER_PATIENCE;
@@ -104,7 +104,7 @@ impl Link {
                 // An owner that does not serve (yet): a server that is starting, or another command.
                 Some(owner) if Instant::now() >= deadline => {
                     return Err(Failure::new(Exit::Unreachable, format!("{} is in use", path.display()))
-                        .next(format!("{} has it; wait until it is done, or stop it", owner.word)));
+                        .next(format!("{} has it open; wait until it is done, or stop it", owner.word)));
                 }
                 Some(_) => tokio::time::sleep(OWNER_POLL).await,
                 None => {
@@ -151,9 +151,9 @@ impl Link {
             Err(error) => return Err(error.into()),
         }
         let what =
-            format!("{} is in use, and the server at {url} is not the one that has it", path.display());
+            format!("{} is in use, and the server at {url} is not the one that has it open", path.display());
         Err(Failure::new(Exit::Unreachable, what).next(
-            "run this where its server runs, as in its container, or name that server with --server URL",
+            "run this where its server runs, such as in its container, or name that server with --server URL",
         ))
     }
 
@@ -169,8 +169,9 @@ impl Link {
             Purpose::Put => {}
             Purpose::Imagine => return Self::inside(&Place::Memory, templates, retention).await,
             Purpose::Change | Purpose::Look => {
-                return Err(Failure::new(Exit::Unreachable, format!("there is no store at {place}"))
-                    .next("name it with --store or its server with --server URL, or make one: semel serve"));
+                return Err(Failure::new(Exit::Unreachable, format!("there is no store at {place}")).next(
+                    "name the store with --store or its server with --server URL, or create one: semel serve",
+                ));
             }
         }
         if purpose.only_looks() {
@@ -239,7 +240,7 @@ impl Link {
                     biased;
                     said = talk(&link.client) => said,
                     why = host.broken() => Err(Failure::failed(why).next(
-                        "look at the disk, then try again; if the file is damaged, restore a backup: semel restore",
+                        "check the disk, then try again; if the file is damaged, restore a backup: semel restore",
                     )),
                 };
                 said.map_err(|failure| failure.of_store(&host.url(), &settings.store.to_string()))
@@ -280,12 +281,12 @@ pub fn no_redis(address: &semel_redis::Address, error: &RedisError) -> Failure {
 /// What to do about this error message of a Redis.
 fn next_at_redis(said: &str) -> &'static str {
     if said.contains("MISCONF") {
-        "Redis cannot write its snapshot, and takes nothing until it can: make room on its disk and see its log; it goes on by itself after \
-         the next BGSAVE that succeeds"
+        "Redis cannot write its snapshot, and refuses writes until it can: free space on its disk and look at its log; it recovers by itself \
+         after the next successful BGSAVE"
     } else if said.contains("OOM") {
-        "Redis' memory is full: raise its maxmemory, or have others put less into it, and keep maxmemory-policy noeviction"
+        "Redis is out of memory: raise its maxmemory, or store less other data in it, and keep maxmemory-policy noeviction"
     } else {
-        "see that Redis is up, and that its user may run scripts on the store's keys"
+        "check that Redis is up, and that its user may run scripts on the store's keys"
     }
 }
 
@@ -312,14 +313,14 @@ pub fn no_postgres(address: &semel_postgres::Address, error: &PostgresError) -> 
 fn next_at_postgres(code: &str) -> &'static str {
     match code {
         "53300" => {
-            "PostgreSQL has no connection left: raise its max_connections (or this user's CONNECTION LIMIT), or have fewer servers and \
-             programs hold some; pg_stat_activity says who does"
+            "PostgreSQL has no connections left: raise its max_connections (or this user's CONNECTION LIMIT), or let fewer servers and \
+             programs connect; pg_stat_activity shows who is connected"
         }
         "57014" => {
-            "a statement was given up, for it took longer than statement_timeout or somebody cancelled it: raise it for this user (ALTER ROLE \
-             ... SET statement_timeout), and look in pg_stat_activity for whom it waited"
+            "a statement was cancelled, because it took longer than statement_timeout or somebody cancelled it: raise the timeout (ALTER ROLE \
+             ... SET statement_timeout), and look in pg_stat_activity for what it was waiting for"
         }
-        _ => "see that the database is up, and that its user may make a schema in it",
+        _ => "check that the database is up, and that its user may create a schema in it",
     }
 }
 

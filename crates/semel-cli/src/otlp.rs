@@ -48,7 +48,7 @@ impl Exporter {
     /// dropped.
     pub async fn stop(self) {
         if tokio::time::timeout(PATIENCE, self.task).await.is_err() {
-            tracing::warn!("traces were left when the server ended");
+            tracing::warn!("some traces were not sent before the server stopped");
         }
     }
 }

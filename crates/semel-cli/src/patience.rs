@@ -34,7 +34,7 @@ impl Patience {
                 Err(failure) if failure.passes && self.has_answered => {
                     let wait = self.wait.unwrap_or_else(|| {
                         // Also with `--json`: otherwise nothing tells a long silence from an end.
-                        remark(format_args!("{}; it is asked again until it answers\n", failure.what));
+                        remark(format_args!("{}; retrying until it answers\n", failure.what));
                         WAIT_FIRST
                     });
                     self.wait = Some((2 * wait).min(WAIT_MAX));

@@ -31,8 +31,8 @@ impl Place {
     /// When the store is not in Redis (a database has its own settings for this), or the number is invalid.
     pub fn with_replicas(&self, replicas: u32) -> Result<Self, Failure> {
         let Self::Redis(address) = self else {
-            return Err(Failure::usage("--min-replicas is for a store in Redis")
-                .next("leave it out: what a database's commit waits for is set there"));
+            return Err(Failure::usage("--min-replicas is only for a store in Redis")
+                .next("leave it out: what a commit waits for is set in the database itself"));
         };
         let address = address.with_replicas(replicas);
         address
@@ -46,8 +46,8 @@ impl Place {
     /// When the store is not in Redis, or the number is invalid.
     pub fn with_partitions(&self, partitions: u16) -> Result<Self, Failure> {
         let Self::Redis(address) = self else {
-            return Err(Failure::usage("--partitions is for a store in Redis")
-                .next("leave it out: other stores are in one place"));
+            return Err(Failure::usage("--partitions is only for a store in Redis")
+                .next("leave it out: other stores have no partitions"));
         };
         let address = address.with_partitions(partitions);
         address
@@ -65,10 +65,10 @@ impl FromStr for Place {
             Some(("sqlite", path)) => {
                 let path = path.strip_prefix("//").unwrap_or(path);
                 if path.is_empty() {
-                    return Err(format!("the store {text:?} names no file; {SUPPORTED}"));
+                    return Err(format!("the store {text:?} does not name a file; {SUPPORTED}"));
                 }
                 if path == ":memory:" {
-                    return Err(format!("a store in memory is in no file; write memory:, or {SUPPORTED}"));
+                    return Err(format!("a store in memory has no file; write memory:, or {SUPPORTED}"));
                 }
                 semel_sqlite::refuse_parameters(path)
                     .map_err(|advice| format!("{advice}, or {SUPPORTED}"))?;
@@ -90,15 +90,15 @@ impl FromStr for Place {
             }
             // What follows the scheme may be a password: it is not repeated.
             Some((scheme, _)) if is_scheme(scheme) => {
-                Err(format!("stores of the kind {scheme:?} are not supported; {SUPPORTED}"))
+                Err(format!("stores of the type {scheme:?} are not supported; {SUPPORTED}"))
             }
-            None if text.is_empty() => Err(format!("the store has no name; {SUPPORTED}")),
+            None if text.is_empty() => Err(format!("the store's URL is empty; {SUPPORTED}")),
             // A libpq connection string, say: any part of it may be a password.
             _ if text.contains([':', '=', '@']) => Err(format!(
-                "the store is named by no URL; what was written is not shown, for it may hold a password; {SUPPORTED}"
+                "the store is not given as a URL; its text is not shown, because it may contain a password; {SUPPORTED}"
             )),
             None | Some(_) => Err(format!(
-                "the store {text:?} does not say of which kind it is; if it is a file, write sqlite:{text}, else {SUPPORTED}"
+                "the store {text:?} does not say what type it is; if it is a file, write sqlite:{text}; otherwise {SUPPORTED}"
             )),
         }
     }

@@ -193,7 +193,7 @@ pub fn put(text: Arguments<'_>) {
         std::process::exit(0);
     }
     remark(format_args!(
-        "error: cannot write to stdout: {error}; what was asked for may be done all the same\n"
+        "error: cannot write to stdout: {error}; the command may have taken effect all the same\n"
     ));
     std::process::exit(1);
 }

@@ -95,7 +95,7 @@ impl Entry {
     /// Converts the entry to the server's type.
     fn token(&self) -> Result<Token, String> {
         let refuse = |what: &str| format!("the token {} {what}", self.id);
-        let digest = self.digest().ok_or_else(|| refuse("has no sha256 of 64 hexadecimal digits"))?;
+        let digest = self.digest().ok_or_else(|| refuse("has a sha256 that is not 64 hexadecimal digits"))?;
         if self.roles.is_empty() {
             return Err(refuse("has no role"));
         }
@@ -108,10 +108,11 @@ impl Entry {
         }
         if let Some(tenant) = &self.tenant {
             semel_core::tenant::Tenant::parse(tenant, "")
-                .map_err(|_| refuse("is bound to what is no tenant's name"))?;
+                .map_err(|_| refuse("is bound to a tenant whose name is not valid"))?;
         }
         let expires_at = self.expires_at.as_deref().map(|text| Timestamp::parse(text, "/expires_at"));
-        let expires_at = expires_at.transpose().map_err(|_| refuse("has an end that is no time"))?;
+        let expires_at =
+            expires_at.transpose().map_err(|_| refuse("has an expires_at that is not a time"))?;
         Ok(Token {
             queues: if self.queues.is_empty() {
                 Queues::All
@@ -135,7 +136,7 @@ pub fn check_queue(pattern: &str) -> Result<(), String> {
     if pattern == "*" || QueueName::parse(name.trim_end_matches('.'), "").is_ok() {
         return Ok(());
     }
-    Err(format!("names {pattern:?}, which is no queue; write a name, or a beginning as in mail.*"))
+    Err(format!("names {pattern:?}, which is not a queue; write a name, or a prefix such as mail.*"))
 }
 
 impl TokenFile {
@@ -147,11 +148,11 @@ impl TokenFile {
         let shown = path.display();
         match fs::read_to_string(path) {
             Ok(text) => toml::from_str(&text).map_err(|error| {
-                Failure::usage(format!("{shown} is no file of tokens: {}", error.message()))
+                Failure::usage(format!("{shown} is not a file of token digests: {}", error.message()))
             }),
             Err(error) => {
                 let failure = Failure::usage(format!("cannot read the tokens in {shown}: {error}"));
-                Err(failure.next("make the first one: semel token create --tokens FILE --role admin"))
+                Err(failure.next("create the first one: semel token create --tokens FILE --role admin"))
             }
         }
     }
@@ -185,8 +186,8 @@ impl TokenFile {
             && !folder.is_dir()
         {
             let folder = folder.display();
-            return Err(Failure::failed(format!("{what}: there is no folder {folder}")).next(format!(
-                "make it, as root where it is the system's: mkdir -p {folder}; or name another file"
+            return Err(Failure::failed(format!("{what}: there is no directory {folder}")).next(format!(
+                "create it: mkdir -p {folder} (as root, if it is a system directory); or name another file"
             )));
         }
         let path = real(path).context(&what)?;
@@ -212,7 +213,7 @@ impl TokenFile {
                 drop(fs::remove_file(&new));
                 Failure::new(Exit::Failed, format!("{what}: its owner and mode cannot be kept: {error}"))
                     .next(
-                        "nothing is changed; run it as root, or as the file's owner who is also in its group",
+                        "nothing was changed; run it as root, or as the file's owner if that account is also in the file's group",
                     )
             })?;
         }
@@ -230,7 +231,7 @@ impl TokenFile {
 fn real(path: &Path) -> io::Result<PathBuf> {
     match fs::canonicalize(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => match fs::symlink_metadata(path) {
-            Ok(_) => Err(io::Error::new(error.kind(), "it is a link to a file that is not there")),
+            Ok(_) => Err(io::Error::new(error.kind(), "it is a link to a file that does not exist")),
             Err(_) => Ok(path.to_owned()),
         },
         found => found,
@@ -273,7 +274,7 @@ fn as_before(written: &File, before: &Metadata) -> io::Result<()> {
 
 fn random_hex<const N: usize>() -> Result<String, Failure> {
     let mut bytes = [0_u8; N];
-    getrandom::fill(&mut bytes).context("the system has no random numbers")?;
+    getrandom::fill(&mut bytes).context("cannot get random numbers from the system")?;
     Ok(hex::text(&bytes))
 }
 

@@ -18,7 +18,7 @@ impl Address {
         }
         // A path appended after a fragment would become part of the fragment, and of no request.
         if trimmed.contains('#') {
-            return refuse("leave out what begins with #; it belongs to a page, not to a server");
+            return refuse("leave out the part that begins with #; it belongs to a page, not to a server");
         }
         let Ok(uri) = trimmed.parse::<Uri>() else {
             return refuse("write it as http://HOST:PORT, as in http://127.0.0.1:8080");
@@ -59,7 +59,7 @@ impl Address {
             return Err(refuse(format!("the path {path:?} does not start with a slash")));
         }
         format!("{}{path}", self.0).parse().map_err(|error| {
-            refuse(format!("the path {path:?} is not part of a URL ({error}); percent-encode it"))
+            refuse(format!("the path {path:?} is not valid in a URL ({error}); percent-encode it"))
         })
     }
 }

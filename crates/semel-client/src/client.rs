@@ -89,7 +89,7 @@ impl Client {
             return Err(refuse("the bearer token is empty"));
         }
         let mut value = HeaderValue::try_from(format!("Bearer {token}"))
-            .map_err(|_| refuse("the bearer token has characters that cannot stand in a header"))?;
+            .map_err(|_| refuse("the bearer token has characters that a header cannot contain"))?;
         // Keeps the token out of every `Debug` output, here and in hyper.
         value.set_sensitive(true);
         self.authorization = Some(value);
@@ -126,7 +126,10 @@ impl Client {
         // Boxed: the future inside is deeply nested, and callers' futures must not become too deep for the
         // compiler.
         timeout(most, Box::pin(self.exchange(request))).await.unwrap_or_else(|_| {
-            Err(ClientError::no_answer(self.base_url(), format!("not all of it within {most:?}")))
+            Err(ClientError::no_answer(
+                self.base_url(),
+                format!("the whole answer did not arrive within {most:?}"),
+            ))
         })
     }
 
@@ -212,12 +215,12 @@ impl Client {
             |what: &str| ClientError::no_answer(url, format!("{what} within {:?}", self.timeout));
         let response = timeout(self.timeout, self.http.request(request))
             .await
-            .map_err(|_| stands_still("nothing"))?
+            .map_err(|_| stands_still("nothing received"))?
             .map_err(|error| send_error(url, &error))?;
         let (head, body) = response.into_parts();
         let (mut body, mut whole) = (Limited::new(body, RESPONSE_BYTES_MAX), BytesMut::new());
         while let Some(piece) =
-            timeout(self.timeout, body.frame()).await.map_err(|_| stands_still("nothing more"))?
+            timeout(self.timeout, body.frame()).await.map_err(|_| stands_still("nothing more received"))?
         {
             let piece = piece.map_err(|error| body_error(url, &*error))?;
             // Frames that are not data, such as trailers, are ignored.
@@ -250,7 +253,10 @@ fn body_error(url: &str, error: &(dyn std::error::Error + Send + Sync + 'static)
     if error.is::<LengthLimitError>() {
         return ClientError::protocol(url, format!("it is longer than {RESPONSE_BYTES_MAX} bytes"));
     }
-    ClientError::no_answer(url, format!("the connection broke in mid-answer ({})", chain(error)))
+    ClientError::no_answer(
+        url,
+        format!("the connection broke in the middle of the answer ({})", chain(error)),
+    )
 }
 
 impl fmt::Debug for Client {

@@ -13,7 +13,7 @@ use serde_json::Value;
 #[non_exhaustive]
 pub enum ClientError {
     /// The base URL cannot be used; nothing was tried.
-    #[error("{url:?} is not an address to connect to: {hint}")]
+    #[error("{url:?} is not a URL to connect to: {hint}")]
     Address {
         /// The address as given, credentials removed.
         url: String,
@@ -63,7 +63,7 @@ pub enum ClientError {
         body: Bytes,
     },
     /// There was an answer, but not of the kind an OJS server gives.
-    #[error("{url} gave an answer that is not OJS: {reason}; {hint}")]
+    #[error("the answer from {url} is not OJS: {reason}; {hint}")]
     Protocol {
         /// The server's base URL.
         url: String,
@@ -78,17 +78,17 @@ pub enum ClientError {
 fn not_believed(reason: &str) -> Option<String> {
     let says = |what: &str| reason.contains(what);
     let advice = if says("CaUsedAsEndEntity") {
-        "its certificate is that of an authority, and a server's must not be: have one made for the server (basicConstraints CA:FALSE)"
+        "its certificate is a CA certificate, which a server must not use: have one issued for the server (basicConstraints CA:FALSE)"
     } else if says("not valid for name") || says("NotValidForName") {
-        "ask it by a name that its certificate has, or have that name put into the certificate"
+        "use a name that its certificate covers, or have this name added to the certificate"
     } else if says("UnknownIssuer") {
-        "nobody who is trusted has signed its certificate: name the file of the authority that did (--ca)"
+        "its certificate is not signed by a trusted CA: give the certificate of the CA that signed it (--ca)"
     } else if says("BadSignature") {
-        "its certificate names an authority that is trusted, and was signed by another one of that name: name the file of the one that did (--ca)"
+        "its certificate names a trusted CA but was signed by another one of that name: give the certificate of the CA that signed it (--ca)"
     } else if ["certificate expired", "Expired", "not valid yet", "NotValidYet"].into_iter().any(says) {
-        "have its certificate renewed, or this machine's clock set right"
+        "renew its certificate, or correct this machine's clock"
     } else if says("InvalidContentType") {
-        "it does not speak https: is it to be asked by http?"
+        "it does not speak https: should its URL begin with http:// instead?"
     } else {
         return None;
     };
@@ -102,8 +102,7 @@ impl ClientError {
     }
 
     pub(crate) fn no_answer(url: &str, reason: String) -> Self {
-        let hint =
-            "it may have been carried out: look before sending it again, or repeat it with the same job id";
+        let hint = "the request may have been carried out: check before sending it again, or repeat it with the same job id";
         Self::NoAnswer { url: url.to_owned(), reason, hint: hint.to_owned() }
     }
 
@@ -112,7 +111,7 @@ impl ClientError {
             url: url.to_owned(),
             reason,
             hint: format!(
-                "is it an OJS server that listens at {url}, and not one that is to be asked by https?"
+                "check that the server at {url} is an OJS server; if it uses TLS, begin its URL with https://"
             ),
         }
     }
@@ -189,7 +188,7 @@ fn own_hint(url: &str, status: StatusCode, is_ojs: bool) -> Option<String> {
         StatusCode::UNAUTHORIZED => Some("give the client a bearer token that the server accepts".to_owned()),
         StatusCode::FORBIDDEN => Some("use a bearer token that may do this".to_owned()),
         _ if status.is_redirection() => Some("redirects are not followed; use the final address".to_owned()),
-        _ if !is_ojs => Some(format!("is it an OJS server that listens at {url}?")),
+        _ if !is_ojs => Some(format!("is the server at {url} an OJS server?")),
         _ => None,
     }
 }
@@ -255,7 +254,7 @@ mod tests {
     #[test]
     fn a_foreign_refusal_keeps_its_first_words() {
         let error = refusal(404, "<html>\n  no\u{7} page");
-        assert_eq!(error.to_string(), "404: <html> no page; is it an OJS server that listens at http://h?");
+        assert_eq!(error.to_string(), "404: <html> no page; is the server at http://h an OJS server?");
         assert_eq!(error.code(), None);
         let ClientError::Status { message, .. } = refusal(500, "") else { panic!("not a status") };
         assert_eq!(message, "");
@@ -301,12 +300,12 @@ mod tests {
         for (why, advice) in [
             (rustls::Error::from(UnknownIssuer), "--ca"),
             (BadSignature.into(), "another one of that name"),
-            (NotValidForName.into(), "by a name"),
-            (Expired.into(), "renewed"),
-            (late.into(), "renewed"),
+            (NotValidForName.into(), "use a name"),
+            (Expired.into(), "renew its"),
+            (late.into(), "renew its"),
             (NotValidYet.into(), "clock"),
             (early.into(), "clock"),
-            (rustls::InvalidMessage::InvalidContentType.into(), "by http"),
+            (rustls::InvalidMessage::InvalidContentType.into(), "http://"),
         ] {
             let told = ClientError::unreachable("https://h", why.to_string());
             let hint = told.hint().unwrap();

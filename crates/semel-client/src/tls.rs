@@ -30,10 +30,10 @@ pub(crate) fn own_roots(certificates: &[u8]) -> Result<RootCertStore, ClientErro
         certificate
             .map_err(|error| error.to_string())
             .and_then(|certificate| roots.add(certificate).map_err(|error| error.to_string()))
-            .map_err(|error| refuse(format!("the certificates to believe cannot be read ({error})")))?;
+            .map_err(|error| refuse(format!("the CA certificates cannot be read ({error})")))?;
     }
     if roots.is_empty() {
-        return Err(refuse("the certificates to believe are none; give a PEM file".to_owned()));
+        return Err(refuse("no CA certificates found; give a PEM file".to_owned()));
     }
     Ok(roots)
 }

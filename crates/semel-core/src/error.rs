@@ -96,7 +96,7 @@ impl Invalid {
             message.push_str(also);
         }
         if self.kind == InvalidKind::Schema {
-            message.push_str(": so says the schema of the job's template");
+            message.push_str(" (according to the schema of the job's template)");
         }
         message
     }

@@ -9,7 +9,7 @@ use crate::unique::UniqueKey;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum EventKind {
-    /// A job was admitted, to run at once or after an activation, but not at a later time.
+    /// A job was admitted. It may wait for an activation or another job's end, but not yet for a time.
     Enqueued = 0,
     /// The job became available by its time or an activation.
     Available = 1,
@@ -23,7 +23,7 @@ pub enum EventKind {
     Discarded = 5,
     /// The job ended because it was still waiting when its `expires_at` passed.
     Expired = 6,
-    /// A caller or operator cancelled the job.
+    /// The job was cancelled: by a caller, an operator, a cron or its workflow.
     Cancelled = 7,
     /// The job ended because a newer job with its key took its place.
     Replaced = 8,

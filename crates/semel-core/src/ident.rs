@@ -92,9 +92,8 @@ impl JobId {
     /// # Errors
     /// `invalid_request` at `pointer` for any other text.
     pub fn parse(text: &str, pointer: &str) -> Result<Self, Invalid> {
-        Self::from_text(text).ok_or_else(|| {
-            Invalid::request(pointer, "is not a lower-case UUIDv7, which is what ids of jobs are")
-        })
+        Self::from_text(text)
+            .ok_or_else(|| Invalid::request(pointer, "is not a lower-case UUIDv7, as ids must be"))
     }
 
     fn from_text(text: &str) -> Option<Self> {
@@ -344,7 +343,7 @@ impl CronName {
     /// # Errors
     /// `invalid_request` at `pointer` when the text is not of the documented form.
     pub fn parse(text: &str, pointer: &str) -> Result<Self, Invalid> {
-        plain_name(text, "name for a cron", CRON_NAME_BYTES_MAX, pointer).map(Self)
+        plain_name(text, "cron name", CRON_NAME_BYTES_MAX, pointer).map(Self)
     }
 }
 

@@ -27,9 +27,7 @@ impl LeaseToken {
         let digits = text.strip_prefix("l1-").filter(|digits| digits.len() <= 16);
         match digits.map(|digits| u64::from_str_radix(digits, 16)) {
             Some(Ok(fence)) => Ok(Self(fence)),
-            _ => {
-                Err(Invalid::request(pointer, "is not a lease; send the text that fetch answered as `lease`"))
-            }
+            _ => Err(Invalid::request(pointer, "is not a lease; send the `lease` that fetch returned")),
         }
     }
 }
@@ -57,7 +55,7 @@ pub enum Standing {
     Current,
     /// It carries the newest lease, whose run its bearer has already settled.
     Settled,
-    /// It carries a lease that is not the newest: a later grant, expiry, a cancellation or a replacement burned it.
+    /// It carries an outdated lease: a later grant, its expiry, a cancellation or a replacement burned it.
     Stale,
     /// Another worker holds the lease.
     OtherWorker,

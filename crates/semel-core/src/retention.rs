@@ -125,7 +125,7 @@ fn refused(value: &str, pointer: &str) -> Invalid {
     Invalid::request(
         pointer,
         format!(
-            "is {value:?}, for which nothing can be kept; say more than nothing and at most {PERIOD_DAYS_MAX} days, as text an ISO 8601 duration like PT1H, P30D or P1Y"
+            "is {value:?}, but must be more than zero and at most {PERIOD_DAYS_MAX} days; as text, write an ISO 8601 duration like PT1H, P30D or P1Y"
         ),
     )
 }

@@ -122,12 +122,12 @@ impl RetryPolicy {
             None => default.max_attempts,
             Some(asked) => match u32::try_from(asked) {
                 Ok(asked) if asked <= ATTEMPTS_MAX => asked,
-                _ => return refuse("max_attempts", format!("must be 0..={ATTEMPTS_MAX}")),
+                _ => return refuse("max_attempts", format!("must be from 0 to {ATTEMPTS_MAX}")),
             },
         };
         let coefficient = spec.coefficient.unwrap_or(default.coefficient);
         if !(1.0..=1_000.0).contains(&coefficient) {
-            return refuse("backoff_coefficient", "must be 1.0..=1000.0".to_owned());
+            return refuse("backoff_coefficient", "must be from 1.0 to 1000.0".to_owned());
         }
         let backoff = match &spec.backoff {
             None => default.backoff,

@@ -148,8 +148,7 @@ impl Work {
         Err(Invalid::too_large(
             pointer,
             format!(
-                "cannot be held against its schema any more: with the jobs before it that takes more than the \
-                 {SCHEMA_REQUEST_STEPS_MAX} steps of one request; send fewer jobs at once"
+                "cannot be checked against its schema: with the jobs before it, that takes more than the {SCHEMA_REQUEST_STEPS_MAX} steps allowed for one request; send fewer jobs at once"
             ),
         ))
     }
@@ -422,6 +421,6 @@ mod tests {
             r#"{"additionalProperties":{"additionalProperties":false}}"#,
             &format!("{{\"a\":{{\"{name}\":1}}}}"),
         );
-        assert_eq!(found, ["/args/a/… may not be there"]);
+        assert_eq!(found, ["/args/a/… is not allowed"]);
     }
 }

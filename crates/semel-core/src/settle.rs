@@ -321,8 +321,8 @@ pub fn progress(
 
 /// Heartbeat: the worker is alive, so its lease on this job lasts `visibility_ms` from now.
 ///
-/// If no length is named, it lasts the job's own or the default from now, and no shorter than before: what the
-/// worker asked for at fetch is not stored. Neither the fence nor the execution timeout moves.
+/// If no length is named, the job's own or the default counts from now, but never shortens the lease: what
+/// the worker asked for at fetch is not stored. Neither the fence nor the execution timeout moves.
 ///
 /// # Errors
 /// [`Missing`] when the snapshot lacks the job.
@@ -378,7 +378,7 @@ pub fn reap(draft: &mut Draft, id: JobId) -> Result<Option<Settled>, Missing> {
     }
     if !head.has_attempts_left() {
         let message =
-            "the lease ran out at the last attempt: the worker neither answered nor sent a heartbeat";
+            "the lease ran out on the last attempt: the worker neither answered nor sent a heartbeat";
         let report = Report { retryable: Some(false), ..Report::untold(LEASE_EXPIRED, message) };
         head.fence = draft.next_version(head.fence);
         head.follow_up = head.follow_up.filter(|_| !is_planted(Bug::FollowUpLost));

@@ -12,7 +12,7 @@ pub enum State {
     Available = 1,
     /// Waits for an activation: by a request, or by the end of the run or job for which it is held back.
     Pending = 2,
-    /// Held by one worker under a lease; or a task, which does not run itself but its steps do.
+    /// Held by one worker under a lease; or a task, of which only the steps run.
     Active = 3,
     /// Failed, will be tried again; a timer makes it available.
     Retryable = 4,

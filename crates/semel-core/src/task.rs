@@ -86,7 +86,7 @@ pub fn create(draft: &mut Draft, plan: &TaskPlan, space: &Namespace) -> Result<T
     let id = WorkflowId::new(space.shown_id(job));
     waiting::begin(draft, job, Waiter::Task { task: id.to_string() })?;
     let Ok(state) = next(head.state, Event::Begin) else {
-        let cannot = format!("a task cannot begin that is {}", head.state);
+        let cannot = format!("a task that is {} cannot begin", head.state);
         draft.roll_back();
         return Ok(TaskOutcome::Corrupt(Corrupt(cannot)));
     };
@@ -109,7 +109,7 @@ pub fn create(draft: &mut Draft, plan: &TaskPlan, space: &Namespace) -> Result<T
         // Cannot happen: the id was minted in this very decision.
         Created::Repeated(..) | Created::IdTaken(_) => {
             draft.roll_back();
-            Ok(TaskOutcome::Corrupt(Corrupt("a new task's id was there already".to_owned())))
+            Ok(TaskOutcome::Corrupt(Corrupt("a new task's id already exists".to_owned())))
         }
     }
 }
@@ -152,7 +152,7 @@ fn note_failure(draft: &mut Draft, job: JobId, workflow: &Workflow) {
     let bad = workflow.steps.iter().find(|step| step.status == StepStatus::Failed);
     let message = match bad {
         Some(step) => format!("the step {} failed", step.id),
-        None => "a step did not end well".to_owned(),
+        None => "a step did not succeed".to_owned(),
     };
     let mut failures = Failures::default();
     failures.push(Failure {

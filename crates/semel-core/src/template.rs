@@ -72,7 +72,7 @@ pub enum Basis {
     Template,
     /// The job's template declares none, so `strict` applies.
     TemplateDefault,
-    /// Neither a request nor a template asks for an identity: the job has none.
+    /// The request asks for no identity and the job has no template: it has none.
     Nobody,
 }
 
@@ -142,9 +142,9 @@ pub fn effective(said: Said<'_>, given: &Given<'_>) -> Result<Effective, Missing
 
 /// Which of two versions of a template is the newer.
 ///
-/// Parts between dots are compared in order: numbers as numbers, also next to letters (`v9`, `rc10`), everything
-/// else by its characters. If one version begins with the whole other, the longer is newer. Only identical texts
-/// are equal, because a version is a part of what makes jobs the same, byte for byte.
+/// Parts between dots are compared in order: numbers as numbers, also next to letters (`v9`, `rc10`), all
+/// else by its characters. If all parts that both have agree, the version with more parts is newer. Only
+/// identical texts are equal, because a version is a part of what makes jobs the same, byte for byte.
 pub fn compare_versions(left: &str, right: &str) -> Ordering {
     let (mut parts, mut others) = (left.split('.'), right.split('.'));
     loop {
@@ -194,7 +194,7 @@ fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Compares numbers of any length: versions may exceed every integer type, as a date and time to the nanosecond does.
+/// Compares numbers of any length: a version may exceed `u64`, as a date and time to the nanosecond does.
 fn compare_numbers(left: &str, right: &str) -> Ordering {
     let (left, right) = (left.trim_start_matches('0'), right.trim_start_matches('0'));
     left.len().cmp(&right.len()).then_with(|| left.cmp(right))

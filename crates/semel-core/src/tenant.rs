@@ -28,7 +28,7 @@ pub const TENANT_ID: &str = "tenant_id";
 pub(crate) const SEPARATOR: char = '/';
 /// The character that a tenant's own names begin with as stored.
 const OWN: char = '\u{1}';
-/// The character after [`OWN`], and the one after [`SEPARATOR`]: they end ranges of stored names.
+/// The character after [`OWN`], and the one after [`SEPARATOR`]: they bound ranges of stored names.
 const AFTER_OWN: char = '\u{2}';
 const AFTER_SEPARATOR: char = '0';
 /// Rounds of the permutation of ids: four make it indistinguishable from a random one (Luby and Rackoff).

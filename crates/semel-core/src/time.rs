@@ -76,7 +76,7 @@ impl Timestamp {
             Invalid::request(
                 pointer,
                 format!(
-                    "is no moment that there is or that can be stored; check its day, time and zone, and put it from {} to {}",
+                    "is a time that does not exist or cannot be stored; check its day, time and zone, and keep it between {} and {}",
                     Self::YEAR_0,
                     Self::from_micros(jiff::Timestamp::MAX.as_microsecond())
                 ),
@@ -176,7 +176,7 @@ mod tests {
         }
         for text in ["2026-13-01T00:00:00Z", "2026-02-29T00:00:00Z", "9999-12-31T00:00:00Z"] {
             let said = Timestamp::parse(text, "").unwrap_err().message;
-            assert!(said.contains("from 0000-01-01T00:00:00Z to 9999-12-30T"), "{text}: {said}");
+            assert!(said.contains("between 0000-01-01T00:00:00Z and 9999-12-30T"), "{text}: {said}");
         }
     }
 }

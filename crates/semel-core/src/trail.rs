@@ -70,7 +70,7 @@ impl Failure {
         self.code.len() + self.message.len() + self.error_type.len() + details
     }
 
-    /// Cuts texts that are too long to be kept. Too large details are replaced, because a part of them would not be JSON.
+    /// Cuts texts that are too long. Details that are too large are replaced: a part would not be JSON.
     fn cut(&mut self) {
         for (text, most) in [
             (&mut self.code, FAILURE_NAME_BYTES_MAX),

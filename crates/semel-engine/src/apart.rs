@@ -15,7 +15,7 @@ pub(crate) enum Apart<T> {
     Done(T),
     /// Another open transaction locks one of its records.
     HeldUp,
-    /// A part of the store that it needs is unreachable: its outcome is unknown.
+    /// A record it needs is unreachable, or behind a commit that hangs: nothing was written or learned.
     Stalled,
     /// It cannot be read.
     Unreadable(String),

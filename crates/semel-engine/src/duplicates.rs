@@ -127,7 +127,7 @@ impl DuplicateLog {
                 Apart::HeldUp | Apart::Stalled => false,
                 Apart::Unreadable(why) => {
                     let job = records.first().map(|(id, _)| id.to_string());
-                    tracing::error!(job, %why, "a job cannot be read, and who was turned away for it is not recorded");
+                    tracing::error!(job, %why, "a job cannot be read, so the requests that it turned away are not recorded");
                     true
                 }
                 // What may have been written is not written again: at-most-once.

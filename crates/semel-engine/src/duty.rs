@@ -67,7 +67,7 @@ impl Decided for Option<Settled> {
         match self {
             Some(Settled::Done(head)) => Did::Lost(head.job_type.clone(), head.queue.clone()),
             Some(Settled::Refused(why)) => {
-                tracing::error!(job = %id, ?why, "a run whose time is over cannot be ended, and is left as it is");
+                tracing::error!(job = %id, ?why, "a run that is out of time cannot be ended and is left as it is");
                 Did::Nothing
             }
             Some(Settled::Repeated(_)) | None => Did::Nothing,
@@ -141,7 +141,7 @@ impl Ran {
                 Apart::HeldUp | Apart::Stalled => self.held_up += items.len(),
                 Apart::Unreadable(why) => {
                     let name = items.first().map(&name);
-                    tracing::error!(name, %why, "{what} that is due cannot be read, and is left as it is");
+                    tracing::error!(name, %why, "{what} that is due cannot be read and is left as it is");
                 }
                 Apart::Failed(error) => return Err(error),
             }
@@ -327,20 +327,20 @@ impl Tending {
                 self.decided += 1;
                 self.ran.moved += usize::from(!matches!(tended, Tended::Nothing));
                 if let Tended::Stopped(corrupt) = tended {
-                    tracing::error!(%corrupt, "a cron cannot tick; it is looked at again in a minute, or when it is registered anew");
+                    tracing::error!(%corrupt, "a cron cannot tick; it is tried again in a minute, or when it is registered again");
                 }
             }
             Err(StoreError::Contended | StoreError::Stalled) => {
                 self.ran.held_up += 1;
                 self.passed += 1;
                 if is_to_be_said(late) {
-                    tracing::warn!(?kind, %name, ?late, "what is due cannot be decided and is put off");
+                    tracing::warn!(?kind, %name, ?late, "something that is due cannot be decided now and is postponed");
                 }
             }
             Err(StoreError::Corrupt(why)) => {
                 self.passed += 1;
                 if is_to_be_said(late) {
-                    tracing::error!(?kind, %name, ?late, %why, "what is due cannot be read, and is left as it is");
+                    tracing::error!(?kind, %name, ?late, %why, "something that is due cannot be read and is left as it is");
                 }
                 self.failed = Some(StoreError::Corrupt(why));
             }

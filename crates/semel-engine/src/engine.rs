@@ -187,7 +187,7 @@ impl Engine {
         &self.shared.store
     }
 
-    /// The counters since the process began.
+    /// The counters since this engine was started.
     pub fn counters(&self) -> &Counters {
         &self.shared.counters
     }

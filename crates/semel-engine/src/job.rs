@@ -95,7 +95,7 @@ impl Job {
     pub(crate) fn unreadable(head: Head, now: Timestamp) -> Self {
         let failure = Failure {
             code: "unreadable".to_owned(),
-            message: "what is stored of this job cannot be read; the server's log says why".to_owned(),
+            message: "the stored data of this job cannot be read; the server's log says why".to_owned(),
             error_type: "unreadable".to_owned(),
             attempt: head.attempt,
             at: now.as_micros(),

@@ -116,7 +116,7 @@ impl Engine {
                 Apart::Done(read) => jobs.extend(read),
                 Apart::Unreadable(why) => {
                     let job = ids.first().map(ToString::to_string);
-                    tracing::error!(job, %why, "a job that is listed cannot be read");
+                    tracing::error!(job, %why, "a job in a listing cannot be read");
                     match self.heads(ids).await {
                         Ok(heads) => {
                             let now = self.now().await?;

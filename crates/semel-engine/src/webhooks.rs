@@ -160,7 +160,7 @@ impl Webhooks {
                 return Ok(Relayed::Some);
             }
             Place::Ahead => {
-                tracing::warn!("the store was restored: events are delivered from now on");
+                tracing::warn!("the store was restored: only events from now on are delivered");
                 self.begin_anew(page.newest).await?;
                 return Ok(Relayed::Some);
             }

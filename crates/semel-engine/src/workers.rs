@@ -50,7 +50,7 @@ impl WorkerSeen {
     }
 
     /// Whether it takes no more jobs from these queues: it reported so recently, and the sender may speak for them.
-    /// A worker that asks for jobs without repeating that report has restarted, whatever else is heard of it.
+    /// One that asks for jobs and has not repeated the report for [`STALE_AFTER`] counts as restarted.
     pub fn drains(&self, queues: &[QueueName]) -> bool {
         let is_lately = self.said.elapsed() < STALE_AFTER;
         self.is_draining && is_lately && queues.iter().all(|queue| self.said_of.include(queue.name()))
@@ -64,7 +64,7 @@ pub struct SaidOfItself<'a> {
     pub queues: &'a [QueueName],
     /// How many jobs it works on, if it says.
     pub active_jobs: Option<u64>,
-    /// Whether it is about to end, if it says so.
+    /// Whether it is about to end; `None` if it says neither that nor the contrary.
     pub is_draining: Option<bool>,
     /// The queues that the sender may speak for; all unless specified.
     pub said_of: Option<&'a Queues>,

@@ -72,7 +72,7 @@ fn one(meta: &ParseNestedMeta<'_>, said: &mut Said, members: &Members) -> Result
                 _ => {
                     return Err(syn::Error::new_spanned(
                         &number,
-                        "a priority is -100 to 100; higher runs first",
+                        "a priority must be from -100 to 100; higher runs first",
                     ));
                 }
             }
@@ -84,7 +84,7 @@ fn one(meta: &ParseNestedMeta<'_>, said: &mut Said, members: &Members) -> Result
                 _ => {
                     return Err(syn::Error::new_spanned(
                         &number,
-                        "max_attempts is 1 to 10000; 1 means no retry",
+                        "max_attempts must be from 1 to 10000; 1 means no retry",
                     ));
                 }
             }
@@ -121,7 +121,7 @@ fn one(meta: &ParseNestedMeta<'_>, said: &mut Said, members: &Members) -> Result
             quote!(.unique(#unique))
         }
         "sensitive" => return Err(meta.error("`sensitive` marks a field: write #[job(sensitive)] above it")),
-        _ => return Err(meta.error(format!("not a part of a job's description; use {KNOWN}"))),
+        _ => return Err(meta.error(format!("not a job option; use {KNOWN}"))),
     };
     said.calls.push(call);
     Ok(())
@@ -158,7 +158,7 @@ fn retry(meta: &ParseNestedMeta<'_>) -> Result<Vec<TokenStream>> {
             }
             _ => {
                 return Err(meta.error(
-                    "not a part of a retry policy; use initial = \"1s\", max = \"5m\", coefficient = 2.0, backoff = \"linear\", no_jitter, dead_letter, never(\"ErrorType\")",
+                    "not part of a retry policy; use initial = \"1s\", max = \"5m\", coefficient = 2.0, backoff = \"linear\", no_jitter, dead_letter, never(\"ErrorType\")",
                 ));
             }
         });
@@ -193,14 +193,14 @@ fn rate_limit(meta: &ParseNestedMeta<'_>) -> Result<TokenStream> {
             }
             _ => {
                 return Err(meta.error(
-                    "not a part of a rate limit; use key = \"smtp\", concurrency = 5, rate = 100 and period = \"1m\"",
+                    "not part of a rate limit; use key = \"smtp\", concurrency = 5, rate = 100 and period = \"1m\"",
                 ));
             }
         }
         Ok(())
     })?;
     if concurrency.is_none() && rate.is_none() && period.is_none() {
-        return Err(meta.error(format!("limits nothing; write it like {RATE_LIMIT_EXAMPLE}")));
+        return Err(meta.error(format!("this limits nothing; write it like {RATE_LIMIT_EXAMPLE}")));
     }
     let new = match key {
         Some(key) => quote!(::semel::RateLimit::new(#key)),
@@ -212,7 +212,7 @@ fn rate_limit(meta: &ParseNestedMeta<'_>) -> Result<TokenStream> {
         (None, Some((_, text))) => {
             return Err(syn::Error::new_spanned(
                 text,
-                "a period has a rate: say how many may start in it, like rate = 100",
+                "a period needs a rate: add how many jobs may start in it, like rate = 100",
             ));
         }
         (Some(starts), Some((millis, _))) => {
@@ -231,7 +231,9 @@ impl Once {
     /// Refuses a word that was seen before. An unknown word is refused at its first occurrence anyway.
     pub fn say(&mut self, meta: &ParseNestedMeta<'_>, word: &str) -> Result<()> {
         if self.0.iter().any(|said| said == word) {
-            return Err(meta.error(format!("`{word}` is said twice; say it once, with all that holds")));
+            return Err(
+                meta.error(format!("`{word}` is given twice; give it once, with everything that applies"))
+            );
         }
         self.0.push(word.to_owned());
         Ok(())

@@ -66,7 +66,7 @@ fn millis(text: &LitStr) -> Result<u64> {
 pub fn millis_within(text: &LitStr, days_max: u64) -> Result<u64> {
     let millis = millis(text)?;
     if millis > days_max * DAY_MS {
-        return refuse(text, &format!("is longer than {days_max} days; write a shorter time"));
+        return refuse(text, &format!("is too long; the maximum is \"{days_max}d\""));
     }
     Ok(millis)
 }
@@ -76,13 +76,13 @@ pub fn coefficient(number: &LitFloat) -> Result<()> {
     if (1.0..=1_000.0).contains(&number.base10_parse::<f64>()?) {
         return Ok(());
     }
-    Err(Error::new_spanned(number, "a coefficient is 1.0 to 1000.0; 1.0 means that waits do not grow"))
+    Err(Error::new_spanned(number, "a coefficient must be from 1.0 to 1000.0; with 1.0, waits do not grow"))
 }
 
 /// At most as many names as are allowed.
 pub fn number(names: &[LitStr]) -> Result<()> {
     match names.get(NAMES_MAX) {
-        Some(more) => refuse(more, &format!("is one more than the {NAMES_MAX} that may be named")),
+        Some(more) => refuse(more, &format!("is one too many; name at most {NAMES_MAX}")),
         None => Ok(()),
     }
 }
@@ -93,7 +93,7 @@ pub fn names(names: &[LitStr]) -> Result<()> {
     match names.iter().find(|name| name.value().len() > NAME_BYTES_MAX) {
         Some(long) => Err(Error::new_spanned(
             long,
-            format!("a name has {NAME_BYTES_MAX} bytes at most, and this one has {}", long.value().len()),
+            format!("a name may have at most {NAME_BYTES_MAX} bytes; this one has {}", long.value().len()),
         )),
         None => Ok(()),
     }
@@ -103,7 +103,7 @@ pub fn names(names: &[LitStr]) -> Result<()> {
 pub fn count(number: &LitInt, most: u32) -> Result<u32> {
     match number.base10_parse::<u32>() {
         Ok(count) if (1..=most).contains(&count) => Ok(count),
-        _ => Err(Error::new_spanned(number, format!("this is 1 to {most}"))),
+        _ => Err(Error::new_spanned(number, format!("this must be from 1 to {most}"))),
     }
 }
 
@@ -113,20 +113,22 @@ pub fn limit_key(text: &LitStr) -> Result<()> {
     if value.is_empty() || value.len() > NAME_BYTES_MAX || value.contains(char::is_control) {
         return refuse(
             text,
-            &format!("names no limit; write 1 to {NAME_BYTES_MAX} bytes without control characters"),
+            &format!(
+                "is not a valid limit key; write 1 to {NAME_BYTES_MAX} bytes without control characters"
+            ),
         );
     }
     Ok(())
 }
 
-/// The name of a meta member that may be part of a key: what tracing writes, and what the queue does, differ
-/// from call to call.
+/// Checks that a meta member may be part of a key: those that tracing or the queue itself writes may not,
+/// because they differ from call to call.
 pub fn counts(name: &LitStr) -> Result<()> {
     let value = name.value();
     if value.starts_with("semel.") || ["traceparent", "tracestate", "baggage"].contains(&value.as_str()) {
         return refuse(
             name,
-            "never is a part of a key: trace headers and `semel.*` differ from call to call; leave it out",
+            "cannot be part of a key: trace headers and `semel.*` differ from call to call; leave it out",
         );
     }
     Ok(())

@@ -19,7 +19,7 @@ pub fn job(input: &DeriveInput) -> Result<TokenStream> {
     if let Some(lifetime) = input.generics.lifetimes().next() {
         return Err(Error::new_spanned(
             lifetime,
-            "a job is stored and read again, so it owns its fields; use String instead of &str",
+            "a job is stored and read back later, so it must own its fields; use String instead of &str",
         ));
     }
     let name = &input.ident;

@@ -45,9 +45,9 @@ pub fn ends(input: ParseStream<'_>, example: &str) -> Result<()> {
         return Ok(());
     }
     if !input.peek(Token![,]) {
-        return Err(
-            input.error("the word before this one is complete; leave this out, or put a comma before it")
-        );
+        return Err(input.error(
+            "unexpected here: the word before it is complete; remove this, or put a comma before it",
+        ));
     }
     let ahead = input.fork();
     ahead.parse::<Token![,]>()?;

@@ -41,7 +41,7 @@ impl Hold {
         if from_end.is_some() && !STATES.iter().skip(LIVE).any(|state| self.blocks(state)) {
             return refuse(
                 from_end,
-                "this counts from the end of a job, but no end state blocks; name one, like live_and(\"completed\")",
+                "the period counts from the end of a job, but no end state blocks; add one, like live_and(\"completed\")",
             );
         }
         let on_conflict = self.on_conflict.as_ref();
@@ -50,12 +50,12 @@ impl Hold {
                 let cancelled = self.states.iter().flatten().find(|name| name.value() == "cancelled");
                 refuse(
                     cancelled.or(on_conflict),
-                    "a replaced job is cancelled, and would block at once where cancelled jobs do; name states(...) without it",
+                    "a replaced job becomes cancelled, and cancelled jobs block here; name states(...) without \"cancelled\"",
                 )
             }
             "follow_up" if has_period => refuse(
                 self.period.as_ref().or(on_conflict),
-                "follow_up holds until the run has ended, which contradicts a period (`content` has one); leave it out",
+                "follow_up holds the key until the run has ended, so it cannot have a period (`content` has one); leave one of them out",
             ),
             "follow_up" if !STATES.iter().take(LIVE).all(|state| self.blocks(state)) => refuse(
                 on_conflict,
@@ -63,7 +63,7 @@ impl Hold {
             ),
             "ignore" | "follow_up" if is_hidden => refuse(
                 self.disclose.as_ref().or(on_conflict),
-                "ignore and follow_up answer with the existing job, which `never` (as `strict` says too) forbids; write on_conflict = \"reject\" or disclose = \"always\"",
+                "ignore and follow_up answer with the existing job, which disclose = \"never\" (implied by `strict`) forbids; write on_conflict = \"reject\" or disclose = \"always\"",
             ),
             _ => Ok(()),
         }

@@ -41,7 +41,7 @@ pub fn read(input: &DeriveInput) -> Result<Members> {
                 if let Some(said) = variant.attrs.iter().find(|said| said.path().is_ident("job")) {
                     return Err(Error::new_spanned(
                         said,
-                        "nothing can be said of a variant; to hide what is in it, move its fields into a struct of their own, and mark the field that holds that struct",
+                        "#[job(...)] cannot be used on a variant; to hide its contents, move its fields into a struct of their own and mark the field that holds that struct",
                     ));
                 }
             }
@@ -75,7 +75,7 @@ fn add(members: &mut Members, field: &Field, container: &Serde) -> Result<()> {
         if is_sensitive {
             return Err(Error::new_spanned(
                 field,
-                "serde skips the field, so it is in no job and there is nothing to hide; leave out one of the two attributes",
+                "serde skips this field, so there is nothing to hide; remove one of the two attributes",
             ));
         }
         return Ok(());
@@ -84,7 +84,7 @@ fn add(members: &mut Members, field: &Field, container: &Serde) -> Result<()> {
         if is_sensitive {
             return Err(Error::new_spanned(
                 field,
-                "a flattened field has no member of its own to hide; mark the fields of the inner struct by nesting it",
+                "a flattened field has no member of its own to hide; remove `flatten`, so that it is nested as one member",
             ));
         }
         members.are_all = false;
@@ -116,7 +116,7 @@ fn is_sensitive(field: &Field) -> Result<bool> {
                 found = true;
                 Ok(())
             } else {
-                Err(meta.error("on a field only `sensitive` can be said: #[job(sensitive)]"))
+                Err(meta.error("a field can only be marked `sensitive`: #[job(sensitive)]"))
             }
         })?;
     }

@@ -54,7 +54,7 @@ fn one(meta: &ParseNestedMeta<'_>, parts: &mut Parts, members: &Members) -> Resu
         "args" | "strict" | "content" | "states" | "live_and" => {}
         "meta" | "meta_except" if parts.has_meta => {
             return Err(meta.error(
-                "which members of meta count is said twice; write one of meta(\"member\", ..) and meta_except(\"member\", ..)",
+                "the meta members that count are given twice; write either meta(\"member\", ..) or meta_except(\"member\", ..)",
             ));
         }
         _ => parts.once.say(meta, &name)?,
@@ -94,7 +94,7 @@ fn one(meta: &ParseNestedMeta<'_>, parts: &mut Parts, members: &Members) -> Resu
         }
         "states" | "live_and" if parts.hold.states.is_some() => {
             return Err(meta.error(
-                "which states block is said twice; write one of live_and(\"completed\") and states(\"available\", \"active\")",
+                "the states that block are given twice; write either live_and(\"completed\") or states(\"available\", \"active\")",
             ));
         }
         "live_and" => {
@@ -137,10 +137,10 @@ fn one(meta: &ParseNestedMeta<'_>, parts: &mut Parts, members: &Members) -> Resu
         }
         "key" => {
             return Err(meta.error(
-                "a key is given with the job: semel.enqueue(job).key(\"evt_1\"); to take it from a field write unique(args(\"event_id\"))",
+                "a key is given when the job is enqueued: semel.enqueue(job).key(\"evt_1\"); to take it from a field, write unique(args(\"event_id\"))",
             ));
         }
-        _ => return Err(meta.error(format!("not a part of a unique policy; use {KNOWN}"))),
+        _ => return Err(meta.error(format!("not part of a unique policy; use {KNOWN}"))),
     };
     parts.calls.push(call);
     Ok(())
@@ -148,7 +148,7 @@ fn one(meta: &ParseNestedMeta<'_>, parts: &mut Parts, members: &Members) -> Resu
 
 fn identify(meta: &ParseNestedMeta<'_>, parts: &mut Parts, identity: TokenStream) -> Result<()> {
     if parts.identity.is_some() {
-        return Err(meta.error("the identity is said twice; write one of args, strict and content"));
+        return Err(meta.error("the identity is given twice; write only one of args, strict and content"));
     }
     parts.identity = Some(identity);
     parts.hold.identity = meta.path.get_ident().map(ToString::to_string).unwrap_or_default();
@@ -159,7 +159,10 @@ fn identify(meta: &ParseNestedMeta<'_>, parts: &mut Parts, identity: TokenStream
 fn named(meta: &ParseNestedMeta<'_>, example: &str) -> Result<Vec<LitStr>> {
     let names = texts(meta, example)?;
     if names.is_empty() {
-        return Err(Error::new_spanned(&meta.path, "this names nothing; name at least one, or leave it out"));
+        return Err(Error::new_spanned(
+            &meta.path,
+            "nothing is named here; name at least one, or leave this out",
+        ));
     }
     check::names(&names)?;
     Ok(names)
@@ -173,7 +176,7 @@ fn known(names: &[LitStr], members: &Members) -> Result<()> {
             return Err(Error::new_spanned(
                 name,
                 format!(
-                    "serde leaves \"{}\" out of some jobs (`skip_serializing_if`), and these would be refused; leave `skip_serializing_if` out, for a null counts as any value does",
+                    "serde leaves \"{}\" out of some jobs (`skip_serializing_if`), and those would be refused; remove `skip_serializing_if`, because null counts like any other value",
                     name.value()
                 ),
             ));
@@ -187,7 +190,7 @@ fn known(names: &[LitStr], members: &Members) -> Result<()> {
             return Err(Error::new_spanned(
                 name,
                 format!(
-                    "the job has no member \"{}\" on the wire; its members are {}",
+                    "the job's JSON has no member \"{}\"; its members are {}",
                     name.value(),
                     members.names.join(", ")
                 ),

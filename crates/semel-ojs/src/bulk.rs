@@ -56,7 +56,9 @@ impl Bulk {
         let mut beside = members.iter("").filter(|(name, value)| is_beside(name) && !value.is_null());
         match (members.get("", "filter"), beside.next()) {
             (Some(_), Some((_, value))) => {
-                return Err(value.refuse("stands beside filter; say all in filter, or leave filter out"));
+                return Err(
+                    value.refuse("cannot be combined with filter; put it into filter, or leave filter out")
+                );
             }
             (Some(filter), None) => bulk.narrow(filter.members()?.iter("/filter"))?,
             (None, first) => bulk.narrow(first.into_iter().chain(beside))?,
@@ -71,13 +73,13 @@ impl Bulk {
             match name {
                 // Two lists, or an empty one, must not select more than either says.
                 "state" | "states" if has_states => {
-                    return Err(value.refuse("is said twice, as state and as states; send one of them"));
+                    return Err(value.refuse("is given twice, as state and as states; send only one of them"));
                 }
                 "state" | "states" => {
                     (self.states, has_states) = (states(value)?, true);
                     if self.states.is_empty() {
                         return Err(
-                            value.refuse("names no state; name at least one, or leave it out for all")
+                            value.refuse("names no state; send at least one, or leave it out for all")
                         );
                     }
                 }
@@ -95,14 +97,16 @@ impl Bulk {
 fn only(members: &Members<'_>, known: &[&str]) -> Result<(), Invalid> {
     members.besides("", known).map_or(Ok(()), |value| {
         let known = known.join(", ");
-        Err(value.refuse(format!("is not understood, and more would go than is asked for; use {known}")))
+        Err(value.refuse(format!(
+            "is not a known member, and ignoring it could affect more jobs than intended; use {known}"
+        )))
     })
 }
 
 fn cursor(members: &Members<'_>) -> Result<Option<JobId>, Invalid> {
     let Some(value) = members.get("", "cursor").filter(|value| !value.is_null()) else { return Ok(None) };
     let id = JobId::parse(&value.string()?, "/cursor");
-    id.map(Some).map_err(|_| value.refuse("is not a cursor that an answer gave"))
+    id.map(Some).map_err(|_| value.refuse("is not a cursor; send one from an earlier answer"))
 }
 
 /// Reads one state, or a list of them.
@@ -115,7 +119,7 @@ pub(crate) fn states(value: Value<'_>) -> Result<StateSet, Invalid> {
     for name in &names {
         let state = State::from_name(name).ok_or_else(|| {
             let known = State::ALL.map(State::name).join(", ");
-            value.refuse(format!("names no state; the states are {known}"))
+            value.refuse(format!("names an unknown state; the states are {known}"))
         })?;
         states = states.with(state);
     }
@@ -147,7 +151,7 @@ pub fn purge(text: &str) -> Result<Purge, Invalid> {
     let before = cursor(&members)?;
     let is_confirmed = match members.get("", "confirm") {
         Some(value) if !value.flag()? => {
-            return Err(value.refuse("is false, and nothing is done; send true when it is meant"));
+            return Err(value.refuse("is false, so nothing was done; send true to confirm"));
         }
         sent => sent.is_some(),
     };
@@ -156,7 +160,8 @@ pub fn purge(text: &str) -> Result<Purge, Invalid> {
     };
     let states = states(value)?;
     if states.is_empty() || states.contains(State::Active) || states.intersects(StateSet::FINISHED) {
-        return Err(value.refuse("may name available, scheduled, pending and retryable: jobs that wait"));
+        return Err(value
+            .refuse("may only name states in which jobs wait: available, scheduled, pending and retryable"));
     }
     Ok(Purge { is_confirmed, states, before })
 }

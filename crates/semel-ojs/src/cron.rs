@@ -70,7 +70,7 @@ impl Register {
             None if !says_cron && !members.iter("").any(|(name, _)| is_of_job(name)) => {
                 return Err(Invalid::request(
                     "/job_template",
-                    "is missing; send the job of each tick, such as {\"type\": \"report.make\", \"args\": []}",
+                    "is missing; send the job to create at each tick, such as {\"type\": \"report.make\", \"args\": []}",
                 ));
             }
             None => (job_text(&members, is_of_job), ""),
@@ -82,7 +82,7 @@ impl Register {
         if description.as_ref().is_some_and(|text| text.len() > DESCRIPTION_BYTES_MAX) {
             return Err(Invalid::request(
                 "/description",
-                format!("is longer than {DESCRIPTION_BYTES_MAX} bytes; write less"),
+                format!("is longer than {DESCRIPTION_BYTES_MAX} bytes; shorten it"),
             ));
         }
         let enabled = members.get("", "enabled").map(|value| value.flag()).transpose()?;
@@ -126,7 +126,7 @@ pub fn change(text: &str, before: &Cron) -> Result<Change, Invalid> {
     if let Some(value) = members.besides("", &["enabled", "expression", "cron", "timezone", "overlap_policy"])
     {
         return Err(value.refuse(
-            "cannot be changed so; send enabled, expression, timezone or overlap_policy, and register the cron again for the rest",
+            "cannot be changed here; send enabled, expression, timezone or overlap_policy, and register the cron again to change the rest",
         ));
     }
     let text = |value: Option<Value<'_>>| value.map(|value| value.string().map(Cow::into_owned)).transpose();
@@ -154,8 +154,10 @@ fn expression_of<'m>(members: &'m Members<'_>) -> Result<Option<Value<'m>>, Inva
     let Some(expression) = members.get("", "expression") else { return Ok(other) };
     match other {
         Some(other) if !other.is_object() && digest(&other.tree()?) != digest(&expression.tree()?) => {
-            Err(other
-                .refuse(format!("differs from {}, which means the same; send it once", expression.pointer())))
+            Err(other.refuse(format!(
+                "differs from {}, which means the same; send only one of them",
+                expression.pointer()
+            )))
         }
         _ => Ok(Some(expression)),
     }
@@ -185,7 +187,7 @@ fn refuse_beside(members: &Members<'_>, template: &Members<'_>) -> Result<(), In
         };
         if !value.is_null() && !is_said {
             return Err(value.refuse(
-                "is not what job_template says, which is all of the job; send it in job_template alone, and leave it out here",
+                "does not match job_template, which describes the whole job; set it in job_template, and leave it out here",
             ));
         }
     }
@@ -213,7 +215,7 @@ fn read_overlap(value: Value<'_>) -> Result<Overlap, Invalid> {
     let name = if name == "cancel" { Overlap::CancelPrevious.name() } else { &*name };
     Overlap::from_name(name).ok_or_else(|| {
         let known = Overlap::ALL.map(Overlap::name).join(", ");
-        value.refuse(format!("is no overlap policy; they are {known}"))
+        value.refuse(format!("is not an overlap policy; use one of {known}"))
     })
 }
 

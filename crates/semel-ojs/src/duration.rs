@@ -22,7 +22,7 @@ const LENGTH_MAX: Duration = Duration::from_secs(PERIOD_DAYS_MAX.unsigned_abs() 
 pub fn parse(text: &str, pointer: &str) -> Result<Duration, Invalid> {
     let refuse = || {
         let advice = format!(
-            "is no duration of at most {PERIOD_DAYS_MAX} days; write it in ISO 8601, such as PT30S, PT5M or PT0.5S"
+            "is not a duration of at most {PERIOD_DAYS_MAX} days; write it in ISO 8601, such as PT30S, PT5M or PT0.5S"
         );
         Invalid::request(pointer, advice)
     };
@@ -190,6 +190,6 @@ mod tests {
         }
         assert!(when("soon", "/x").unwrap_err().message.contains("or +PT5M"));
         let there_is_none = when("2026-02-30T12:00:00Z", "/x").unwrap_err().message;
-        assert!(there_is_none.contains("no moment that there is"), "{there_is_none}");
+        assert!(there_is_none.contains("a time that does not exist"), "{there_is_none}");
     }
 }

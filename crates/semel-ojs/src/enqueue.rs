@@ -324,7 +324,7 @@ impl Terms<'_> {
             return Ok(());
         }
         let long = format!(
-            "is larger than {most} bytes, as much as one job may have that is sent alone; store the data elsewhere and send a reference to it"
+            "is larger than {most} bytes, the limit for a job sent on its own; store the data elsewhere and send a reference to it"
         );
         Err(Invalid::too_large("", long))
     }
@@ -365,12 +365,12 @@ fn find_template<'t>(
     let Some(templates) = terms.templates else { return Ok(None) };
     match templates.find(job_type.as_str(), version) {
         Ok(Some(template)) if !template.steps.is_empty() && matches!(identified, Identified::ByRequest) => {
-            Err(Invalid::request("/type", "is a task's, which has steps; create it at /v1/tasks"))
+            Err(Invalid::request("/type", "is the type of a task, which has steps; create it at /v1/tasks"))
         }
         Ok(found) => Ok(found),
         Err(known) => Err(Invalid::request(
             "/version",
-            format!("is not a version of the template of {job_type}; there are {}", known.join(", ")),
+            format!("is not a version of the template of {job_type}; its versions are {}", known.join(", ")),
         )),
     }
 }

@@ -135,23 +135,23 @@ impl Would {
 
     const fn sentence(self) -> &'static str {
         match self {
-            Self::Create => "Nobody blocks this job now: it would be created.",
-            Self::Repeat => "The same request was admitted before: its job would be the answer.",
+            Self::Create => "No other job blocks this one now: it would be created.",
+            Self::Repeat => "The same request was admitted before: it would be answered with that job.",
             Self::Replace => "It would be created in place of the jobs that block it.",
-            Self::FollowUp => "It would be created as a follow-up, and run after the present run.",
+            Self::FollowUp => "It would be created as a follow-up, and run after the current run.",
             Self::Amend => "The existing job would take over its args and meta.",
             Self::Existing => "It would be answered with the existing job.",
             Self::Reject => "It would be rejected as a duplicate.",
-            Self::Mismatch => "It would be refused: its key stands for other work.",
+            Self::Mismatch => "It would be refused: its key is already used for different work.",
             Self::KeySpent => {
-                "It would be refused: its Idempotency-Key is used, and the job created under it is deleted."
+                "It would be refused: its Idempotency-Key has been used, and the job created under it has been deleted."
             }
             Self::IdTaken => "It would be refused: another request has used its id.",
             Self::TooManyHolders => {
-                "It would be refused: too many jobs hold its key, or wait for the end of those that do."
+                "It would be refused: too many jobs hold its key, or wait for those that do to end."
             }
-            Self::QueueFull => "It would be refused: as many jobs wait in its queue as may.",
-            Self::Error => "What is stored of the job it meets cannot be read.",
+            Self::QueueFull => "It would be refused: its queue is full.",
+            Self::Error => "A stored record that decides this cannot be read.",
         }
     }
 }
@@ -183,7 +183,7 @@ impl Account {
         }
         let Some(policy) = request.policy() else {
             account.sentences.push(
-                "The request has no unique policy: it is never a duplicate, and no other job's check sees it."
+                "The request has no unique policy: it is never a duplicate, and other jobs are not checked against it."
                     .to_owned(),
             );
             return Ok(account);
@@ -192,15 +192,15 @@ impl Account {
         account.sentences = vec![policy_sentence(policy), would.sentence().to_owned()];
         if !request.body.sensitive.is_empty() {
             account.sentences.push(
-                "Values marked sensitive are hidden in `canonical`; the key is made of the real ones."
+                "Values marked sensitive are hidden in `canonical`; the key is computed from the real ones."
                     .to_owned(),
             );
         }
         account.sentences.extend(shown.iter().map(|head| blocking_sentence(policy, head, explained.now)));
         if explained.too_many {
-            account.sentences.push(
-                "More jobs hold the key than one request may look at; the list is cut short.".to_owned(),
-            );
+            account
+                .sentences
+                .push("More jobs hold the key than one request may read; the list is cut short.".to_owned());
         }
         // The outcome under other strategies would tell a live holder from a finished one.
         if is_disclosed {

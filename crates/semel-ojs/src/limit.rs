@@ -36,7 +36,7 @@ pub(crate) fn read(value: Value<'_>, queue: &QueueName) -> Result<Limit, Invalid
             "on_limit" => {
                 if value.string()? != "wait" {
                     return Err(value.refuse(
-                        "is not \"wait\", which is the only one there is: a job that is held back waits in its queue",
+                        "is not \"wait\", the only choice: a job over the limit waits in its queue",
                     ));
                 }
             }
@@ -59,7 +59,7 @@ pub(crate) fn read(value: Value<'_>, queue: &QueueName) -> Result<Limit, Invalid
             Some(Rate { count, period_us: u64::try_from(period.as_micros()).unwrap_or(u64::MAX) })
         }
         (None, Some(_)) => {
-            return Err(value.refuse("has a period and no rate; send how many may start in it"));
+            return Err(value.refuse("has a period but no rate; send how many jobs may start in it"));
         }
         (None, None) => None,
     };
@@ -71,9 +71,7 @@ pub(crate) fn read(value: Value<'_>, queue: &QueueName) -> Result<Limit, Invalid
 
 fn once<T: PartialEq>(old: Option<T>, new: T, value: Value<'_>) -> Result<T, Invalid> {
     match old {
-        Some(old) if old != new => {
-            Err(value.refuse("says something else than another member; send one of them"))
-        }
+        Some(old) if old != new => Err(value.refuse("contradicts another member; send only one of them")),
         _ => Ok(new),
     }
 }

@@ -225,7 +225,7 @@ impl<'a> Value<'a> {
         if (least..=most).contains(&number) {
             Ok(number)
         } else {
-            Err(self.refuse(format!("is not within {least}..={most}; send a number within it")))
+            Err(self.refuse(format!("is out of range; send a number from {least} to {most}")))
         }
     }
 

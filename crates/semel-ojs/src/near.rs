@@ -33,7 +33,7 @@ pub(crate) fn meant<'k>(name: &str, value: Value<'_>, known: &[&'k str]) -> Opti
 pub(crate) fn refuse_slip(name: &str, value: Value<'_>, known: &[&str]) -> Result<(), Invalid> {
     match meant(name, value, known) {
         Some(meant) => Err(value.refuse(format!(
-            "is no member; {meant} is, and must be spelt so. What is your own needs a name that is not so near to it"
+            "is not a known member; did you mean {meant}? A member of your own needs a name less similar to it"
         ))),
         None => Ok(()),
     }
@@ -45,8 +45,8 @@ pub(crate) fn refuse_slips(members: &Members<'_>, base: &str, known: &[&str]) ->
     odd.try_for_each(|(name, value)| refuse_slip(name, value, known))
 }
 
-/// The members of an object that may only have known ones. Misspellings of these have been refused, and no
-/// others can be read, so code cannot read a new member without it being guarded.
+/// The members of an object in which only known ones have a meaning: misspellings of these have been refused,
+/// and no others can be read, so code cannot read a new member without it being guarded.
 pub(crate) struct Guarded<'a> {
     members: Members<'a>,
     base: &'static str,

@@ -25,7 +25,7 @@ pub fn read_with(id: JobId, text: &str, templates: Option<&Templates>) -> Result
     };
     if !id.is_v7() {
         return Err(
-            "the entry's id is no UUIDv7, and it is the job's; leave it out and the database makes one"
+            "the entry's id, which becomes the job's, is not a UUIDv7; leave it out and the database makes one"
                 .to_owned(),
         );
     }
@@ -34,7 +34,7 @@ pub fn read_with(id: JobId, text: &str, templates: Option<&Templates>) -> Result
         Enqueue::parse(text, terms).map_err(|invalid| wrong(&invalid.pointer, &invalid.whole_message()))?;
     let (mut offer, _) = request.into_parts();
     if offer.id.is_some_and(|own| own != id) {
-        return Err(wrong("/id", "is another than the entry's, which is the job's; leave it out"));
+        return Err(wrong("/id", "differs from the entry's id, which becomes the job's; leave it out"));
     }
     offer.id = Some(id);
     Ok(offer)
@@ -73,11 +73,11 @@ mod tests {
     fn a_member_of_a_retry_policy_is_named_once() {
         let id = JobId::parse("019a0000-0000-7000-8000-000000000001", "").unwrap();
         for (members, said) in [
-            (r#""retry":{"max_attempts":-1}"#, "/retry/max_attempts must be 0..=10000"),
+            (r#""retry":{"max_attempts":-1}"#, "/retry/max_attempts must be from 0 to 10000"),
             (r#""max_attempts":"3""#, "/max_attempts is not an integer; send a whole number without quotes"),
             (
                 r#""retry":{"max_attempts":2},"max_attempts":3"#,
-                "/max_attempts differs from the retry policy's; send it once",
+                "/max_attempts differs from the one in the retry policy; send only one of them",
             ),
             (r#""retry":{"jitter":1}"#, "/retry/jitter is not a boolean; send true or false"),
             (

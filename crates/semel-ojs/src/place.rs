@@ -30,14 +30,14 @@ impl Place {
         if text.len() > TEXT_BYTES_MAX {
             return Err(refuse("is longer than 1,024 bytes"));
         }
-        let (pointer, value) = text.split_once('=').ok_or_else(|| refuse("has no = and value"))?;
+        let (pointer, value) = text.split_once('=').ok_or_else(|| refuse("has no = followed by a value"))?;
         let (is_meta, below) = match (pointer.strip_prefix("/args"), pointer.strip_prefix("/meta")) {
             (Some(below), _) => (false, below),
             (_, Some(below)) => (true, below),
-            _ => return Err(refuse("is no JSON pointer to something below /args or /meta")),
+            _ => return Err(refuse("is not a JSON pointer below /args or /meta")),
         };
         let Some(path) = below.strip_prefix('/') else {
-            return Err(refuse("is no JSON pointer to something below /args or /meta"));
+            return Err(refuse("is not a JSON pointer below /args or /meta"));
         };
         let path = path.split('/').map(|token| token_name(token).into_owned()).collect();
         let value =

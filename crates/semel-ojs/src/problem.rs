@@ -167,7 +167,7 @@ impl Problem {
             Outcome::Mismatch { holder, pointers } => {
                 let problem = Self::new(
                     Code::PayloadMismatch,
-                    "the job's unique key stands for other work: its type or args differ from the existing job's, so it was not created",
+                    "the unique key is already used for different work: the job's type or args differ from the existing job's, so it was not created",
                 );
                 let problem = problem.with_holder(holder);
                 if pointers.is_empty() {
@@ -178,17 +178,16 @@ impl Problem {
             }
             Outcome::KeyReused(holder) => Self::new(
                 Code::PayloadMismatch,
-                "the Idempotency-Key has been used for another request within a day; nothing was created, so send this one under a key of its own",
+                "the Idempotency-Key was used for another request within the last day; nothing was created, so send this one under a key of its own",
             )
             .with_holder(holder),
             Outcome::KeySpent => Self::new(
                 Code::Duplicate,
-                "the Idempotency-Key has been used within a day, and the job created under it has been deleted since; nothing was created, \
-                 so send new work under a key of its own",
+                "the Idempotency-Key was used within the last day, and the job created under it has since been deleted; nothing was created, so send new work under a key of its own",
             ),
             Outcome::IdTaken(id) => Self::new(
                 Code::Duplicate,
-                "another request has used this job id, with other content; leave `id` out, or use a new one",
+                "another request with different content has used this job id; leave `id` out, or use a new one",
             )
             .with_details(|object| {
                 object.plain("existing_job_id", id);
@@ -196,14 +195,14 @@ impl Problem {
             }),
             Outcome::TooManyHolders => Self::new(
                 Code::TooManyHolders,
-                "more jobs hold this unique key, or wait for the end of those that do, than one request may replace or follow; nothing was changed",
+                "more jobs hold this unique key, or wait for those that do to end, than one request may replace or follow; nothing was changed",
             ),
             Outcome::QueueFull(depth) => Self {
                 depth: Some(depth.waiting),
                 bound: Some(depth.bound),
                 ..Self::new(
                     Code::QueueFull,
-                    "as many jobs wait in the queue as an operator lets wait; nothing was stored",
+                    "the queue is full: as many jobs wait in it as the operator allows; nothing was stored",
                 )
             }
             .with_details(|object| {
@@ -274,29 +273,28 @@ impl From<Refusal> for Problem {
             // The state alone would not say why it cannot be revived.
             Refusal::NoDeadLetter(state @ State::Discarded) => in_state(
                 state,
-                "the job is discarded and is no dead letter: only those are sent back whose retry policy says on_exhaustion: dead_letter \
-                 and that nobody has deleted; enqueue its work anew",
+                "the job is discarded but is not a dead letter: only a job whose retry policy says on_exhaustion: dead_letter, and that nobody has deleted, can be sent back; enqueue its work again",
             ),
             Refusal::WrongState(state) | Refusal::NoDeadLetter(state) => in_state(
                 state,
                 &format!(
-                    "the job is {state}, in which this cannot be done; read the job to see what became of it"
+                    "the job is {state}, and in that state this cannot be done; read the job to see what became of it"
                 ),
             ),
             Refusal::StaleLease(state) => in_state(
                 state,
-                "the lease is no longer the newest: it ran out, or the job was cancelled or replaced; stop working on it",
+                "the lease is no longer valid: it ran out, or the job was cancelled or replaced; stop working on it",
             ),
             Refusal::OtherWorker => conflict("another worker holds the job's lease; stop working on it"),
             Refusal::AwaitsRun => conflict(
                 "the job is a follow-up and starts by itself when the run it follows has ended; wait, or cancel it",
             ),
             Refusal::KeyReleased => conflict(
-                "the dead letter's unique key was released, so it cannot be seen whether its work was enqueued since; enqueue it anew",
+                "the dead letter's unique key was released, so there is no telling whether its work has been enqueued since; enqueue it again",
             ),
             Refusal::TooManyHolders => Self::new(
                 Code::TooManyHolders,
-                "more jobs hold the dead letter's unique key than one request may look at; nothing was changed",
+                "more jobs hold the dead letter's unique key than one request may read; nothing was changed",
             ),
             Refusal::Corrupt(_) => Self::internal(),
         }

@@ -40,7 +40,7 @@ fn read_spec(sent: Option<Value<'_>>, max_attempts: Option<Value<'_>>) -> Result
     if let Some(value) = max_attempts {
         let number = value.integer()?;
         if spec.max_attempts.is_some_and(|other| other != number) {
-            return Err(value.refuse("differs from the retry policy's; send it once"));
+            return Err(value.refuse("differs from the one in the retry policy; send only one of them"));
         }
         spec.max_attempts = Some(number);
     }
@@ -99,9 +99,7 @@ fn read_member(spec: &mut RetrySpec, name: &str, value: Value<'_>) -> Result<(),
 
 fn once<T: PartialEq>(slot: &mut Option<T>, new: T, value: Value<'_>) -> Result<(), Invalid> {
     if slot.as_ref().is_some_and(|old| *old != new) {
-        return Err(
-            value.refuse("says something else than another spelling of the same member; send one of them")
-        );
+        return Err(value.refuse("contradicts another spelling of the same member; send only one of them"));
     }
     *slot = Some(new);
     Ok(())

@@ -45,7 +45,7 @@ pub(crate) fn check(
         let paths: Vec<&str> = pointers.iter().filter_map(|pointer| pointer.strip_prefix(root)).collect();
         if !paths.is_empty() && !can_name(tree, &paths) {
             return Err(value.refuse(
-                "has an item that names an element of an array by something else than its number; count from 0, and write it like /args/0/card_number",
+                "has an item that names an array element by something other than its number; count from 0, and write it like /args/0/card_number",
             ));
         }
     }
@@ -78,7 +78,7 @@ pub(crate) fn without_insides(flaws: Vec<Flaw>, pointers: &[String]) -> Vec<Flaw
         } else {
             Flaw {
                 pointer: place.to_owned(),
-                message: "does not fit inside, where it is sensitive".to_owned(),
+                message: "has sensitive contents, not shown here, that do not fit".to_owned(),
             }
         };
         if !told.contains(&flaw) {
@@ -97,8 +97,7 @@ pub(crate) fn told(refused: Invalid, pointers: &[String]) -> Invalid {
     if place == found {
         return refused;
     }
-    let message = "has something inside, where it is sensitive, that cannot be taken so; look for integers beyond 2^53-1, \
-         names given twice, halves of characters, and what is nested too deep";
+    let message = "contains something that cannot be accepted; it is sensitive, so no details are shown: look for integers beyond 2^53-1, names given twice, half surrogate pairs, and values nested too deep";
     Invalid { kind: refused.kind, pointer: place.to_owned(), message: message.to_owned(), also: Vec::new() }
 }
 

@@ -19,7 +19,7 @@ pub fn queue(text: &str) -> Result<QueueSettings, Invalid> {
         match name {
             "backpressure" if value.is_null() => {}
             "backpressure" => settings.backpressure = Some(backpressure(value)?),
-            _ => return Err(value.refuse("is not a setting of a queue; the one there is is backpressure")),
+            _ => return Err(value.refuse("is not a queue setting; the only one is backpressure")),
         }
     }
     Ok(settings)
@@ -34,20 +34,21 @@ fn backpressure(value: Value<'_>) -> Result<Backpressure, Invalid> {
             "max_depth" => max_depth = Some(value.within(1, INTEGER_MAX)?.unsigned_abs()),
             "strategy" => {
                 if value.string()? != "reject" {
-                    return Err(value.refuse(
-                        "is not \"reject\", which is the only one there is: nothing that was admitted is dropped",
-                    ));
+                    return Err(
+                        value.refuse("is not \"reject\", the only strategy: no admitted job is dropped")
+                    );
                 }
             }
             "warning_threshold" => {
                 let number: Option<f64> = if value.is_number() { value.text().parse().ok() } else { None };
                 warning_threshold = number
                     .filter(|number| (0.0..=1.0).contains(number))
-                    .ok_or_else(|| value.refuse("is not a number of 0 to 1"))?;
+                    .ok_or_else(|| value.refuse("is not a number from 0 to 1"))?;
             }
             _ => {
-                return Err(value
-                    .refuse("is not a member of backpressure; use max_depth, strategy, warning_threshold"));
+                return Err(value.refuse(
+                    "is not a member of backpressure; use max_depth, strategy and warning_threshold",
+                ));
             }
         }
     }

@@ -98,13 +98,15 @@ impl Create {
             Ok(_) => return Err(Refused::NoTemplate(format!("there is no template {job_type} with steps"))),
             Err(known) => {
                 let known = known.join(", ");
-                return Err(Refused::NoTemplate(format!("the template {job_type} has the versions {known}")));
+                return Err(Refused::NoTemplate(format!(
+                    "the template {job_type} has only the versions {known}"
+                )));
             }
         };
         let context = match members.get("", "context") {
             Some(value) if value.is_object() => value.text(),
             Some(value) => {
-                return Err(value.refuse("is not an object; send the task's context as one").into());
+                return Err(value.refuse("is not an object; send the task's context as an object").into());
             }
             None => "{}",
         };
@@ -165,15 +167,15 @@ pub fn refused_unfit(why: Unfit) -> Invalid {
     let (place, message) = match why {
         Unfit::FollowsUp => (
             "/on_conflict",
-            "is follow_up, which a task cannot be: its steps have begun with the first request's context; use reject, ignore or replace",
+            "is follow_up, which tasks do not support: the steps have already begun with the first request's context; use reject, ignore or replace",
         ),
         Unfit::KeepsSchedule => (
             "/on_conflict",
-            "is replace_except_schedule, and a task has no schedule: it begins when it is created; use replace",
+            "is replace_except_schedule, but a task has no schedule: it begins when it is created; use replace",
         ),
         Unfit::Waits => (
             "/when_active",
-            "is wait, and a task waits for nobody: it begins when it is created; leave it out, or use reject or ignore",
+            "is wait, but a task does not wait: it begins when it is created; leave it out, or use reject or ignore",
         ),
     };
     Invalid::request(place, message)
@@ -184,7 +186,7 @@ fn placed(invalid: Invalid) -> Invalid {
     // The members beside the context form the meta, which the sender does not know about.
     if invalid.kind == InvalidKind::TooLarge && invalid.pointer == "/meta" {
         let long = format!(
-            "has more than {META_BYTES_MAX} bytes of members that no task has; send less, or put it into context"
+            "has more than {META_BYTES_MAX} bytes of members that are not a task's own; send less, or put them into context"
         );
         return Invalid::too_large("", long);
     }
@@ -260,8 +262,7 @@ fn check_size(template: &Template, context: &str) -> Result<(), Invalid> {
     Err(Invalid::request(
         "/context",
         format!(
-            "is {} bytes long, and each of the template's {} steps is given it: {bytes} bytes together, and at most {TASK_BYTES_MAX} may be; \
-             store what is long elsewhere and send where it is",
+            "is {} bytes long, and each of the template's {} steps is given a copy: {bytes} bytes in all, but at most {TASK_BYTES_MAX} are allowed; store large data elsewhere and send a reference to it",
             context.len(),
             template.steps.len()
         ),

@@ -100,7 +100,7 @@ impl Template {
                 _ => {
                     return Err(Invalid::request(
                         "/args",
-                        "is not the one context of a task; send [context]",
+                        "must contain exactly one item, the task's context; send [context]",
                     ));
                 }
             },

@@ -135,7 +135,7 @@ impl Read {
 pub(crate) fn missing_key(MissingKey(preset): MissingKey, pointer: &str) -> Invalid {
     Invalid::request(
         pointer,
-        format!("is missing, but the preset {preset} is made of it; send the key that names the work"),
+        format!("is missing, but the preset {preset} needs it; send the key that names the work"),
     )
 }
 
@@ -185,7 +185,7 @@ fn read_key<'v>(sent: &mut Sent<'v>, value: Value<'v>) -> Result<(), Invalid> {
         return put(&mut sent.key_list, Ok(value));
     }
     let key = text(value).map_err(|_| {
-        value.refuse("is neither a text nor a list; send the text that names the work, or the members of args that count")
+        value.refuse("is neither a string nor a list; send the text that names the work, or a list of the members of args that count")
     });
     put(&mut sent.spec.key, key)
 }
@@ -207,7 +207,7 @@ fn refuse_null_key(spec: &PolicySpec, preset: Option<Preset>, value: Value<'_>) 
         return Ok(());
     }
     Err(value.refuse(
-        "is null, and nothing else says which jobs are the same; send the text that names the work, or leave `unique` out where there is none",
+        "is null, but nothing else says which jobs are the same; send the text that names the work, or leave `unique` out if there is none",
     ))
 }
 
@@ -237,7 +237,7 @@ fn refuse_second_period(spec: &PolicySpec, value: Value<'_>) -> Result<(), Inval
     if spec.period.is_none() && spec.period_ms.is_none() {
         return Ok(());
     }
-    Err(value.refuse("says the period a second time; send `period`, `period_ms` or `within`"))
+    Err(value.refuse("gives the period a second time; send only one of `period`, `period_ms` and `within`"))
 }
 
 fn read_millis(value: Value<'_>) -> Result<u64, Invalid> {
@@ -248,7 +248,7 @@ fn read_millis(value: Value<'_>) -> Result<u64, Invalid> {
 /// Reads `key` as a list: dimensions in one SDK, members of args in the others.
 fn read_key_list(spec: &mut PolicySpec, value: Value<'_>) -> Result<(), Invalid> {
     if spec.keys.is_some() || spec.args_keys.is_some() {
-        return Err(value.refuse("cannot stand beside `keys` or `args_keys`; send one or the other"));
+        return Err(value.refuse("cannot be combined with `keys` or `args_keys`; send one or the other"));
     }
     let names = value.strings()?;
     let is_dimension = |name: &String| Dimension::from_name(name).is_some();
@@ -268,7 +268,7 @@ pub(crate) fn in_its_words(mut refused: Invalid, sent: Value<'_>) -> Invalid {
     if let Some(names) = list {
         refused.message = refused.message.replace("args_keys", "unique.key");
         if names.iter().any(|name| Dimension::from_name(name).is_some()) {
-            refused.message += "; names such as queue stand for the job's own only where all in the list do";
+            refused.message += "; a name such as queue means the job's own queue only if every name in the list is of that kind";
         }
     }
     refused

@@ -69,10 +69,10 @@ impl Target {
         let sign = before.chars().find(|sign| "<>`".contains(*sign));
         if let Some(sign) = sign.or_else(|| query.chars().find(|sign| "<>\"".contains(*sign))) {
             let code = u32::from(sign);
-            return refuse(&format!("has a {sign}, which is not sent as it is; write it as %{code:02X}"));
+            return refuse(&format!("has a {sign}, which cannot be sent as it is; write it as %{code:02X}"));
         }
         if authority.contains('@') {
-            return refuse("has a user or password; a delivery is known by its signature, so leave it out");
+            return refuse("has a user or password; leave it out, and verify deliveries by their signature");
         }
         let (host, port) = match authority.strip_prefix('[') {
             Some(rest) => match rest.split_once(']') {
@@ -100,7 +100,7 @@ impl Target {
                 }
             }
             Some(Ok(port)) if port > 0 => port,
-            Some(_) => return refuse("has a port that is none"),
+            Some(_) => return refuse("has an invalid port"),
         };
         let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
         Ok(Self { is_tls, host: host.to_ascii_lowercase(), port, path })
@@ -115,7 +115,7 @@ pub fn create(text: &str, secret: impl FnOnce() -> String) -> Result<Wish, Inval
     let members = Members::request(text, r#"{"url": "https://example.com/hook", "events": ["job.failed"]}"#)?;
     for (name, missing) in [
         ("url", "is missing; send where deliveries go, such as \"https://example.com/hook\""),
-        ("events", "is missing; send what is delivered, such as [\"job.failed\"], or [\"*\"] for all"),
+        ("events", "is missing; send the events to deliver, such as [\"job.failed\"], or [\"*\"] for all"),
     ] {
         if members.get("", name).is_none() {
             return Err(Invalid::request(format!("/{name}"), missing));
@@ -151,7 +151,7 @@ fn put(members: &Members<'_>, wish: &mut Wish) -> Result<(), Invalid> {
                 let secret = value.string()?.into_owned();
                 if !(SECRET_BYTES_MIN..=SECRET_BYTES_MAX).contains(&secret.len()) {
                     return Err(
-                        value.refuse("is not of 16 to 256 bytes; leave it out and the server makes one")
+                        value.refuse("is not 16 to 256 bytes long; leave it out and the server makes one")
                     );
                 }
                 wish.secret = Secret(secret);
@@ -162,7 +162,7 @@ fn put(members: &Members<'_>, wish: &mut Wish) -> Result<(), Invalid> {
                 for (name, value) in filter.iter("/filter") {
                     let names = value.strings()?;
                     if names.len() > NAMES_MAX {
-                        return Err(value.refuse("names more than 64"));
+                        return Err(value.refuse("has more than 64 names; send fewer"));
                     }
                     match name {
                         "queues" => {
@@ -177,7 +177,7 @@ fn put(members: &Members<'_>, wish: &mut Wish) -> Result<(), Invalid> {
                             }
                             wish.job_types = names;
                         }
-                        _ => return Err(value.refuse("is no filter; filters are queues and job_types")),
+                        _ => return Err(value.refuse("is not a filter; use queues and job_types")),
                     }
                 }
             }
@@ -192,7 +192,7 @@ fn put(members: &Members<'_>, wish: &mut Wish) -> Result<(), Invalid> {
             }
             _ => {
                 return Err(value.refuse(
-                    "is no member of a subscription; those are url, events, filter, active, secret and metadata",
+                    "is not a member of a subscription; use url, events, filter, active, secret and metadata",
                 ));
             }
         }
@@ -212,7 +212,7 @@ fn events(value: Value<'_>) -> Result<Vec<String>, Invalid> {
         };
         if !is_known {
             return Err(value.refuse(format!(
-                "names no event type; the types are {}, and beginnings of them followed by *",
+                "names an unknown event type; the types are {}, and the beginning of any of them followed by *",
                 event::names().collect::<Vec<_>>().join(", ")
             )));
         }

@@ -278,9 +278,8 @@ impl Heartbeat {
         if let Some(value) = members.get("lease") {
             let lease = LeaseToken::parse(&value.string()?, "/lease")?;
             let [(_, bearer)] = &mut *jobs else {
-                return Err(
-                    value.refuse("speaks for one job; send `leases` as an object of job ids and leases")
-                );
+                return Err(value
+                    .refuse("is for a single job; send `leases` as an object that maps job ids to leases"));
             };
             bearer.lease = Some(lease);
         }
@@ -346,7 +345,7 @@ fn named(path: Option<JobId>, members: &Guarded<'_>) -> Result<JobId, Invalid> {
     let Some(id) = path else { return read_job(members) };
     for value in ["job_id", "id"].into_iter().filter_map(|name| members.get(name)) {
         if *value.string()? != *id.to_string() {
-            return Err(value.refuse("names another job than the path; send it once"));
+            return Err(value.refuse("names a different job from the path; leave it out"));
         }
     }
     Ok(id)
@@ -359,8 +358,8 @@ pub(crate) fn read_job(members: &Guarded<'_>) -> Result<JobId, Invalid> {
 fn read_id(sent: Option<Value<'_>>) -> Result<JobId, Invalid> {
     match sent {
         Some(value) => JobId::parse(&value.string()?, &value.pointer())
-            .map_err(|_| value.refuse("is not a job's id; send the id that fetch answered")),
-        None => Err(Invalid::request("/job_id", "is missing; send the id of the job that fetch answered")),
+            .map_err(|_| value.refuse("is not a job's id; send the id that fetch returned")),
+        None => Err(Invalid::request("/job_id", "is missing; send the id of the job that fetch returned")),
     }
 }
 

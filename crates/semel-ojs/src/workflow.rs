@@ -75,7 +75,7 @@ pub fn parse(text: &str, terms: Terms<'_>) -> Result<Plan, Invalid> {
         Some(_) => {
             return Err(Invalid::request(
                 "/type",
-                "is no kind of workflow; they are chain, group and batch, or leave it out and send steps with depends_on",
+                "is not a kind of workflow; use chain, group or batch, or leave it out and send steps with depends_on",
             ));
         }
     };
@@ -106,7 +106,7 @@ fn items<'a>(members: &Members<'a>, base: &str) -> Result<(&'static str, Vec<&'a
             }
             if member == "steps" && members.raw("jobs").is_some_and(|raw| raw.get() != "null") {
                 let pointer = format!("{base}/jobs");
-                return Err(Invalid::request(pointer, "stands beside steps; send one list of them"));
+                return Err(Invalid::request(pointer, "cannot be combined with steps; send just one list"));
             }
             return Ok((member, items));
         }
@@ -172,14 +172,14 @@ impl Reader<'_> {
         let Some(callbacks) = members.get(base, "callbacks") else {
             return Err(Invalid::request(
                 format!("{base}/callbacks"),
-                "is missing; send at least one of on_complete, on_success, on_failure, or ask for a group",
+                "is missing; send at least one of on_complete, on_success, on_failure, or make it a group",
             ));
         };
         let pointer = callbacks.pointer();
         let callbacks = callbacks.members()?;
         if let Some(value) = callbacks.besides(&pointer, &CALLBACKS.map(|(name, ..)| name)) {
             return Err(value.refuse(
-                "is no callback, and would never be called; they are on_complete, on_success and on_failure",
+                "is not a callback and would never be called; use on_complete, on_success or on_failure",
             ));
         }
         let mut exits = jobs.clone();
@@ -196,7 +196,7 @@ impl Reader<'_> {
         if exits.len() == jobs.len() {
             return Err(Invalid::request(
                 pointer,
-                "has none of on_complete, on_success, on_failure; send one, or ask for a group",
+                "has none of on_complete, on_success, on_failure; send one, or make it a group",
             ));
         }
         Ok(exits)
@@ -220,7 +220,7 @@ impl Reader<'_> {
         if depth >= WORKFLOW_DEPTH_MAX {
             return Err(Invalid::request(
                 pointer,
-                format!("is nested deeper than {WORKFLOW_DEPTH_MAX}; make several workflows of it"),
+                format!("is nested deeper than {WORKFLOW_DEPTH_MAX} levels; split it into several workflows"),
             ));
         }
         let (member, items) = items(&members, pointer)?;
@@ -238,7 +238,7 @@ impl Reader<'_> {
             _ => {
                 return Err(Invalid::request(
                     format!("{pointer}/type"),
-                    "is no kind of workflow; they are chain, group and batch",
+                    "is not a kind of workflow; use chain, group or batch",
                 ));
             }
         };
@@ -325,7 +325,7 @@ impl Reader<'_> {
             return Err(Invalid::too_large(
                 pointer,
                 format!(
-                    "is one step more than the {WORKFLOW_STEPS_MAX} of a workflow; make several workflows of it"
+                    "is one step more than the {WORKFLOW_STEPS_MAX} that a workflow may have; split it into several workflows"
                 ),
             ));
         }
@@ -409,7 +409,7 @@ fn put_errors(workflow: &Workflow, object: &mut Object<'_>) {
             }
             let error = step.error.as_ref();
             object.text("code", error.map_or("discarded", |error| &error.code));
-            object.text("message", error.map_or("the job ended without success", |error| &error.message));
+            object.text("message", error.map_or("the job did not succeed", |error| &error.message));
             if let Some(holder) = error.and_then(|error| error.holder.as_deref()) {
                 object.text("existing_job_id", holder);
             }

@@ -65,21 +65,21 @@ impl Address {
                 Some(("sslmode", "disable")) => is_secret = false,
                 // An encrypted connection is always verified.
                 Some(("sslmode", "require" | "verify-ca" | "verify-full")) => is_secret = true,
-                Some(("sslmode", _)) => return Err(refuse("?sslmode is disable or require")),
+                Some(("sslmode", _)) => return Err(refuse("?sslmode must be disable or require")),
                 Some(("sslrootcert", path)) => {
                     names_roots = true;
                     roots = (path != "system").then(|| PathBuf::from(path));
                 }
-                Some(("listen", _)) => return Err(refuse("?listen is on or off")),
+                Some(("listen", _)) => return Err(refuse("?listen must be on or off")),
                 _ => others.push(part),
             }
         }
         if names_roots && !is_secret {
-            return Err(refuse("?sslrootcert verifies nothing without ?sslmode=require: say both"));
+            return Err(refuse("?sslrootcert verifies nothing without ?sslmode=require: give both"));
         }
         let schema = Schema::parse(schema).ok_or_else(|| {
             refuse(
-                "the schema's name must be of lower-case letters, digits and underscores, like ?schema=semel",
+                "the schema's name must consist of lower-case letters, digits and underscores, like ?schema=semel",
             )
         })?;
         let plain = if others.is_empty() { base.to_owned() } else { format!("{base}?{}", others.join("&")) };
@@ -87,8 +87,8 @@ impl Address {
         let is_plain = text.matches('@').count() == 1;
         let ambiguous = |why: String| {
             PostgresError::Address(format!(
-                "the address is not understood{why}; write postgres://USER:PASSWORD@HOST:PORT/DATABASE, with each @ / ? & # % of the \
-                 user's name and the password percent-encoded (@ is %40)"
+                "the address cannot be read{why}; write postgres://USER:PASSWORD@HOST:PORT/DATABASE, with each @ / ? & # % in \
+                 the user's name and the password percent-encoded (@ is %40)"
             ))
         };
         let mut config: Config = plain.parse().map_err(|error: tokio_postgres::Error| {
@@ -116,7 +116,7 @@ impl Address {
     /// [`PostgresError::Address`] when the name is not valid for a schema.
     pub fn with_schema(&self, schema: &str) -> Result<Self, PostgresError> {
         let schema = Schema::parse(schema)
-            .ok_or_else(|| PostgresError::Address(format!("{schema} names no schema")))?;
+            .ok_or_else(|| PostgresError::Address(format!("{schema} is not a valid name of a schema")))?;
         Ok(Self { schema, ..self.clone() })
     }
 

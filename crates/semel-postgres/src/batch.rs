@@ -20,7 +20,7 @@ const GUARDS: u128 = 256;
 /// What earlier groups of the commit do to a record.
 #[derive(Default)]
 struct Chain {
-    /// The last group that relies on it: later ones depend on it, and on those before it not in `since`.
+    /// The last group that relies on it: it depends on all before it, later ones on it and on `since`.
     relies: Option<i32>,
     /// Groups after that one that write the record.
     since: Vec<i32>,
@@ -289,7 +289,7 @@ impl<'a> Columns<'a> {
             Write::Insert { head, body, minted } => {
                 if !minted {
                     self.chosen.push(Chosen { group: number, version: version(head.version) });
-                    // For a job that this same commit changes; `commit` checks those gone before.
+                    // Stale if this commit changes or removes that job; `commit` checks those gone before.
                     if chains.get(&Record::Job(head.id)).is_some_and(|chain| chain.becomes.is_some()) {
                         self.stale.push(number);
                     }

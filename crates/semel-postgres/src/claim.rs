@@ -112,7 +112,7 @@ impl<'a> Together<'a> {
                     match granted(row, &self.claims[whose].grant, now) {
                         Ok(granted) => all[whose].jobs.push(granted),
                         Err(error @ PostgresError::Row { .. }) => {
-                            tracing::error!(%error, "a job cannot be handed out; its lease runs out");
+                            tracing::error!(%error, "a claimed job cannot be handed out; its lease will expire");
                         }
                         Err(error) => return Err(error),
                     }
@@ -141,7 +141,7 @@ impl<'a> Together<'a> {
         }
         for id in &unreadable {
             let error = PostgresError::Row { id: *id, what: "no such note" };
-            tracing::error!(%error, "a job cannot be handed out; its lease runs out");
+            tracing::error!(%error, "a claimed job cannot be handed out; its lease will expire");
         }
         for claimed in &mut all {
             claimed.jobs.retain(|(head, _)| !unreadable.contains(&head.id));

@@ -149,7 +149,7 @@ impl Shared {
                 }
                 Err(error) if batch.groups.is_empty() => return Err(error),
                 Err(error) => {
-                    tracing::error!(%error, "the answer to a claim is not understood; its leases run out");
+                    tracing::error!(%error, "the answer to a claim cannot be read; its leases will expire");
                 }
             }
         }
@@ -182,7 +182,7 @@ impl Shared {
             // No group was applied, but the claims have taken jobs: they are answered, and the groups are
             // decided again.
             Err(error) if !claims.is_empty() && !matches!(error, PostgresError::Unknown) => {
-                tracing::debug!(%error, "what stood beside claims is decided again");
+                tracing::debug!(%error, "the groups of a commit with claims are decided again");
                 Applied { groups: vec![Verdict::Stale; batch.groups.len()], ..Applied::default() }
             }
             applied => applied?,
@@ -296,7 +296,7 @@ impl Shared {
                     let row = rows.first().ok_or(PostgresError::Answer("resolve"))?;
                     if !row.try_get::<_, bool>(0)? {
                         tracing::warn!(
-                            "the answer to a commit was lost, and too much was committed since to say what became of it"
+                            "the answer to a commit was lost, and too much was committed since to tell whether it was applied"
                         );
                         break;
                     }

@@ -104,8 +104,8 @@ pub async fn suited(address: &Address) -> Result<(Address, Pool), PostgresError>
 /// The error for a database whose transactions have another level, with the remedy.
 pub fn too_strict(level: &str) -> PostgresError {
     PostgresError::Unsupported(format!(
-        "transactions of this user begin as {level}, and the store's own must be {LEVEL}: say ALTER ROLE \u{2026} SET \
-         default_transaction_isolation = '{LEVEL}', and have a pooler connect anew"
+        "this user's transactions begin as {level}, but the store's must be {LEVEL}: run ALTER ROLE \u{2026} SET \
+         default_transaction_isolation = '{LEVEL}', and have any pooler reconnect"
     ))
 }
 

@@ -34,7 +34,7 @@ impl Shared {
         let looking = tokio::spawn(async move {
             for keys in keys.chunks(KEYS_MAX) {
                 if let Err(error) = shared.thin_out(keys).await {
-                    tracing::debug!(%error, "the ended holders of keys were not looked over");
+                    tracing::debug!(%error, "ended holders of keys could not be thinned out");
                 }
             }
         });
@@ -60,7 +60,7 @@ impl Shared {
 
 impl<S: Session> Transaction<S> {
     /// Thins out keys that the transaction found to have many ended holders, and has locked. Nobody else can
-    /// do so before it ends, and after it no commit outside of transactions may come that adds a holder.
+    /// before it ends, and there may be no later commit outside of a transaction that would do it.
     pub(crate) async fn look_over(&mut self, keys: &[Vec<u8>]) -> Result<(), PostgresError> {
         for keys in keys.chunks(KEYS_MAX) {
             let rows = self.ask(&looking(&self.shared), &named(keys)).await?;
@@ -69,7 +69,7 @@ impl<S: Session> Transaction<S> {
                 Ok(Some(outlived)) => drop(self.ask(&taking(&self.shared, "", "true"), &outlived).await?),
                 Ok(None) => {}
                 // An unreadable row must not fail an operation that is not about it.
-                Err(error) => tracing::debug!(%error, "the ended holders of keys were not looked over"),
+                Err(error) => tracing::debug!(%error, "ended holders of keys could not be thinned out"),
             }
         }
         Ok(())

@@ -80,5 +80,5 @@ fn document(row: &Row, kind: i16) -> Result<(DocumentKey, Document), PostgresErr
 /// Returns the document kind with this number.
 pub fn kind(code: i16) -> Result<DocumentKind, PostgresError> {
     let kind = u8::try_from(code).ok().and_then(DocumentKind::from_code);
-    kind.ok_or(PostgresError::Answer("a document is of no kind that this program knows"))
+    kind.ok_or(PostgresError::Answer("a document is of a kind that this program does not know"))
 }

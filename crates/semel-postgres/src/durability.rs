@@ -44,23 +44,23 @@ impl Durability {
     pub(crate) const fn words(self) -> &'static str {
         match self {
             Self::Standby => {
-                "every answer after the database has its commit on the disk and the standbys that are waited for have it \
+                "acknowledged only after the commit is on the disk and the standbys that commits wait for have it \
                  (synchronous_standby_names)"
             }
             Self::Disk => {
-                "every answer after the database has its commit on the disk (synchronous_commit); a standby that is put in its \
-                 place has what it had got"
+                "acknowledged only after the commit is on the disk (synchronous_commit); a standby that is put in its place \
+                 has only what it had received"
             }
             Self::Failover => {
-                "every answer after the database has its commit on the disk: a failover loses what the standby that takes over \
-                 had not got yet, and what was lost may be admitted again (set synchronous_standby_names)"
+                "acknowledged only after the commit is on the disk: a failover loses what the standby that takes over had not \
+                 received yet, and lost jobs may be accepted again (set synchronous_standby_names)"
             }
             Self::Lazily => {
-                "every answer after the database's commit, which is on the disk a moment later (synchronous_commit off): a crash \
-                 may lose what was answered in between (set synchronous_commit on)"
+                "acknowledged after the commit, which is on the disk a moment later (synchronous_commit off): a crash may \
+                 lose what was acknowledged in between (set synchronous_commit on)"
             }
             Self::Never => {
-                "every answer after the database's commit, which the system puts on the disk when it likes (fsync off): a crash \
+                "acknowledged after the commit, which the system writes to the disk at some later time (fsync off): a crash \
                  of the machine may lose all of it (set fsync on)"
             }
         }

@@ -30,7 +30,7 @@ pub enum PostgresError {
         what: &'static str,
     },
     /// An answer does not have the expected form.
-    #[error("an answer is not understood: {0}")]
+    #[error("unexpected answer from the database: {0}")]
     Answer(&'static str),
     /// The database is not suitable, or this program cannot handle its version or that of its schema.
     #[error("{0}")]
@@ -41,8 +41,8 @@ pub enum PostgresError {
     /// The database takes no writes now. It is not asked for decisions either: it may show an older state
     /// than others have been told.
     #[error(
-        "the database takes no writes: it is a standby, or is set to be read-only. Where another one takes its place, name \
-         both in the address: postgres://USER@ONE,OTHER/DATABASE"
+        "the database takes no writes: it is a standby, or is set to read-only. If another one can take its place, name both \
+         in the address: postgres://USER@ONE,OTHER/DATABASE"
     )]
     ReadOnly,
     /// The address is not valid.
@@ -50,25 +50,24 @@ pub enum PostgresError {
     Address(String),
     /// The connection was lost during a commit, and the database could not say what became of it.
     #[error(
-        "the database was lost during a commit and could not say in time what became of it: whether it was applied is \
-         unknown. Send the same request with the same id again"
+        "the database was lost during a commit and could not be asked in time what became of it: it is unknown whether it was \
+         applied. Send the same request with the same id again"
     )]
     Unknown,
     /// The server that was asked was left before it answered: another has taken its place, or it takes no
     /// writes any more.
     #[error(
-        "the database's server that was asked says nothing, and another has taken its place or it takes no writes any more; \
-         try again"
+        "the database server did not answer, and another has taken its place or it takes no writes any more; try again"
     )]
     Left,
     /// The records are in such demand that no decision could be committed within the allowed number of tries.
-    #[error("the records are in too much demand right now; try again")]
+    #[error("too many writers compete for these records right now; try again")]
     Contended,
     /// Inside a caller's transaction: its snapshot is older than a row that it needs.
-    #[error("the transaction began before a row that it needs was there")]
+    #[error("the transaction began before a row that it needs was written")]
     OldSnapshot,
     /// The task that did the work has ended without a result.
-    #[error("the work was given up: {0}")]
+    #[error("the work was abandoned: {0}")]
     GivenUp(String),
 }
 
@@ -160,12 +159,12 @@ impl PostgresError {
             _ if matches!(self, Self::OldSnapshot) => StoreError::Undone(Undone::Serialization),
             Some(code) if code == SqlState::IN_FAILED_SQL_TRANSACTION => StoreError::Undone(Undone::Aborted),
             Some(code) if code == SqlState::NO_ACTIVE_SQL_TRANSACTION => StoreError::Unsupported(format!(
-                "no transaction is open on this connection, so nothing can be made a part of one: begin it first ({self})"
+                "no transaction is open on this connection, so nothing can be made part of one: begin one first ({self})"
             )),
             // The caller's database has no store, so retrying does not help.
             Some(code) if IS_NO_STORE_OF_OURS.contains(&code.code()) => StoreError::Unsupported(format!(
-                "the transaction's database has no store of this schema, or its user may not use it: it must be on the queue's own \
-                 database ({self})"
+                "the transaction's database has no store in this schema, or its user may not use it: the transaction must be \
+                 on the queue's own database ({self})"
             )),
             _ => self.into(),
         }

@@ -14,7 +14,7 @@ use crate::store::Shared;
 use crate::values::{Id, Params};
 
 impl Shared {
-    /// Returns a piece of the heads that are kept only for their keys, in the order of their end times.
+    /// Returns a piece of the heads kept only for their keys, in the order of until when they are kept.
     pub(crate) async fn remembered(&self, after: Option<Bytes>, limit: u32) -> Result<Piece, PostgresError> {
         let after = after.as_deref().and_then(|after| after.split_first_chunk());
         let (at, id) = after.map_or((i64::MIN, [0; 16]), |(at, id)| {
@@ -43,7 +43,7 @@ impl Shared {
         Ok(piece)
     }
 
-    /// Returns a piece of the queue rows that were written, in the byte order of their names.
+    /// Returns a piece of the written rows (queues, workers, limits), in the byte order of their names.
     pub(crate) async fn rows(&self, after: Option<Bytes>, limit: u32) -> Result<Piece, PostgresError> {
         let mut params = Params::default();
         let after = after.map(|after| String::from_utf8_lossy(&after).into_owned());
@@ -103,7 +103,7 @@ impl Shared {
              UPDATE {fact} SET dropped = pg_current_xact_id()::text::int8"
         );
         self.connection().await?.execute_typed(&sql, &[]).await?;
-        tracing::warn!("the database was restored from that of another cluster: its event log begins anew");
+        tracing::warn!("the database was restored from another cluster: its event log starts over");
         Ok(())
     }
 }

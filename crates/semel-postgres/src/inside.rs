@@ -292,8 +292,8 @@ fn keys_of(group: &Group) -> Keys {
 
 /// Removes from a group what only answers without a write relied on: like duplicates asked for alone, they
 /// are right as of the load. A decision that writes because of a key writes one of its holders, so other keys
-/// and jobs belong to such answers. If a document, a forgotten job or one without a key (perhaps just
-/// released) is written, that cannot be told, and everything is kept.
+/// and jobs belong to such answers. If it writes a document, forgets a job, or updates one without a key
+/// (perhaps just released), that cannot be told, and everything is kept.
 fn without_duplicates(mut group: Group) -> Group {
     let may_rely_on_others = |write: &Write| match write {
         Write::Update { head } => head.key.is_none(),

@@ -82,7 +82,7 @@ pub async fn run(store: Weak<Shared>, hints: Weak<Hints>) {
             match Ear::open(&shared).await {
                 Ok(opened) => ear = Some(opened),
                 Err(error) => {
-                    tracing::debug!(%error, "other servers cannot be listened to; their commits are looked for");
+                    tracing::debug!(%error, "cannot listen to other servers; their commits are polled for instead");
                     connect_at = Instant::now() + CONNECT_AGAIN;
                 }
             }
@@ -127,7 +127,7 @@ pub async fn run(store: Weak<Shared>, hints: Weak<Hints>) {
                     }
                     Ok(_) => None,
                     Err(error) => {
-                        tracing::debug!(%error, "the log's end could not be looked at");
+                        tracing::debug!(%error, "the end of the event log could not be read");
                         None
                     }
                 }
@@ -209,7 +209,7 @@ impl Ear {
         let sql = format!("SELECT {does}({}, {LISTENERS})", shared.schema.class());
         match self.client.query_typed(&sql, &[]).await {
             Ok(_) => self.asks = asks,
-            Err(error) => tracing::debug!(%error, "other servers could not be asked to tell"),
+            Err(error) => tracing::debug!(%error, "other servers could not be asked to announce commits"),
         }
     }
 }

@@ -24,7 +24,7 @@ const STEPS: &[(&str, &str)] = &[
     ("settings", include_str!("sql/0006_settings.sql")),
 ];
 
-/// The functions, which are the same for all versions.
+/// The functions: every migration replaces all of them, whichever version it starts from.
 const FUNCTIONS: &[&str] = &[
     include_str!("sql/time.sql"),
     include_str!("sql/uuid.sql"),
@@ -94,8 +94,8 @@ impl Known {
         let knows = self.version();
         if found > knows + NEWER_MAX {
             return Err(PostgresError::Unsupported(format!(
-                "the database's schema is of version {found}, and this program knows {knows} and goes on with {}: start a newer \
-                 semel; `semel migrate status` says which version a program needs",
+                "the database's schema has version {found}, but this program knows {knows} and accepts at most {}: start a \
+                 newer semel; `semel migrate status` says which version a program needs",
                 knows + NEWER_MAX
             )));
         }
@@ -223,7 +223,7 @@ pub(crate) async fn run(client: &mut Client, schema: &Schema, known: Known) -> R
         tries += 1;
         match run_once(client, schema, known).await {
             Err(error) if tries < TRIES && (error.was_in_the_way() || error.waited_in_vain()) => {
-                tracing::debug!(%error, tries, "the schema is in use; it is tried again");
+                tracing::debug!(%error, tries, "the schema is in use; trying again");
                 tokio::time::sleep(PAUSE).await;
             }
             done => return done,
@@ -239,7 +239,7 @@ pub(crate) async fn start(client: &mut Client, schema: &Schema, known: Known) ->
         && status(&*client, schema, known).await?.pending == [FUNCTIONS_STEP]
         && has_functions(&*client, schema).await?
     {
-        tracing::warn!(%error, "the schema's functions are those of an earlier build, and this program goes on with them");
+        tracing::warn!(%error, "the schema's functions are from an earlier build, and this program goes on with them");
         return Ok(());
     }
     Err(error)
@@ -285,8 +285,8 @@ fn refused(error: tokio_postgres::Error, status: &Status) -> PostgresError {
         _ => return error.into(),
     }
     PostgresError::Forbidden(format!(
-        "the database's schema is of version {}, this program needs {} ({}), and this user may not change it: {}. Have one who \
-         may run `semel migrate run --store postgres://…`",
+        "the database's schema has version {}, this program needs {} ({}), and this user may not change it: {}. Have a user \
+         who may do so run `semel migrate run --store postgres://…`",
         status.found,
         status.needed,
         status.pending.join(", "),
@@ -328,15 +328,15 @@ pub(crate) async fn fit(client: &impl GenericClient) -> Result<(), PostgresError
     let (version, encoding): (i32, &str) = (row.try_get(0)?, row.try_get(1)?);
     if version < SERVER_OLDEST {
         return Err(PostgresError::Unsupported(format!(
-            "this is PostgreSQL {}, and the store needs {} or later",
+            "this is PostgreSQL {}, but the store needs {} or later",
             version / 10_000,
             SERVER_OLDEST / 10_000
         )));
     }
     if encoding != ENCODING {
         return Err(PostgresError::Unsupported(format!(
-            "this database is encoded as {encoding}, in which not every text can be written, and the store needs {ENCODING}: make one \
-             by CREATE DATABASE \u{2026} ENCODING '{ENCODING}' TEMPLATE template0"
+            "this database's encoding is {encoding}, which cannot hold every text, and the store needs {ENCODING}: make one \
+             with CREATE DATABASE \u{2026} ENCODING '{ENCODING}' TEMPLATE template0"
         )));
     }
     Ok(())

@@ -185,7 +185,7 @@ impl Shared {
                 }
             }
             // What the caller waits for will tell it more.
-            Err(error) => tracing::debug!(%error, "a server says nothing, and the address leads to no other"),
+            Err(error) => tracing::debug!(%error, "a server does not answer, and the address has no other"),
         }
     }
 
@@ -196,8 +196,8 @@ impl Shared {
         match self.current(sql, params).await {
             Err(PostgresError::ReadOnly) => {
                 self.leave();
-                // Not given up when a server is left: other callers may make the only server there is be left
-                // again.
+                // Not given up when a server is left: other callers may cause the only server there is to be
+                // left again.
                 let connection = self.connection().await?;
                 let asked = ask(&connection, sql, params).await;
                 given_back(connection, asked)

@@ -76,7 +76,7 @@ pub async fn run(store: Weak<Shared>) {
         let news = teller.unsent.take();
         if let Err(error) = tell(&shared, &teller, &news).await {
             // The other servers will poll a little later anyway.
-            tracing::debug!(%error, "other servers could not be told what was committed");
+            tracing::debug!(%error, "other servers could not be told of a commit");
         }
         drop(shared);
         tokio::time::sleep(PAUSE).await;

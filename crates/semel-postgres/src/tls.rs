@@ -30,7 +30,8 @@ impl Tls {
     /// # Errors
     /// When the file cannot be read, or has no certificate.
     pub fn new(address: &Address) -> Result<Self, PostgresError> {
-        let refuse = |why: String| PostgresError::Address(format!("the certificates to believe: {why}"));
+        let refuse =
+            |why: String| PostgresError::Address(format!("the trusted certificates cannot be used: {why}"));
         let mut store = RootCertStore::empty();
         match address.roots.as_deref() {
             Some(path) => {

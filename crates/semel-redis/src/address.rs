@@ -92,9 +92,9 @@ impl Address {
         if base.contains('#') {
             let after = base.split_once('#').map_or("", |(_, after)| after);
             return Err(refuse(if after.contains('@') {
-                "a # in the password is written %23"
+                "write a # in the password as %23"
             } else {
-                "an encrypted connection is always verified: #insecure is not taken, nor anything else behind a #"
+                "an encrypted connection is always verified: #insecure is not accepted, nor is anything else after a #"
             }));
         }
         let rest = base.split_once("://").map_or("", |(_, rest)| rest);
@@ -129,7 +129,7 @@ impl Address {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.:".contains(&byte);
         if prefix.is_empty() || prefix.len() > PREFIX_BYTES_MAX || !prefix.bytes().all(is_plain) {
             return Err(RedisError::Address(format!(
-                "a prefix has 1 to {PREFIX_BYTES_MAX} letters, digits and any of _ - . :"
+                "a prefix must have 1 to {PREFIX_BYTES_MAX} characters: letters, digits and any of _ - . :"
             )));
         }
         Ok(Self { prefix: prefix.to_owned(), ..self.clone() })
@@ -141,7 +141,9 @@ impl Address {
     /// [`RedisError::Address`] for more than 64.
     pub fn with_replicas(&self, replicas: u32) -> Result<Self, RedisError> {
         if replicas > REPLICAS_MAX {
-            return Err(RedisError::Address(format!("a commit waits for {REPLICAS_MAX} replicas at most")));
+            return Err(RedisError::Address(format!(
+                "a commit can wait for at most {REPLICAS_MAX} replicas"
+            )));
         }
         Ok(Self { replicas, ..self.clone() })
     }
@@ -152,7 +154,7 @@ impl Address {
     /// [`RedisError::Address`] for zero, and for more than [`PARTITIONS_MAX`].
     pub fn with_partitions(&self, partitions: u16) -> Result<Self, RedisError> {
         if !(1..=PARTITIONS_MAX).contains(&partitions) {
-            return Err(RedisError::Address(format!("a store has 1 to {PARTITIONS_MAX} partitions")));
+            return Err(RedisError::Address(format!("a store must have 1 to {PARTITIONS_MAX} partitions")));
         }
         Ok(Self { partitions: Some(partitions), ..self.clone() })
     }

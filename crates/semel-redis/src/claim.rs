@@ -59,14 +59,14 @@ fn claimed(value: Value) -> Result<Claimed, RedisError> {
             // The job is taken, like the others. Its own lease ends for want of a worker; theirs need not, so
             // go on.
             Ok(None) | Err(RedisError::Head { .. }) => {
-                tracing::error!(job = %id, "a job was taken whose head is not understood; nobody is given it");
+                tracing::error!(job = %id, "a claimed job's head cannot be read; it is given to nobody");
                 continue;
             }
             Err(error) => return Err(error),
         };
         let body = Bytes::from(bytes(parts.take()?)?);
         let Ok(notes) = notes(parts.take()?) else {
-            tracing::error!(job = %id, "a job was taken whose notes are not understood; nobody is given it");
+            tracing::error!(job = %id, "a claimed job's notes cannot be read; it is given to nobody");
             continue;
         };
         claimed.jobs.push((stored.head, Full { body, notes }));

@@ -254,7 +254,7 @@ impl Shared {
                         said.as_ref().is_err_and(waits)
                     };
                     if said.iter().any(is_unknown) {
-                        tracing::info!("Redis did not know the scripts any more, and is told them again");
+                        tracing::info!("Redis no longer knew the scripts, and is sent them again");
                         may_be_done |= !said.iter().all(is_unknown);
                         match link.teach().await {
                             Ok(()) => {
@@ -285,7 +285,7 @@ impl Shared {
             };
             may_be_done |= !matches!(error, RedisError::Behind);
             if lost_at.is_none() {
-                tracing::info!(%error, "a commit is not answered yet; it is sent again");
+                tracing::info!(%error, "a commit has no answer yet; it is sent again");
             }
             lost_at = lost_at.or(Some(Instant::now()));
             self.check(lost_at, &error)?;
@@ -297,7 +297,7 @@ impl Shared {
     pub(crate) async fn look_over_all(&self, keys: Vec<Vec<u8>>) {
         for key in keys {
             if let Err(error) = self.look_over(&key).await {
-                tracing::debug!(%error, "the ended holders of a key were not looked over");
+                tracing::debug!(%error, "ended holders of a key could not be thinned out");
             }
         }
     }

@@ -228,7 +228,7 @@ impl Partitions {
             };
         }
         self.alive(&turn.1, self.tell(turn.0, with, Some(&shares))).await.map_err(|error| {
-            tracing::info!(%error, "a commit over several partitions is decided and not told to all of them yet");
+            tracing::info!(%error, "a commit across several partitions is decided, but not all of them know yet");
             RedisError::Unknown
         })?;
         let applied = groups.iter().zip(routes).zip(&verdicts);
@@ -429,7 +429,7 @@ impl Partitions {
             };
             shared.saw(said.time()?);
             if !is_whole {
-                return Err(RedisError::Answer("what a decided commit is to tell cannot be read"));
+                return Err(RedisError::Answer("what a decided commit tells its partitions cannot be read"));
             }
             Ok(!bytes(said.take()?)?.contains(&b's'))
         });
@@ -450,7 +450,7 @@ impl Partitions {
         }
         tracing::error!(
             turn,
-            "a partition has forgotten its part of a commit over several: it lost its last moment in a crash or failover"
+            "a partition has lost its part of a commit across several: a crash or failover took its latest writes"
         );
         Err(RedisError::Unknown)
     }

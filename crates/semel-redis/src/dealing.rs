@@ -23,7 +23,7 @@ use crate::values::{Values, bytes};
 /// Each partition is asked for at least this many jobs, if this many are wanted. What it shows beyond its
 /// share is read in vain.
 const FEW: u32 = 16;
-/// Multiple of its share that a partition is asked for first.
+/// A partition is first asked for its share times `MORE`; if too little, for that times `MUCH_MORE`.
 const MORE: u32 = 2;
 const MUCH_MORE: u32 = 8;
 /// The value of a candidate's reason byte when it would be granted.

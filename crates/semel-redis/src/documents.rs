@@ -45,7 +45,7 @@ impl Shared {
 
 /// The document key that a record's name encodes.
 fn key(name: &[u8]) -> Result<DocumentKey, RedisError> {
-    let wrong = RedisError::Answer("a document is of no kind that this program knows");
+    let wrong = RedisError::Answer("a document is of a kind that this program does not know");
     let Some((kind, name)) = name.split_first() else { return Err(wrong) };
     let (Some(kind), Ok(name)) = (DocumentKind::from_code(*kind), std::str::from_utf8(name)) else {
         return Err(wrong);

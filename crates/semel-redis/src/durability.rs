@@ -67,12 +67,12 @@ impl Durability {
     pub const fn words_with_replicas(self) -> &'static str {
         match self {
             Self::Always => {
-                "every answer after Redis has its write on the disk (appendfsync always) and the replicas that are waited for \
-                 have it in memory"
+                "acknowledged only after Redis has the write on the disk (appendfsync always) and the replicas that commits \
+                 wait for have it in memory"
             }
             Self::EverySecond | Self::Lazily | Self::Rewrites => {
-                "every answer after the replicas that are waited for have its write in memory; on disks it is later \
-                 (appendfsync): a crash of all machines may lose what was answered last"
+                "acknowledged only after the replicas that commits wait for have the write in memory; it reaches the disks \
+                 later (appendfsync): a crash of all machines may lose what was acknowledged last"
             }
             _ => self.words(),
         }
@@ -84,12 +84,12 @@ impl Durability {
             (Self::Never | Self::Evicts, 0) => self.words(),
             (Self::Never | Self::Evicts, _) => self.words_with_replicas(),
             (_, 0) => {
-                "every answer after the primary has its write: a failover loses what the replica that takes over had not got yet, \
-                 commonly less than a second, and what was lost may be admitted again (set --min-replicas)"
+                "acknowledged once the primary has the write: a failover loses what the replica that takes over had not \
+                 received yet, commonly less than a second, and lost jobs may be accepted again (set --min-replicas)"
             }
             _ => {
-                "every answer after the replicas that are waited for have its write in memory: a failover to one of them loses \
-                 nothing, one to another replica may lose what was answered last"
+                "acknowledged only after the replicas that commits wait for have the write in memory: a failover to one of \
+                 them loses nothing, one to another replica may lose what was acknowledged last"
             }
         }
     }
@@ -97,28 +97,28 @@ impl Durability {
     /// A description for messages.
     pub const fn words(self) -> &'static str {
         match self {
-            Self::Always => "every answer after Redis has its write on the disk (appendfsync always)",
+            Self::Always => "acknowledged only after Redis has the write on the disk (appendfsync always)",
             Self::Rewrites => {
-                "every answer after Redis has its write on the disk (appendfsync always), but not while its file is rewritten \
-                 (set no-appendfsync-on-rewrite no)"
+                "acknowledged only after Redis has the write on the disk (appendfsync always), except while its file is \
+                 rewritten (set no-appendfsync-on-rewrite no)"
             }
             Self::EverySecond => {
-                "every answer after Redis has its write in its file, which is on the disk a second or two later \
-                 (appendfsync everysec): a crash of the machine may lose what was answered in between"
+                "acknowledged once Redis has the write in its file, which is on the disk a second or two later (appendfsync \
+                 everysec): a crash of the machine may lose what was acknowledged in between"
             }
             Self::Lazily => {
-                "every answer after Redis has its write in its file, which the system puts on the disk when it likes \
-                 (appendfsync no): a crash of the machine may lose what was answered before"
+                "acknowledged once Redis has the write in its file, which the system writes to the disk at some later time \
+                 (appendfsync no): a crash of the machine may lose what was acknowledged before"
             }
             Self::Never => {
-                "none: Redis keeps no append-only file, and what was answered since its last snapshot is lost with it \
-                 (set appendonly yes)"
+                "none: Redis keeps no append-only file, and what was acknowledged since its last snapshot is lost with the \
+                 process (set appendonly yes)"
             }
             Self::Evicts => {
-                "none: Redis may delete what it likes when its memory is full (set maxmemory-policy noeviction)"
+                "none: Redis may delete any data when its memory is full (set maxmemory-policy noeviction)"
             }
             Self::Unknown => {
-                "unknown: this account may not ask Redis how it is set (CONFIG GET); appendonly yes, appendfsync always and \
+                "unknown: this account may not read Redis's settings (CONFIG GET); appendonly yes, appendfsync always and \
                  maxmemory-policy noeviction lose nothing"
             }
         }

@@ -15,13 +15,13 @@ pub enum RedisError {
     #[error("redis: no answer came in time")]
     Silent,
     /// A stored head is not in this program's format.
-    #[error("job {id}: its head is not understood")]
+    #[error("job {id}: its head cannot be read")]
     Head {
         /// The job whose head it is.
         id: JobId,
     },
     /// An answer does not have the expected form.
-    #[error("an answer is not understood: {0}")]
+    #[error("unexpected answer from Redis: {0}")]
     Answer(&'static str),
     /// The stored layout, or the Redis server, is of a version that this program does not handle.
     #[error("{0}")]
@@ -31,21 +31,23 @@ pub enum RedisError {
     Address(String),
     /// The connection was lost during a commit, and Redis could not be asked what became of it.
     #[error(
-        "Redis was lost during a commit and did not come back in time: whether it was applied is unknown. Send the same \
-         request with the same id again"
+        "Redis was lost during a commit and did not come back in time: it is unknown whether the commit was applied. Send the \
+         same request with the same id again"
     )]
     Unknown,
     /// The commit was done as far as it could be, and too few replicas have it.
     #[error(
-        "too few replicas have confirmed it in time: it may be stored, and a primary that takes over may not have it. Send the same \
-         request with the same id again"
+        "too few replicas have confirmed the write in time: it may be stored, but a replica that takes over may not have it. \
+         Send the same request with the same id again"
     )]
     Lagging,
     /// Too few replicas are there to confirm a commit, and nothing was begun.
-    #[error("too few replicas are there to confirm it: nothing was stored. Ask again when they are back")]
+    #[error(
+        "too few replicas are connected to confirm a write: nothing was stored. Try again when they are back"
+    )]
     Behind,
     /// Crossings kept the partition locked, one after the other, until the patience was used up.
-    #[error("what was asked for is in too much demand right now: nothing was done. Ask again")]
+    #[error("too many writers compete for these records right now: nothing was done. Try again")]
     Locked,
     /// There is no primary now, or nobody knows which it is.
     #[error("redis: {0}")]
@@ -57,22 +59,23 @@ pub enum RedisError {
     Replica,
     /// Redis was just started, and is still loading its data.
     #[error(
-        "redis: it is still reading its data from the disk, and takes no requests before it has: wait until INFO says loading:0, and \
-         try again"
+        "redis: it is still reading its data from the disk, and takes no requests until it is done: wait until INFO says \
+         loading:0, and try again"
     )]
     Loading,
     /// The store's own record (`!`) is gone, while other records of the store are there. No new store is
     /// begun beside them: how many others are gone is unknown, and the log's numbers would be used a second
     /// time.
     #[error(
-        "what the store says of itself (the key that ends in `!`) is gone from Redis, and others of its keys are still there: somebody deleted \
-         it, or Redis evicted it (maxmemory-policy must be noeviction). Which others are gone too is unknown, so nothing is read or written. \
-         Stop the servers and bring the data back (an append-only file, a snapshot, a replica); or, to begin with an empty store, delete all \
-         keys that are left under its prefix, or name another by ?prefix="
+        "the store's own record (the key that ends in `!`) is gone from Redis, but others of its keys are still there: \
+         somebody deleted it, or Redis evicted it (maxmemory-policy must be noeviction). It is unknown which others are gone \
+         too, so nothing is read or written. Stop the servers and bring the data back (an append-only file, a snapshot, a \
+         replica); or, to start with an empty store, delete all keys that are left under its prefix, or name another prefix \
+         with ?prefix="
     )]
     Beheaded,
     /// The task that did the work is gone.
-    #[error("the work was given up: {0}")]
+    #[error("the work was abandoned: {0}")]
     GivenUp(String),
 }
 

@@ -80,7 +80,7 @@ impl Finder {
 
     /// Where the primary is now, and a client to connect to it.
     pub async fn find(&self) -> Result<(Client, Place), RedisError> {
-        let nowhere = || RedisError::Astray("the address names no place".to_owned());
+        let nowhere = || RedisError::Astray("the address names no host".to_owned());
         let seats = self.asker.seats();
         let info = if self.follows() {
             let opinion = self.judge(&self.asker.ask().await?)?;
@@ -144,7 +144,9 @@ impl Finder {
                 (best, nodes) = (said.primary, said.nodes);
             }
         }
-        let nobody = || RedisError::Astray("nobody who was asked knows a primary for the store".to_owned());
+        let nobody = || {
+            RedisError::Astray("none of the servers that were asked knows a primary for the store".to_owned())
+        };
         self.believe(best.ok_or_else(nobody)?, nodes)
     }
 
@@ -161,7 +163,7 @@ impl Finder {
         // not either.
         if opinion.epoch < memory.epoch && !is_known {
             return Err(RedisError::Astray(
-                "those who were asked name a primary that is older than the last one. If that is right, start this program again"
+                "the servers that were asked name a primary that is older than the last one. If that is right, restart this program"
                     .to_owned(),
             ));
         }

@@ -199,14 +199,14 @@ impl Partitions {
     async fn even(&self, found: &Found) {
         for (row, _) in found.uneven.iter().filter_map(|name| found.rows.get(name)) {
             tracing::warn!(
-                "a partition has lost what was set of a queue last, and is told what others have of it"
+                "a partition has lost a queue's latest settings, and gets them from the other partitions"
             );
             let expect = vec![Expect { record: Record::Queue(row.name.clone()), version: row.version }];
             let row = QueueRow { version: next_version(row.version, found.now), ..row.clone() };
             let group = Group { expect, writes: vec![Write::Queue { row }], ..Group::default() };
             let route = Route::of(&group, self.count(), &mut Map::default(), |_| None);
             if let Err(error) = self.cross(&[group], &[route], &[0]).await {
-                tracing::debug!(%error, "partitions go on to say different things of a queue");
+                tracing::debug!(%error, "partitions still disagree about a queue");
             }
         }
     }

@@ -27,7 +27,7 @@ pub const CONNECT: Duration = Duration::from_secs(20);
 /// How long an answer may take. After that the connection counts as lost.
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// How often to connect again when other links keep finding another run of Redis meanwhile.
+/// How often to connect, in all, while other links keep finding another run of Redis meanwhile.
 const TRIES: usize = 3;
 
 /// What is known of the store once a connection was introduced.
@@ -226,14 +226,14 @@ impl Link {
         let is_heir = now.heir == Some(known.secret);
         if now.known.is_some_and(|before| before.secret != known.secret) && !is_heir {
             return Err(RedisError::Unsupported(
-                "another store is at this address than the one that was opened: start the program again to use it"
+                "this address leads to another store than the one that was opened: restart the program to use it"
                     .to_owned(),
             ));
         }
         if now.known.is_some_and(|before| before.durability != known.durability) {
             tracing::warn!(
                 durability = known.durability.words(),
-                "Redis is set otherwise than when it was last connected to, or it is another one"
+                "Redis's settings have changed since the last connection, or it is another Redis"
             );
         }
         let Some(era) = self.finder.era().find(run, since) else { return Ok(None) };

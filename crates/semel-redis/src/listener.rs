@@ -70,7 +70,7 @@ pub async fn run(store: Weak<Shared>, hints: Weak<Hints>) {
                 }
             }
             Err(error) => {
-                tracing::debug!(%error, "other servers cannot be listened to; their commits are looked for");
+                tracing::debug!(%error, "cannot listen to other servers; their commits are polled for instead");
                 if !look(&store, &hints).await {
                     return;
                 }
@@ -111,7 +111,7 @@ async fn look(store: &Weak<Shared>, hints: &Weak<Hints>) -> bool {
                     }
                     tip = Some(page.newest);
                 }
-                Err(error) => tracing::debug!(%error, "the log's end could not be looked at"),
+                Err(error) => tracing::debug!(%error, "the end of the event log could not be read"),
             }
         }
         drop((shared, waiting));

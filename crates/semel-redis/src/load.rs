@@ -126,7 +126,7 @@ impl Shared {
         let heads = list(answer.take()?)?;
         let (records, mut holders) = (list(answer.take()?)?, Values::of(answer.take()?)?);
         if heads.len() != reads.heads.len() || records.len() != keys.len() {
-            return Err(RedisError::Answer("a load has other records than were asked for"));
+            return Err(RedisError::Answer("other records than were asked for"));
         }
         let mut found = Vec::with_capacity(keys.len());
         for (record, (_, with_ended)) in records.into_iter().zip(keys) {
@@ -169,7 +169,7 @@ impl<'a> KeyRecord<'a> {
         let live = reader.small().and_then(|live| usize::try_from(live).ok());
         match (version, live, reader.0.as_chunks::<16>()) {
             (Some(version), Some(live), (ids, [])) if live <= ids.len() => Ok(Self { version, live, ids }),
-            _ => Err(RedisError::Answer("a key's record is not understood")),
+            _ => Err(RedisError::Answer("a key's record cannot be read")),
         }
     }
 }
@@ -217,7 +217,7 @@ pub fn notes(value: Value) -> Result<Vec<(NoteKind, Bytes)>, RedisError> {
 /// Decodes a queue's row; without a record, a fresh one.
 pub fn queue_row(name: QueueName, bytes: Option<Vec<u8>>) -> Result<QueueRow, RedisError> {
     let Some(bytes) = bytes else { return Ok(QueueRow::fresh(name)) };
-    let wrong = RedisError::Answer("a queue's settings are not understood");
+    let wrong = RedisError::Answer("a queue's settings cannot be read");
     let mut reader = Reader(&bytes);
     let (Some(version), Some([paused, has_settings])) = (reader.take(), reader.take()) else {
         return Err(wrong);
@@ -250,7 +250,7 @@ pub fn counters(value: Value) -> Result<Counters, RedisError> {
 pub fn document(bytes: &[u8]) -> Result<Document, RedisError> {
     let mut reader = Reader(bytes);
     let (Some(version), Some(due)) = (reader.take(), reader.take()) else {
-        return Err(RedisError::Answer("a document is not understood"));
+        return Err(RedisError::Answer("a document cannot be read"));
     };
     let text = Bytes::copy_from_slice(reader.0);
     Ok(Document { version: u64::from_be_bytes(version), due: maybe_time(due), text })
@@ -259,7 +259,7 @@ pub fn document(bytes: &[u8]) -> Result<Document, RedisError> {
 /// Decodes which job absorbed a request's id.
 pub fn spent(bytes: &[u8]) -> Result<Spent, RedisError> {
     let (job, digest) =
-        bytes.split_at_checked(16).ok_or(RedisError::Answer("an absorbed id is not understood"))?;
+        bytes.split_at_checked(16).ok_or(RedisError::Answer("an absorbed id cannot be read"))?;
     let digest = if digest.is_empty() { None } else { Some(digest.try_into()) };
     let digest = digest.transpose().map_err(|_| RedisError::Answer("a digest has 32 bytes"))?;
     Ok(Spent::absorbed_by(id_of(job)?, digest))

@@ -229,7 +229,7 @@ impl Partitions {
                 if verdicts.iter().all(|verdict| *verdict == Verdict::Busy) && claims.is_empty() {
                     return Err(error);
                 }
-                tracing::warn!(%error, "a part of a commit was not done, and is tried again");
+                tracing::warn!(%error, "part of a commit was not done; trying again");
             }
         }
         let any_applied = verdicts.contains(&Verdict::Applied);

@@ -163,7 +163,7 @@ impl Shared {
     }
 
     async fn page(&self, mut command: Cmd, cursor: u64, limit: u32) -> Result<LogPage, RedisError> {
-        // The caller may have read a part of the first record already.
+        // One more, because the caller may have read the first record already.
         command.arg(format!("{}-1", cursor >> PLACE_BITS)).arg(u64::from(limit) + 1);
         let (_, answer) = self.answer(command).await?;
         let mut parts = Values::of(answer)?;
@@ -227,7 +227,7 @@ fn take(
     let mut reader = Reader(events);
     let mut place = 0;
     while !reader.0.is_empty() && found.len() < limit {
-        let event = event(&mut reader).ok_or(RedisError::Answer("an event is not understood"))?;
+        let event = event(&mut reader).ok_or(RedisError::Answer("an event cannot be read"))?;
         place += 1;
         let cursor_here = (record << PLACE_BITS) + place;
         if cursor_here > cursor {

@@ -22,7 +22,7 @@ const FORWARDS: usize = 200;
 
 /// A record of a partition's log.
 struct Told {
-    /// When it was written by the clock of the partition's Redis, in microseconds.
+    /// When it was written, by the clock of the partition's Redis, in microseconds.
     told: u64,
     partition: u16,
     number: u64,

@@ -50,7 +50,7 @@ impl Partitions {
                     command.arg(&token[..]);
                 });
                 if let Err(error) = sign.await {
-                    tracing::debug!(%error, "others do not hear that a commit over several partitions goes on");
+                    tracing::debug!(%error, "could not signal that a commit across several partitions is still going on");
                 }
             }
         });
@@ -67,7 +67,7 @@ impl Partitions {
             Ok(true) => self.unlock_all(turn, with).await,
             Ok(false) => {}
             Err(error) => {
-                tracing::debug!(%error, "a commit over several partitions was not taken back; others will do it");
+                tracing::debug!(%error, "a commit across several partitions could not be taken back; others will do it");
             }
         }
     }
@@ -81,7 +81,7 @@ impl Partitions {
             }
             Ok(false) => false,
             Err(error) => {
-                tracing::debug!(%error, "a commit over several partitions was not given up; others will do it");
+                tracing::debug!(%error, "a commit across several partitions could not be given up; others will do it");
                 false
             }
         }
@@ -100,7 +100,7 @@ impl Partitions {
         let unlocking = with.iter().map(|place| self.cross_step(*place, "unlock", turn, |_| {}));
         for done in join_all(unlocking).await {
             if let Err(error) = done {
-                tracing::debug!(%error, "a partition was not unlocked; others will do it");
+                tracing::debug!(%error, "a partition could not be unlocked; others will do it");
             }
         }
     }
@@ -129,13 +129,13 @@ impl Partitions {
         if phase == "decided" {
             tracing::info!(
                 turn,
-                "a commit over several partitions was left in the middle, and is told to those that do not know it yet"
+                "a commit across several partitions was left unfinished, and is sent to the partitions that do not know it yet"
             );
             self.tell(turn, &with, None).await?;
             // Whoever decided it is dead and cannot publish what it did, so every server must look.
             self.at(told_in(&with)).teller.have_all_look();
         } else if self.end(turn, "give up", bound()).await? {
-            tracing::info!(turn, "a commit over several partitions was left undecided, and is given up");
+            tracing::info!(turn, "a commit across several partitions was left undecided, and is given up");
             self.unlock_all(turn, &with).await;
         }
         Ok(true)

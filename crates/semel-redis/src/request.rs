@@ -143,7 +143,7 @@ fn expectation(group: &Group, expect: &Expect) -> Vec<u8> {
     bytes
 }
 
-/// Appends a write. `is_alone` answers whether no other head write of the batch is about a job.
+/// Appends a write. `is_alone`: whether it is a job's only head write, and no other group names the job.
 fn push_write(command: &mut Cmd, write: &Write, is_alone: impl Fn(JobId) -> bool) {
     let op = |letter: u8, parts: &[&[u8]]| {
         let mut bytes = vec![letter];

@@ -65,8 +65,8 @@ impl Seats {
 
     /// Sentinels, from what follows the scheme: `USER:PASSWORD@HOST:PORT,HOST:PORT/NAME/NUMBER`.
     pub fn sentinels(rest: &str, is_encrypted: bool, asking: Asking<'_>) -> Result<Self, RedisError> {
-        const FORM: &str = "write redis+sentinel://USER:PASSWORD@HOST:PORT,HOST:PORT/NAME/NUMBER: the sentinels, and by which \
-                            name they know the primary";
+        const FORM: &str = "write redis+sentinel://USER:PASSWORD@HOST:PORT,HOST:PORT/NAME/NUMBER: the sentinels, and the name \
+                            by which they know the primary";
         let wrong = || RedisError::Address(FORM.to_owned());
         let (places, path) = rest.split_once('/').ok_or_else(wrong)?;
         let (name, database) = path.split_once('/').unwrap_or((path, "0"));
@@ -124,7 +124,7 @@ fn every(
         })
         .collect::<Result<_, _>>()?;
     if named.len() > SEATS_MAX {
-        return Err(RedisError::Address(format!("an address names {SEATS_MAX} places at most")));
+        return Err(RedisError::Address(format!("an address can name at most {SEATS_MAX} hosts")));
     }
     Ok(named)
 }

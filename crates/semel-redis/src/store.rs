@@ -270,8 +270,8 @@ impl Redis {
             Ok(survey) => survey
                 .findings()
                 .iter()
-                .for_each(|finding| tracing::warn!("what is acknowledged may be lost: {finding}")),
-            Err(error) => tracing::warn!(%error, "it is not known how Redis is set"),
+                .for_each(|finding| tracing::warn!("acknowledged jobs may be lost: {finding}")),
+            Err(error) => tracing::warn!(%error, "Redis's settings could not be read"),
         }
     }
 
@@ -421,7 +421,7 @@ impl Backend for Redis {
     }
 
     fn backup(&self, _path: PathBuf) -> BoxFuture<'_, Result<(), StoreError>> {
-        let message = "a store in Redis is backed up with Redis's own means: its append-only file, or BGSAVE"
+        let message = "a store in Redis is backed up with Redis's own tools: its append-only file, or BGSAVE"
             .to_owned();
         Box::pin(std::future::ready(Err(StoreError::Unsupported(message))))
     }

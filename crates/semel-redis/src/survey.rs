@@ -67,7 +67,7 @@ pub struct Finding {
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} is {}, to be {}: {}", self.setting, self.found, self.wanted, self.why)?;
+        write!(f, "{} is {}, but should be {}: {}", self.setting, self.found, self.wanted, self.why)?;
         if self.nodes.is_empty() { Ok(()) } else { write!(f, " (at {})", self.nodes.join(", ")) }
     }
 }
@@ -155,11 +155,11 @@ impl Node {
             note("role", role, "master", "a replica takes no writes");
         }
         if self.settings.is_empty() {
-            let why = "nobody can say what a crash loses";
-            note("CONFIG GET", "refused", "allowed to the account (+config|get)", why);
+            let why = "it is unknown what a crash would lose";
+            note("CONFIG GET", "refused", "allowed for this account (+config|get)", why);
         }
         if let Some(said) = differs("maxmemory-policy", "noeviction") {
-            let why = "when its memory is full Redis deletes jobs and keys";
+            let why = "when its memory is full, Redis deletes jobs and keys";
             note("maxmemory-policy", said, "noeviction", why);
         }
         if let Some(said) = differs("appendonly", "yes") {
@@ -175,24 +175,24 @@ impl Node {
         let replicas = self.replicas.unwrap_or(0);
         let waits_for = self.waits_for.to_string();
         if self.waits_for == 0 && (replicas > 0 || self.fails_over) {
-            let why = "no commit waits for a replica: one that takes over lacks what it had not got yet";
-            note("replicas=", "0", "as many as must have an answer (--min-replicas)", why);
+            let why = "no commit waits for a replica: one that takes over lacks what it had not received yet";
+            note("replicas=", "0", "the number of replicas that must have a commit (--min-replicas)", why);
         }
         if self.waits_for > 0 && replicas < self.waits_for {
-            let why = "commits wait for more replicas than are there, and are given up";
+            let why = "commits wait for more replicas than are connected, and fail";
             note("connected_slaves", &replicas.to_string(), &waits_for, why);
         }
         // Where a replica takes over by itself, the former primary may still be running, cut off.
         let least = self.waits_for.max(u32::from(self.fails_over));
         let enough = |said: &&str| said.parse::<u32>().is_ok_and(|number| number >= least);
         if let Some(said) = self.setting("min-replicas-to-write").filter(|said| !enough(said)) {
-            let why = "a primary that is cut off from its replicas goes on writing what they will never have";
+            let why = "a primary that is cut off from its replicas keeps accepting writes that they will never have";
             note("min-replicas-to-write", said, &least.to_string(), why);
         } else if let Some(said) =
             self.setting("min-replicas-max-lag").filter(|said| least > 0 && *said == "0")
         {
-            let why = "Redis asks for no replica then, whatever min-replicas-to-write is: a primary that is cut off goes on writing";
-            note("min-replicas-max-lag", said, "10, or how long it may go on", why);
+            let why = "with 0, Redis requires no replicas, whatever min-replicas-to-write is: a primary that is cut off keeps accepting writes";
+            note("min-replicas-max-lag", said, "10, or how many seconds it may go on", why);
         }
         found
     }

@@ -88,13 +88,13 @@ pub async fn run(store: Weak<Shared>) {
                 // Perhaps only this connection was lost: then no other server has a reason to look again by
                 // itself.
                 Err(error) if !error.is_forbidden() => {
-                    tracing::debug!(%error, "other servers could not be told yet what was committed");
+                    tracing::debug!(%error, "other servers could not be told of a commit yet");
                     teller.is_for_all.fetch_or(is_for_all, Ordering::AcqRel);
                     teller.note(News::everything());
                     (2 * pause).clamp(RESOLVE_PAUSE, PAUSE_MAX)
                 }
                 Err(error) => {
-                    tracing::debug!(%error, "other servers cannot be told what was committed");
+                    tracing::debug!(%error, "other servers cannot be told of a commit");
                     PAUSE
                 }
                 Ok(()) => PAUSE,

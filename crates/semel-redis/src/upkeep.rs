@@ -59,8 +59,8 @@ impl Shared {
     pub(crate) async fn clear(&self) -> Result<(), RedisError> {
         self.link.connection().await?;
         if self.clear_by(CLEAR_PAGES).await? > 1 {
-            // What other servers write between two pieces may stay by half, as a job that is filed nowhere. A
-            // single script deletes it whole.
+            // What other servers write between two pieces may be deleted only in part, leaving a job that is
+            // filed nowhere. A single script deletes it whole.
             self.clear_by(CLEAR_LAST_PAGES).await?;
         }
         Ok(())

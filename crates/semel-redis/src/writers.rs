@@ -1,5 +1,5 @@
 //! Connections for commits that wait for replicas. `WAIT` follows the writes in the same pipeline, and Redis
-//! serves nothing else on a connection that waits, so these carry nothing but commits.
+//! serves nothing else on a connection that waits, so nothing that need not wait is sent on these.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -104,7 +104,7 @@ impl Writers {
         let is_refused =
             |said: &Result<Value, RedisError>| said.as_ref().is_err_and(RedisError::lacks_replicas);
         if !said.is_empty() && said.iter().all(is_refused) {
-            tracing::debug!("too few replicas are there for Redis to take a commit");
+            tracing::debug!("too few replicas are connected for Redis to accept a commit");
             self.is_behind.store(true, Ordering::Release);
             return Err(RedisError::Behind);
         }
@@ -133,7 +133,7 @@ impl Writers {
             }
             // The commands before the `WAIT` were done, and which replicas have that is unknown.
             Err(error) if said.iter().any(Result::is_ok) => {
-                tracing::debug!(%error, "nobody can say how many replicas have a commit");
+                tracing::debug!(%error, "it is unknown how many replicas have a commit");
                 self.is_behind.store(true, Ordering::Release);
                 Err(RedisError::Lagging)
             }

@@ -165,7 +165,7 @@ fn said_again(answer: Answer, outcomes: &[Outcome]) -> Answer {
 fn id_twice() -> Problem {
     Problem::new(
         Code::Duplicate,
-        "an earlier item of the batch has this job id, with other content; leave `id` out, or use a new one",
+        "an earlier item of the batch has the same job id but different content; leave `id` out, or use a new one",
     )
     .with_details(|object| object.plain("pointer", "/id"))
 }

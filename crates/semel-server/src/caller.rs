@@ -67,7 +67,7 @@ impl Access {
 pub(crate) fn unknown() -> Problem {
     Problem::new(
         Code::Unauthorized,
-        "the request carries no token that this server knows; send Authorization: Bearer and a token",
+        "the request has no token that this server knows; send the header Authorization: Bearer TOKEN",
     )
 }
 
@@ -75,7 +75,7 @@ pub(crate) fn unknown() -> Problem {
 pub(crate) fn twice() -> Problem {
     Problem::new(
         Code::InvalidRequest,
-        "the header Authorization was sent twice; a request is one caller's, so send one token",
+        "the header Authorization was sent twice; send it once, with one token",
     )
 }
 
@@ -170,14 +170,14 @@ impl Caller {
             let wanted: Vec<&str> = access.roles().iter().map(|role| role.name()).collect();
             return Err(Problem::new(
                 Code::Forbidden,
-                format!("the token is not for this; use one with the role {}", wanted.join(" or ")),
+                format!("the token does not allow this; use one with the role {}", wanted.join(" or ")),
             )
             .with_details(|object| object.texts("roles", &wanted)));
         }
         if access == Access::Inspect && !self.inspect() {
             return Err(Problem::new(
                 Code::Forbidden,
-                "the token may not read of jobs; use one that may inspect",
+                "the token may not read jobs; use one that may inspect them",
             ));
         }
         Ok(())
@@ -226,7 +226,7 @@ impl Caller {
         if self.is_limited() {
             return Err(Problem::new(
                 Code::Forbidden,
-                "this concerns every queue and the token is for some only; use one that is for all",
+                "this concerns every queue, and the token is for some queues only; use one for all queues",
             ));
         }
         Ok(())
@@ -239,7 +239,7 @@ impl Caller {
             Some(queue) => self.check_queue(queue),
             None => Err(Problem::new(
                 Code::Forbidden,
-                "the token is for some queues only; name one of them: queue=mail in the query, --queue mail of semel",
+                "the token is for some queues only; name one of them: queue=mail in the query, or semel's option --queue mail",
             )),
         }
     }

@@ -80,7 +80,7 @@ pub(crate) async fn register(Scope(app): Scope, caller: Caller, request: Request
     if registered.is_anothers {
         // Names are shared by the tenant, so that a name is taken cannot be hidden from this caller; whose it is can.
         return Err(
-            Problem::new(Code::Duplicate, "the name is taken; register the cron under another one").into()
+            Problem::new(Code::Duplicate, "the name is taken; register the cron under another name").into()
         );
     }
     let text = if says_cron && caller.inspect() {
@@ -101,7 +101,7 @@ fn as_many_as_may_be() -> Problem {
     let (limit, mebibytes) = (CRONS_PER_TENANT_MAX, CRONS_BYTES_PER_TENANT_MAX >> 20);
     Problem::new(
         Code::Conflict,
-        format!("the tenant has {limit} crons, or {mebibytes} MiB of them, as many as it may have; delete one that is not needed"),
+        format!("the tenant has reached its limit of {limit} crons, or of {mebibytes} MiB for them; delete one that is not needed"),
     )
     .with_details(|object| object.number("limit", limit))
 }
@@ -203,7 +203,7 @@ pub(crate) async fn remove(Scope(app): Scope, caller: Caller, name: Name) -> Ans
 pub(crate) async fn trigger(Scope(app): Scope, caller: Caller, name: Name, request: Request) -> Answered {
     let name = cron_name(name)?;
     let (parts, _) = request.into_parts();
-    let why = "a cron's tick; leave it out, or enqueue the job itself under it";
+    let why = "triggering a cron; leave it out, or enqueue the job itself with that header";
     extract::no_idempotency(&parts, &app, &caller, why)?;
     one(&app, &caller, &name).await?;
     let (cron, mut tick) =
@@ -211,7 +211,7 @@ pub(crate) async fn trigger(Scope(app): Scope, caller: Caller, name: Name, reque
     // The cron has ticked: a caller that was told of a failure would trigger it again.
     if let Err(refused) = hide_jobs(&app, &caller, std::slice::from_mut(&mut tick)).await {
         let error = refused.cause.unwrap_or_default();
-        tracing::warn!(error, "a tick is answered without the job that was in its way");
+        tracing::warn!(error, "the answer about a cron's tick leaves out the job that blocked it");
         tick.job = tick.job.filter(|_| tick.decision == Decision::Fired);
     }
     let show = if caller.inspect() { ojs::triggered } else { ojs::triggered_curt };

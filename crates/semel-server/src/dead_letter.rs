@@ -98,7 +98,7 @@ pub(crate) async fn retry(
 
 /// Refuses an `Idempotency-Key`: a revived dead letter may fail again, and a repeated request would run it once more.
 pub(crate) fn no_idempotency(parts: &Parts, app: &App, caller: &Caller) -> Result<(), Problem> {
-    let why = "dead letters; leave it out, and before you send the request again look with GET /ojs/v1/jobs/{id} what became of the job";
+    let why = "dead letters; leave it out, and before you send the request again, check with GET /ojs/v1/jobs/{id} what became of the job";
     extract::no_idempotency(parts, app, caller, why)
 }
 
@@ -108,7 +108,7 @@ pub(crate) async fn revived(app: &App, caller: &Caller, id: JobId, revived: Revi
         Revived::Done(head) => Ok(Answer::ok(show(&app.engine, caller, &head, answer::job).await)),
         Revived::Blocked { holder } => Err(Problem::new(
             Code::Duplicate,
-            "another job holds the dead letter's unique key; wait for its end, or cancel it, and retry again",
+            "another job holds the dead letter's unique key; wait until that job ends, or cancel it, then retry again",
         )
         .with_details(|object| {
             let named = holder.named();

@@ -159,7 +159,7 @@ fn nothing_there() -> Problem {
 pub(crate) async fn no_such_method() -> Refused {
     Problem::new(
         Code::MethodNotAllowed,
-        "this path does not know the method; use one that the Allow header names",
+        "this path does not support the method; use one that the Allow header names",
     )
     .into()
 }
@@ -250,8 +250,8 @@ fn check_browser(request: &Request) -> Result<(), Problem> {
     if !request.method().is_safe() && is_foreign {
         return Err(Problem::new(
             Code::Forbidden,
-            "a page of another site asks for this, and a server without tokens takes changes from its own pages and from programs only, \
-             whatever token is sent: ask from there, or give the server tokens",
+            "the request comes from another site's page, and a server without tokens accepts changes only from its own pages and \
+             from programs, whatever token is sent: send it from one of those, or give the server tokens",
         ));
     }
     // DNS rebinding: a page whose name was made to resolve to this machine is same-origin to the browser,
@@ -262,8 +262,8 @@ fn check_browser(request: &Request) -> Result<(), Problem> {
     if is_near && is_browser && headers.get(HOST).is_some_and(|host| !is_own_name(host)) {
         return Err(Problem::new(
             Code::Forbidden,
-            "a server without tokens answers on this machine to localhost or an IP address as its host, because any web page can \
-             point another name at it; ask by one of these, or give the server tokens",
+            "on its own machine, a server without tokens answers a browser only at localhost or an IP address, because any web page \
+             can point another host name at it; use one of those, or give the server tokens",
         ));
     }
     Ok(())

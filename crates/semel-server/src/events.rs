@@ -81,7 +81,7 @@ pub(crate) fn cursor(query: &Parameters) -> Result<Option<Begin>, Problem> {
         return Ok(Some(Begin::End));
     }
     event::cursor(text).map(|cursor| Some(Begin::Place(cursor))).ok_or_else(|| {
-        extract::refuse("after", "is not a cursor or id that this endpoint answered, nor `end`")
+        extract::refuse("after", "is neither `end` nor a cursor or event id that this endpoint returned")
     })
 }
 
@@ -94,7 +94,10 @@ pub(crate) fn wanted(query: &Parameters, caller: &Caller) -> Result<Wanted, Prob
         kinds.extend(EventKind::ALL.into_iter().filter(|kind| event::name(*kind) == name));
         if kinds.len() == before && !event::is_known(name) {
             let known = event::names().collect::<Vec<_>>().join(", ");
-            return Err(extract::refuse("types", format!("names no event type; the types are {known}")));
+            return Err(extract::refuse(
+                "types",
+                format!("names an unknown event type; the types are {known}"),
+            ));
         }
     }
     for name in query.names("queues", "queue")? {
@@ -121,7 +124,7 @@ pub(crate) fn check(reading: &Reading) -> Result<(), Problem> {
             "events after this cursor have been dropped; read on from details.oldest and look at the jobs themselves for what happened in between"
         }
         Place::Ahead => {
-            "the log has not come as far as this cursor, so it is of another store or of one that was restored since; read from the beginning, without a cursor"
+            "the log does not reach as far as this cursor: it is from another store, or the store has been restored since; read from the beginning, without a cursor"
         }
     };
     Err(Problem::new(Code::CursorGone, message)

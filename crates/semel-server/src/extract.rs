@@ -95,7 +95,10 @@ async fn read(
     let mut length = 0_usize;
     while let Some(frame) = body.frame().await {
         let Ok(frame) = frame else {
-            return Err(Problem::new(Code::InvalidPayload, "the body ended before its end; send it whole"));
+            return Err(Problem::new(
+                Code::InvalidPayload,
+                "the body broke off before its end; send all of it",
+            ));
         };
         let Ok(data) = frame.into_data() else { continue };
         length = length.saturating_add(data.len());
@@ -169,7 +172,7 @@ impl Parameters {
         let mut parameters = HashMap::new();
         for (name, value) in sent(uri)? {
             if parameters.contains_key(&name) {
-                return Err(refuse(&name, "is given twice, and one of them would not be looked at"));
+                return Err(refuse(&name, "is given twice, and one of the values would be ignored"));
             }
             parameters.insert(name, value);
         }
@@ -207,7 +210,7 @@ impl Parameters {
         let Some(text) = self.get(name) else { return Ok(default) };
         match text.parse() {
             Ok(number) if (least..=most).contains(&number) => Ok(number),
-            _ => Err(refuse(name, format!("is not a number of {least}..={most}"))),
+            _ => Err(refuse(name, format!("is not a number from {least} to {most}"))),
         }
     }
 }
@@ -231,16 +234,14 @@ pub(crate) fn no_others(uri: &Uri, known: &[&str]) -> Result<(), Problem> {
     let takes = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
     Err(refuse(
         &name,
-        format!(
-            "is not one that this endpoint takes (it takes {takes}; what else there is to say stands in the body)"
-        ),
+        format!("is not one that this endpoint takes (it takes {takes}; anything else belongs in the body)"),
     ))
 }
 
 /// The position in a listing of jobs that the query names, if any.
 pub(crate) fn cursor(query: &Parameters) -> Result<Option<JobId>, Problem> {
     let cursor = query.get("cursor").map(|text| JobId::parse(text, "")).transpose();
-    cursor.map_err(|_| refuse("cursor", "is not one that a page answered"))
+    cursor.map_err(|_| refuse("cursor", "is not one that an earlier page returned"))
 }
 
 /// The refusal of a query parameter.
@@ -261,7 +262,7 @@ fn refuse_key(why: &str) -> Problem {
 /// repeated request would take effect twice. `why` says which operation it is, and what to do instead.
 pub(crate) fn no_idempotency(parts: &Parts, app: &App, caller: &Caller, why: &str) -> Result<(), Problem> {
     match idempotency(parts, app, caller, None)? {
-        Some(_) => Err(refuse_key(&format!("is not understood for {why}"))),
+        Some(_) => Err(refuse_key(&format!("is not supported for {why}"))),
         None => Ok(()),
     }
 }
@@ -276,7 +277,7 @@ pub(crate) fn idempotency(
 ) -> Result<Option<UniqueKey>, Problem> {
     let refuse = |why: &str| {
         refuse_key(&format!(
-            "{why}; send 1 to {IDEMPOTENCY_BYTES_MAX} visible ASCII characters, the same for each try of one request"
+            "{why}; send 1 to {IDEMPOTENCY_BYTES_MAX} visible ASCII characters, the same each time you send the request"
         ))
     };
     let mut sent = parts.headers.get_all(IDEMPOTENCY_KEY).iter();

@@ -206,7 +206,7 @@ pub(crate) fn filter(query: &Parameters) -> Result<Filter, Problem> {
     for name in query.list("state") {
         let state = JobState::from_name(name).ok_or_else(|| {
             let known = JobState::ALL.map(JobState::name).join(", ");
-            extract::refuse("state", format!("names no state; the states are {known}"))
+            extract::refuse("state", format!("names an unknown state; the states are {known}"))
         })?;
         states = states.with(state);
     }

@@ -35,7 +35,7 @@ pub(crate) async fn list(
     let limit = usize::try_from(query.number("limit", 1, PAGE_DEFAULT, PAGE_MAX)?).unwrap_or(1);
     let from = match (query.get("cursor"), query.get("since")) {
         (Some(text), _) => {
-            place(text).ok_or_else(|| extract::refuse("cursor", "is not one that this endpoint answered"))?
+            place(text).ok_or_else(|| extract::refuse("cursor", "is not one that this endpoint returned"))?
         }
         (None, Some(text)) => {
             let time =

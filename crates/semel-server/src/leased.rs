@@ -60,7 +60,8 @@ impl Leased {
                 Ok(more) => more,
                 Err(error) => {
                     let failures = self.app.engine.store().repeated_failures();
-                    failures.warn("a fetch is answered with the jobs that it has", &error);
+                    failures
+                        .warn("a fetch could not lease more jobs; it is answered with those it has", &error);
                     return;
                 }
             };
@@ -116,7 +117,7 @@ async fn give_back(app: &App, jobs: Vec<Job>) {
         let bearer = Bearer { lease: Some(lease(&job)), worker: None };
         // A job that cannot be given back is free again when its lease ends.
         if let Err(error) = app.engine.give_back(job.head.id, bearer).await {
-            tracing::warn!(%error, "a job that nobody was told of was not given back");
+            tracing::warn!(%error, "a leased job that was not sent to its worker could not be given back");
         }
     };
     join_all(jobs.into_iter().map(give_back)).await;

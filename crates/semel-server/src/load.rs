@@ -160,12 +160,12 @@ fn unread(full: Full, bounds: &Bounds) -> Problem {
     match full {
         Full::Token => Problem::new(
             Code::TooManyRequests,
-            "too much of what this token was answered is not read yet; read it, and do not ask for so much at once",
+            "too many bytes of answers to this token are still unread; read them, and ask for less at once",
         )
         .with_details(|object| object.number("limit_bytes", bounds.answer_bytes_per_token)),
         Full::All => Problem::new(
             Code::Unavailable,
-            "the server has as many answers on their way as it takes; nothing was done, so try again shortly",
+            "the server is already sending as much as it can at once; nothing was done, so try again shortly",
         ),
     }
 }
@@ -201,7 +201,7 @@ impl Place {
             .with_details(|object| object.number("limit", bounds.requests_per_token)),
             Full::All => Problem::new(
                 Code::Unavailable,
-                "the server has as many requests under way as it takes; nothing was done, so try again shortly",
+                "the server already has as many requests under way as it allows; nothing was done, so try again shortly",
             ),
         })?;
         let (load, token) = (Arc::clone(load), token.cloned());
@@ -247,12 +247,12 @@ impl Place {
         self.both(|share| &share.body_bytes).take(more, most, most_of_token).map_err(|full| match full {
             Full::Token => Problem::new(
                 Code::TooManyRequests,
-                "too much of this token's is being received; wait for answers before sending more",
+                "too many bytes sent with this token are still being received; wait for answers before sending more",
             )
             .with_details(|object| object.number("limit_bytes", most_of_token)),
             Full::All => Problem::new(
                 Code::Unavailable,
-                "the server is receiving as much as it takes; nothing was done, so try again shortly",
+                "the server is already receiving as much as it can at once; nothing was done, so try again shortly",
             ),
         })?;
         self.counted.fetch_add(more, Ordering::Relaxed);
@@ -316,7 +316,7 @@ impl StreamPlace {
         if token.is_some_and(|token| !take(&token.share.streams, 1, bounds.streams_per_token)) {
             return Err(Problem::new(
                 Code::TooManyRequests,
-                "too many streams of this token are open; close some, or read GET /ojs/v1/events instead",
+                "too many streams are open with this token; close some, or read GET /ojs/v1/events instead",
             )
             .with_details(|object| object.number("limit", bounds.streams_per_token)));
         }

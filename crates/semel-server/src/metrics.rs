@@ -95,13 +95,13 @@ pub(crate) async fn show(Scope(app): Scope, caller: Caller) -> Result<Response, 
     let mut page = Page(String::with_capacity(16 * 1024));
     let (named, others) = by_name(queues);
     page.put_queues(&named, together(&others).as_ref(), now);
-    let help = "Queues beyond the 1,000 that are named, which are those with the most jobs; in gauges of jobs they stand together as ~other.";
+    let help = "Queues without series of their own, because 1,000 others have more jobs; gauges of jobs show them together as ~other.";
     page.family("semel_queues_unnamed", "gauge", help);
     page.sample("semel_queues_unnamed", &[], others.len());
     page.family(
         "semel_outcomes_total",
         "counter",
-        "Outcomes of requests, crons' ticks, workflows' steps and runs since the start, by type, queue and outcome.",
+        "Outcomes of requests, cron ticks, workflow steps and runs since the start, by type, queue and outcome.",
     );
     for ((job_type, queue, outcome), count) in app.engine.counters().all() {
         let labels = labels(&queue, &[("type", job_type.as_str()), ("outcome", outcome)]);
@@ -113,18 +113,18 @@ pub(crate) async fn show(Scope(app): Scope, caller: Caller) -> Result<Response, 
     if caller.is_operator() {
         page.put_hottest(&app.engine.hottest_keys(HOTTEST_MAX));
     }
-    let help = "The store's time, in seconds since 1970 (UTC); it stays ahead of the clocks where its own was for a while.";
+    let help = "The store's time, in seconds since 1970 (UTC); it stays ahead of other clocks if its own once ran ahead.";
     page.family("semel_store_time_seconds", "gauge", help);
     page.sample("semel_store_time_seconds", &[], format_args!("{:.3}", now.as_micros() as f64 / 1e6));
-    let help = "Whether the store answers and takes writes; what cannot be read at all fails this page.";
+    let help = "Whether the store answers and accepts writes; if it cannot be read at all, this page fails.";
     page.family("semel_store_well", "gauge", help);
     page.sample("semel_store_well", &[], u8::from(system::is_well(&app).await));
     page.put_requests(app.routes.rows());
-    page.family("semel_http_requests_under_way", "gauge", "Requests under way, long polls aside.");
+    page.family("semel_http_requests_under_way", "gauge", "Requests under way, not counting long polls.");
     page.sample("semel_http_requests_under_way", &[], app.load.requests());
     page.family("semel_http_polls_waiting", "gauge", "Long polls that wait for a job.");
     page.sample("semel_http_polls_waiting", &[], app.load.polls());
-    page.family("semel_build_info", "gauge", "The version that runs.");
+    page.family("semel_build_info", "gauge", "The running version.");
     page.sample("semel_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
     let mut response = page.0.into_response();
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain"));
@@ -164,13 +164,13 @@ impl Page {
         self.family(
             "semel_queue_depth",
             "gauge",
-            "Jobs that are available, those that a limit holds back too, by queue.",
+            "Jobs that are available, including those that a limit holds back, by queue.",
         );
         for stats in all() {
             let depth = stats.count(JobState::Available);
             self.sample("semel_queue_depth", &labels(&stats.row.name, &[]), depth);
         }
-        let help = "How long the available job has waited that has waited longest, under a limit too; 0 when none waits.";
+        let help = "How long the oldest available job has waited, including jobs that a limit holds back; 0 when none waits.";
         self.family("semel_queue_oldest_seconds", "gauge", help);
         for stats in all() {
             let age = stats.oldest_ready.map_or(Duration::ZERO, |oldest| now.since(oldest)).as_secs_f64();
@@ -192,7 +192,7 @@ impl Page {
             *suppressed += if kind.class() == OutcomeClass::Suppressed { *count } else { 0 };
             *all += count;
         }
-        let help = "The part of the requests since the start that a job of the same identity kept from being jobs, by type; ends of runs are no requests.";
+        let help = "The share of requests since the start that created no job because one of the same identity existed, by type; ends of runs are not counted as requests.";
         self.family("semel_suppressed_ratio", "gauge", help);
         for (job_type, (suppressed, all)) in by_type.into_iter().filter(|(_, (_, all))| *all > 0) {
             let ratio = suppressed as f64 / all as f64;
@@ -201,10 +201,11 @@ impl Page {
     }
 
     fn put_keys(&mut self, held: HeldKeys) {
-        let help = "Keys that jobs hold, of all tenants but the server's own, as of at most 15 seconds ago.";
+        let help =
+            "Keys that jobs hold, of all tenants except the server's own, as of at most 15 seconds ago.";
         self.family("semel_keys_held", "gauge", help);
         self.sample("semel_keys_held", &[], held.keys);
-        let help = "Whether all jobs with a key were looked at for semel_keys_held and semel_key_oldest_seconds; if not, the newest 20,000.";
+        let help = "Whether semel_keys_held and semel_key_oldest_seconds cover all jobs with a key; if not, they cover the newest 20,000.";
         self.family("semel_keys_held_whole", "gauge", help);
         self.sample("semel_keys_held_whole", &[], u8::from(held.is_whole));
         self.family(
@@ -216,7 +217,7 @@ impl Page {
     }
 
     fn put_hottest(&mut self, hottest: &[Hot]) {
-        let help = "Duplicates by the keys that had the most since the start, at most 20, each by the first 8 digits of its key; those of hidden holders aside.";
+        let help = "Duplicates of the keys with the most since the start, at most 20, each named by the first 8 digits of its key; keys of hidden holders are left out.";
         self.family("semel_key_duplicates", "gauge", help);
         for hot in hottest {
             let key: String = hot.key.to_string().chars().take(KEY_DIGITS).collect();
@@ -227,7 +228,7 @@ impl Page {
 
     fn put_requests(&mut self, rows: &[Row]) {
         const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
-        self.family("semel_http_responses_total", "counter", "Answers, by endpoint and class of status.");
+        self.family("semel_http_responses_total", "counter", "Answers, by endpoint and status class.");
         for row in rows {
             for (class, count) in CLASSES.iter().zip(row.times.classes()).filter(|(_, count)| *count > 0) {
                 let labels = [("method", row.method.as_str()), ("route", row.path), ("class", class)];
@@ -235,7 +236,7 @@ impl Page {
             }
         }
         const NAME: &str = "semel_http_request_duration_seconds";
-        self.family(NAME, "histogram", "How long answers took, long polls included, by endpoint.");
+        self.family(NAME, "histogram", "How long answers took, including long polls, by endpoint.");
         for row in rows {
             let labels = text(&[("method", row.method.as_str()), ("route", row.path)]);
             row.times.write(NAME, &labels, &mut self.0);

@@ -14,7 +14,7 @@ use crate::tenancy::Scope;
 const SCHEMAS: &str = include_str!("openapi/schemas.json");
 const VERSION: &str = "3.1.0";
 /// Headers of every answer.
-const HEADERS: &str = r#"{"RequestId":{"description":"Names the request; the caller's own X-Request-Id, if it sent one.","required":true,"schema":{"type":"string","minLength":1}},"Version":{"description":"The version of Open Job Spec.","required":true,"schema":{"type":"string","const":"1.0"}}}"#;
+const HEADERS: &str = r#"{"RequestId":{"description":"Identifies the request: the caller's own X-Request-Id, if it sent one.","required":true,"schema":{"type":"string","minLength":1}},"Version":{"description":"The version of Open Job Spec.","required":true,"schema":{"type":"string","const":"1.0"}}}"#;
 /// Error codes that every endpoint may answer.
 const ALWAYS: [Code; 6] = [
     Code::UnsupportedVersion,
@@ -67,7 +67,7 @@ pub(crate) fn document(table: &[Endpoint]) -> String {
             components.raw("headers", HEADERS);
             components.raw(
                 "securitySchemes",
-                r#"{"token":{"type":"http","scheme":"bearer","description":"A token of semel token create."}}"#,
+                r#"{"token":{"type":"http","scheme":"bearer","description":"A token made with `semel token create`."}}"#,
             );
         });
     });
@@ -107,7 +107,8 @@ fn put(endpoint: &Endpoint, operation: &mut Object<'_>) {
 
 fn put_parameters(endpoint: &Endpoint, operation: &mut Object<'_>) {
     let in_path = endpoint.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
-    let in_path = in_path.map(|name| (name, "path", r#"{"type":"string","minLength":1}"#, "Names it."));
+    let in_path =
+        in_path.map(|name| (name, "path", r#"{"type":"string","minLength":1}"#, "Its id, name or key."));
     let query = endpoint.query.iter().map(|query| (query.name, "query", query.schema, query.says));
     let all: Vec<_> = in_path.chain(query).collect();
     if all.is_empty() {

@@ -112,7 +112,7 @@ async fn purged(
     let name = queue_name(name)?;
     caller.check_queue(name.as_str())?;
     let (parts, text) = extract::text(request, app.config.body_bytes_max).await?;
-    let why = "purges; leave it out, and before you send the request again look with GET /ojs/v1/jobs what waits in the queue";
+    let why = "purges; leave it out, and before you send the request again, check with GET /ojs/v1/jobs what still waits in the queue";
     extract::no_idempotency(&parts, &app, &caller, why)?;
     let wish = bulk::purge(&text)?;
     check(&wish)?;

@@ -150,44 +150,45 @@ impl From<StoreError> for Refused {
         let problem = match &error {
             StoreError::Contended => Problem::new(
                 Code::Contended,
-                "the job's key, or another record that the request needs, is in too much demand right now; try again shortly",
+                "too many requests compete for the job's key, or for another record that this request needs; try again shortly",
             ),
             // Whether the request may be stored decides what the caller should do.
             StoreError::Behind(_) => Problem::new(
                 Code::Unavailable,
-                "too few of the store's replicas are there to confirm an answer: this request stored nothing; repeat it when they are \
-                 back, with the same job id if it has one, for what it repeats may be stored",
+                "too few of the store's replicas are connected to confirm an answer: this request stored nothing; repeat it when \
+                 they are back, with the same job id if it has one, because an earlier attempt may be stored",
             ),
             StoreError::Lagging(_) => Problem::new(
                 Code::Unavailable,
-                "too few of the store's replicas have confirmed it yet: it may be stored, and one of them that takes over may not have \
-                 it; repeat it with the same job id, and if it is stored it is answered as the first time, once they have it",
+                "too few of the store's replicas have confirmed the request yet: it may be stored, but a replica that takes over \
+                 may not have it; repeat it with the same job id: if it is stored, you get the first answer once they have \
+                 confirmed it",
             ),
             StoreError::Unavailable(_) | StoreError::Stalled => Problem::new(
                 Code::Unavailable,
-                "the store cannot be reached or cannot write now; try again shortly, with the same job id if it has one",
+                "the store cannot be reached or cannot write now; try again shortly, with the same job id if the request has one",
             ),
             StoreError::Unknown(_) => Problem::new(
                 Code::Unavailable,
-                "the store was lost before it said whether the request was carried out: that is unknown; repeat it with the same job id",
+                "the connection to the store was lost before it answered, so whether the request was carried out is unknown; repeat it with the same job id",
             ),
             // Both a write that failed with the store and any later request get this answer.
             StoreError::Poisoned(_) => Problem::new(
                 Code::Unavailable,
-                "the store has failed and has to be opened again; of a request that was under way when it failed it is unknown \
-                 whether it was carried out: repeat it with the same job id",
+                "the store has failed and must be reopened; if the request was under way when it failed, whether it was carried out \
+                 is unknown: repeat it with the same job id",
             ),
             StoreError::Closed => Problem::new(
                 Code::Unavailable,
-                "the server is shutting down and whether the request was carried out is unknown; repeat it with the same job id",
+                "the server is shutting down, and whether the request was carried out is unknown; repeat it with the same job id",
             ),
             StoreError::Unsupported(_) => Problem::new(
                 Code::Unsupported,
-                "the store does not do this; the manifest says which store it is",
+                "the store does not support this; GET /ojs/manifest says which store it is",
             ),
             StoreError::CursorGone => Problem::new(
                 Code::CursorGone,
-                "the job that this cursor names is gone, and nothing else says where the page before ended; read from the beginning, without a cursor",
+                "the job that this cursor names is gone, so it is not known where the previous page ended; read from the beginning, without a cursor",
             )
             .with_hint("Read the list from the beginning, without a cursor."),
             _ => Problem::internal(),
@@ -225,7 +226,7 @@ pub(crate) fn view_for<'a>(job: &'a Job, caller: &Caller) -> JobView<'a> {
 /// answer: reporting a failure would make the client send the request again.
 pub(crate) fn if_read<T: Default, E: std::fmt::Display>(read: Result<T, E>) -> T {
     read.unwrap_or_else(|error| {
-        tracing::warn!(%error, "what was done is answered without what could not be read for it");
+        tracing::warn!(%error, "a request was carried out, but part of its answer could not be read and was left out");
         T::default()
     })
 }

@@ -107,7 +107,7 @@ pub async fn serve_with(
             () = &mut shutdown => break,
         };
         let Some(client) = clients.enter(peer.ip(), limits.connections_per_client) else {
-            tracing::debug!(client = %peer.ip(), "a client has too many connections; another one was closed");
+            tracing::debug!(client = %peer.ip(), "a client has too many connections; its new one was closed");
             continue;
         };
         let connection = Connection { router: router.clone(), limits, peer, ended: ended.clone() };
@@ -119,7 +119,7 @@ pub async fn serve_with(
     }
     drop((listener, serving));
     if tokio::time::timeout(limits.drain, graceful.shutdown()).await.is_err() {
-        tracing::warn!("requests were still under way when the time to drain was over");
+        tracing::warn!("requests were still under way when the time to drain ran out");
     }
     Ok(())
 }
@@ -148,8 +148,8 @@ impl Connection {
         };
         match agreed {
             Ok(Ok(stream)) => self.serve(stream, watcher).await,
-            Ok(Err(error)) => tracing::debug!(%error, "a client could not agree on TLS"),
-            Err(_) => tracing::debug!("a client did not agree on TLS in time"),
+            Ok(Err(error)) => tracing::debug!(%error, "the TLS handshake with a client failed"),
+            Err(_) => tracing::debug!("the TLS handshake with a client timed out"),
         }
     }
 

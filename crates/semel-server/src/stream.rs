@@ -61,7 +61,7 @@ pub(crate) async fn all(Scope(app): Scope, caller: Caller, request: Request) -> 
             None if channel == "all" || channel == "*" => {}
             _ => {
                 return Err(
-                    extract::refuse("channel", "names nothing; write job:ID, queue:NAME or all").into()
+                    extract::refuse("channel", "is not a channel; write job:ID, queue:NAME or all").into()
                 );
             }
         }
@@ -154,7 +154,7 @@ async fn begin(app: &App, caller: Caller, parts: &Parts, wanted: Wanted, job: Op
     let Ok(place) = Arc::clone(&app.streams).try_acquire_owned() else {
         return Err(Problem::new(
             Code::Unavailable,
-            "as many streams are open as this server allows; read GET /ojs/v1/events instead, or try again",
+            "the server already has as many streams open as it allows; read GET /ojs/v1/events instead, or try again",
         )
         .into());
     };
@@ -231,10 +231,10 @@ async fn go_on(mut going: Going) -> Option<(Result<Bytes, Infallible>, Going)> {
         }
         Some(_) if !going.caller.is_still(&going.tokens) => {
             going.has_ended = true;
-            out.push_str(": the token of this stream is not good any more\n\n");
+            out.push_str(": the token of this stream is no longer valid\n\n");
         }
         Some(Err(error)) => {
-            tracing::warn!(%error, "a stream of events ends because the store cannot be read");
+            tracing::warn!(%error, "an event stream ends because the store cannot be read");
             going.has_ended = true;
             put_problem("error", &Refused::from(error).problem, &mut out);
         }

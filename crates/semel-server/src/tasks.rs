@@ -166,7 +166,7 @@ async fn answer_decided(app: &App, outcome: Outcome, planned: usize) -> Answered
 fn page(query: &Parameters) -> Result<(Option<WorkflowId>, usize), Problem> {
     let limit = usize::try_from(query.number("limit", 1, PAGE_DEFAULT, PAGE_MAX)?).unwrap_or(usize::MAX);
     let from = query.get("cursor").map(|text| WorkflowId::parse(text, "")).transpose();
-    Ok((from.map_err(|_| extract::refuse("cursor", "is not one that a page answered"))?, limit))
+    Ok((from.map_err(|_| extract::refuse("cursor", "is not one that an earlier page returned"))?, limit))
 }
 
 /// `GET /v1/tasks`, the newest first.
@@ -224,7 +224,7 @@ pub(crate) async fn cancel(Scope(app): Scope, caller: Caller, id: Id) -> Answere
         }
         Settled::Refused(Refusal::NotFound) => Ok(not_found()),
         Settled::Refused(Refusal::WrongState(state)) => {
-            let message = format!("the task has ended ({state}); nothing of it is left to cancel");
+            let message = format!("the task has already ended ({state}); there is nothing left to cancel");
             Ok(error(StatusCode::CONFLICT, "CONFLICT", &message))
         }
         Settled::Refused(refusal) => Err(refusal.into()),

@@ -32,7 +32,7 @@ impl<S: Sync> FromRequestParts<S> for Scope {
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Refused> {
         let cause = || Refused {
             problem: Problem::internal(),
-            cause: Some("a request came to its handler past the edge".to_owned()),
+            cause: Some("a request reached its handler without passing the edge".to_owned()),
         };
         parts.extensions.get::<Self>().cloned().ok_or_else(cause)
     }
@@ -59,7 +59,7 @@ pub(crate) fn tenant_of(headers: &HeaderMap, caller: &Caller) -> Result<Tenant, 
         }),
         (Some(_), Some(_), _) => Err(Problem::new(
             Code::InvalidRequest,
-            "the header X-OJS-Tenant was sent twice; a request is one tenant's",
+            "the header X-OJS-Tenant was sent twice; send it once, because a request acts for one tenant",
         )),
         (None, _, Some(bound)) => Tenant::parse(bound, "").map_err(|_| Problem::internal()),
         (None, _, None) => Ok(Tenant::default()),

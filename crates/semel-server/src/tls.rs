@@ -21,7 +21,7 @@ const WARNED_BEFORE: Duration = Duration::from_secs(14 * 24 * 3600);
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// The certificate's text is not PEM, or has no certificate.
-    #[error("the certificate cannot be read ({0}); give a PEM file, the server's certificate first")]
+    #[error("the certificate cannot be read ({0}); give a PEM file with the server's certificate first")]
     Certificate(String),
     /// The key's text is not PEM.
     #[error("the key cannot be read; give a PEM file with the certificate's private key")]
@@ -70,7 +70,7 @@ fn config(certificates: &[u8], key: &[u8]) -> Result<Arc<ServerConfig>, TlsError
         .collect::<Result<_, _>>()
         .map_err(|error| TlsError::Certificate(error.to_string()))?;
     if chain.is_empty() {
-        return Err(TlsError::Certificate("there is none in it".to_owned()));
+        return Err(TlsError::Certificate("the file contains none".to_owned()));
     }
     let warning = warning_of(&chain, SystemClock.now());
     let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| TlsError::Key)?;
@@ -95,7 +95,7 @@ fn warning_of(chain: &[CertificateDer<'_>], now: Timestamp) -> Option<(Timestamp
         let first = ends.flatten().min().filter(|ends| *ends <= now.saturating_add(WARNED_BEFORE))?;
         Some((
             first,
-            "another certificate of the chain has ended, or ends soon: see whether clients still accept it",
+            "another certificate of the chain has expired, or expires soon: check whether clients still accept it",
         ))
     })
 }
@@ -104,10 +104,10 @@ fn warning_of(chain: &[CertificateDer<'_>], now: Timestamp) -> Option<(Timestamp
 fn warning_of_own(ends: Timestamp, now: Timestamp) -> Option<&'static str> {
     if ends <= now {
         Some(
-            "the certificate has ended, and clients that check it refuse this server: get a new one, and send SIGHUP",
+            "the certificate has expired, and clients that check it refuse this server: install a new one, then send SIGHUP",
         )
     } else if ends <= now.saturating_add(WARNED_BEFORE) {
-        Some("the certificate ends soon: get a new one, and send SIGHUP")
+        Some("the certificate expires soon: install a new one, then send SIGHUP")
     } else {
         None
     }
@@ -121,8 +121,8 @@ mod tests {
     fn a_certificate_is_warned_of_from_two_weeks_before_its_end() {
         let (now, day) = (Timestamp::from_millis(1_767_225_600_000), Duration::from_secs(24 * 3600));
         let in_days = |days: u32| warning_of_own(now.saturating_add(day * days), now);
-        assert!(warning_of_own(now, now).unwrap().contains("has ended"));
-        assert!(in_days(1).unwrap().contains("ends soon") && in_days(14).is_some());
+        assert!(warning_of_own(now, now).unwrap().contains("has expired"));
+        assert!(in_days(1).unwrap().contains("expires soon") && in_days(14).is_some());
         assert_eq!(in_days(15), None);
     }
 
@@ -134,7 +134,7 @@ mod tests {
         let now = Timestamp::from_millis(1_767_225_600_000);
         let said = |years: &[i32]| warning_of(&chain(years), now).map(|(_, said)| said);
         assert!(said(&[2_025, 2_049]).unwrap().contains("refuse this server"));
-        assert!(said(&[2_049, 2_025]).unwrap().contains("see whether clients still accept"));
+        assert!(said(&[2_049, 2_025]).unwrap().contains("check whether clients still accept"));
         assert_eq!(said(&[2_049, 2_048]), None);
     }
 }

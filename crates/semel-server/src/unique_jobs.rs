@@ -41,7 +41,7 @@ pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answere
     match query.get("sort") {
         None | Some("newest") => {}
         Some("duplicates") => return hot_keys::list(&app, &query, per_page).await,
-        Some(_) => return Err(extract::refuse("sort", "is `newest` or `duplicates`").into()),
+        Some(_) => return Err(extract::refuse("sort", "must be `newest` or `duplicates`").into()),
     }
     let last = REACH_MAX / per_page;
     let page = query.number("page", 1, 1, last)?;
@@ -197,7 +197,7 @@ pub(crate) async fn release(
 fn nobody() -> Refused {
     Problem::new(
         Code::NotFound,
-        "nobody holds this key; POST /ojs/v1/unique/explain shows which key a request has",
+        "no job holds this key; POST /ojs/v1/unique/explain shows which key a request has",
     )
     .into()
 }

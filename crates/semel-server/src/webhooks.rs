@@ -69,8 +69,8 @@ fn of(engine: &Engine) -> Webhooks {
 pub(crate) async fn create(Scope(app): Scope, caller: Caller, request: Request) -> Answered {
     caller.check_all_queues()?;
     let (parts, text) = extract::text(request, app.config.body_bytes_max).await?;
-    let why = "webhook subscriptions; leave it out, and before you send the request again look with GET /ojs/v1/webhooks/subscriptions \
-               whether it is there: rotate-secret gives it another secret";
+    let why = "webhook subscriptions; leave it out, and before you send the request again, check with GET \
+               /ojs/v1/webhooks/subscriptions whether the subscription exists: if so, rotate-secret gives it a new secret";
     extract::no_idempotency(&parts, &app, &caller, why)?;
     let secret = random()?;
     let wish = webhook::create(&text, || secret)?;
@@ -103,11 +103,11 @@ pub(crate) async fn create(Scope(app): Scope, caller: Caller, request: Request) 
 fn as_many_as_may_be(limit: usize) -> Problem {
     let message = if limit == PER_TENANT_MAX {
         format!(
-            "there are {limit} webhook subscriptions, as many as there may be; delete one that is not needed"
+            "the tenant has reached its limit of {limit} webhook subscriptions; delete one that is not needed"
         )
     } else {
         format!(
-            "there are {limit} webhook subscriptions of all tenants together, as many as the server has; its operator is to have some deleted"
+            "the server has reached its limit of {limit} webhook subscriptions of all tenants together; ask its operator to have some deleted"
         )
     };
     Problem::new(Code::Conflict, message).with_details(|object| object.number("limit", limit))
@@ -298,7 +298,7 @@ fn check(wish: &Wish, rules: Rules) -> Result<(), Problem> {
         Err(problem.with_details(|object| object.plain("pointer", "/url")))
     };
     if !target.is_tls {
-        return refuse("is not https; deliveries carry what happens to jobs, so send an https URL");
+        return refuse("is not https; deliveries tell what happens to jobs, so send an https URL");
     }
     let is_local = target.host == "localhost" || target.host.ends_with(".localhost");
     match target.host.parse().ok().and_then(forbidden) {

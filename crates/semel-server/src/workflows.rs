@@ -41,7 +41,7 @@ pub(crate) async fn create(Scope(app): Scope, caller: Caller, request: Request) 
     let templates = app.templates();
     let plan = parse(&text, caller.terms(&app, &templates))?;
     if plan.id.is_none() {
-        let why = "workflows; send an `id` (a UUID of version 7) in the request, the same for each try: it makes sending it again safe";
+        let why = "workflows; send an `id` (a UUIDv7) in the request, the same each time: that makes it safe to send again";
         extract::no_idempotency(&parts, &app, &caller, why)?;
     }
     for step in &plan.steps {
@@ -62,7 +62,7 @@ pub(crate) async fn create(Scope(app): Scope, caller: Caller, request: Request) 
         }
         Created::IdTaken(id) => Err(Problem::new(
             Code::Duplicate,
-            "another request has used the workflow's id; send one of its own, or none",
+            "another request has already used this workflow id; send a new one, or none",
         )
         .with_details(|object| {
             object.plain("existing_workflow_id", id);
@@ -83,11 +83,14 @@ pub(crate) async fn list(Scope(app): Scope, caller: Caller, uri: Uri) -> Answere
     let query = Parameters::of(&uri)?;
     let limit = usize::try_from(query.number("limit", 1, PAGE_DEFAULT, PAGE_MAX)?).unwrap_or(usize::MAX);
     let from = query.get("cursor").map(|text| WorkflowId::parse(text, "")).transpose();
-    let from = from.map_err(|_| extract::refuse("cursor", "is not one that a page answered"))?;
+    let from = from.map_err(|_| extract::refuse("cursor", "is not one that an earlier page returned"))?;
     let status = match query.get("state") {
         None => None,
         Some(name) => Some(Status::from_name(name).ok_or_else(|| {
-            extract::refuse("state", "is none; they are running, completed, failed, cancelled")
+            extract::refuse(
+                "state",
+                "is not a workflow state; the states are running, completed, failed, cancelled",
+            )
         })?),
     };
     let (told, next) = page(&app, from, limit, status).await?;
@@ -141,7 +144,7 @@ pub(crate) async fn cancel(Scope(app): Scope, caller: Caller, id: Id) -> Answere
         Cancelled::NotFound => Err(Problem::not_found("workflow").naming(id).into()),
         Cancelled::Over(status) => Err(Problem::new(
             Code::Conflict,
-            format!("the workflow has ended ({}); nothing of it is left to cancel", status.name()),
+            format!("the workflow has already ended ({}); there is nothing left to cancel", status.name()),
         )
         .with_details(|object| object.plain("state", status.name()))
         .into()),

@@ -107,7 +107,10 @@ impl Making {
     fn going(&self) -> Result<MutexGuard<'_, Stage>, SqliteError> {
         let stage = self.stage();
         if *stage == Stage::Stopped {
-            return Err(SqliteError::Unsupported(format!("{} was told to end", self.to.display())));
+            return Err(SqliteError::Unsupported(format!(
+                "the copy to {} was told to stop",
+                self.to.display()
+            )));
         }
         Ok(stage)
     }
@@ -306,12 +309,12 @@ pub fn restore(from: &Path, to: &Path) -> Result<(), SqliteError> {
 fn check_free(path: &Path) -> Result<(), SqliteError> {
     let shown = path.display();
     if path.exists() {
-        return Err(SqliteError::Unsupported(format!("{shown} exists already; name a new file")));
+        return Err(SqliteError::Unsupported(format!("{shown} already exists; name a new file")));
     }
     let Some(left) = left_beside(path).map_err(|source| io(path, source))? else { return Ok(()) };
     Err(SqliteError::Unsupported(format!(
-        "{} is of the store that was here, and may have what it committed last; stop its server, and move {shown} and every {shown}-* \
-         away, together; then try again",
+        "{} belongs to the store that was here, and may hold its last commits; stop its server, move {shown} and every \
+         {shown}-* away together, and try again",
         left.display()
     )))
 }
@@ -324,7 +327,7 @@ pub(crate) fn refuse_remains(path: &Path) -> Result<(), SqliteError> {
     }
     let Some(left) = left_beside(path).map_err(|source| io(path, source))? else { return Ok(()) };
     Err(SqliteError::Unsupported(format!(
-        "{shown} is gone, and {} is still there, which may have what was committed last: put {shown} back beside it; or, to begin with \
+        "{shown} is gone, but {} is still there and may hold the last commits: put {shown} back beside it; or, to start with \
          an empty store, move every {shown}-* away",
         left.display()
     )))

@@ -233,7 +233,7 @@ impl Changes {
         match change {
             Some(change) => Ok(Some(change)),
             None => {
-                Err(SqliteError::Journal(format!("record {} is not what this program writes", self.cursor)))
+                Err(SqliteError::Journal(format!("record {} is not in this program's format", self.cursor)))
             }
         }
     }

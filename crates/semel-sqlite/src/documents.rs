@@ -223,8 +223,10 @@ fn of_kind(
 }
 
 fn read(row: &Row<'_>) -> Result<(DocumentKey, Document), SqliteError> {
-    let kind = DocumentKind::from_code(row.get(0)?)
-        .ok_or(SqliteError::Row { seq: 0, what: "a document is of no kind that this program knows" })?;
+    let kind = DocumentKind::from_code(row.get(0)?).ok_or(SqliteError::Row {
+        seq: 0,
+        what: "a document is of a kind that this program does not know",
+    })?;
     let name: Arc<str> = Arc::from(row.get_ref(1)?.as_str().map_err(rusqlite::Error::from)?);
     let text = Bytes::copy_from_slice(row.get_ref(4)?.as_blob().map_err(rusqlite::Error::from)?);
     let due = row.get::<_, Option<i64>>(3)?.map(Timestamp::from_micros);

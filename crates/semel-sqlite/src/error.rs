@@ -46,10 +46,10 @@ pub enum SqliteError {
     #[error("the journal is damaged: {0}")]
     Journal(String),
     /// A sync failed: it is unknown how much of the journal's last record reached the disk.
-    #[error("the journal could not be brought to the disk: {0}")]
+    #[error("the journal could not be written to disk: {0}")]
     Sync(String),
     /// One commit would write more than the journal can read again.
-    #[error("one commit would write {size} bytes, and {most} is the most: send less at once")]
+    #[error("one commit would write {size} bytes, but {most} is the limit: send less at once")]
     TooLong {
         /// The size, in bytes.
         size: usize,
@@ -71,8 +71,8 @@ pub enum SqliteError {
     },
     /// Another process has locked the file itself, but not the lock file beside it.
     #[error(
-        "{path} is open in another process, though the lock beside it is nobody's: {path}.lock was deleted while it was in use, or the file \
-         has another name (a hard link). Stop that process before you open it (`lsof {path}` names it)"
+        "{path} is open in another process, although nobody holds the lock beside it: {path}.lock was deleted while it was in \
+         use, or the file has another name (a hard link). Stop that process before you open it (`lsof {path}` names it)"
     )]
     Held {
         /// The file's path.
@@ -81,9 +81,9 @@ pub enum SqliteError {
     /// A file of the store is no longer where it was opened. Nothing is stored until it is back, because it
     /// would not be found again.
     #[error(
-        "{path} was deleted, moved away or replaced while the store has it open; nothing is stored any more. What was acknowledged before may \
-         be in the open file alone, which is gone when this process ends: put back what was moved away, and it goes on; of what was deleted \
-         take a copy first{} (operating.md)",
+        "{path} was deleted, moved away or replaced while the store had it open; nothing more is stored. What was \
+         acknowledged before may exist only in the open file, which is lost when this process ends: if it was moved, put it \
+         back, and the store goes on; if it was deleted, first save a copy of it{} (operating.md)",
         descriptors()
     )]
     Astray {
@@ -103,12 +103,12 @@ fn descriptors() -> String {
 fn owned(path: &str, owner: &str, is_here: bool) -> String {
     if is_here {
         return format!(
-            "{path} is open already in this process{owner}; use that one, whose handle can be cloned. Or it is just being opened or closed: \
-             try again in a moment"
+            "{path} is already open in this process{owner}; clone the handle of that store instead. If it is just being \
+             opened or closed, try again in a moment"
         );
     }
     format!(
-        "{path} is in use by another process{owner}; talk to it instead (--server URL), or stop it first. One process owns an embedded store"
+        "{path} is in use by another process{owner}; talk to it instead (--server URL), or stop it first. Only one process at a time can own an embedded store"
     )
 }
 

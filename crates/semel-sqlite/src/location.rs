@@ -36,9 +36,9 @@ pub fn wal_of(store: &Path) -> PathBuf {
 /// A message that says what to write instead.
 pub fn refuse_parameters(path: &str) -> Result<(), &'static str> {
     match path.split_once('?') {
-        Some((_, after)) if after.contains('=') => {
-            Err("a store in a file takes no parameters, and is made if it is not there; write the path alone")
-        }
+        Some((_, after)) if after.contains('=') => Err(
+            "a store in a file takes no parameters, and is created if it does not exist; write only the path",
+        ),
         _ => Ok(()),
     }
 }

@@ -104,7 +104,7 @@ impl FileLock {
         let read = Read::by_ref(&mut file).take(WORD_BYTES_MAX).read_to_string(&mut note);
         if read.is_err() || !is_word(&note) {
             return Err(SqliteError::Unsupported(format!(
-                "{} is no lock of Semel's, and would be written over: give the store another name, or move that file away",
+                "{} is not a lock file of Semel's, and would be overwritten: give the store another name, or move that file away",
                 path.display()
             )));
         }
@@ -147,7 +147,7 @@ impl FileLock {
             // Over NFSv4, `flock` becomes an `fcntl` lock like SQLite's, and fails on a file opened for
             // reading. The file is kept open regardless.
             Err(TryLockError::Error(error)) => {
-                tracing::debug!(%error, path, "the store's file has no lock of its own");
+                tracing::debug!(%error, path, "the store's file itself cannot be locked");
             }
         }
         held.insert(inode);
@@ -207,7 +207,7 @@ fn is_word(note: &str) -> bool {
 pub struct Owner {
     /// Its process id, or the address of its server. Empty if it has written nothing yet.
     pub word: String,
-    /// What identifies its server, unlike one started later, or one that has the same address elsewhere.
+    /// Identifies its server: one started later, or with the same address elsewhere, has another value.
     pub instance: Option<String>,
 }
 

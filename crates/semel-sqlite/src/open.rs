@@ -139,7 +139,7 @@ pub fn bring_to_disk(path: &Path) -> Result<(), SqliteError> {
 pub fn open(path: &Path) -> Result<Connection, SqliteError> {
     if rusqlite::version_number() < SQLITE_VERSION_MIN {
         return Err(SqliteError::Unsupported(format!(
-            "SQLite {} loses data in rare cases; link 3.51.3 or later",
+            "SQLite {} can lose data in rare cases; link 3.51.3 or later",
             rusqlite::version()
         )));
     }
@@ -158,17 +158,17 @@ pub fn open(path: &Path) -> Result<Connection, SqliteError> {
     let shown = path.display();
     if tables > 0 && application != APPLICATION_ID {
         return Err(SqliteError::Unsupported(format!(
-            "{shown} is a database of another program; name another file"
+            "{shown} is the database of another program; name another file"
         )));
     }
     if format > FORMAT {
         return Err(SqliteError::Unsupported(format!(
-            "{shown} has format {format}, this program knows {FORMAT}; use the newer program, or restore a backup"
+            "{shown} has format {format}, but this program knows {FORMAT}; use the newer program, or restore a backup"
         )));
     }
     if tables > 0 && format < FORMAT {
         return Err(SqliteError::Unsupported(format!(
-            "{shown} has format {format}, which was never released; begin a new file"
+            "{shown} has format {format}, which was never released; start with a new file"
         )));
     }
     let mode: String = db.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))?;

@@ -37,7 +37,7 @@ pub struct Remembered {
 }
 
 impl Remembered {
-    /// Returns the same, with what it [implies for the head](Head::without_body) if the job's body is gone.
+    /// Returns the same, with the head as it is [without a body](Head::without_body) if that is gone.
     #[must_use]
     pub fn settled(self) -> Self {
         if self.forget_at.is_none() {

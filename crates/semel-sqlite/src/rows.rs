@@ -16,7 +16,7 @@ use crate::pending::Remembered;
 /// The columns of `job` that make up a head, in the order in which [`head`] reads them.
 pub const HEAD_COLUMNS: &str = "seq, id, key, type, queue, priority, max_attempts, created_at, rest";
 
-/// Inserts a whole row. Not `OR REPLACE`, which would copy every page aside before changing it.
+/// Inserts a whole row, where there is none. Not `OR REPLACE`: it copies each page aside before changing it.
 pub const INSERT: &str = "INSERT INTO job (seq, id, key, type, queue, priority, max_attempts, created_at, state, attempt, \
      finished_at, worker, filed, rest, body) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)";
 
@@ -24,7 +24,7 @@ pub const INSERT: &str = "INSERT INTO job (seq, id, key, type, queue, priority, 
 pub const UPDATE: &str = "UPDATE job SET state = ?2, attempt = ?3, finished_at = ?4, worker = ?5, filed = ?6, rest = ?7 \
      WHERE seq = ?1";
 
-/// Inserts a head into its key's memory.
+/// Inserts a head into its key's memory; it must not be there yet.
 pub const INSERT_MEMORY: &str = "INSERT INTO memory (key, seq, id, hold, type, queue, state, version, fence, \
      created_at, finished_at, renewed_at, ending, forget_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, \
      ?13, ?14)";
@@ -96,7 +96,7 @@ pub fn head(row: &Row<'_>, names: &Names) -> Result<(Head, bool), SqliteError> {
     let wrong = |what| SqliteError::Job { id, seq, what };
     let mut rest = Unpacker(row.get_ref(8)?.as_blob().map_err(rusqlite::Error::from)?);
     let (options, moving) =
-        rest.options().zip(rest.moving()).ok_or(wrong("its packed part is not what this program writes"))?;
+        rest.options().zip(rest.moving()).ok_or(wrong("its packed part is not in this program's format"))?;
     let (visibility_ms, timeout_ms, hold) = options;
     let fixed = Fixed {
         id,

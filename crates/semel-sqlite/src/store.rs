@@ -245,8 +245,8 @@ impl Sqlite {
             return Ok(());
         }
         Err(StoreError::Unavailable(format!(
-            "{bytes} bytes of journal wait to be carried over to the rows of {}, and no more may; nothing was stored. If another \
-             process has SQLite's lock, such as one that makes a copy, let it end, and try again",
+            "{bytes} bytes of journal are waiting to be moved to the rows of {}, more than the limit of {most}; nothing was \
+             stored. If another process holds SQLite's lock, such as one that makes a copy, let it finish, and try again",
             self.path.display()
         )))
     }
@@ -488,7 +488,7 @@ impl Backend for Sqlite {
         Facts {
             engine: "sqlite",
             mechanism: "one writer, versioned group commit",
-            durability: "every answer after an fsync of the journal: survives a crash of the process and of the machine",
+            durability: "acknowledged only after an fsync of the journal: survives a crash of the process and of the machine",
             is_strong: true,
             commits_in_flight: 1,
             blocks: true,

@@ -31,9 +31,9 @@ pub fn refuse_half(db: &Connection, store: &Path) -> Result<(), SqliteError> {
     }
     let shown = store.display();
     Err(SqliteError::Unsupported(format!(
-        "the journal of {shown} is not beside it ({shown}-log.N): another name of the file, or was it copied, moved or mounted alone? \
-         Open it by its own name, or put its *-log.* and *-wal beside it, as {shown}-*; if they are lost, \
-         `semel restore --without-journal` makes a store of the file alone"
+        "the journal of {shown} is not beside it ({shown}-log.N): is this another name of the file, or was the file copied, \
+         moved or mounted without it? Open it by its own name, or put its *-log.* and *-wal beside it, as {shown}-*; if they \
+         are lost, `semel restore --without-journal` makes a store from the file alone"
     )))
 }
 
@@ -60,9 +60,9 @@ pub fn refuse_older(db: &Connection, store: &Path) -> Result<(), SqliteError> {
         }
         let shown = store.display();
         return Err(SqliteError::Unsupported(format!(
-            "{shown} is a copy of a store, and the journal of that store is beside it ({shown}-log.N) and has what was committed after the \
-             copy was made: put the store's own file back beside it; or, to go back to the copy, move {shown} and every {shown}-* away, \
-             together, and make {shown} of the copy by `semel restore`"
+            "{shown} is a copy of a store, but the journal beside it ({shown}-log.N) is that store's own and has what was \
+             committed after the copy was made: put the store's own file back beside it; or, to go back to the copy, move \
+             {shown} and every {shown}-* away together, and make {shown} from the copy with `semel restore`"
         )));
     }
     Ok(())

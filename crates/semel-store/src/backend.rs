@@ -100,7 +100,7 @@ pub trait Backend: Send + Sync + 'static {
 
     /// When the store last noticed that writes go to another server than before, such as a promoted replica:
     /// what was loaded until then may not exist there. Groups with writes are checked where they are applied;
-    /// decisions that wrote nothing must be taken again.
+    /// decisions on such data that wrote nothing must be taken again.
     fn moved(&self) -> Option<Instant> {
         None
     }

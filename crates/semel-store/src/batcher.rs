@@ -298,8 +298,8 @@ impl Traffic {
         impatient.filter_map(|tried| tried.held).min().map(|since| since + HELD_MAX)
     }
 
-    /// When the first held decision is to be given up, or the first of the waitlist while some of that are in
-    /// flight (otherwise the waitlist's own retries see to it).
+    /// When the first held decision is to be given up, or the first on the waitlist while other decisions of
+    /// the waitlist are in flight (otherwise the waitlist's own retries see to it).
     fn let_go_at(&self) -> Option<Instant> {
         let ends = if self.is_waitlist_under_way() { self.waitlist.ends() } else { None };
         self.held_until().into_iter().chain(ends).min()

@@ -6,7 +6,7 @@
 pub enum StoreError {
     /// No decision on these records could be committed in the allowed number of tries, because of other
     /// writers. Nothing was written; the caller may try again.
-    #[error("the records are in too much demand right now; try again")]
+    #[error("too many writers compete for these records right now; try again")]
     Contended,
     /// A record is behind a commit, or in a part of the store, that does not answer, and was not even
     /// examined. Only callers that do not wait get this. Nothing was written; the caller may try again.
@@ -14,7 +14,7 @@ pub enum StoreError {
     Stalled,
     /// The database aborted the caller's own transaction for the sake of another. Roll it back and start again
     /// from its first statement.
-    #[error("the transaction is undone ({_0}): roll it back{after}", after = again(*_0))]
+    #[error("the database aborted the transaction ({_0}): roll it back{after}", after = again(*_0))]
     Undone(Undone),
     /// The store cannot be reached or cannot write now. No write was acknowledged.
     #[error("the store is unavailable: {0}")]
@@ -44,7 +44,7 @@ pub enum StoreError {
     Unsupported(String),
     /// The job that a page's cursor names is gone, and so is the position. The caller must begin again at the
     /// first page.
-    #[error("the job that this cursor names is gone; begin again without it")]
+    #[error("the job that this cursor names is gone; start again without a cursor")]
     CursorGone,
     /// The store is shutting down.
     #[error("the store is closed")]
@@ -63,14 +63,14 @@ pub enum Undone {
     #[error("serialization failure")]
     Serialization,
     /// An earlier statement of the transaction failed, for a reason that may persist.
-    #[error("an earlier statement of it failed")]
+    #[error("an earlier statement in it failed")]
     Aborted,
 }
 
 const fn again(undone: Undone) -> &'static str {
     match undone {
-        Undone::Deadlock | Undone::Serialization => " and begin it again",
-        Undone::Aborted => ", and see what its own error was",
+        Undone::Deadlock | Undone::Serialization => " and start it again",
+        Undone::Aborted => ", and look at that statement's own error",
     }
 }
 
@@ -122,10 +122,10 @@ impl StoreError {
     pub(crate) fn of_nothing_written(self) -> Self {
         match self {
             Self::Unknown(why) => Self::Unavailable(format!(
-                "this request wrote nothing, and what it saw is not confirmed; send it again, with the same id if it has one: {why}"
+                "this request wrote nothing, and what it read is not confirmed; send it again, with the same id if it has one: {why}"
             )),
             Self::Lagging(_) => Self::Behind(
-                "too few replicas are there to confirm what was seen: nothing was stored by this request. Send it again when they are \
+                "too few replicas are connected to confirm what was read: nothing was stored by this request. Send it again when they are \
                  back, with the same id if it has one"
                     .to_owned(),
             ),

@@ -38,7 +38,7 @@ pub(crate) struct Around {
 }
 
 /// The fate of a decision with this `verdict`. A decision that wrote was checked where it was applied, so
-/// `around` only decides whether one that wrote nothing is taken again.
+/// `around` matters only to one that wrote nothing: whether it is taken again, or must be confirmed first.
 pub(crate) fn fate(verdict: Verdict, is_written: bool, around: Around) -> Fate {
     let is_stale = verdict == Verdict::Stale || (around.is_overlaid && !is_written);
     if verdict == Verdict::Busy {

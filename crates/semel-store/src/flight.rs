@@ -203,7 +203,7 @@ impl Flight {
         let mut verdicts = applied.groups.into_iter();
         for sent in sent {
             let fate = fate(sent.verdict(&mut verdicts), sent.is_written, around);
-            // A silent decision may have seen what a stale group would have written.
+            // A later silent decision may have seen what a group that was not applied would have written.
             around.is_overlaid |= fate.is_unwritten();
             match fate {
                 Fate::Waits => landed.busy.push(sent.tried.wait()),

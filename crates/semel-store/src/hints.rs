@@ -206,7 +206,7 @@ impl Hints {
         ready
     }
 
-    /// Adds the granted leases, which expire some time.
+    /// Adds the due times of the leases just granted.
     pub(crate) fn add_leases(ready: &mut Ready, claimed: &Claimed) {
         ready.told |= !claimed.jobs.is_empty();
         for (head, _) in &claimed.jobs {

@@ -142,7 +142,7 @@ impl<D: FnMut(&mut Draft) -> Result<(), Missing> + Send> Decide for Left<D> {
 
     fn answer(self: Box<Self>, verdict: Result<(), StoreError>) {
         if let Err(error) = verdict {
-            tracing::warn!(%error, "what somebody who is gone has left behind was not seen to");
+            tracing::warn!(%error, "could not clean up after a caller that is gone");
         }
     }
 }

@@ -473,8 +473,8 @@ impl Store {
         drop(self.busy.write().await);
     }
 
-    /// Sends a request and waits for its answer. The request is built outside the future, which then holds only a
-    /// queue slot and a reply channel: every layer of futures would copy whatever it captured.
+    /// Sends a request and waits for its answer. The request is built outside the future, which then holds
+    /// only that and the answer's channel: every layer of futures would copy whatever else it captured.
     fn ask<T: Send + 'static, F: FnOnce(oneshot::Sender<Result<T, StoreError>>) -> Request>(
         &self,
         request: F,

@@ -83,7 +83,7 @@ pub fn load(folder: &Path) -> Result<Loaded, Vec<Fault>> {
                         place: Some(place),
                         pointer: "/name".to_owned(),
                         message: format!(
-                            "is {job_type} in the version {version}, as in {}; change one of the two",
+                            "gives {job_type} in version {version}, which is already in {}; change one of the two",
                             first.unwrap_or_default()
                         ),
                     });
@@ -103,7 +103,7 @@ fn read(path: &Path) -> Result<(Template, Place), Vec<Fault>> {
         |error: std::io::Error| vec![fault(None, String::new(), format!("cannot be read: {error}"))];
     // Opening what is not a regular file, such as a pipe, may block for ever.
     if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
-        let message = "is no file; write the template into one".to_owned();
+        let message = "is not a regular file; write the template into one".to_owned();
         return Err(vec![fault(None, String::new(), message)]);
     }
     // Bounded, whatever size the file claims to have.
@@ -115,7 +115,7 @@ fn read(path: &Path) -> Result<(Template, Place), Vec<Fault>> {
         return Err(vec![fault(None, String::new(), message)]);
     }
     let text = String::from_utf8(bytes)
-        .map_err(|_| vec![fault(None, String::new(), "is not a text in UTF-8".to_owned())])?;
+        .map_err(|_| vec![fault(None, String::new(), "is not UTF-8 text".to_owned())])?;
     let document =
         yaml::read(&text).map_err(|wrong| vec![fault(Some(wrong.place), String::new(), wrong.message)])?;
     match Template::read(&document.json) {
@@ -148,14 +148,14 @@ impl Found {
             |message: String| Fault { path: folder.to_owned(), place: None, pointer: String::new(), message };
         let unreadable = |error: std::io::Error| fault(format!("cannot be read: {error}"));
         if depth > FOLDERS_DEEP_MAX {
-            return Err(fault(format!("lies deeper than {FOLDERS_DEEP_MAX} directories")));
+            return Err(fault(format!("is nested deeper than {FOLDERS_DEEP_MAX} directories")));
         }
         if self.folders.len() >= FOLDERS_MAX {
-            return Err(fault(format!("is one directory more than {FOLDERS_MAX}")));
+            return Err(fault(format!("is one directory more than the {FOLDERS_MAX} that are read")));
         }
         let place = std::fs::canonicalize(folder).map_err(unreadable)?;
         if let Some(first) = self.folders.insert(place, folder.to_owned()) {
-            let message = format!("is the directory {} again; take one of the links out", first.display());
+            let message = format!("is the same directory as {}; remove one of the links", first.display());
             return Err(fault(message));
         }
         for entry in std::fs::read_dir(folder).map_err(unreadable)? {
@@ -163,7 +163,7 @@ impl Found {
             self.entries += 1;
             if self.entries > ENTRIES_MAX {
                 return Err(fault(format!(
-                    "is where more than {ENTRIES_MAX} files are; name the directory of the templates"
+                    "is where the limit of {ENTRIES_MAX} files is exceeded; name the directory of the templates"
                 )));
             }
             let path = entry.path();
@@ -277,7 +277,7 @@ mod tests {
         std::fs::remove_file(elsewhere.join("broken.yaml")).unwrap();
         std::os::unix::fs::symlink(&elsewhere, elsewhere.join("back")).unwrap();
         let told = load(&elsewhere).unwrap_err()[0].to_string();
-        assert!(told.contains("back: the file is the directory"), "{told}");
+        assert!(told.contains("back: the file is the same directory"), "{told}");
     }
 
     /// Reading them would never end.
@@ -292,7 +292,9 @@ mod tests {
         std::fs::write(folder.0.join("c.yaml"), vec![b' '; yaml::BYTES_MAX + 1]).unwrap();
         let told: Vec<String> = load(&folder.0).unwrap_err().iter().map(ToString::to_string).collect();
         assert_eq!(told.len(), 3, "{told:#?}");
-        for (told, (name, why)) in told.iter().zip([("a", "no file"), ("b", "no file"), ("c", "longer")]) {
+        for (told, (name, why)) in
+            told.iter().zip([("a", "not a regular"), ("b", "not a regular"), ("c", "longer")])
+        {
             assert!(told.contains(&format!("{name}.yaml: the file is {why}")), "{told}");
         }
     }

@@ -83,7 +83,7 @@ pub fn read(text: &str) -> Result<Document, Wrong> {
         let (event, span) = reader.next()?;
         match event {
             Event::DocumentStart(_) if has_document => {
-                return Err(wrong(at(&span), "is a second document; write one template a file"));
+                return Err(wrong(at(&span), "is a second document; write one template per file"));
             }
             Event::DocumentStart(_) => {
                 has_document = true;
@@ -121,7 +121,7 @@ impl<'i> Reader<'i> {
     fn reserve(&mut self, bytes: usize, place: Place) -> Result<(), Wrong> {
         self.pointers = self.pointers.saturating_add(bytes);
         if self.pointers > POINTERS_BYTES_MAX {
-            return Err(wrong(place, "has names that are too long for as many values below them"));
+            return Err(wrong(place, "has names that are too long for the number of values below them"));
         }
         Ok(())
     }
@@ -140,10 +140,13 @@ impl<'i> Reader<'i> {
     fn value(&mut self, event: Event<'i>, span: &Span, pointer: &str, depth: usize) -> Result<(), Wrong> {
         let place = at(span);
         if self.places.len() >= VALUES_MAX {
-            return Err(wrong(place, format!("is one value more than the {VALUES_MAX} of a file")));
+            return Err(wrong(
+                place,
+                format!("is one value more than the {VALUES_MAX} that a file may have"),
+            ));
         }
         if depth > DEPTH_MAX {
-            return Err(wrong(place, format!("lies deeper than {DEPTH_MAX} levels")));
+            return Err(wrong(place, format!("is nested deeper than {DEPTH_MAX} levels")));
         }
         self.places.entry(pointer.to_owned()).or_insert(place);
         match event {
@@ -196,7 +199,7 @@ impl<'i> Reader<'i> {
             let name = match event {
                 Event::MappingEnd => break,
                 Event::Scalar(name, _, 0, None) => name,
-                _ => return Err(wrong(place, "is not a name; members have texts as names")),
+                _ => return Err(wrong(place, "is not a name; members have strings as names")),
             };
             if !names.insert(name.clone().into_owned()) {
                 return Err(wrong(place, format!("names {name} a second time; write each name once")));
@@ -232,7 +235,7 @@ fn plain(text: &str) -> Result<String, String> {
     }
     let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);
     if matches!(unsigned, ".inf" | ".Inf" | ".INF" | ".nan" | ".NaN" | ".NAN") {
-        return Err("is no number that JSON has; write it as a text in quotes".to_owned());
+        return Err("is not a number that JSON has; write it as a string in quotes".to_owned());
     }
     for (prefix, radix) in [("0x", 16), ("0o", 8)] {
         if let Some(digits) = text.strip_prefix(prefix)
@@ -339,7 +342,7 @@ mod tests {
             ("a: 1\na: 2\n", 2, "second time"),
             ("a: 1\n[x]: 2\n", 2, "name"),
             ("a: [1\nb: 2\n", 2, "not YAML"),
-            ("a: .nan\n", 1, "no number"),
+            ("a: .nan\n", 1, "not a number"),
             ("", 1, "empty"),
             (&deep, 1, "deeper"),
             (&many, 1, "value more"),

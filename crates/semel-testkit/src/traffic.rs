@@ -219,7 +219,7 @@ async fn call(engine: Engine, said: Said, over: Arc<AtomicBool>, at: Place) {
 
 async fn work(engine: Engine, said: Said, over: Arc<AtomicBool>) {
     while !over.load(Ordering::Relaxed) {
-        // Runs whose grant was lost belong to nobody until their leases expire.
+        // Runs whose grant was lost stay leased, so nobody gets them until their leases expire.
         let Some(runs) = answer(&said, engine.claim(claim(7)).await) else {
             tokio::time::sleep(REST).await;
             continue;

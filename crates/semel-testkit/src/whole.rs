@@ -139,7 +139,6 @@ async fn is_answered_first(
 ///
 /// The calls go on side by side, each time among jobs of a tenant of its own. The calls in `at_once` are
 /// answered from such a store's memory and need not wait.
-/// memory and need not wait.
 ///
 /// # Panics
 /// When a request is half done, or a later one is kept waiting.

@@ -106,7 +106,7 @@ impl Semel {
         let address = listener.local_addr().map_err(|error| refuse(error.to_string()))?;
         check_listen(address, &Config::default()).map_err(|_| {
             refuse(format!(
-                "other machines can reach {address} and nobody would be asked who they are; listen on 127.0.0.1, or mount router() behind your own authentication"
+                "other machines can reach {address}, and requests would not be authenticated; listen on 127.0.0.1, or mount router() behind your own authentication"
             ))
         })?;
         let stop = Drain::default();

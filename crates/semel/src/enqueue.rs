@@ -207,7 +207,7 @@ pub struct EnqueueMany {
 }
 
 /// What became of many jobs.
-#[must_use = "a job that was refused or could not be offered is told here alone"]
+#[must_use = "only this says which jobs were refused or could not be sent"]
 #[derive(Debug)]
 pub struct Many {
     /// One outcome per job, in order. An error concerns that job alone.
@@ -342,9 +342,7 @@ impl IntoFuture for EnqueueMany {
 fn beyond(bound: &str) -> Error {
     Error::Invalid {
         pointer: String::new(),
-        message: format!(
-            "the batch has more than {bound}, which is what goes together; offer less at a time"
-        ),
+        message: format!("the batch exceeds {bound}, the limit for one batch; send less at a time"),
     }
 }
 

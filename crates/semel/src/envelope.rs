@@ -136,7 +136,7 @@ impl Envelope {
             Form::Text(_) => {
                 self.0 = Form::Failed(Error::Invalid {
                     pointer: String::new(),
-                    message: "the envelope is a finished text; say it there, or build it with Envelope::new"
+                    message: "the envelope is a finished JSON text; set this in the text, or build the envelope with Envelope::new"
                         .to_owned(),
                 });
             }

@@ -12,7 +12,7 @@ use crate::outcome::Enqueued;
 #[non_exhaustive]
 pub enum Error {
     /// The job, workflow or cron is not valid. `pointer` says where in its envelope.
-    #[error("what was offered is refused: {message}{}", place(pointer))]
+    #[error("the request was refused: {message}{}", place(pointer))]
     Invalid {
         /// JSON pointer (RFC 6901) into the OJS envelope, such as `/options/unique/period`; empty for the whole.
         pointer: String,
@@ -23,7 +23,7 @@ pub enum Error {
     #[error("a value cannot be written as JSON: {0}")]
     Write(#[source] serde_json::Error),
     /// What is stored cannot be read as the type asked for.
-    #[error("the stored {what} is not what was asked for: {source}")]
+    #[error("the stored {what} cannot be read as the type asked for: {source}")]
     Read {
         /// Args, meta, result or progress.
         what: &'static str,
@@ -31,7 +31,7 @@ pub enum Error {
         source: serde_json::Error,
     },
     /// The URL names no store this program has.
-    #[error("{url:?} names no store: {advice}")]
+    #[error("{url:?} cannot be used here: {advice}")]
     Url {
         /// The URL, without its credentials.
         url: String,
@@ -72,23 +72,23 @@ pub enum Error {
         bound: u64,
     },
     /// There is no such job, or its body was deleted after its retention.
-    #[error("job {0} is not there, or no longer")]
+    #[error("job {0} does not exist, or is no longer kept")]
     Gone(JobId),
     /// There is no such workflow, or it was deleted after its retention.
-    #[error("workflow {0} is not there, or no longer")]
+    #[error("workflow {0} does not exist, or is no longer kept")]
     NoWorkflow(WorkflowId),
     /// The workflow id was used by another request.
     #[error("the id {0} was used for another workflow; leave the id out, or choose a new one")]
     WorkflowIdTaken(WorkflowId),
     /// There is no cron of that name.
-    #[error("there is no cron {0:?}")]
+    #[error("there is no cron named {0:?}")]
     NoCron(String),
     /// The existing job may not be shown, so it cannot be waited for.
     #[error("the existing job may not be shown (`disclose`), so there is nothing to wait for")]
     Undisclosed,
     /// The job was not admitted because its key stands for other work, so there is no end of it to wait for.
     #[error(
-        "job {existing} has the key, and is other work{}; this one was not taken",
+        "job {existing} holds the key and is different work{}; the new job was not accepted",
         where_it_differs(differs_at)
     )]
     OtherWork {
@@ -117,7 +117,7 @@ pub enum Error {
     },
     /// The job is not a dead letter. Only a job that has failed for good, and was to be kept as a dead
     /// letter, can be sent back or deleted as one.
-    #[error("job {id} is {state} and no dead letter")]
+    #[error("job {id} is {state} and is not a dead letter")]
     NoDeadLetter {
         /// Which job.
         id: JobId,
@@ -125,7 +125,7 @@ pub enum Error {
         state: State,
     },
     /// The dead letter is not sent back, because another job holds its key.
-    #[error("job {id} is not sent back, for {} holds its key: wait for its end, or cancel it", holder(*existing))]
+    #[error("job {id} cannot be sent back because {} holds its key: wait until that job ends, or cancel it", holder(*existing))]
     KeyHeld {
         /// The dead letter.
         id: JobId,
@@ -134,14 +134,14 @@ pub enum Error {
     },
     /// The dead letter is not sent back, because its key was released: jobs like it may have been admitted
     /// since, and without the key it cannot be checked against them.
-    #[error("job {0} is not sent back, for its key was taken from it; enqueue its work anew")]
+    #[error("job {0} cannot be sent back because its key was released; enqueue its work as a new job")]
     KeyTaken(JobId),
     /// The run's lease is lost, and another run of the job may be under way.
     #[error("the lease on job {0} is lost; stop working on it")]
     LeaseLost(JobId),
     /// The run has already completed, so it cannot complete inside another transaction: what that writes
     /// would be there twice.
-    #[error("the run of job {0} has ended already; roll back, for what it did is there")]
+    #[error("the run of job {0} has already ended; roll back, or its work would be there twice")]
     RunEnded(JobId),
     /// The worker cannot start as configured.
     #[error("the worker cannot start: {0}")]

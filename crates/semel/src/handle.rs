@@ -30,7 +30,7 @@ where
     loop {
         match look().await {
             Err(error) if error.is_retryable() && Instant::now() < until => {
-                tracing::debug!(%error, "a waiter cannot look; it looks again");
+                tracing::debug!(%error, "a waiter could not read its job; trying again");
                 tokio::time::sleep(LOOK_AT_LEAST_EVERY).await;
             }
             answer => return answer,

@@ -31,7 +31,7 @@ impl Opened {
 
 /// The error text for a call outside a tokio runtime, where tokio itself would panic.
 pub(crate) const NO_RUNTIME: &str =
-    "there is no tokio runtime here; call it inside one, as within #[tokio::main] or Runtime::block_on";
+    "there is no tokio runtime here; call this inside one, such as in #[tokio::main] or Runtime::block_on";
 
 /// The kind of store that a URL names, and where it is.
 #[derive(Debug, PartialEq, Eq)]
@@ -67,12 +67,12 @@ fn place(url: &str) -> Result<Place<'_>, Error> {
     }
     if url.starts_with("http:") || url.starts_with("https:") {
         return refuse(
-            "that is a server; its jobs are worked on with Worker::remote(url), and sent with any OJS client",
+            "that is a server's URL; run its jobs with Worker::remote(url), and enqueue them with any OJS client",
         );
     }
     refuse(
-        "write sqlite:PATH for a store in a file, postgres://USER@HOST/DATABASE or redis://HOST for one that servers share, or \
-         memory: for one that ends with the program",
+        "write sqlite:PATH for a store in a file, postgres://USER@HOST/DATABASE or redis://HOST for one that servers share, \
+         or memory: for one that lasts as long as the program",
     )
 }
 
@@ -106,7 +106,7 @@ pub(crate) async fn open(url: &str) -> Result<Opened, Error> {
     let refuse = |reason: String| Error::Open { url: shown(url), reason };
     if unfinished(&*opened.backend).await.map_err(|error| refuse(error.to_string()))? {
         return Err(refuse(
-            "it is a copy of another store that is under way or was broken off; run that semel copy again, which goes on with it"
+            "it is a copy of another store that is still being made or was interrupted; run the same semel copy again to continue it"
                 .to_owned(),
         ));
     }
@@ -126,7 +126,7 @@ async fn open_file(url: &str, path: &str) -> Result<Opened, Error> {
 
 #[cfg(not(feature = "sqlite"))]
 async fn open_file(url: &str, _: &str) -> Result<Opened, Error> {
-    Err(Error::Url { url: url.to_owned(), advice: "switch on semel's feature `sqlite`".to_owned() })
+    Err(Error::Url { url: url.to_owned(), advice: "enable semel's feature `sqlite`".to_owned() })
 }
 
 #[cfg(feature = "postgres")]
@@ -141,7 +141,7 @@ async fn open_database(url: &str) -> Result<Opened, Error> {
 
 #[cfg(not(feature = "postgres"))]
 async fn open_database(url: &str) -> Result<Opened, Error> {
-    Err(Error::Url { url: shown(url), advice: "switch on semel's feature `postgres`".to_owned() })
+    Err(Error::Url { url: shown(url), advice: "enable semel's feature `postgres`".to_owned() })
 }
 
 #[cfg(feature = "redis")]
@@ -155,7 +155,7 @@ async fn open_redis(url: &str) -> Result<Opened, Error> {
 
 #[cfg(not(feature = "redis"))]
 async fn open_redis(url: &str) -> Result<Opened, Error> {
-    Err(Error::Url { url: shown(url), advice: "switch on semel's feature `redis`".to_owned() })
+    Err(Error::Url { url: shown(url), advice: "enable semel's feature `redis`".to_owned() })
 }
 
 #[cfg(test)]
@@ -214,7 +214,7 @@ mod tests {
             ("sqlite:", "sqlite:app.db"),
             ("sqlite::memory:", "memory:"),
             #[cfg(feature = "sqlite")]
-            ("sqlite://app.db?mode=rwc", "the path alone"),
+            ("sqlite://app.db?mode=rwc", "write only the path"),
             ("http://127.0.0.1:8080", "Worker::remote"),
             ("mysql://user:secret@host/db", "postgres://USER"),
             ("postgres:/user:secret@host/db", "postgres://USER"),

@@ -131,8 +131,9 @@ impl Options {
             if length == Some(0) {
                 return Err(Error::Invalid {
                     pointer: format!("/options/{name}"),
-                    message: "is no time at all; say 1 ms or more, or leave it out for the default"
-                        .to_owned(),
+                    message:
+                        "a time of 0 ms is too short; give at least 1 ms, or leave it out for the default"
+                            .to_owned(),
                 });
             }
         }
@@ -142,7 +143,9 @@ impl Options {
         {
             return Err(Error::Invalid {
                 pointer: "/options/retry/backoff_coefficient".to_owned(),
-                message: format!("{coefficient} is no number to multiply a wait by; say 1 or more"),
+                message: format!(
+                    "{coefficient} is not a valid coefficient; give a finite number of at least 1"
+                ),
             });
         }
         Ok(())

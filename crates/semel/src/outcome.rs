@@ -88,14 +88,14 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::New => "created",
-            Self::SameRequest => "the same request was admitted before",
-            Self::Duplicate => "another job with its key is there",
+            Self::SameRequest => "the same request was already accepted",
+            Self::Duplicate => "another job has its key",
             Self::Amended => "the waiting job took over its args",
             Self::TookPlace => "it took the place of the jobs that held its key",
-            Self::RunUnderWay => "it runs after the run that is under way",
-            Self::FinishedHolder => "the job with its key has ended and cannot be replaced",
-            Self::Undisclosed => "another job with its key is there and may not be shown",
-            Self::OtherContent => "its key stands for other work",
+            Self::RunUnderWay => "it runs after the current run",
+            Self::FinishedHolder => "the job that has its key has ended and cannot be replaced",
+            Self::Undisclosed => "another job has its key and may not be shown",
+            Self::OtherContent => "its key is already used for different work",
         })
     }
 }

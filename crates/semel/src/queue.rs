@@ -235,12 +235,13 @@ impl Semel {
     /// once. Returns how many there are.
     ///
     /// # Errors
-    /// [`Error::Templates`] with everything that is wrong; the earlier templates stay in use. Also if the
-    /// queue was opened without a directory of templates.
+    /// [`Error::Templates`] with everything that is wrong, or if the queue was opened without a directory of
+    /// templates. The earlier templates stay in use.
     #[cfg(feature = "templates")]
     pub async fn reload_templates(&self) -> Result<usize, Error> {
         let Some(folder) = self.shared.folder.clone() else {
-            let unnamed = "no directory was named: open the queue with .templates(folder)".to_owned();
+            let unnamed =
+                "no directory of templates is set: open the queue with .templates(folder)".to_owned();
             return Err(Error::Templates { faults: vec![unnamed] });
         };
         let templates = crate::folder::read(folder).await?;
@@ -292,8 +293,8 @@ impl Semel {
         // not that it has no database.
         let engine = self.engine()?;
         let database = database.ok_or_else(|| Error::Url {
-            url: "this queue's".to_owned(),
-            advice: "jobs are enqueued inside a transaction where the queue is in PostgreSQL".to_owned(),
+            url: "this queue's store".to_owned(),
+            advice: "jobs can be enqueued inside a transaction only if the queue is in PostgreSQL".to_owned(),
         })?;
         Ok((engine, database))
     }

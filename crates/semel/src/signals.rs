@@ -41,7 +41,7 @@ async fn next(kind: tokio::signal::unix::SignalKind) {
 /// Waits for ever: a program that took the failed registration for a signal would end at once, at every
 /// start.
 async fn never(error: &std::io::Error) {
-    tracing::error!(%error, "the system tells of no signals, so nobody will be told of one");
+    tracing::error!(%error, "cannot listen for signals, so none will be noticed");
     std::future::pending::<()>().await;
 }
 

@@ -82,7 +82,7 @@ impl Stored {
         if self.is_readable() {
             return Ok(());
         }
-        let why = format!("job {}: what is stored of it cannot be read", self.id());
+        let why = format!("job {}: its stored data cannot be read", self.id());
         Err(Error::Store(StoreError::Corrupt(why)))
     }
 
@@ -172,7 +172,7 @@ pub(crate) fn payload<J: DeserializeOwned>(args: &str, has_sensitive: bool) -> R
     one.map(|(job,)| job).map_err(|source| {
         // serde's message may quote a value.
         let source = if has_sensitive {
-            Quiet::custom("some are sensitive, so what is wrong is not told")
+            Quiet::custom("some are sensitive, so the details are not shown")
         } else {
             source
         };

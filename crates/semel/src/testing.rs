@@ -208,8 +208,7 @@ impl TestQueue {
     async fn try_run_next(&self, worker: &Worker) -> Result<Option<Ran>, Error> {
         if !worker.is_on(&self.semel) {
             // The worker would report the end to its own queue, and the job here would be due for ever.
-            let advice =
-                "it is of another queue; make it by Worker::new(&queue), with the queue that is drained";
+            let advice = "it belongs to another queue; make it with Worker::new(&queue), from the queue that is drained";
             return Err(Error::Worker(advice.to_owned()));
         }
         self.do_duties().await?;
@@ -261,7 +260,7 @@ impl TestQueue {
         let number = jobs.len();
         jobs.retain(wanted);
         if jobs.is_empty() {
-            let what = format!("none of {number} enqueued {} is as it should be", J::TYPE);
+            let what = format!("none of {number} enqueued {} is as expected", J::TYPE);
             fail(&format!("{what}; {}", self.inventory().await));
         }
         jobs

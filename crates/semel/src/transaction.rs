@@ -151,7 +151,7 @@ impl InTransaction<'_> {
         if envelopes.len() > BATCH_JOBS_MAX {
             return Err(Error::Invalid {
                 pointer: String::new(),
-                message: format!("more than {BATCH_JOBS_MAX} jobs in one call; offer fewer at a time"),
+                message: format!("more than {BATCH_JOBS_MAX} jobs in one call; send fewer at a time"),
             });
         }
         let (given, offers) = Given::read(&self.semel, envelopes, mode, usize::MAX)?;

@@ -158,7 +158,7 @@ impl Demo {
         shared.is_over.store(true, Ordering::Relaxed);
         let (reminder, before_replay) = acted?;
         while let Some(ended) = workers.join_next().await {
-            ended.context("a worker broke off")??;
+            ended.context("a worker failed")??;
         }
         let verdict = verify::verify(&shared, &link.client, &reminder, before_replay).await?;
         let counts = shared.ledger.counts();
@@ -177,10 +177,10 @@ impl Demo {
                 .collect();
             return Err(Failure::new(
                 Exit::Differs,
-                format!("the accounts differ: {}", differing.join("; ")),
+                format!("the demo's checks found differences: {}", differing.join("; ")),
             )
             .next(format!(
-                "play it again: semel demo --seed {} --events {}{}",
+                "run it again: semel demo --seed {} --events {}{}",
                 self.seed,
                 self.events,
                 if self.without_policy { " --without-policy" } else { "" },
@@ -214,7 +214,7 @@ async fn act(
 /// Waits for a worker to fail: the demo cannot end well without it.
 async fn broken(workers: &mut JoinSet<Result<(), Failure>>) -> Failure {
     while let Some(ended) = workers.join_next().await {
-        match ended.context("a worker broke off") {
+        match ended.context("a worker failed") {
             Ok(Ok(())) => {}
             Ok(Err(failure)) | Err(failure) => return failure,
         }
@@ -245,7 +245,7 @@ async fn drained(shared: &Shared, client: &Client) -> Result<(), Failure> {
         if moved.elapsed() > PATIENCE {
             return Err(Failure::new(
                 Exit::Differs,
-                format!("{left} jobs are left and none has moved for {PATIENCE:?}"),
+                format!("{left} jobs are left, with no progress for {PATIENCE:?}"),
             ));
         }
         tokio::time::sleep(DRAIN_POLL).await;
@@ -294,7 +294,7 @@ impl Folder {
     }
 
     fn store(&self) -> Result<Place, Failure> {
-        std::fs::create_dir(&self.0).context("cannot make a temporary directory")?;
+        std::fs::create_dir(&self.0).context("cannot create a temporary directory")?;
         Ok(Place::Sqlite(self.0.join("demo.db")))
     }
 }

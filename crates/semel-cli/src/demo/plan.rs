@@ -59,9 +59,9 @@ impl Reason {
             Self::Overtaken => "overtaken by a later delivery",
             Self::Redelivery => "redelivery",
             Self::DoubleClick => "double click",
-            Self::MemberOrder => "other member order",
-            Self::UnicodeForm => "other Unicode form",
-            Self::Numbers => "other number spelling",
+            Self::MemberOrder => "different member order",
+            Self::UnicodeForm => "different Unicode form",
+            Self::Numbers => "different number spelling",
             Self::Replay => "replay",
         }
     }

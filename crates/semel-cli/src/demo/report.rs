@@ -101,7 +101,7 @@ pub fn show(shared: &Shared, counts: &Counts, verdict: &Verdict, took: Duration,
     }
     rows.extend([
         row("scheduled, replaced before it ran", 1),
-        row("begun by workers", counts.runs),
+        row("started by workers", counts.runs),
         row("taken back from the killed worker", verdict.taken_back),
         row("late acks refused", verdict.refused_acks + counts.lost_leases),
         row("executed", counts.executed),

@@ -49,7 +49,7 @@ pub async fn deliver(
         });
     }
     while let Some(ended) = connections.join_next().await {
-        ended.context("a connection of the upstream broke off")??;
+        ended.context("an upstream connection failed")??;
     }
     Ok(())
 }
@@ -84,9 +84,9 @@ async fn send(shared: &Shared, client: &Client, delivery: &Delivery) -> Result<(
             StatusCode::CREATED => shared.ledger.created(),
             StatusCode::OK => {
                 let answer: Answer =
-                    serde_json::from_slice(&response.body).context("an answer is not OJS")?;
+                    serde_json::from_slice(&response.body).context("an answer is not valid OJS")?;
                 if answer.outcome != "existing" {
-                    return Err(Failure::failed(format!("a delivery was answered {:?}", answer.outcome)));
+                    return Err(Failure::failed(format!("a delivery got the outcome {:?}", answer.outcome)));
                 }
                 shared.ledger.deduplicated(delivery.reason);
             }
@@ -99,7 +99,7 @@ async fn send(shared: &Shared, client: &Client, delivery: &Delivery) -> Result<(
         }
         return Ok(());
     }
-    Err(Failure::failed("the server stayed busy").next("try again when it is not"))
+    Err(Failure::failed("the server stayed busy").next("try again when it is less busy"))
 }
 
 /// A reminder that is scheduled, and replaced before it ran.

@@ -102,10 +102,10 @@ fn log(shared: &Shared, before_replay: u64, verdict: &mut Verdict) {
         }
     }
     let events = shared.plan.log.len() as u64;
-    verdict.check("log: events, and the reminder, with exactly one effect", events + 1, once);
+    verdict.check("log: events and the reminder with exactly one effect", events + 1, once);
     verdict.check("log: events without an effect", 0, missing);
-    verdict.check("log: effects beyond the first of their event", 0, verdict.executed_twice);
-    verdict.check("log: effects of nothing in the log", 0, effects.len() as u64);
+    verdict.check("log: effects repeated for the same event", 0, verdict.executed_twice);
+    verdict.check("log: effects of events not in the log", 0, effects.len() as u64);
     verdict.check("log: executed again by the replay", 0, shared.ledger.executed() - before_replay);
 }
 
@@ -120,7 +120,7 @@ async fn dead_worker(shared: &Shared, client: &Client, verdict: &mut Verdict) ->
         let is_taken_back = number(&job, "/job/attempt") > 1 && text(&job, "/job/state") == "completed";
         verdict.taken_back += u64::from(is_taken_back);
     }
-    verdict.check("killed worker: it died with jobs in its hands", 1, u64::from(!orphans.is_empty()));
+    verdict.check("killed worker: it held jobs when it died", 1, u64::from(!orphans.is_empty()));
     verdict.check("killed worker: its jobs were run by others", orphans.len() as u64, verdict.taken_back);
     verdict.check("killed worker: its late acks were refused", orphans.len() as u64, verdict.refused_acks);
     Ok(())
@@ -189,7 +189,7 @@ async fn jobs(shared: &Shared, client: &Client, verdict: &mut Verdict) -> Result
         counts.duplicates(),
         records.duplicates,
     );
-    verdict.check("server: records that agree with the log, event by event", events, records.exact);
+    verdict.check("server: events whose records agree with the log", events, records.exact);
     verdict.example = records.example;
     Ok(())
 }
@@ -251,7 +251,7 @@ async fn keys(shared: &Shared, client: &Client, verdict: &mut Verdict) -> Result
         }
         found += distinct.len() as u64;
     }
-    verdict.check("server: keys that one completed job holds", expected, found);
+    verdict.check("server: keys held by one completed job", expected, found);
     Ok(())
 }
 

@@ -71,7 +71,7 @@ pub async fn work(shared: Arc<Shared>, client: Client, name: String, dies: bool)
             running.spawn(async move { run(&shared, &client, &name, job).await });
         }
         while let Some(ended) = running.join_next().await {
-            ended.context("a run broke off")??;
+            ended.context("a run failed")??;
         }
     }
     Ok(())
@@ -94,14 +94,15 @@ async fn fetch(shared: &Shared, client: &Client, name: &str) -> Result<Vec<Grant
     if !response.status.is_success() {
         return Ok(client.read(response).map(|_| Vec::new())?);
     }
-    let fetched: Fetched = serde_json::from_slice(&response.body).context("a fetch's answer is not OJS")?;
+    let fetched: Fetched =
+        serde_json::from_slice(&response.body).context("the answer to a fetch is not valid OJS")?;
     Ok(fetched.jobs)
 }
 
 async fn run(shared: &Shared, client: &Client, name: &str, job: Granted) -> Result<(), Failure> {
     shared.ledger.run();
     let Some(id) = job.args.first().and_then(|payload| payload["id"].as_str()).map(str::to_owned) else {
-        return Err(Failure::failed(format!("job {} has not the args it was enqueued with", job.id)));
+        return Err(Failure::failed(format!("job {} does not have the args it was enqueued with", job.id)));
     };
     if ack(client, name, &job.id, &job.lease).await? {
         // The ack guards the effect: a worker that has lost the lease has no effect.

@@ -38,7 +38,7 @@ impl Backup {
     pub async fn run(self, globals: &Globals, printer: &Printer) -> Result<(), Failure> {
         let settings = Settings::read(globals, None)?;
         if globals.server.is_some() {
-            return Err(Failure::usage("a backup is made of a file, on the machine that has it")
+            return Err(Failure::usage("a backup is made from the store's file, on the machine that has it")
                 .next("leave --server out and name the file: --store sqlite:PATH"));
         }
         // Otherwise a file that happens to be here would be backed up. A store named beside the server is
@@ -47,7 +47,7 @@ impl Backup {
             && !settings.names_store
         {
             return Err(Failure::usage(
-                "a backup is made of a file, on the machine that has it, and SEMEL_SERVER or semel.toml names a server and no store",
+                "a backup is made from the store's file, on the machine that has it, but SEMEL_SERVER or semel.toml names a server and no store",
             )
             .next("name the file: --store sqlite:PATH"));
         }
@@ -55,11 +55,11 @@ impl Backup {
             Place::Sqlite(store) => store,
             Place::Postgres(_) => {
                 return Err(Failure::usage("a store in PostgreSQL is backed up with PostgreSQL's own tools")
-                    .next("pg_dump --schema=NAME, or a base backup of the cluster"));
+                    .next("use pg_dump --schema=NAME, or a base backup of the cluster"));
             }
             Place::Redis(_) => {
-                return Err(Failure::usage("a store in Redis is backed up with Redis's own means")
-                    .next("copy its append-only file, or redis-cli BGSAVE"));
+                return Err(Failure::usage("a store in Redis is backed up with Redis's own tools")
+                    .next("copy its append-only file, or run redis-cli BGSAVE"));
             }
             Place::Memory => {
                 return Err(
@@ -75,12 +75,12 @@ impl Backup {
         let from = store.clone();
         // SQLite's own locks keep the copy consistent, whoever owns the store.
         making(&file, move |copy| copy.copy(&from)).await?.map_err(|error| explained(&error, &store))?;
-        let bytes = std::fs::metadata(&file).context("cannot look at the backup")?.len();
+        let bytes = std::fs::metadata(&file).context("cannot read the backup's size")?.len();
         if printer.is_json() {
             printer.value(&json!({ "store": store.display().to_string(), "backup": file.display().to_string(), "bytes": bytes }));
         } else {
             printer.line(format_args!(
-                "{} holds a copy of {} ({bytes} bytes)",
+                "{} is a backup of {} ({bytes} bytes)",
                 file.display(),
                 store.display()
             ));
@@ -97,16 +97,16 @@ pub fn explained(error: &SqliteError, store: &Path) -> Failure {
         full if full.is_want_of_room() => failure.next("free some space there, and run it again"),
         SqliteError::Io { path, source } if is_forbidden(source) && is_same(Path::new(path), store) => {
             failure.next(format!(
-                "something has to be written beside a store even to read it: let its owner do that; or, while nobody has it open, copy it with \
-                 all whose names begin like it ({}*) to where this account may write, and name that",
+                "even reading a store writes files beside it: run this as the store's owner; or, while nobody has the store open, copy it with \
+                 all the files whose names begin with its own ({}*) to a directory that this account may write to, and name that copy",
                 store.display()
             ))
         }
         SqliteError::Io { source, .. } if is_forbidden(source) => {
-            failure.next("let this account write in that folder, or name a place where it may")
+            failure.next("let this account write to that directory, or name one where it may")
         }
         _ => {
-            failure.next(format!("is {} a store of semel's, and is there room on the disk?", store.display()))
+            failure.next(format!("is {} a Semel store, and is there room on the disk?", store.display()))
         }
     }
 }
@@ -127,15 +127,15 @@ pub async fn making<T: Send + 'static>(
 ) -> Result<T, Failure> {
     let mut stop = Stop::new()?;
     let making = Making::at(file).map_err(|error| Failure::failed(error.to_string()))?;
-    let written = || format!("making {}: {} MiB", file.display(), making.bytes() >> 20);
+    let written = || format!("writing {}: {} MiB", file.display(), making.bytes() >> 20);
     let made = tokio::task::spawn_blocking({
         let making = making.clone();
         move || make(&making)
     });
     match unless_stopped(telling(made, written), stop.next(), &making).await {
-        Some(made) => made.context("it broke off"),
+        Some(made) => made.context(&format!("writing {} failed unexpectedly", file.display())),
         None => Err(Failure::failed(format!(
-            "told to stop before {} was whole; nothing of it is left",
+            "stopped before {} was complete; nothing of it is left",
             file.display()
         ))),
     }
@@ -199,7 +199,7 @@ mod tests {
         for named in [&store, &link] {
             let source = std::io::ErrorKind::PermissionDenied.into();
             let next = explained(&SqliteError::Io { path: real.clone(), source }, named).next.unwrap();
-            assert!(next.contains("let its owner do that"), "{next}");
+            assert!(next.contains("as the store's owner"), "{next}");
         }
     }
 

@@ -92,18 +92,18 @@ impl Bench {
         let place: Option<Place> =
             globals.store.as_deref().map(str::parse).transpose().map_err(Failure::usage)?;
         if let Some(Place::Sqlite(_) | Place::Memory) = place {
-            return Err(Failure::usage("the bench makes a store of its own").next(
-                "leave --store out, say where with --folder DIR, or name a database: --store postgres://…, redis://…",
+            return Err(Failure::usage("the benchmark creates its own store").next(
+                "leave --store out, choose a place with --folder DIR, or name a database: --store postgres://…, redis://…",
             ));
         }
         if !matches!(place, Some(Place::Postgres(_))) && (self.finished > 0 || self.churn > 0) {
-            return Err(Failure::usage("--finished and --churn are for PostgreSQL")
-                .next("name one: --store postgres://…"));
+            return Err(Failure::usage("--finished and --churn are only for PostgreSQL")
+                .next("name a database: --store postgres://…"));
         }
         let is_many = |place: &Place| matches!(place, Place::Redis(address) if address.info().is_none());
         if self.compare.is_some() && place.as_ref().is_some_and(is_many) {
             return Err(Failure::usage(
-                "where several Redis are one store no limit is known, and shares of it are compared",
+                "shares of the limit are compared, and no limit is known for a store on several Redis servers",
             )
             .next("compare on one Redis: --store redis://…, or leave --compare out"));
         }
@@ -111,7 +111,7 @@ impl Bench {
         let before = self.compare.as_deref().map(baseline).transpose()?;
         if before.is_some() && (self.rounds as usize) < ROUNDS_MIN {
             return Err(Failure::usage(format!("{} rounds are too few to compare", self.rounds))
-                .next(format!("say --rounds {ROUNDS_MIN} or more, as for the baseline")));
+                .next(format!("use --rounds {ROUNDS_MIN} or more, as for the baseline")));
         }
         let mut rounds = Vec::new();
         for round in 1..=self.rounds {
@@ -120,7 +120,7 @@ impl Bench {
             }
             rounds.push(self.round(place.as_ref(), printer).await?);
         }
-        let now = Baseline::of(&rounds).context("the bench found nothing")?;
+        let now = Baseline::of(&rounds).context("the benchmark has no results")?;
         let changes = before.as_ref().map(|before| before.compare(&now)).transpose();
         let changes = changes.context("cannot compare")?.unwrap_or_default();
         let Some(report) = rounds.pop() else { return Ok(()) };
@@ -206,7 +206,7 @@ impl Bench {
             let Some(ran) = ran else {
                 return Err(stopped(removed_within(async || remove_schema(&address).await).await));
             };
-            return ran.context("the bench broke off");
+            return ran.context("the benchmark failed");
         }
         if let Some(Place::Redis(address)) = place {
             let address =
@@ -219,7 +219,7 @@ impl Bench {
                 let remove = async || Redis::remove(&address).await.context("cannot remove its keys");
                 return Err(stopped(removed_within(remove).await));
             };
-            return ran.context("the bench broke off");
+            return ran.context("the benchmark failed");
         }
         // The disk is measured by blocking on it, so this runs on a thread that has nothing else to do.
         let (told, here) = (printer.clone(), tokio::runtime::Handle::current());
@@ -228,13 +228,13 @@ impl Bench {
             here.block_on(semel_bench::run(&options, progress))
         });
         let ran = tokio::select! {
-            ran = running => Some(ran.context("the bench broke off")?),
+            ran = running => Some(ran.context("the benchmark failed")?),
             () = stop.next() => None,
         };
-        let remove = async || std::fs::remove_dir_all(&folder).context("cannot remove the bench's files");
+        let remove = async || std::fs::remove_dir_all(&folder).context("cannot remove the benchmark's files");
         let Some(ran) = ran else { return Err(stopped(removed_within(remove).await)) };
         let removed = remove().await;
-        let report = ran.context("the bench broke off")?;
+        let report = ran.context("the benchmark failed")?;
         removed?;
         Ok(report)
     }
@@ -250,7 +250,7 @@ async fn removed_within(remove: impl AsyncFn() -> Result<(), Failure>) -> Result
         }
     }
     let last = tokio::time::timeout(REMOVED_WITHIN, remove()).await;
-    last.unwrap_or_else(|_| Err(Failure::failed("nobody answers")))
+    last.unwrap_or_else(|_| Err(Failure::failed("cannot remove what it created: no answer")))
 }
 
 async fn remove_schema(address: &Address) -> Result<(), Failure> {
@@ -263,8 +263,8 @@ async fn remove_schema(address: &Address) -> Result<(), Failure> {
 /// The failure of a bench that was told to stop.
 fn stopped(removed: Result<(), Failure>) -> Failure {
     match removed {
-        Ok(()) => Failure::failed("told to stop before it was done; what it had made is removed"),
-        Err(failure) => Failure::failed(format!("told to stop before it was done; {}", failure.what))
+        Ok(()) => Failure::failed("stopped before it was done; what it had created is removed"),
+        Err(failure) => Failure::failed(format!("stopped before it was done; {}", failure.what))
             .next("remove it by hand: its name begins with bench_, or semel-bench-"),
     }
 }
@@ -289,7 +289,7 @@ fn baseline(file: &Path) -> Result<Baseline, Failure> {
     let text = std::fs::read_to_string(file).context(&format!("cannot read {name}"))?;
     let kept: Result<Kept, _> = serde_json::from_str(&text);
     kept.map(|kept| kept.baseline).map_err(|error| {
-        Failure::usage(format!("{name} is not what `semel bench --json` writes: {error}"))
+        Failure::usage(format!("{name} is not the output of `semel bench --json`: {error}"))
             .next("write one with: semel bench --rounds 5 --json > baseline.json")
     })
 }
@@ -297,6 +297,6 @@ fn baseline(file: &Path) -> Result<Baseline, Failure> {
 fn part(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(part) if (0.0..1.0).contains(&part) => Ok(part),
-        _ => Err("is not a number from 0 to 1, such as 0.25".to_owned()),
+        _ => Err("must be at least 0 and less than 1, such as 0.25".to_owned()),
     }
 }

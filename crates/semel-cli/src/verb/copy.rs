@@ -54,8 +54,8 @@ impl Copy {
     /// When one of the two cannot be used, or is in use.
     pub async fn run(self, globals: &Globals, printer: &Printer) -> Result<(), Failure> {
         if globals.server.is_some() || globals.store.is_some() {
-            return Err(Failure::usage("a copy is made from store to store, and names both itself")
-                .next("semel copy FROM TO, without --server and --store; stop the servers first"));
+            return Err(Failure::usage("semel copy takes both stores as arguments")
+                .next("run semel copy FROM TO, without --server and --store; stop the servers first"));
         }
         let (from, mut to) = (place(&self.from)?, place(&self.to)?);
         if let Some(partitions) = self.partitions {
@@ -63,7 +63,7 @@ impl Copy {
         }
         must_be_there(&from).await?;
         if to == Place::Memory {
-            return Err(Failure::usage("a copy in memory would end with this command")
+            return Err(Failure::usage("a copy in memory would be lost when this command ends")
                 .next("name sqlite:PATH, postgres://… or redis://…"));
         }
         if let Place::Postgres(address) = &to {
@@ -77,7 +77,7 @@ impl Copy {
         let mut progress = |copied: &Copied| {
             if said.elapsed() >= SAY_EVERY {
                 said = Instant::now();
-                remark(format_args!("{} records carried over ...\n", copied.total()));
+                remark(format_args!("{} records copied ...\n", copied.total()));
             }
         };
         let copied = copy_beside(source.store(), source.outbox(), target.store(), &mut progress).await;
@@ -90,8 +90,8 @@ impl Copy {
 fn place(text: &str) -> Result<Place, Failure> {
     let Some(name) = text.strip_prefix("env:") else { return text.parse().map_err(Failure::usage) };
     let address = std::env::var(name).map_err(|_| {
-        Failure::usage(format!("the environment has no variable {name:?} with a store's address"))
-            .next("export it first, or write the address itself")
+        Failure::usage(format!("the environment variable {name:?} does not contain a store's address"))
+            .next("export it first, or give the address itself")
     })?;
     address.parse().map_err(Failure::usage)
 }
@@ -103,8 +103,10 @@ async fn must_be_there(from: &Place) -> Result<(), Failure> {
         Place::Postgres(address) => is_in_database(address).await?,
         Place::Redis(address) => Redis::is_there(address).await.map_err(|error| no_redis(address, &error))?,
         Place::Memory => {
-            return Err(Failure::usage("a store in memory lives inside its server, and cannot be copied")
-                .next("name sqlite:PATH, postgres://… or redis://…"));
+            return Err(Failure::usage(
+                "a store in memory exists only inside its server, and cannot be copied",
+            )
+            .next("name sqlite:PATH, postgres://… or redis://…"));
         }
     };
     if is_there {
@@ -116,30 +118,30 @@ async fn must_be_there(from: &Place) -> Result<(), Failure> {
 /// A failure, with what to do about it.
 fn explained(error: &CopyError, from: &Place, to: &Place) -> Failure {
     let failure = Failure::failed(format!("{from} was not copied to {to}: {error}"));
-    let anew = "and copy into an empty place: another file, ?schema= or ?prefix=";
+    let anew = "and copy to an empty store: another file, ?schema= or ?prefix=";
     match error {
         CopyError::InUse { .. } => {
             failure.next("stop the servers and programs that use either store, and run it again")
         }
         CopyError::OutboxWaits => failure.next(
-            "stop the programs that write to the outbox, let a server of that store run until it is empty, stop it again, and copy into an empty place",
+            "stop the programs that write to the outbox, let a server run on that store until the outbox is empty, stop the server, and copy to an empty store",
         ),
         CopyError::SourceWaits => {
-            failure.next("end it (pg_stat_activity shows who has one open, xact_start since when), and run it again")
+            failure.next("end that transaction (pg_stat_activity shows who has one open, and xact_start since when), and run it again")
         }
-        CopyError::SourceUnfinished => failure.next("copy the store that it is a copy of"),
+        CopyError::SourceUnfinished => failure.next("copy the store that it was copied from"),
         CopyError::NotEmpty => failure.next(
-            "name a place where there is nothing: another file, ?schema= or ?prefix=; what opens without complaint is no half copy",
+            "name an empty store: another file, ?schema= or ?prefix=; a store that opens without an error is not an incomplete copy",
         ),
         CopyError::OfAnother => {
-            failure.next("name a place where there is nothing: another file, ?schema= or ?prefix=")
+            failure.next("name an empty store: another file, ?schema= or ?prefix=")
         }
-        CopyError::SourceMoved => failure.next(format!("stop what uses the source, {anew}")),
-        CopyError::TargetMoved => failure.next(format!("see that nobody uses the target, {anew}")),
+        CopyError::SourceMoved => failure.next(format!("stop everything that uses the source, {anew}")),
+        CopyError::TargetMoved => failure.next(format!("make sure that nothing else uses the target, {anew}")),
         CopyError::Unreadable { .. } => {
-            failure.next("SEMEL_LOG=debug says which could not be read; restore the source from a backup")
+            failure.next("restore the source from a backup, and copy that")
         }
-        _ => failure.next("run it again when that is mended: it goes on where it was"),
+        _ => failure.next("fix that and run it again: it continues where it stopped"),
     }
 }
 
@@ -173,9 +175,10 @@ fn show(printer: &Printer, from: &Place, to: &Place, copied: &Copied) {
     let jobs = states().map(|(state, count)| (format!("jobs {}", state.name()), count));
     let others = others.into_iter().map(|(name, count)| (name.replace('_', " "), count));
     let rows = jobs.chain(others).filter(|(_, count)| *count > 0);
-    printer.table(&["CARRIED OVER", ">COUNT"], rows.map(|(name, count)| vec![name, count.to_string()]));
+    printer.table(&["COPIED", ">COUNT"], rows.map(|(name, count)| vec![name, count.to_string()]));
     if copied.found > 0 {
-        printer.remark(format_args!("{} were there already, from a copy that was broken off", copied.found));
+        printer.remark(format_args!("{} were already there, from an interrupted copy", copied.found));
     }
-    printer.remark(format_args!("{to} has what {from} has; start servers there: semel serve --store ..."));
+    printer
+        .remark(format_args!("{to} is now a copy of {from}; start servers on it: semel serve --store ..."));
 }

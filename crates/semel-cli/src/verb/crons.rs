@@ -114,7 +114,7 @@ async fn trigger(settings: &Settings, printer: &Printer, name: &str) -> Result<(
     };
     let what = format!("{name}: {outcome}: {why}\n  job: {job}");
     Err(Failure::new(Exit::Duplicate, what)
-        .next(format!("semel crons history {name} says what became of its ticks")))
+        .next(format!("semel crons history {name} shows what became of its ticks")))
 }
 
 async fn set(settings: &Settings, printer: &Printer, name: &str, verb: &str) -> Result<(), Failure> {
@@ -125,7 +125,7 @@ async fn set(settings: &Settings, printer: &Printer, name: &str, verb: &str) -> 
     } else if verb == "enable" {
         printer.line(format_args!("{name} ticks next at {}", text(&answer, "/next_run_at")));
     } else {
-        printer.line(format_args!("{name} ticks no more"));
+        printer.line(format_args!("{name} no longer ticks"));
     }
     Ok(())
 }

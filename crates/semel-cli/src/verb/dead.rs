@@ -171,7 +171,7 @@ impl Which {
             printer.line(format_args!("{failed} stay where they are"));
         }
         for (reason, (count, example)) in by_reason(&told) {
-            printer.line(format_args!("  {reason}: {count} of those that are named, such as {example}"));
+            printer.line(format_args!("  {reason}: {count} of those listed, such as {example}"));
         }
         if told["has_more"] == true {
             printer.remark("there may be more");
@@ -260,11 +260,10 @@ impl List {
         if jobs.is_empty() {
             let counted = number(&page, "/pagination/total");
             if page["pagination"]["is_lower_bound"] == true && counted == 0 {
-                printer
-                    .remark("none among the jobs that were looked at; name a --queue to look through fewer");
+                printer.remark("none among the jobs that were searched; give --queue to search fewer");
             } else if page["pagination"]["is_lower_bound"] == true {
                 printer.remark(format_args!(
-                    "only the newest {counted} are listed; name a --queue or a --type to see others"
+                    "only the newest {counted} are listed; give --queue or --type to see others"
                 ));
             } else {
                 printer.remark("no dead letters");

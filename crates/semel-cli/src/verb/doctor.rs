@@ -90,7 +90,7 @@ impl Doctor {
         let advice = Advice { policies: advice, waits, offset: offset.map(Offset::from_millis) };
         show(printer, &manifest, &findings, &advice);
         if is_redis && findings.is_empty() {
-            printer.remark("nothing in how this Redis is set contradicts that");
+            printer.remark("none of this Redis's settings contradicts that");
         }
         health.map_err(|error| unwell(error, &settings.target))?;
         if findings.is_empty() {
@@ -104,7 +104,7 @@ impl Doctor {
 /// The failure for a server that answers, but says that it is not well. Behind a store that this command
 /// opened itself there may be no server, and so nobody with a log.
 fn unwell(error: ClientError, target: &Target) -> Failure {
-    const LOOK: &str = "is there room on the disk or in memory, is the database up and does it take writes";
+    const LOOK: &str = "is there room on the disk or in memory, and is the database up and accepting writes?";
     match &error {
         ClientError::Status { status: StatusCode::SERVICE_UNAVAILABLE, body, .. } => {
             let told: Value = serde_json::from_slice(body).unwrap_or_default();
@@ -113,14 +113,14 @@ fn unwell(error: ClientError, target: &Target) -> Failure {
             let reason = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
             let (what, who) = match target {
                 Target::Server(_) => {
-                    ("the server is not well: its store does not answer", "its log says why")
+                    ("the server is unhealthy: its store does not answer", "its log says why")
                 }
                 Target::Store(_) => (
-                    "the store is not well: it does not answer",
-                    "the log of a server on it says why, and so does a verb that writes (semel enqueue)",
+                    "the store is unhealthy: it does not answer",
+                    "the log of a server on it says why, and so does a command that writes (semel enqueue)",
                 ),
             };
-            Failure::failed(format!("{what}, or takes no writes{reason}")).next(format!("{who}: {LOOK}"))
+            Failure::failed(format!("{what}, or accepts no writes{reason}")).next(format!("{who}: {LOOK}"))
         }
         _ => error.into(),
     }
@@ -177,8 +177,8 @@ fn show(printer: &Printer, manifest: &Value, findings: &[Finding], advice: &Advi
     }
     if let Some(waits) = advice.waits {
         printer.line(format_args!(
-            "advice: the first entry of the outbox has waited for {} s: let a server run on the store, or a program that relays; if one \
-             does, somebody's open transaction holds the entry's key or limit (pg_stat_activity names it)",
+            "advice: the first entry in the outbox has waited for {} s: run a server on the store, or a program that relays; if one is \
+             running, an open transaction holds the entry's key or limit (pg_stat_activity shows it)",
             waits.as_secs()
         ));
     }
@@ -190,8 +190,8 @@ fn show(printer: &Printer, manifest: &Value, findings: &[Finding], advice: &Advi
 /// What a notable offset means, and what to do.
 pub(super) fn off(offset: Offset) -> String {
     format!(
-        "the store's time is {offset} its server's clock, and what is scheduled goes by the store's: set right the clock that is wrong; a \
-         store whose own was ahead for a while stays ahead while it is used (the guide's \"When the clock was wrong\")"
+        "the store's time is {offset} its server's clock, and schedules follow the store's time: correct the clock that is wrong; a store \
+         whose clock was ahead for a while stays ahead while it is in use (see \"When the clock was wrong\" in the guide)"
     )
 }
 
@@ -207,12 +207,12 @@ fn show_advice(printer: &Printer, advice: &Value) {
     }
     if is_silent {
         printer.remark(format_args!(
-            "nothing is odd about the policies of the {} types that were sampled",
+            "found nothing odd in the policies of the {} types that were sampled",
             types.len()
         ));
     }
     let left_out = advice["left_out"].as_u64().unwrap_or(0);
     if left_out > 0 {
-        printer.remark(format_args!("{left_out} jobs were of types beyond those that are sampled"));
+        printer.remark(format_args!("{left_out} jobs were of further types, which are not sampled"));
     }
 }

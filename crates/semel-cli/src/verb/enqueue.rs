@@ -54,15 +54,15 @@ impl Enqueue {
         }
         let outcome = match text(&answer, "/outcome").as_str() {
             "created" => printer.styled(Style::Good, "created"),
-            "repeated" => "repeated: this request had created it before".to_owned(),
+            "repeated" => "repeated: this request created it earlier".to_owned(),
             "replaced" => {
                 let ids: Vec<&str> =
                     items(&answer, "/replaced").iter().filter_map(|id| id.as_str()).collect();
                 format!("created, in place of {}", ids.join(", "))
             }
-            "follow_up" => "created as a follow-up: it runs after the present run".to_owned(),
+            "follow_up" => "created as a follow-up: it runs after the current run".to_owned(),
             "amended" => "deduplicated: the existing job took over its args and meta".to_owned(),
-            "existing" => "deduplicated: this job exists already".to_owned(),
+            "existing" => "deduplicated: this job already exists".to_owned(),
             other => other.to_owned(),
         };
         let job = &answer["job"];
@@ -81,7 +81,7 @@ impl Enqueue {
             // Otherwise a user in another folder than the server's waits for a run that never begins.
             let store = &settings.store;
             printer.remark(format_args!(
-                "{store} is a new store, and nobody serves it: semel serve --store {store}, or name another one by --store or --server"
+                "{store} is a new store, and no server runs on it: start one with semel serve --store {store}, or name another with --store or --server"
             ));
         }
         Ok(())
@@ -97,7 +97,7 @@ fn refused(mut failure: Failure) -> Failure {
         let id = text(details, "/existing_job_id");
         if details["pointer"] == "/id" {
             return failure
-                .next(format!("leave --id out, or give another one; semel job {id} shows whose it is"));
+                .next(format!("leave --id out, or give another; semel job {id} shows the job that has it"));
         }
         let state = text(details, "/existing_job_state");
         failure.what.push_str(&format!("\n  job: {id} ({state})"));
@@ -105,12 +105,13 @@ fn refused(mut failure: Failure) -> Failure {
     // The job's policy, or the token, may forbid showing it: then explain does not name it either.
     if error["code"] == "duplicate" && !details["existing_job_id"].is_string() {
         return failure.next(
-            "the job that holds the key may not be shown: semel explain, with the same words, says which key it is; an operator finds the \
-             job by semel jobs --type TYPE, and takes the key from it by semel release KEY",
+            "the job that holds the key may not be shown: semel explain, with the same arguments, shows the key; an operator finds the \
+             job with semel jobs --type TYPE, and takes the key from it with semel release KEY",
         );
     }
     if matches!(error["code"].as_str(), Some("duplicate" | "payload_mismatch")) {
-        return failure.next("semel explain, with the same words, says who holds the key and until when");
+        return failure
+            .next("semel explain, with the same arguments, shows who holds the key and until when");
     }
     failure
 }

@@ -17,7 +17,7 @@ const PAGE: u32 = 500;
 
 /// The columns and their minimum widths, which keep pages aligned that are printed as they come.
 const COLUMNS: [(&str, usize); 6] =
-    [("TIME", 20), ("EVENT", 24), ("OF", 36), ("TYPE", 20), ("QUEUE", 10), ("WHAT", 0)];
+    [("TIME", 20), ("EVENT", 24), ("SUBJECT", 36), ("TYPE", 20), ("QUEUE", 10), ("DETAILS", 0)];
 
 /// Show what happened to jobs, oldest first
 #[derive(Args, Debug)]
@@ -88,7 +88,7 @@ impl Events {
             if let (false, Some(cursor)) = (self.follow, after) {
                 let none = if is_first { "no events; " } else { "" };
                 let next = self.again(globals).with("--after", Some(cursor));
-                printer.remark(format_args!("{none}go on from here: {next}"));
+                printer.remark(format_args!("{none}continue from here: {next}"));
             }
             Ok(())
         })
@@ -159,7 +159,7 @@ fn what(event: &Value) -> String {
         parts.push(format!("{ran} ms"));
     }
     if let Some(wait) = data["retry_delay_ms"].as_u64() {
-        parts.push(format!("again in {wait} ms"));
+        parts.push(format!("retry in {wait} ms"));
     }
     if let Some(step) = data["step_index"].as_u64() {
         parts.push(format!("step {step}"));

@@ -49,7 +49,7 @@ impl Explain {
             // In another folder than the server's, or with a misspelt name, the user would take this for the
             // answer of the intended store.
             printer.remark(format_args!(
-                "there is no store at {}: this is what an empty one would say. Name another one by --store or --server",
+                "there is no store at {}: this is what an empty one would answer. Name another with --store or --server",
                 settings.store
             ));
         }

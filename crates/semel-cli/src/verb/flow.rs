@@ -65,7 +65,7 @@ impl Kind {
         let (name, Wanted { filters, limit, before, again }) = (self.name, wanted);
         if limit == 0 {
             return Err(
-                Failure::usage("--limit 0 lists nothing").next(format!("give how many {name} to list"))
+                Failure::usage("--limit 0 lists nothing").next(format!("give the number of {name} to list"))
             );
         }
         let pages = Pages { path: self.path, filters, member: name, page: PAGE };

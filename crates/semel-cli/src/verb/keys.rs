@@ -89,7 +89,7 @@ fn list(page: &Value, next: &Again, printer: &Printer) {
         // The server may end an answer before it has scanned every job that carries a key.
         if has_more {
             printer.remark(format_args!(
-                "none among the jobs that were looked at; with --type or --queue fewer are looked through. Older ones: {next}"
+                "none among the jobs that were searched; give --type or --queue to search fewer. Older ones: {next}"
             ));
         } else {
             printer.remark("no keys are held");
@@ -108,7 +108,7 @@ fn list(page: &Value, next: &Again, printer: &Printer) {
     });
     printer.table(&["KEY", "JOB", "TYPE", "QUEUE", "STATE", "UNTIL"], rows);
     if has_more {
-        printer.remark(format_args!("more: {next}"));
+        printer.remark(format_args!("there are more: {next}"));
     }
 }
 
@@ -116,10 +116,10 @@ fn show(answer: &Value, printer: &Printer) {
     printer.facts([("key", text(answer, "/key"))]);
     let hidden = number(answer, "/hidden");
     if hidden > 0 {
-        printer.line(format_args!("{hidden} of the jobs that carry it may not be shown"));
+        printer.line(format_args!("{hidden} of the jobs that have it may not be shown"));
     }
     if answer["is_lower_bound"] == true {
-        printer.line("more than 1,000 jobs carry it; of these are the ones that decide:");
+        printer.line("more than 1,000 jobs have it; these are the ones that decide:");
     }
     for holder in items(answer, "/holders") {
         printer.line("");

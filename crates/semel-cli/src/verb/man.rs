@@ -33,7 +33,8 @@ impl Man {
         for verb in &self.verbs {
             let found = command.find_subcommand(verb).cloned();
             command = found.ok_or_else(|| {
-                Failure::usage(format!("{name} has no verb {verb:?}")).next("semel --help lists the verbs")
+                Failure::usage(format!("{name} has no command {verb:?}"))
+                    .next("semel --help lists the commands")
             })?;
             name = format!("{name}-{verb}");
         }

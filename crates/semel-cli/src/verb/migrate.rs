@@ -43,13 +43,13 @@ impl Migrate {
     /// When the store is not in PostgreSQL, or the database refuses.
     pub async fn run(self, globals: &Globals, printer: &Printer) -> Result<(), Failure> {
         if globals.server.is_some() {
-            return Err(Failure::usage("a schema is changed in its database, not through a server")
+            return Err(Failure::usage("a schema is migrated in its database, not through a server")
                 .next("name the database: --store postgres://USER@HOST/DATABASE"));
         }
         let settings = Settings::read(globals, None)?;
         let Place::Postgres(address) = settings.store else {
             return Err(Failure::usage(
-                "only a store in PostgreSQL has a schema to migrate; others are migrated by being opened",
+                "only a store in PostgreSQL has a schema to migrate; other stores are migrated when they are opened",
             )
             .next("name the database: --store postgres://USER@HOST/DATABASE"));
         };
@@ -91,22 +91,22 @@ fn show(printer: &Printer, address: &Address, status: &Status) {
     let (found, needed) = (status.found, status.needed);
     match found.cmp(&needed) {
         std::cmp::Ordering::Equal if status.pending.is_empty() => {
-            printer.line(format_args!("{address}: version {found}, as it should be"));
+            printer.line(format_args!("{address}: version {found}, up to date"));
         }
         std::cmp::Ordering::Greater if status.is_too_new() => {
             printer.line(format_args!(
-                "{address}: version {found}; this program knows {needed} and starts with one that is one newer, so not with this: use a \
+                "{address}: version {found} is too new: this program knows {needed} and works with at most one newer; use a \
                  newer program"
             ));
         }
         std::cmp::Ordering::Greater => {
             printer.line(format_args!(
-                "{address}: version {found}, one newer than this program's {needed}, which it goes on with"
+                "{address}: version {found}, one newer than this program's {needed}, which it works with"
             ));
         }
         std::cmp::Ordering::Equal | std::cmp::Ordering::Less => {
             printer.line(format_args!(
-                "{address}: version {found} of {needed}; `semel migrate run` does: {}",
+                "{address}: version {found} of {needed}; `semel migrate run` will do: {}",
                 status.pending.join(", ")
             ));
         }

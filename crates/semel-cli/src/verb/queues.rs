@@ -98,7 +98,7 @@ impl Bound {
         } else if bound.is_object() {
             let (depth, part) = (number(bound, "/max_depth"), &bound["warning_threshold"]);
             printer.line(format_args!(
-                "at most {depth} jobs wait in {}; answers warn from {part} of it on",
+                "at most {depth} jobs may wait in {}; answers warn once the backlog reaches {part} of that",
                 self.name
             ));
         } else {
@@ -131,11 +131,11 @@ async fn set(
 }
 
 fn say_unused(printer: &Printer, name: &str) {
-    printer.remark(format_args!("note: no job has been in {name} so far"));
+    printer.remark(format_args!("note: {name} has had no jobs so far"));
 }
 
 async fn purge(settings: &Settings, printer: &Printer, name: &str, yes: bool) -> Result<(), Failure> {
-    if !yes && !printer.agrees(&format!("cancel the jobs that are available in {name}? [y/N]")) {
+    if !yes && !printer.agrees(&format!("cancel the available jobs in {name}? [y/N]")) {
         return Err(Failure::failed("nothing was purged").next("answer y, or give --yes"));
     }
     let path = format!("/ojs/v1/queues/{}/purge", encode(name));
@@ -143,7 +143,7 @@ async fn purge(settings: &Settings, printer: &Printer, name: &str, yes: bool) ->
     if printer.is_json() {
         printer.value(&answer);
     } else {
-        printer.line(format_args!("{} job(s) are cancelled", number(&answer, "/purged")));
+        printer.line(format_args!("{} job(s) cancelled", number(&answer, "/purged")));
     }
     Ok(())
 }

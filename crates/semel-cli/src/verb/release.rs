@@ -45,7 +45,7 @@ impl Release {
                 let held = client.get_json(&path).await?;
                 if held["is_lower_bound"] == true {
                     return Err(Failure::failed(
-                        "more than 1,000 jobs carry the key, more than one release takes it from",
+                        "more than 1,000 jobs have the key, too many for one release",
                     )
                     .next("cancel some of them first: semel jobs lists them, semel job ID cancel ends one"));
                 }

@@ -47,7 +47,7 @@ impl Restore {
                 Place::Sqlite(path) => path,
                 Place::Postgres(_) | Place::Redis(_) => {
                     return Err(Failure::usage(
-                        "a backup is of a store in a file, and cannot be restored into a database",
+                        "a backup is of a store in a file and cannot be restored into a database",
                     )
                     .next("name sqlite:PATH"));
                 }

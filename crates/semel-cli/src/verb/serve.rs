@@ -99,7 +99,7 @@ impl Serve {
     /// When it cannot start, or the store fails.
     pub async fn run(self, globals: &Globals) -> Result<(), Failure> {
         if globals.server.is_some() {
-            return Err(Failure::usage("--server names a server to talk to; this is one")
+            return Err(Failure::usage("--server names a server to call; semel serve is one itself")
                 .next("use --listen HOST:PORT to say where to listen"));
         }
         let settings = self.settings(globals)?;
@@ -121,7 +121,7 @@ impl Serve {
         let tls = tls_of(&settings)?;
         let store = self.store(&settings)?;
         for thought in templates::thoughts(&templates.get()) {
-            tracing::warn!(advice = thought, "a template's policy may not mean what it says");
+            tracing::warn!(advice = thought, "a template's policy may not do what it seems to");
         }
         let starting = async {
             let opened = Opened::open(&store).await?.keeping(settings.retention.clone());
@@ -131,7 +131,7 @@ impl Serve {
         let mut host = tokio::select! {
             started = starting => started?,
             () = stop.next() => {
-                tracing::info!("told to stop before the store was open");
+                tracing::info!("stopped before the store was open");
                 return Ok(());
             }
         };
@@ -148,7 +148,7 @@ impl Serve {
         match poison {
             None => stopped,
             Some(why) => Err(Failure::failed(why).next(
-                "look at the disk and start the server again; if the file is damaged, semel restore a backup",
+                "check the disk and start the server again; if the file is damaged, restore a backup: semel restore",
             )),
         }
     }
@@ -207,32 +207,36 @@ impl Serve {
         let settings = match self.settings(globals) {
             Ok(settings) => settings,
             Err(failure) => {
-                tracing::error!(why = failure.what, "what was read before stays in use");
+                tracing::error!(why = failure.what, "nothing reloaded; the previous settings stay in use");
                 return;
             }
         };
         let left = retake_tokens(&settings, present);
         let rest = retake_rest(&settings, tls, set);
         if matches!(left, Ok(Left::Nobody)) {
-            tracing::warn!("no token is left, so nobody is let in until there is one");
+            tracing::warn!("no tokens are left: nobody has access until there is one");
         }
         let (tokens, templates) = (present, set.get().len());
         match (left, rest) {
             (Ok(_), Ok(())) => {
-                tracing::info!(?tokens, templates, "tokens, certificates and templates were read again");
+                tracing::info!(?tokens, templates, "reloaded tokens, certificates and templates");
             }
             (Ok(_), Err(failure)) => tracing::error!(
                 why = failure.what,
                 ?tokens,
-                "tokens were read again, but the certificates and templates that were read before stay in use"
+                "reloaded tokens, but the previous certificates and templates stay in use"
             ),
             (Err(failure), Ok(())) => tracing::error!(
                 why = failure.what,
                 templates,
-                "certificates and templates were read again, but the tokens that were read before stay in use"
+                "reloaded certificates and templates, but the previous tokens stay in use"
             ),
             (Err(failure), Err(other)) => {
-                tracing::error!(why = failure.what, and = other.what, "what was read before stays in use");
+                tracing::error!(
+                    why = failure.what,
+                    and = other.what,
+                    "nothing reloaded; the previous settings stay in use"
+                );
             }
         }
     }
@@ -242,15 +246,15 @@ impl Serve {
 async fn tell_ready(host: &Host, store: &Place, tokens: &Tokens, has_tls: bool) {
     // The server is ready, whether or not anybody reads its address.
     if let Err(error) = print::try_put(format_args!("listening on {}\n", host.url())) {
-        tracing::warn!(%error, "nobody is told on stdout where it listens");
+        tracing::warn!(%error, "cannot print to stdout where the server listens");
     }
     tracing::info!(url = host.url(), %store, ?tokens, tls = has_tls, "ready");
     if let Some(offset) = host.time_offset().await.filter(|offset| offset.is_notable()) {
-        tracing::warn!(advice = off(offset), "a clock is wrong, or was");
+        tracing::warn!(advice = off(offset), "a clock is or was wrong");
     }
     if !has_tls && !host.is_local() {
         tracing::warn!(
-            "tokens cross the network unprotected; use --tls-cert and --tls-key, or a proxy that ends TLS"
+            "tokens cross the network in the clear; use --tls-cert and --tls-key, or a proxy that terminates TLS"
         );
     }
 }
@@ -263,7 +267,7 @@ async fn end(
     stop: &mut Stop,
     has_failed: bool,
 ) -> Result<(), Failure> {
-    tracing::info!("stopping: requests under way may end");
+    tracing::info!("stopping: letting requests in progress finish");
     let stopping = async {
         let stopped = host.stop().await;
         if let Some(exporter) = exporter {
@@ -274,15 +278,15 @@ async fn end(
     let broken_off = async {
         if has_failed {
             stop.next().await;
-            tracing::info!("told to stop, which it does already: once more breaks off what is under way");
+            tracing::info!("already stopping: one more signal aborts the requests in progress");
         }
         stop.next().await;
     };
     tokio::select! {
         stopped = stopping => stopped,
         // What is acknowledged is in the store, as after a crash.
-        () = broken_off => Err(Failure::failed("told to stop twice: what was under way was broken off")
-            .next("who got no answer may send the same again, with its id")),
+        () = broken_off => Err(Failure::failed("told to stop twice: the requests in progress were aborted")
+            .next("clients that got no answer may send the same request again, with the same job id")),
     }
 }
 
@@ -323,8 +327,8 @@ fn check_own(settings: &Settings) -> Result<(), Failure> {
     if settings.token_store.is_some() || settings.accepted.is_some() || settings.tokens.is_none() {
         return Ok(());
     }
-    Err(Failure::usage("SEMEL_TOKEN, or token in semel.toml, is the token to call a server with, and lets nobody in")
-        .next("name the tokens that do: --tokens FILE (of semel token create), or for tests --token-file FILE (one a line, each may do everything); or unset it to serve without tokens"))
+    Err(Failure::usage("SEMEL_TOKEN, or token in semel.toml, is a token for calling a server, and lets nobody in")
+        .next("name the tokens to accept: --tokens FILE (from semel token create), or for tests --token-file FILE (one token per line, each with full access); or unset it to serve without tokens"))
 }
 
 /// The tokens accepted at the start. An empty file is an error, unless it is the token store, which may be
@@ -358,9 +362,9 @@ fn check_plain(secret: &Secret, file: &TokenFile, path: &Path) -> Result<(), Fai
     let Some(Entry { id, .. }) = file.find(secret.expose()) else { return Ok(()) };
     let (line, shown) = (secret.line(), path.display());
     Err(Failure::usage(format!(
-        "line {line} of the --token-file is {id} of {shown}, and would be let do everything, whatever {shown} says of {id}"
+        "line {line} of the --token-file is the token {id} in {shown}, and would have full access, whatever {shown} says of {id}"
     ))
-    .next(format!("take the line out of the --token-file: {id} is let in by {shown} alone; to end it, semel token revoke {id}")))
+    .next(format!("remove the line from the --token-file: {id} has access through {shown} alone; to end that, run semel token revoke {id}")))
 }
 
 /// A certificate chain and its key, as PEM.
@@ -375,7 +379,7 @@ fn certificate(settings: &Settings) -> Result<Option<Pem>, Failure> {
     match (&settings.tls_cert, &settings.tls_key) {
         (Some(certificate), Some(key)) => Ok(Some((read(certificate)?, read(key)?))),
         (None, None) => Ok(None),
-        _ => Err(Failure::usage("a certificate and its key belong together")
+        _ => Err(Failure::usage("a certificate and its key must be given together")
             .next("give both --tls-cert FILE and --tls-key FILE")),
     }
 }
@@ -389,14 +393,11 @@ fn tls_of(settings: &Settings) -> Result<Option<Tls>, Failure> {
 /// nobody reads it.
 fn start_log(level: &str, format: &str) -> Result<WrittenAtEnd, Failure> {
     let level = LevelFilter::from_str(level).map_err(|_| {
-        Failure::usage(format!("{level:?} is no level of the log"))
+        Failure::usage(format!("{level:?} is not a log level"))
             .next("set SEMEL_LOG, or log in semel.toml, to error, warn, info, debug or trace")
     })?;
     let tell = |lines: u64| {
-        tracing::error!(
-            lines,
-            "lines of the log were dropped: whoever reads it stood still, or was too slow"
-        );
+        tracing::error!(lines, "log lines were dropped: whatever reads them had stopped, or was too slow");
     };
     let (writer, written_at_end) =
         LogWriter::start(std::io::stderr(), tell).context("cannot start the log")?;
@@ -410,7 +411,7 @@ fn start_log(level: &str, format: &str) -> Result<WrittenAtEnd, Failure> {
         "text" => log.try_init(),
         "json" => log.json().flatten_event(true).with_ansi(false).try_init(),
         _ => {
-            return Err(Failure::usage(format!("{format:?} is no format of the log"))
+            return Err(Failure::usage(format!("{format:?} is not a log format"))
                 .next("set --log-format, SEMEL_LOG_FORMAT, or log_format in semel.toml, to text or json"));
         }
     };

@@ -86,7 +86,7 @@ impl Templates {
         let folder = |named: Option<PathBuf>| match named {
             Some(named) => Ok(named),
             None => Settings::read(globals, None)?.templates.ok_or_else(|| {
-                Failure::usage("no directory of templates is named")
+                Failure::usage("no template directory is given")
                     .next("name it, as in semel templates check ./templates, or set SEMEL_TEMPLATES")
             }),
         };
@@ -130,8 +130,7 @@ pub fn of(settings: &Settings) -> Result<semel_ojs::Templates, Failure> {
 /// Everything that is wrong, by file and line.
 pub fn read(folder: &Path) -> Result<Loaded, Failure> {
     load(folder).map_err(|faults| {
-        Failure::usage(told(&faults))
-            .next("correct the files; semel templates check DIR says when all is well")
+        Failure::usage(told(&faults)).next("correct the files; semel templates check DIR checks them")
     })
 }
 
@@ -156,7 +155,7 @@ fn check(folder: &Path, printer: &Printer) -> Result<(), Failure> {
                 }));
                 return Ok(());
             }
-            printer.line(format_args!("{} templates, all of them well", loaded.templates.len()));
+            printer.line(format_args!("{} templates, all valid", loaded.templates.len()));
             for thought in &thoughts {
                 printer.line(format_args!("advice: {thought}"));
             }
@@ -227,12 +226,12 @@ fn identity(template: &Template) -> String {
 
 fn show(loaded: &Loaded, job_type: &str, version: Option<&str>, printer: &Printer) -> Result<(), Failure> {
     let missing = |what: String| {
-        Failure::new(Exit::NotFound, what).next("semel templates list DIR lists what there is")
+        Failure::new(Exit::NotFound, what).next("semel templates list DIR lists the templates")
     };
     let template = match loaded.templates.find(job_type, version) {
         Ok(Some(template)) => template,
         Ok(None) => return Err(missing(format!("there is no template {job_type}"))),
-        Err(known) => return Err(missing(format!("{job_type} has the versions {}", known.join(", ")))),
+        Err(known) => return Err(missing(format!("{job_type} has only the versions {}", known.join(", ")))),
     };
     let shown = whole(template);
     if printer.is_json() {
@@ -242,7 +241,7 @@ fn show(loaded: &Loaded, job_type: &str, version: Option<&str>, printer: &Printe
     printer.facts([
         ("type", job_type.to_owned()),
         ("version", template.version.clone()),
-        ("says", template.description.clone().unwrap_or_default()),
+        ("description", template.description.clone().unwrap_or_default()),
         ("unique", shown["unique"].as_str().map_or_else(|| shown["unique"].to_string(), str::to_owned)),
     ]);
     if let Some(schema) = &template.schema {

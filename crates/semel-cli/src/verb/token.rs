@@ -15,8 +15,8 @@ use crate::print::Printer;
 use crate::tokens::{Entry, TokenFile};
 
 /// When a change takes effect.
-const TAKEN: &str = "a server that runs takes this when it gets SIGHUP; one that has a copy of the file (systemd's \
-                     LoadCredential, a secret of Kubernetes) when it is started again";
+const TAKEN: &str = "a running server takes this on SIGHUP; one with a copy of the file (systemd's LoadCredential, a \
+                     Kubernetes secret) when it is restarted";
 
 /// Create, list, rotate and revoke the tokens that give access to a server
 #[derive(Args, Debug)]
@@ -91,7 +91,7 @@ impl Token {
     /// When it cannot be read or written, or there is no such token.
     pub fn run(self, globals: &Globals, printer: &Printer) -> Result<(), Failure> {
         let path = Settings::read(globals, None)?.token_store.ok_or_else(|| {
-            Failure::usage("no file of tokens is named")
+            Failure::usage("no file of token digests is given")
                 .next("give --tokens FILE, SEMEL_TOKENS, or tokens in semel.toml")
         })?;
         match self.action {
@@ -146,9 +146,9 @@ fn rotate(path: &Path, id: &str, overlap: &str, printer: &Printer) -> Result<(),
         if let Some(newer) = &old.replaced_by {
             return Err(Failure::new(
                 Exit::Duplicate,
-                format!("{id} was rotated before: {newer} takes its place"),
+                format!("{id} was already rotated: {newer} replaces it"),
             )
-            .next(format!("semel token rotate {newer}, or make one: semel token create")));
+            .next(format!("run semel token rotate {newer}, or create another: semel token create")));
         }
         let (made, text) = Entry::make(old.roles.clone(), now)?;
         let made = Entry {
@@ -176,14 +176,14 @@ fn as_long(old: &Entry, now: Timestamp) -> Result<Option<String>, Failure> {
     let Some(end) = &old.expires_at else { return Ok(None) };
     let time = |text: &str| {
         Timestamp::parse(text, "").map_err(|_| {
-            Failure::usage(format!("the token {} names {text:?}, which is no time", old.id))
-                .next("write it as in 2026-01-31T12:00:00Z")
+            Failure::usage(format!("the token {} has {text:?}, which is not a time", old.id))
+                .next("write it like 2026-01-31T12:00:00Z")
         })
     };
     let (made, end) = (time(&old.created_at)?, time(end)?);
     if end <= now {
-        return Err(Failure::new(Exit::Duplicate, format!("the token {} ended {end}", old.id))
-            .next("make another one: semel token create"));
+        return Err(Failure::new(Exit::Duplicate, format!("the token {} expired at {end}", old.id))
+            .next("create another: semel token create"));
     }
     Ok(Some(now.saturating_add(end.since(made)).to_string()))
 }
@@ -196,10 +196,11 @@ fn told(entry: &Entry, text: &str, printer: &Printer) {
     }
     // The token is alone on stdout, so that it can be redirected to where it is kept.
     printer.line(text);
-    printer.remark(format_args!("{} is made; it is not shown again", entry.id));
+    printer.remark(format_args!("{} is created; its text is not shown again", entry.id));
     printer.remark(TAKEN);
     if is_open_to_others() {
-        printer.remark("others on this machine may read the file that it was written to: chmod 600 it");
+        printer
+            .remark("others on this machine can read the file that it was written to; run chmod 600 on it");
     }
 }
 
@@ -233,7 +234,7 @@ fn list(path: &Path, printer: &Printer) -> Result<(), Failure> {
         return Ok(());
     }
     if file.tokens.is_empty() {
-        printer.remark("no tokens: nobody is let in");
+        printer.remark("no tokens: nobody has access");
         return Ok(());
     }
     let rows = file.tokens.iter().map(|entry| {
@@ -249,7 +250,7 @@ fn list(path: &Path, printer: &Printer) -> Result<(), Failure> {
             entry.expires_at.clone().unwrap_or_default(),
         ]
     });
-    printer.table(&["ID", "NAME", "ROLES", "QUEUES", "TENANT", "INSPECTS", "CREATED", "ENDS"], rows);
+    printer.table(&["ID", "NAME", "ROLES", "QUEUES", "TENANT", "INSPECTS", "CREATED", "EXPIRES"], rows);
     Ok(())
 }
 
@@ -261,7 +262,7 @@ fn find(file: &TokenFile, id: &str) -> Result<usize, Failure> {
 
 fn after(now: Timestamp, duration: &str) -> Result<String, Failure> {
     let period = Period::parse(duration, "").map_err(|_| {
-        Failure::usage(format!("{duration:?} is no duration"))
+        Failure::usage(format!("{duration:?} is not a duration"))
             .next("write it in ISO 8601, such as PT1H or P90D")
     })?;
     Ok(period.after(now).to_string())

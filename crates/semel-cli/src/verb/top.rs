@@ -168,7 +168,7 @@ fn draw(look: &Value, printer: &Printer) -> Vec<String> {
     let total = number(look, "/queues_total");
     if total > rows.len() as u64 {
         lines.push(format!(
-            "of the first {} queues by name; there are {total}: semel queues lists them",
+            "of the first {} queues by name, out of {total}: semel queues lists all",
             rows.len()
         ));
     }
@@ -184,7 +184,7 @@ fn draw(look: &Value, printer: &Printer) -> Vec<String> {
     }
     if look["workers"].is_object() {
         lines.push(String::new());
-        lines.push(format!("{} worker(s) heard of", number(look, "/workers/total")));
+        lines.push(format!("heard from {} worker(s)", number(look, "/workers/total")));
     }
     lines
 }
@@ -214,8 +214,7 @@ fn charts(history: &Value, printer: &Printer) -> Vec<String> {
         let all: u64 = minutes.iter().sum();
         format!("{:<12} {bars} {all:>9}", name)
     });
-    let head =
-        format!("{:<12} {:<MINUTES$} {:>9}", "BY MINUTE", format!("{MINUTES} minutes to now"), "IN ALL");
+    let head = format!("{:<12} {:<MINUTES$} {:>9}", "BY MINUTE", format!("last {MINUTES} minutes"), "TOTAL");
     [printer.styled(Style::Dim, &head)].into_iter().chain(rows).collect()
 }
 
@@ -286,7 +285,7 @@ mod tests {
         let (all, some) = (shown(12), shown(10_001));
         assert!(all.contains("12 available") && all.contains("and 2 more"), "{all}");
         assert!(!all.contains("of the first"), "{all}");
-        let says = "of the first 12 queues by name; there are 10001: semel queues lists them";
+        let says = "of the first 12 queues by name, out of 10001: semel queues lists all";
         assert!(some.contains("and 2 more") && some.contains(says), "{some}");
     }
 

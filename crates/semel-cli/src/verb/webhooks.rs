@@ -149,7 +149,7 @@ async fn test(settings: &Settings, printer: &Printer, one: &One) -> Result<(), F
     }
     let why = text(&answer, "/error");
     Err(Failure::failed(format!("it was not delivered: {why}"))
-        .next("look at the subscriber, or at the URL with semel webhooks show ID"))
+        .next("check the subscriber, or the URL with semel webhooks show ID"))
 }
 
 async fn list(settings: &Settings, printer: &Printer) -> Result<(), Failure> {

@@ -73,7 +73,7 @@ impl Workers {
         if printer.is_json() {
             printer.value(&answer);
         } else {
-            printer.line(format_args!("{} is told {directive} at its next heartbeat", one.id));
+            printer.line(format_args!("{} will be told {directive} at its next heartbeat", one.id));
         }
         // A worker that drains or is silent fails its health check, but is known.
         let is_unknown = matches!(health, Err(ClientError::Status { status: StatusCode::NOT_FOUND, .. }));
@@ -94,8 +94,8 @@ const fn knows_no_workers(settings: &Settings) -> bool {
 
 async fn list(globals: &Globals, settings: &Settings, printer: &Printer, page: u32) -> Result<(), Failure> {
     if knows_no_workers(settings) {
-        return Err(Failure::usage("each server on a database knows its own workers")
-            .next("name one with --server URL"));
+        return Err(Failure::usage("on a database, each server knows only its own workers")
+            .next("name a server with --server URL"));
     }
     let parameters = [("page", Some(page.to_string())), ("per_page", Some("100".to_owned()))];
     let answer = get(settings, &query("/ojs/v1/admin/workers", &parameters)).await?;
@@ -121,7 +121,7 @@ async fn list(globals: &Globals, settings: &Settings, printer: &Printer, page: u
             moment(worker, "/last_heartbeat_at"),
         ]
     });
-    printer.table(&["WORKER", "STATE", "TOLD", ">JOBS", "QUEUES", "HEARD"], rows);
+    printer.table(&["WORKER", "STATE", "TOLD", ">JOBS", "QUEUES", "LAST HEARD"], rows);
     if answer["pagination"]["has_more"] == true {
         let next = Again::of("workers list", globals).with("--page", Some(page.saturating_add(1)));
         printer.remark(format_args!("there are more: {next}"));

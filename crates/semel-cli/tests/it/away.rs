@@ -64,7 +64,7 @@ fn events_that_are_followed_go_on_from_where_they_were() {
         assert_eq!(ran.out.matches(&format!("job.n{number}")).count(), 1, "{ran:?}");
     }
     // Once for each time that the server was away.
-    assert_eq!(ran.err.matches("asked again").count(), 2, "{ran:?}");
+    assert_eq!(ran.err.matches("retrying until it answers").count(), 2, "{ran:?}");
     assert!(ran.err.contains("unauthorized (401)"), "{ran:?}");
     let after: Vec<String> = told
         .join()
@@ -82,7 +82,7 @@ fn a_server_that_was_never_there_is_not_waited_for() {
     for verb in [&["events", "--follow"][..], &["top"]] {
         let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let ran = folder.run(&[verb, &["--server", &format!("http://{unused}")]].concat());
-        assert_eq!((ran.code, ran.err.contains("asked again")), (5, false), "{ran:?}");
+        assert_eq!((ran.code, ran.err.contains("retrying until it answers")), (5, false), "{ran:?}");
         let (url, told) = server(vec![Some(("404 Not Found", json!("no page")))]);
         assert_eq!(folder.run(&[verb, &["--server", &url]].concat()).code, 4);
         told.join().unwrap();
@@ -104,7 +104,7 @@ fn the_overview_is_shown_again_when_the_server_is_back() {
     ];
     let (url, told) = server(answers);
     let ran = folder.run(&["top", "--every", "1", "--server", &url]);
-    assert_eq!((ran.code, ran.err.matches("asked again").count()), (1, 1), "{ran:?}");
+    assert_eq!((ran.code, ran.err.matches("retrying until it answers").count()), (1, 1), "{ran:?}");
     assert!(ran.out.contains("first") && ran.out.contains("second"), "{ran:?}");
     told.join().unwrap();
 }

@@ -117,7 +117,7 @@ fn a_backup_is_made_beside_a_server_and_restored() {
     folder.json(&["enqueue", "later.job"]);
     let again = folder.run(&["backup", "copy.db"]);
     assert_eq!(again.code, 1);
-    assert!(again.err.contains("exists already"), "{}", again.err);
+    assert!(again.err.contains("already exists"), "{}", again.err);
     assert_eq!(server.stop().0.code(), Some(0));
 
     assert!(folder.run(&["restore", "copy.db", "sqlite:restored.db"]).out.contains("semel serve --store"));
@@ -243,14 +243,14 @@ fn a_backup_says_how_far_it_is_and_leaves_nothing_when_it_is_told_to_stop() {
     let mut second = folder.semel(&["backup", "b.db", "--json"]);
     let mut second = second.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let log = Log::of(second.stderr.take().unwrap());
-    log.until("making b.db: 0 MiB ... 2 s");
+    log.until("writing b.db: 0 MiB ... 2 s");
     let log_of_first = Log::of(first.stderr.take().unwrap());
     for (name, child, log) in [("b.db", &mut second, log), ("a.db", &mut first, log_of_first)] {
         signal("-INT", child);
         signal("-CONT", child);
         let (status, told) = (child.wait().unwrap(), log.rest());
         assert_eq!(status.code(), Some(1), "{name}: {told}");
-        assert!(told.contains("told to stop before"), "{name}: {told}");
+        assert!(told.contains("stopped before"), "{name}: {told}");
     }
     assert_eq!(
         (files(folder.path(), "a.db"), files(folder.path(), "b.db")),

@@ -97,7 +97,7 @@ fn a_bench_that_is_told_to_stop_leaves_nothing() {
     assert!(semel_testkit::signal::kill("-INT", bench.id()).status().unwrap().success());
     let (status, told) = (bench.wait().unwrap(), log.rest());
     assert_eq!(status.code(), Some(1), "{told}");
-    assert!(told.contains("what it had made is removed"), "{told}");
+    assert!(told.contains("what it had created is removed"), "{told}");
     assert!(began.elapsed() < Duration::from_secs(30), "it went on: {:?}", began.elapsed());
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }

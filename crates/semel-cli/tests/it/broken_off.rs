@@ -208,7 +208,12 @@ async fn broken_off<W: Way>(make: impl Fn(&Folder, usize) -> (W, String)) {
             // not open.
             if is_half {
                 let told = folder.run(&["jobs", "--store", &url]);
-                assert!(told.err.contains("broken off"), "{limit} of {whole}: {} {}", told.out, told.err);
+                assert!(
+                    told.err.contains("incomplete copy"),
+                    "{limit} of {whole}: {} {}",
+                    told.out,
+                    told.err
+                );
             }
             // The copy may have been done although its process had not ended yet.
             let is_done = has_jobs && !is_half;

@@ -124,7 +124,7 @@ fn half_a_copy_is_opened_by_nobody_and_finished_by_the_next() {
     });
     for verb in [&["serve"][..], &["jobs"], &["enqueue", "a.b", "9"]] {
         let told = folder.run(&[verb, &["--store", "sqlite:b.db"]].concat());
-        assert!(told.code == 1 && told.err.contains("broken off"), "{verb:?}: {}", told.err);
+        assert!(told.code == 1 && told.err.contains("incomplete copy"), "{verb:?}: {}", told.err);
     }
     let told = folder.run(&["copy", "sqlite:b.db", "sqlite:c.db"]);
     assert!(told.err.contains("part of another store"), "{}", told.err);
@@ -153,10 +153,10 @@ fn what_cannot_be_copied_is_refused_in_words() {
     let folder = Folder::new();
     let refused = [
         (&["copy", "sqlite:no.db", "sqlite:b.db"][..], "there is no store at"),
-        (&["copy", "memory:", "sqlite:b.db"], "lives inside its server"),
-        (&["copy", "sqlite:a.db", "sqlite:b.db", "--partitions", "4"], "is for a store in Redis"),
-        (&["copy", "sqlite:a.db", "sqlite:b.db", "--store", "sqlite:c.db"], "names both itself"),
-        (&["copy", "env:NO_SUCH_STORE", "sqlite:b.db"], "no variable \"NO_SUCH_STORE\""),
+        (&["copy", "memory:", "sqlite:b.db"], "exists only inside its server"),
+        (&["copy", "sqlite:a.db", "sqlite:b.db", "--partitions", "4"], "is only for a store in Redis"),
+        (&["copy", "sqlite:a.db", "sqlite:b.db", "--store", "sqlite:c.db"], "takes both stores"),
+        (&["copy", "env:NO_SUCH_STORE", "sqlite:b.db"], "variable \"NO_SUCH_STORE\" does not"),
     ];
     for (words, says) in refused {
         let told = folder.run(words);

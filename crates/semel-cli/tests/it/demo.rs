@@ -58,7 +58,7 @@ fn without_uniqueness_it_fails_and_says_why() {
     assert_eq!(report["ok"], false);
     assert!(report["executed_twice"].as_u64().unwrap() > 0);
     let error: Value = serde_json::from_str(&ran.err).unwrap();
-    assert!(error["error"]["message"].as_str().unwrap().contains("the accounts differ"));
+    assert!(error["error"]["message"].as_str().unwrap().contains("the demo's checks found differences"));
     let next = error["error"]["hint"].as_str().unwrap();
     assert!(next.ends_with("--events 200 --without-policy"), "else it would not be the same: {next}");
 }

@@ -35,7 +35,7 @@ impl Herd {
         let begun = |_| {
             let server = Server::start(&folder, &["--store", store]);
             // Nothing is stored yet, which is all that they warn of.
-            server.log_until("nothing is stored here");
+            server.log_until("the store is empty");
             server
         };
         let servers = (0..SERVERS).map(begun).collect();

@@ -170,7 +170,7 @@ fn what_is_set_of_what_nobody_knows_is_done_and_said() {
     server.post("/ojs/v1/workers/fetch", &json!({ "queues": ["none"], "worker_id": "w-1" }));
     for verb in [&["pause"][..], &["resume"], &["bound", "--max-depth", "9"], &["bound", "--none"]] {
         let of = |queue: &'static str| run(&[&["queues", verb[0], queue], &verb[1..]].concat());
-        assert_eq!(of("mial").err, "note: no job has been in mial so far\n", "{verb:?}");
+        assert_eq!(of("mial").err, "note: mial has had no jobs so far\n", "{verb:?}");
         assert_eq!(of("mail").err, "", "{verb:?}");
     }
     assert_eq!(run(&["queues", "bound", "mial"]).err, "", "it was only looked at");

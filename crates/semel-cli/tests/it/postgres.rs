@@ -85,7 +85,7 @@ async fn verbs_change_no_schema_that_is_there() {
         let told = folder.run(&[verb, &at[..]].concat());
         assert_eq!(told.code, 1, "{verb:?}: {}", told.err);
         assert!(told.err.contains("start a newer semel"), "{verb:?}: {}", told.err);
-        assert!(!told.err.contains("see that the database is up"), "{verb:?}: {}", told.err);
+        assert!(!told.err.contains("check that the database is up"), "{verb:?}: {}", told.err);
     }
 }
 
@@ -107,7 +107,7 @@ fn who_refuses_is_there_and_who_is_silent_is_not() {
         for verb in verbs {
             let ran = folder.run(&[verb, &["--store", &store]].concat());
             assert_eq!(ran.code, code, "{verb:?} on {store}: {}", ran.err);
-            assert!(ran.err.contains("next: see that the database is up"), "{verb:?}: {}", ran.err);
+            assert!(ran.err.contains("next: check that the database is up"), "{verb:?}: {}", ran.err);
         }
     }
 }

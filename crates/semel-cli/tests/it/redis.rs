@@ -25,9 +25,9 @@ fn an_empty_redis_sets_itself_up_and_other_verbs_find_what_is_in_it() {
 fn what_only_other_stores_can_is_refused_in_words() {
     let (folder, store) = (Folder::new(), store_url());
     let refused = [
-        (&["backup", "copy.db"][..], "backed up with Redis's own means"),
+        (&["backup", "copy.db"][..], "backed up with Redis's own tools"),
         (&["migrate", "status"], "only a store in PostgreSQL"),
-        (&["workers"], "knows its own workers"),
+        (&["workers"], "knows only its own workers"),
     ];
     for (verb, says) in refused {
         let told = folder.run(&[verb, &["--store", &store]].concat());
@@ -67,7 +67,7 @@ fn verbs_do_on_a_redis_what_they_do_elsewhere() {
 fn the_doctor_names_what_contradicts_the_promise() {
     let (folder, store) = (Folder::new(), store_url());
     let well = folder.run(&["doctor", "--store", &store]);
-    assert!(well.code == 0 && well.err.contains("nothing in how this Redis is set"), "{}", well.err);
+    assert!(well.code == 0 && well.err.contains("none of this Redis's settings"), "{}", well.err);
     let server = Server::start(&folder, &["--store", &store]);
     let well = folder.json(&["doctor", "--store", &store]);
     assert_eq!((&well["unique_job_strength"], &well["findings"]), (&"strong".into(), &serde_json::json!([])));
@@ -94,7 +94,7 @@ async fn a_redis_without_room_is_not_well_and_a_verb_says_what_it_said() {
     assert!(refused.code == 1 && refused.err.contains("OOM"), "{refused:?}");
     let ill = folder.run(&[&["doctor"], &at[..]].concat());
     assert!(
-        ill.code == 1 && ill.err.contains("store is not well") && ill.err.contains("takes no writes"),
+        ill.code == 1 && ill.err.contains("store is unhealthy") && ill.err.contains("accepts no writes"),
         "{ill:?}"
     );
     assert_eq!(folder.run(&[&["jobs"], &at[..]].concat()).code, 0);
@@ -129,15 +129,15 @@ fn a_server_says_at_its_start_which_settings_lose_something() {
     let (_, _, well) = server.stop();
     assert!(!well.contains("may be lost"), "{well}");
     let server = Server::start(&folder, &["--store", &format!("{store}&replicas=1")]);
-    let said = server.log_until("connected_slaves is 0, to be 1: ");
-    assert!(said.contains("WARN") && said.contains("what is acknowledged may be lost"), "{said}");
+    let said = server.log_until("connected_slaves is 0, but should be 1: ");
+    assert!(said.contains("WARN") && said.contains("acknowledged jobs may be lost"), "{said}");
 }
 
 #[test]
 fn only_a_redis_is_told_to_wait_for_replicas() {
     let folder = Folder::new();
     let told = folder.run(&["serve", "--store", "memory:", "--min-replicas", "1"]);
-    assert!(told.code == 2 && told.err.contains("is for a store in Redis"), "{}", told.err);
+    assert!(told.code == 2 && told.err.contains("is only for a store in Redis"), "{}", told.err);
 }
 
 #[test]

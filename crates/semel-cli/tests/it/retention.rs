@@ -62,7 +62,7 @@ fn a_table_that_was_changed_counts_from_the_next_start_on() {
     assert_eq!(completed(&server), 3_600);
     write("[retention]\ncompleted = \"PT2H\"\n");
     server.signal("-HUP");
-    server.log_until("were read again");
+    server.log_until("reloaded tokens");
     assert_eq!(completed(&server), 3_600);
     server.stop();
     assert_eq!(completed(&Server::start(&folder, &[])), 7_200);

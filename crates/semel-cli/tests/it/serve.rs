@@ -230,7 +230,7 @@ fn the_token_to_call_with_lets_nobody_in() {
 #[test]
 fn a_store_with_nothing_in_it_is_warned_of() {
     let folder = Folder::new();
-    let warned = |server: Server| server.stop().2.contains("WARN semel::host: nothing is stored here");
+    let warned = |server: Server| server.stop().2.contains("WARN semel::host: the store is empty");
     let server = Server::start(&folder, &[]);
     folder.json(&["enqueue", "a.b"]);
     assert!(warned(server));
@@ -397,7 +397,7 @@ fn the_first_signal_after_the_store_has_failed_lets_requests_end() {
     fail(&folder, &server);
     server.log_until("stopping");
     server.signal("-TERM");
-    server.log_until("told to stop, which it does already");
+    server.log_until("already stopping");
     half.write_all(&[b' '; 100]).unwrap();
     let mut answer = [0; 12];
     half.read_exact(&mut answer).unwrap();

@@ -110,5 +110,10 @@ fn a_server_goes_by_its_variables() {
     // An invalid address is refused when it is read.
     let mut command = folder.semel(&["serve", "--listen", "127.0.0.1:0"]);
     let ran = Ran::of(command.env("SEMEL_OTLP", "nowhere"));
-    assert_eq!((ran.code, ran.err.contains("\"nowhere\" is not an address")), (2, true), "{}", ran.err);
+    assert_eq!(
+        (ran.code, ran.err.contains("\"nowhere\" is not a URL to connect to")),
+        (2, true),
+        "{}",
+        ran.err
+    );
 }

@@ -83,7 +83,7 @@ fn a_server_serves_on_though_nobody_reads_where_it_listens() {
         let mut command = folder.semel(&["serve", "--listen", "127.0.0.1:0"]);
         let mut child = command.stdout(out).stderr(Stdio::piped()).spawn().unwrap();
         let log = Log::of(child.stderr.take().unwrap());
-        log.until("nobody is told on stdout where it listens");
+        log.until("cannot print to stdout where the server listens");
         log.until("url=\"");
         let url = log.until("\"");
         let ran = folder.run(&["jobs", "--server", url.trim_end_matches('"')]);

@@ -34,7 +34,7 @@ fn a_server_with_a_certificate_is_talked_to_at_https() {
     assert_eq!(unknown.code, 5, "the system does not vouch for it");
     assert!(unknown.err.contains("--ca") && !unknown.err.contains("running at"), "{}", unknown.err);
     let plain = folder.run(&["jobs", "--server", &server.url.replacen("https", "http", 1)]);
-    assert!(plain.code != 0 && plain.err.contains("by https"), "{}", plain.err);
+    assert!(plain.code != 0 && plain.err.contains("begin its URL with https://"), "{}", plain.err);
     // A new certificate takes effect on SIGHUP.
     std::fs::copy(folder.path().join("two.pem"), folder.path().join("now.pem")).unwrap();
     std::fs::copy(folder.path().join("two.key"), folder.path().join("now.key")).unwrap();

@@ -39,7 +39,7 @@ fn it_shows_queues_outcomes_and_the_hottest_keys_of_a_server() {
         "DUPLICATES",
         "invoice.pay",
         key,
-        "2 worker(s) heard of",
+        "heard from 2 worker(s)",
     ] {
         assert!(shown.out.contains(needle), "{needle:?} is not in\n{}", shown.out);
     }

@@ -175,8 +175,7 @@ fn the_file_of_digests_is_for_those_who_let_in() {
         let ran = folder.run(&[verb, &["--tokens", "tokens.toml"]].concat());
         assert_eq!(ran.code, 2, "{verb:?}: {}", ran.err);
         assert!(
-            ran.err.contains("--tokens names the file of serve and token")
-                && ran.err.contains("--token-file FILE"),
+            ran.err.contains("--tokens is only for serve and token") && ran.err.contains("--token-file FILE"),
             "{}",
             ran.err
         );
@@ -393,7 +392,8 @@ fn events_of_later_pages_stand_under_the_headings_of_the_first() {
     let first = folder.run(&["events", "--limit", "1"]);
     folder.json(&["enqueue", "report.build", "--queue", "reports"]);
     let all = folder.run(&["events"]);
-    let columns = |line: &str| ["TIME", "EVENT", "OF", "TYPE", "QUEUE", "WHAT"].map(|head| line.find(head));
+    let columns =
+        |line: &str| ["TIME", "EVENT", "SUBJECT", "TYPE", "QUEUE", "DETAILS"].map(|head| line.find(head));
     let heads = |ran: &Ran| columns(ran.out.lines().next().unwrap());
     assert!(heads(&first).iter().all(Option::is_some), "{first:?}");
     assert_eq!(heads(&first), heads(&all), "{}\n{}", first.out, all.out);

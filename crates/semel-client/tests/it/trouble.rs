@@ -25,7 +25,7 @@ async fn a_silent_server_runs_into_the_timeout() {
     let client = server.client().with_timeout(Duration::from_millis(50));
     let error = client.post_json("/ojs/v1/jobs", &json!({})).await.unwrap_err();
     assert!(matches!(error, ClientError::NoAnswer { .. }), "{error:?}");
-    assert!(error.to_string().contains("nothing within 50ms"), "{error}");
+    assert!(error.to_string().contains("nothing received within 50ms"), "{error}");
     assert!(error.hint().unwrap().contains("may have been carried out"), "{error}");
 }
 
@@ -34,7 +34,7 @@ async fn an_answer_that_stands_still_runs_into_the_timeout() {
     let server = Canned::start(&["HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{"]).await;
     let error = server.client().with_timeout(Duration::from_millis(50)).get_json("/").await.unwrap_err();
     assert!(matches!(error, ClientError::NoAnswer { .. }), "{error:?}");
-    assert!(error.to_string().contains("nothing more within 50ms"), "{error}");
+    assert!(error.to_string().contains("nothing more received within 50ms"), "{error}");
 }
 
 /// A client of a server that answers `/slow` with `bytes` bytes, one every twenty seconds. From here on the
@@ -79,7 +79,7 @@ async fn an_answer_that_trickles_for_ever_is_given_up() {
     let began = tokio::time::Instant::now();
     let error = client.get_json("/slow").await.unwrap_err();
     assert!(matches!(error, ClientError::NoAnswer { .. }), "{error:?}");
-    assert!(error.to_string().contains("not all of it within 300s"), "{error}");
+    assert!(error.to_string().contains("did not arrive within 300s"), "{error}");
     assert_eq!(began.elapsed().as_secs(), 300);
 }
 
@@ -100,7 +100,7 @@ async fn a_server_that_speaks_something_else_is_a_protocol_error() {
     let server = Canned::start(&["220 mail.example ESMTP\r\n\r\n"]).await;
     let error = server.client().get_json("/").await.unwrap_err();
     assert!(matches!(error, ClientError::Protocol { .. }), "{error:?}");
-    assert!(error.to_string().contains("is it an OJS server"), "{error}");
+    assert!(error.to_string().contains("an OJS server"), "{error}");
 }
 
 #[tokio::test]

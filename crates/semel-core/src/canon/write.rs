@@ -82,7 +82,7 @@ fn put_ordered<'m>(
         if rule == Rule::Key && last == Some(name) {
             let refused = Invalid::request(
                 "",
-                "has a name that its object has already (Unicode NFC); send each name once",
+                "is given twice in its object (after Unicode NFC normalisation); send each name once",
             );
             return Err(inside(refused, name));
         }

@@ -228,7 +228,7 @@ impl Cron {
         self.live.iter().chain(last).filter_map(|id| JobId::parse(id, "").ok()).collect()
     }
 
-    /// Records the unfinished jobs in `ids`, and as many dead letters, the newest first, as they leave room
+    /// Records the unfinished jobs in `ids`, and of the dead letters the newest that there is still room
     /// for. An id that is given several times, because several jobs stand for it, is kept once: otherwise
     /// each tick would multiply it.
     pub(super) fn set_live(&mut self, letters: &[JobId], ids: impl Iterator<Item = JobId>) {

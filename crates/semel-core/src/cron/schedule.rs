@@ -84,7 +84,7 @@ impl Schedule {
         if let Some(interval) = text.strip_prefix("@every") {
             let interval = read_interval(interval.trim()).ok_or_else(|| {
                 refuse(
-                    "is not an interval from a second to ten years; write @every 30m or @every 1h30m"
+                    "is not an interval from one second to ten years; write it like @every 30m or @every 1h30m"
                         .to_owned(),
                 )
             })?;
@@ -94,7 +94,7 @@ impl Schedule {
         let fields = long.split_ascii_whitespace().count();
         if !(5..=6).contains(&fields) {
             return Err(refuse(format!(
-                "has {fields} fields; write minute, hour, day of month, month, day of week, with seconds before them if you like"
+                "has {fields} fields; write minute, hour, day of month, month, day of week, optionally with seconds first"
             )));
         }
         let parsed = parse_fields(long);
@@ -106,9 +106,7 @@ impl Schedule {
         let is_hourly = (0..24).all(|hour| expression.pattern.hour_match(hour).unwrap_or(false));
         let schedule = Self { kind: Kind::Calendar { expression, is_hourly }, zone };
         if schedule.next_after(Timestamp::from_millis(1_767_225_600_000), Timestamp::EPOCH).is_none() {
-            return Err(refuse(
-                "matches no time at all, such as 30 February; correct the day or the month".to_owned(),
-            ));
+            return Err(refuse("never matches, like 30 February; correct the day or the month".to_owned()));
         }
         Ok(schedule)
     }
@@ -188,9 +186,9 @@ fn odd_fields(text: &str) -> Option<String> {
     };
     let odd = fields.iter().zip(&FIELDS[first..]).enumerate().filter(|(at, (field, _))| is_odd(*at, field));
     let odd: Vec<String> =
-        odd.map(|(at, (_, (name, may)))| format!("field {} ({name}) may have {may}", at + 1)).collect();
+        odd.map(|(at, (_, (name, may)))| format!("field {} ({name}) must be {may}", at + 1)).collect();
     (!odd.is_empty()).then(|| {
-        format!("is not a cron expression: {}; or *, and lists, ranges and steps of these", odd.join("; "))
+        format!("is not a cron expression: {}; or *, or a list, range or step of these", odd.join("; "))
     })
 }
 
@@ -208,7 +206,7 @@ fn alias(text: &str) -> Result<&str, Invalid> {
         _ => {
             return Err(Invalid::request(
                 "/expression",
-                "is no name of a schedule; they are @yearly, @monthly, @weekly, @daily, @hourly and @every 30m",
+                "is not the name of a schedule; use @yearly, @monthly, @weekly, @daily, @hourly or @every 30m",
             ));
         }
     })
@@ -220,7 +218,7 @@ fn read_zone(name: &str) -> Result<TimeZone, Invalid> {
     let refuse = || {
         Invalid::request(
             "/timezone",
-            "is not the name of an IANA zone; write UTC, or a place such as Europe/Berlin, not an offset or an abbreviation",
+            "is not the name of an IANA time zone; write UTC, or a place such as Europe/Berlin, not an offset or an abbreviation",
         )
     };
     if name == "UTC" {
@@ -271,10 +269,10 @@ mod tests {
         let said = |expression| Schedule::parse(expression, "UTC").unwrap_err().message;
         let all = said("99 25 32 13 8");
         for (at, (name, may)) in FIELDS[1..].iter().enumerate() {
-            assert!(all.contains(&format!("field {} ({name}) may have {may}", at + 1)), "{all}");
+            assert!(all.contains(&format!("field {} ({name}) must be {may}", at + 1)), "{all}");
         }
         let hour = said("0 0 24 * * *");
-        assert!(hour.contains("field 3 (hour) may have 0-23") && !hour.contains("minute"), "{hour}");
+        assert!(hour.contains("field 3 (hour) must be 0-23") && !hour.contains("minute"), "{hour}");
         assert!(said("*/0 * * * *").contains("field 1 (minute)"));
     }
 }

@@ -224,7 +224,7 @@ impl QueueRow {
     }
 }
 
-/// What is left of a caller's id that no job has: no other job may take it, and it leads to no job.
+/// What is left of a caller's id that no job has: no job may take it, and none can be read under it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spent {
     /// The version that fences decisions which saw this record; never 0.

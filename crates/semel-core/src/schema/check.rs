@@ -17,7 +17,7 @@ pub(super) fn flaws(root: &Node, value: &Json<'_>, pointer: &str, most: usize, s
     let mut check = Check { path: pointer.to_owned(), found: Vec::new(), most, steps: *steps };
     check.see(root, value);
     if check.steps == 0 && check.found.len() < most {
-        let message = "takes too long to be held against its schema; send less of it in one job";
+        let message = "takes too long to check against its schema; send less data in one job";
         check.found.push(Flaw { pointer: pointer.to_owned(), message: message.to_owned() });
     }
     *steps = check.steps;
@@ -64,7 +64,7 @@ impl Check {
         }
         match node {
             Node::Anything => {}
-            Node::Nothing => self.flaw("may not be there"),
+            Node::Nothing => self.flaw("is not allowed"),
             Node::Rules(rules) => self.hold(rules, value),
         }
     }
@@ -84,7 +84,7 @@ impl Check {
                 return;
             }
             if !is_listed {
-                self.flaw("is not a value that its schema lists");
+                self.flaw("is not one of the values that its schema lists");
             }
         }
         match value {
@@ -179,8 +179,8 @@ impl Check {
 fn not_of(kinds: &[Kind]) -> String {
     let names: Vec<&str> = kinds.iter().map(|kind| kind.name()).collect();
     match names.as_slice() {
-        [one] => format!("is not of the type {one}"),
-        _ => format!("is of none of the types {}", names.join(", ")),
+        [one] => format!("is not of type {one}"),
+        _ => format!("is not of any of the types {}", names.join(", ")),
     }
 }
 

@@ -53,7 +53,9 @@ impl Schema {
     /// The faults and where they are.
     pub fn read(text: &str) -> Result<Self, Vec<Invalid>> {
         if text.len() > SCHEMA_BYTES_MAX {
-            let long = format!("is longer than {SCHEMA_BYTES_MAX} bytes; say less of what is deep inside");
+            let long = format!(
+                "is longer than {SCHEMA_BYTES_MAX} bytes; describe deeply nested values in less detail"
+            );
             return Err(vec![Invalid::request("", long)]);
         }
         let tree = Json::parse(text, "").map_err(|refused| vec![refused])?;
@@ -156,7 +158,7 @@ impl Reader {
                 let bound = Bound { value: Decimal::of(&literal), literal, is_exclusive };
                 let place = if name.ends_with("inimum") { &mut rules.least } else { &mut rules.most };
                 if place.replace(bound).is_some() {
-                    self.fault("says again what the other keyword of this bound says; write one of the two");
+                    self.fault("sets the same bound as another keyword; write only one of the two");
                 }
             }
             "pattern" => match value.as_str().map(Pattern::read) {
@@ -166,16 +168,16 @@ impl Reader {
             },
             "$schema" => {
                 if value.as_str().is_none_or(|dialect| dialect.trim_end_matches('#') != DIALECT) {
-                    self.fault(format!("is not the dialect that is read here, {DIALECT}"));
+                    self.fault(format!("is not the supported dialect, {DIALECT}"));
                 }
             }
             "$ref" | "$dynamicRef" | "$id" | "$anchor" | "$dynamicAnchor" | "$defs" | "definitions" => self.fault(
-                "is not followed: nothing is fetched, and a schema is all in one place; write out what is meant",
+                "is not supported: references are not followed and nothing is fetched; write the schema out in place",
             ),
             _ if REMARKS.contains(&name) => {}
             _ => {
                 let known: Vec<&str> = KEYWORDS.iter().map(|(name, _)| *name).chain(REMARKS).collect();
-                self.fault(format!("is not a keyword that is held to here; use {}", known.join(", ")));
+                self.fault(format!("is not a supported keyword; use {}", known.join(", ")));
             }
         }
     }
@@ -192,13 +194,13 @@ impl Reader {
             self.below("minLength", |reader| reader.fault("is more than maxLength: nothing would fit"));
         }
         if bounds.is_some_and(|(least, most)| least.value > most.value) {
-            self.fault("has a least number that is more than its greatest: nothing would fit");
+            self.fault("has a minimum above its maximum: nothing would fit");
         }
         if matches!(rules.additional, Some(Node::Nothing)) {
             for (at, name) in rules.required.iter().enumerate() {
                 if rules.properties.binary_search_by(|(its, _)| its.cmp(name)).is_err() {
                     let unknown =
-                        "is a member that additionalProperties does not let be; name it in properties";
+                        "is required, but additionalProperties does not allow it; name it in properties";
                     self.below("required", |reader| {
                         reader.below(&at.to_string(), |reader| reader.fault(unknown));
                     });
@@ -212,8 +214,7 @@ impl Reader {
                 !kinds.iter().any(is_it)
             });
             if is_moot {
-                let moot =
-                    "is about values of another type than `type` lets be, and would never be looked at";
+                let moot = "applies only to types that `type` does not allow, so it would have no effect";
                 self.below(name, |reader| reader.fault(moot));
             }
         }
@@ -223,7 +224,7 @@ impl Reader {
         match value {
             Json::Array(items) if !items.is_empty() => Some(items),
             _ => {
-                self.fault("is not a list of one or more");
+                self.fault("is not a list with at least one item");
                 None
             }
         }
@@ -240,7 +241,7 @@ impl Reader {
                 Some(kind) => self.fault(format!("names {} twice", kind.name())),
                 None => {
                     let known = Kind::ALL.map(Kind::name).join(", ");
-                    self.fault(format!("is no type; it is one or several of {known}"));
+                    self.fault(format!("is not a type; use one or more of {known}"));
                 }
             }
         }
@@ -308,7 +309,7 @@ mod tests {
             let refused =
                 Schema::read(&format!(r#"{{"properties":{{"a":{{"{keyword}":1}}}}}}"#)).unwrap_err();
             assert_eq!(refused[0].pointer, format!("/properties/a/{keyword}"));
-            assert!(refused[0].message.contains("not a keyword"), "{}", refused[0].message);
+            assert!(refused[0].message.contains("not a supported keyword"), "{}", refused[0].message);
         }
         for keyword in ["$ref", "$defs", "$dynamicRef", "$id"] {
             let refused =

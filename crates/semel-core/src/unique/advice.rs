@@ -28,10 +28,10 @@ impl Advice {
     pub const fn trace(self) -> &'static str {
         match self {
             Self::OpenUnderRetry => {
-                "a job is created, runs and fails: it waits in retryable, which is not among the states; the same job is offered and created; the first one is tried again, and two live jobs share the key: add retryable"
+                "a job is created, runs and fails: it waits in retryable, which `states` does not list; the same job is offered again and created; the first one is retried, and two live jobs share the key: add retryable to `states`"
             }
             Self::OpenAfterLostRun => {
-                "a job is created and runs, and its worker is lost: it goes back to available, which is not among the states; the same job is offered and created, and two live jobs share the key: add available"
+                "a job is created and runs, and its worker is lost: it goes back to available, which `states` does not list; the same job is offered again and created, and two live jobs share the key: add available to `states`"
             }
         }
     }

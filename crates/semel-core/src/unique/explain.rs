@@ -19,19 +19,21 @@ pub fn policy_sentence(policy: &UniquePolicy) -> String {
         consequence(policy.on_conflict()),
     );
     if policy.when_active() == WhenActive::Wait && is_replacing(policy.on_conflict()) {
-        text.push_str(" It waits for the end of a replaced run's lease.");
+        text.push_str(" It does not start before the lease of a run that it replaces has ended.");
     }
     if policy.on_mismatch() == OnMismatch::Reject {
-        text.push_str(" The same key with another type or other args is refused as payload_mismatch.");
+        text.push_str(
+            " The same key with a different type or different args is refused as payload_mismatch.",
+        );
         if policy.states().intersects(StateSet::FINISHED) {
-            text.push_str(" Of a job whose args retention has deleted only the type is compared.");
+            text.push_str(" If retention has deleted a job's args, only its type is compared.");
         }
     }
     if policy.disclose() == Disclose::Never {
         text.push_str(" The answer does not show the existing job.");
     }
     if policy.states().intersects(StateSet::FINISHED) {
-        text.push_str(" Of finished jobs it sees what their own policies and retention have kept.");
+        text.push_str(" It sees only those finished jobs that their own policies and retention have kept.");
     }
     text
 }
@@ -48,7 +50,7 @@ fn identity(policy: &UniquePolicy) -> String {
             Dimension::Meta => match policy.meta_part() {
                 MetaPart::Only(names) => format!("the meta {}", listed(names)),
                 MetaPart::Except(names) if names.is_empty() => "all user meta".to_owned(),
-                MetaPart::Except(names) => format!("all user meta but {}", listed(names)),
+                MetaPart::Except(names) => format!("all user meta except {}", listed(names)),
             },
         });
     }
@@ -84,10 +86,10 @@ const fn consequence(on_conflict: OnConflict) -> &'static str {
         OnConflict::Ignore => "A duplicate is answered with the existing job.",
         OnConflict::Replace => "A duplicate cancels the jobs that hold the key and takes their place.",
         OnConflict::ReplaceExceptSchedule => {
-            "A duplicate cancels the jobs that hold the key and takes their place, at the time a scheduled one was to start."
+            "A duplicate cancels the jobs that hold the key and takes their place, keeping the start time of a scheduled one."
         }
         OnConflict::FollowUp => {
-            "A duplicate of a started job runs once more after it; of a waiting one it replaces args and meta."
+            "A duplicate of a started job runs once more after it; a duplicate of a waiting job replaces its args and meta."
         }
     }
 }
@@ -113,7 +115,7 @@ pub fn blocking_sentence(policy: &UniquePolicy, holder: &Head, now: Timestamp) -
         Blocking::InState => format!("{job} blocks until {}.", leaving(policy)),
         Blocking::InWindow { until } if state.is_finished() => format!("{job} blocks until {until}."),
         Blocking::InWindow { until } => {
-            format!("{job} blocks until {until}, or before that until {}.", leaving(policy))
+            format!("{job} blocks until {until}, or until {} if that is sooner.", leaving(policy))
         }
         Blocking::Unfinished => format!("{job} blocks; {}.", window_to_come(policy)),
         Blocking::WhileActive => {
@@ -124,14 +126,17 @@ pub fn blocking_sentence(policy: &UniquePolicy, holder: &Head, now: Timestamp) -
             };
             // The part of its window that may be left then.
             let rest = match frees(policy, holder, now) {
-                Frees::At(until) => format!("; when it ends before {until}, maybe until then"),
+                Frees::At(until) => format!("; if it ends before {until}, possibly until then"),
                 Frees::AfterEnd => format!("; {}", window_to_come(policy)),
                 _ => String::new(),
             };
-            format!("{job} blocks until {end}, whatever its window{rest}.")
+            format!("{job} blocks until {end}, regardless of its window{rest}.")
         }
         Blocking::OtherState => {
-            format!("{job} does not block: the policy looks at jobs that are {}.", listed_or(policy.states()))
+            format!(
+                "{job} does not block: the policy only covers jobs that are {}.",
+                listed_or(policy.states())
+            )
         }
         Blocking::Expired => format!("{job} does not block: it expired while it waited."),
         Blocking::WindowOver { since } => format!("{job} does not block: its window ended {since}."),

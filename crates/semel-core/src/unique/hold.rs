@@ -115,7 +115,7 @@ impl Unreadable {
     pub const fn what(self) -> &'static str {
         match self {
             Self::Profile(_) => {
-                "its unique key is of a profile that this version does not know; open the store with a newer one"
+                "its unique key uses a profile that this version does not know; open the store with a newer version"
             }
             Self::Hold => "no such hold",
         }

@@ -215,7 +215,7 @@ fn is_among(names: &[String], name: &str) -> bool {
 fn not_one_object() -> Invalid {
     Invalid::request(
         "",
-        "is not an array of exactly one object, which args_keys need; send args as [{...}], or leave args_keys out to count all of args",
+        "is not an array of exactly one object, which args_keys needs; send args as [{...}], or leave args_keys out to count all of args",
     )
 }
 

@@ -1,7 +1,7 @@
 //! Identity, hold and conflict: what "once" means, as pure functions (SEMANTICS 2 to 4).
 //!
 //! A caller's [`PolicySpec`] becomes a [`UniquePolicy`]; the policy computes a job's [`UniqueKey`];
-//! [`admit()`] decides what happens to the job, given the heads of the jobs that hold the key; [`explain`]
+//! [`admit()`] decides what happens to the job, given the heads of the jobs that carry the key; [`explain`]
 //! says why.
 
 pub mod explain;

@@ -71,7 +71,7 @@ impl UniquePolicy {
             if let Some(index) = names.iter().flatten().position(is_long) {
                 return Err(Place(pointer).refuse(
                     &format!("{member}/{index}"),
-                    format!("is longer than {} bytes; name members by less", Self::NAME_BYTES_MAX),
+                    format!("is longer than {} bytes; use a shorter name", Self::NAME_BYTES_MAX),
                 ));
             }
         }
@@ -185,7 +185,7 @@ impl UniquePolicy {
         if self.scope == Scope::Global && self.key.is_none() {
             return Some((
                 Member::Of("scope"),
-                "is global, which only a caller's own key can be; send `key`, or leave the scope out",
+                "is global, which requires a key of your own; send `key`, or leave the scope out",
             ));
         }
         if self.period_from == PeriodFrom::Finished && !self.states.intersects(StateSet::FINISHED) {
@@ -200,20 +200,20 @@ impl UniquePolicy {
             {
                 Some((
                     Member::State(State::Cancelled),
-                    "contradicts replacing, because a replaced job is cancelled and would block at once; take cancelled out",
+                    "contradicts replacing, because a replaced job is cancelled and would block at once; remove cancelled",
                 ))
             }
             OnConflict::FollowUp if self.period.is_some() => Some((
                 Member::Of("period"),
-                "contradicts follow_up, which holds until the run has ended; leave the period out",
+                "cannot be combined with follow_up, which holds until the run has ended; leave the period out",
             )),
             OnConflict::FollowUp if !self.states.contains_all(StateSet::LIVE) => Some((
                 Member::Of("states"),
-                "lacks one of scheduled, available, pending, active and retryable, which follow_up needs; leave `states` out",
+                "lacks one of scheduled, available, pending, active and retryable, all of which follow_up needs; leave `states` out",
             )),
             OnConflict::Ignore | OnConflict::FollowUp if self.disclose == Disclose::Never => Some((
                 Member::Of("disclose"),
-                "is never, but ignore and follow_up answer with the existing job; use on_conflict: reject, or disclose it",
+                "is \"never\", but ignore and follow_up answer with the existing job; use on_conflict: reject, or disclose: always",
             )),
             OnConflict::Reject
             | OnConflict::Ignore
@@ -346,7 +346,7 @@ fn read_key(spec: &PolicySpec, at: Place<'_>) -> Result<Option<KeyText>, Invalid
     if let Some((member, _)) = besides.into_iter().find(|(_, names)| names.is_some()) {
         return Err(at.refuse(
             member,
-            "cannot stand beside `key`, which is the whole identity; send one or the other",
+            "cannot be combined with `key`, which is the whole identity; send one or the other",
         ));
     }
     if key.trim().is_empty() {
@@ -408,7 +408,9 @@ fn read_args_keys(spec: &PolicySpec, dimensions: Dimensions, at: Place<'_>) -> R
 fn read_meta(spec: &PolicySpec, dimensions: Dimensions, at: Place<'_>) -> Result<MetaPart, Invalid> {
     let (member, names) = match (&spec.meta_keys, &spec.meta_except) {
         (Some(_), Some(_)) => {
-            return Err(at.refuse("meta_except", "cannot stand beside `meta_keys`; send one or the other"));
+            return Err(
+                at.refuse("meta_except", "cannot be combined with `meta_keys`; send one or the other")
+            );
         }
         (Some(names), None) => ("meta_keys", names),
         (None, Some(names)) => ("meta_except", names),
@@ -427,7 +429,7 @@ fn read_meta(spec: &PolicySpec, dimensions: Dimensions, at: Place<'_>) -> Result
         if let Some(index) = names.iter().position(|name| never_counts(name)) {
             return Err(at.refuse(
                 &format!("meta_keys/{index}"),
-                "never is a part of a key: trace headers and `semel.*` differ from call to call; leave it out",
+                "cannot be part of a key: trace headers and `semel.*` differ from call to call; leave it out",
             ));
         }
         return Ok(MetaPart::Only(read_names(names, member, at)?));
@@ -453,7 +455,7 @@ fn normalised(names: &[String]) -> Vec<String> {
 
 fn check_number(names: &[String], member: &str, at: Place<'_>) -> Result<(), Invalid> {
     if names.len() > POLICY_NAMES_MAX {
-        return Err(at.refuse(member, format!("names more than {POLICY_NAMES_MAX}; name fewer")));
+        return Err(at.refuse(member, format!("has more than {POLICY_NAMES_MAX} items; send fewer")));
     }
     Ok(())
 }
@@ -461,7 +463,7 @@ fn check_number(names: &[String], member: &str, at: Place<'_>) -> Result<(), Inv
 fn read_period(spec: &PolicySpec, at: Place<'_>) -> Result<Option<Period>, Invalid> {
     match (&spec.period, spec.period_ms) {
         (Some(_), Some(_)) => {
-            Err(at.refuse("period_ms", "cannot stand beside `period`; send one or the other"))
+            Err(at.refuse("period_ms", "cannot be combined with `period`; send one or the other"))
         }
         (Some(text), None) => Period::parse(text, &format!("{}/period", at.0)).map(Some),
         (None, Some(millis)) => Period::from_millis(millis, &format!("{}/period_ms", at.0)).map(Some),

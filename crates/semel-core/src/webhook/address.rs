@@ -11,13 +11,13 @@ pub const fn forbidden_v4([a, b, c, _]: [u8; 4]) -> Option<&'static str> {
         (127, ..) => Some("loopback"),
         (10, ..) | (192, 168, _) => Some("private"),
         (172, 16..=31, _) => Some("private"),
-        (100, 64..=127, _) => Some("shared by a carrier"),
+        (100, 64..=127, _) => Some("in a carrier's shared network"),
         // Cloud providers serve credentials at this address.
         (169, 254, _) => Some("link-local"),
         (192, 0, 0) => Some("reserved"),
-        (192, 0, 2) | (198, 51, 100) | (203, 0, 113) => Some("for documentation"),
+        (192, 0, 2) | (198, 51, 100) | (203, 0, 113) => Some("reserved for documentation"),
         (192, 88, 99) => Some("reserved"),
-        (198, 18..=19, _) => Some("for benchmarks"),
+        (198, 18..=19, _) => Some("reserved for benchmarks"),
         (224..=239, ..) => Some("multicast"),
         (240..=255, ..) => Some("reserved"),
         _ => None,
@@ -35,13 +35,13 @@ pub fn forbidden_v6(segments: [u16; 8]) -> Option<&'static str> {
         [0, 0, 0, 0, 0, 0, 0, 0] => Some("unspecified"),
         [0, 0, 0, 0, 0, 0, 0, 1] => Some("loopback"),
         [0, 0, 0, 0, 0, 0xffff, high, low] | [0, 0, 0, 0, 0, 0, high, low] => {
-            forbidden_v4(inner(high, low)).or(Some("an IPv4 address in disguise"))
+            forbidden_v4(inner(high, low)).or(Some("an IPv4 address in IPv6 form"))
         }
         [0x64, 0xff9b, 0, 0, 0, 0, high, low] => forbidden_v4(inner(high, low)),
         [0x64, 0xff9b, 1, ..] => Some("private"),
-        [0x2002, high, low, ..] => forbidden_v4(inner(high, low)).or(Some("a tunnel")),
-        [0x2001, 0, ..] => Some("a tunnel"),
-        [0x2001, 0xdb8, ..] | [0x3fff, 0..=0x0fff, ..] => Some("for documentation"),
+        [0x2002, high, low, ..] => forbidden_v4(inner(high, low)).or(Some("a tunnel address")),
+        [0x2001, 0, ..] => Some("a tunnel address"),
+        [0x2001, 0xdb8, ..] | [0x3fff, 0..=0x0fff, ..] => Some("reserved for documentation"),
         [0x100, 0, 0, 0, ..] => Some("reserved"),
         [first, ..] if first & 0xfe00 == 0xfc00 => Some("private"),
         [first, ..] if first & 0xffc0 == 0xfe80 => Some("link-local"),
@@ -71,14 +71,14 @@ mod tests {
     const PRIVATE: [(&str, &str, &str); 12] = [
         ("0.0.0.0", "0.255.255.255", "unspecified"),
         ("10.0.0.0", "10.255.255.255", "private"),
-        ("100.64.0.0", "100.127.255.255", "shared by a carrier"),
+        ("100.64.0.0", "100.127.255.255", "in a carrier's shared network"),
         ("127.0.0.0", "127.255.255.255", "loopback"),
         ("169.254.0.0", "169.254.255.255", "link-local"),
         ("172.16.0.0", "172.31.255.255", "private"),
         ("192.0.0.0", "192.0.0.255", "reserved"),
-        ("192.0.2.0", "192.0.2.255", "for documentation"),
+        ("192.0.2.0", "192.0.2.255", "reserved for documentation"),
         ("192.168.0.0", "192.168.255.255", "private"),
-        ("198.18.0.0", "198.19.255.255", "for benchmarks"),
+        ("198.18.0.0", "198.19.255.255", "reserved for benchmarks"),
         ("224.0.0.0", "239.255.255.255", "multicast"),
         ("240.0.0.0", "255.255.255.255", "reserved"),
     ];
@@ -150,8 +150,8 @@ mod tests {
             ("fec0::1", "private"),
             ("ff02::1", "multicast"),
             ("100::1", "reserved"),
-            ("2001:db8::1", "for documentation"),
-            ("3fff:fff::1", "for documentation"),
+            ("2001:db8::1", "reserved for documentation"),
+            ("3fff:fff::1", "reserved for documentation"),
             ("4000::1", "reserved"),
         ] {
             assert_eq!(v6(text), Some(why), "{text}");

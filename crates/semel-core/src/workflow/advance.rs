@@ -24,7 +24,7 @@ pub(super) const QUEUE_FULL: &str = "queue_full";
 /// Error code and message of a step that would have to wait for a job that has as many waiters as it may.
 const TOO_MANY_WAITERS: (&str, &str) = (
     "too_many_waiters",
-    "too many wait for the end of the job that holds the unique key already: let it end, or cancel workflows that wait",
+    "the job that holds the unique key already has too many waiting for its end: let it end, or cancel waiting workflows",
 );
 
 /// What is to happen to a waiting step.
@@ -209,22 +209,22 @@ fn offer(
             refuse_for(workflow, at, "duplicate", message, named);
         }
         Outcome::Mismatch { .. } | Outcome::KeyReused(_) => {
-            let message = "the unique key stands for other work".to_owned();
+            let message = "the unique key is already used for different work".to_owned();
             refuse(workflow, at, "payload_mismatch", message);
         }
         Outcome::TooManyHolders if !is_held_by_too_many(draft, &offer)? => {
             refuse(workflow, at, TOO_MANY_WAITERS.0, TOO_MANY_WAITERS.1.to_owned());
         }
         Outcome::TooManyHolders => {
-            let message = "more jobs hold the unique key than one commit may touch".to_owned();
+            let message = "more jobs hold the unique key than one commit may change".to_owned();
             refuse(workflow, at, "too_many_holders", message);
         }
         Outcome::QueueFull(_) => {
-            refuse(workflow, at, QUEUE_FULL, "as many jobs wait in its queue as may".to_owned());
+            refuse(workflow, at, QUEUE_FULL, "its queue is full: no more jobs may wait in it".to_owned());
         }
         // A step has neither an idempotency key nor an id of its own.
         Outcome::KeySpent | Outcome::IdTaken(_) | Outcome::Corrupt(_) => {
-            refuse(workflow, at, "internal", "what is stored cannot be read".to_owned());
+            refuse(workflow, at, "internal", "a stored record cannot be read".to_owned());
         }
     }
     Ok(())
@@ -372,7 +372,7 @@ pub(super) fn drop_leftovers(draft: &mut Draft, which: Which<'_>, workflow: &mut
 fn load_offer(draft: &mut Draft, which: Which<'_>, at: usize) -> Result<Result<Offer, Corrupt>, Missing> {
     Ok(match draft.document(&which.part(DocumentKind::Step, at))? {
         Some(document) => deferred::decode(&document.text),
-        None => Err(Corrupt("a step's job is not there".to_owned())),
+        None => Err(Corrupt("a step's job is missing".to_owned())),
     })
 }
 

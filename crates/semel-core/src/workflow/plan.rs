@@ -60,7 +60,7 @@ impl Plan {
         if count > WORKFLOW_STEPS_MAX {
             return Err(Invalid::too_large(
                 "",
-                format!("has {count} steps, more than {WORKFLOW_STEPS_MAX}; make several workflows of it"),
+                format!("has {count} steps, more than {WORKFLOW_STEPS_MAX}; split it into several workflows"),
             ));
         }
         if self.name.as_ref().is_some_and(|name| name.len() > WORKFLOW_NAME_BYTES_MAX) {
@@ -92,14 +92,14 @@ impl Plan {
         {
             return Err(Invalid::request(
                 format!("{}/id", step.pointer),
-                "is the id of another step as well; give each its own",
+                "is also the id of another step; give each step its own",
             ));
         }
         match self.in_a_circle() {
             None => Ok(()),
             Some(step) => Err(Invalid::request(
                 &*step.pointer,
-                "waits for itself, through its depends_on or those of others",
+                "waits for itself, directly or through other steps; break the cycle in depends_on",
             )),
         }
     }
@@ -113,8 +113,7 @@ impl Plan {
         Err(Invalid::too_large(
             "",
             format!(
-                "has so many steps that wait for so many others that what each waits for takes {bytes} bytes, more than \
-                 {WORKFLOW_WAITS_BYTES_MAX}; give the steps shorter ids, or put one step between two groups"
+                "has too many waits between its steps: they take {bytes} bytes, more than {WORKFLOW_WAITS_BYTES_MAX}; give the steps shorter ids, or put a single step between two groups"
             ),
         ))
     }

@@ -67,7 +67,7 @@ pub enum Status {
     Completed,
     /// Every step has ended, some of them badly.
     Failed,
-    /// A caller cancelled the workflow.
+    /// The workflow was cancelled, by a caller or by the end of its task's job.
     Cancelled,
 }
 

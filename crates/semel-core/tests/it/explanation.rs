@@ -33,15 +33,15 @@ fn an_explanation_says_what_holds_and_what_frees() {
     assert_eq!(
         policy_sentence(&secret),
         "Two jobs are the same when they agree in the caller's own key, whatever their type. A job holds its key \
-         while it is active or completed. A duplicate is rejected. The answer does not show the existing job. Of \
-         finished jobs it sees what their own policies and retention have kept."
+         while it is active or completed. A duplicate is rejected. The answer does not show the existing job. It \
+         sees only those finished jobs that their own policies and retention have kept."
     );
     assert!(!format!("{secret:?}").contains("secret"));
     let holder = head(0, State::Available, 2);
     assert_eq!(
         blocking_sentence(&content, &holder, NOW),
         format!(
-            "Job {} (available, created 2026-02-28T11:58:00Z) blocks until 2026-02-28T12:03:00Z, or before that until it ends.",
+            "Job {} (available, created 2026-02-28T11:58:00Z) blocks until 2026-02-28T12:03:00Z, or until it ends if that is sooner.",
             holder.id
         )
     );
@@ -51,19 +51,22 @@ fn an_explanation_says_what_holds_and_what_frees() {
         (r#"{"period":"PT1M","while_active":true,"states":["available","completed"]}"#, ""),
         (
             r#"{"period":"PT5M","while_active":true,"states":["available","scheduled","pending","active","retryable","completed"]}"#,
-            "; when it ends before 2026-02-28T12:03:00Z, maybe until then",
+            "; if it ends before 2026-02-28T12:03:00Z, possibly until then",
         ),
     ] {
         let sentence = blocking_sentence(&policy(policy_text), &holder, NOW);
-        assert!(sentence.ends_with(&format!(", whatever its window{rest}.")), "{sentence}");
+        assert!(sentence.ends_with(&format!(", regardless of its window{rest}.")), "{sentence}");
     }
     let active = policy(r#"{"period":"PT1M","while_active":true,"states":["available"]}"#);
     let sentence = blocking_sentence(&active, &holder, NOW);
-    assert!(sentence.ends_with("blocks until it is no longer available, whatever its window."), "{sentence}");
+    assert!(
+        sentence.ends_with("blocks until it is no longer available, regardless of its window."),
+        "{sentence}"
+    );
     // A strategy that replaces nothing has nothing to wait for.
     for (strategy, is_said) in [("replace", true), ("replace_except_schedule", true), ("reject", false)] {
         let waits = policy(&format!(r#"{{"on_conflict":"{strategy}","when_active":"wait"}}"#));
-        assert_eq!(policy_sentence(&waits).contains("It waits for"), is_said, "{strategy}");
+        assert_eq!(policy_sentence(&waits).contains("It does not start before"), is_said, "{strategy}");
     }
 }
 

@@ -25,7 +25,7 @@ fn at(since: Duration) -> Timestamp {
     Timestamp::from_millis(1_767_225_600_000).saturating_add(since)
 }
 
-/// A waiting job with a lease that was burned until an hour after its admission.
+/// A waiting job that must mind a burned lease until an hour after its admission.
 fn waiting(number: u64) -> Head {
     let created_at = at(Duration::from_secs(number));
     Head {

@@ -348,7 +348,7 @@ impl Engine {
             }
             Turn::Unclaimable(reason) => seen.unclaimable.push((id, reason)),
             Turn::SetAside(head) => {
-                tracing::error!(job = %self.space.shown(id), "a job cannot be handed out; its lease runs out");
+                tracing::error!(job = %self.space.shown(id), "a claimed job cannot be handed out; its lease will expire");
                 self.shared.counters.count(&head.job_type, &head.queue, CORRUPT);
                 seen.settled += 1;
             }
@@ -369,7 +369,7 @@ impl Engine {
         let (look, shown) = (store.hints().closed_lanes().look(), self.space.shown(id));
         match store.load(Reads { fulls: vec![id], ..Reads::default() }).await {
             Ok(snapshot) => {
-                tracing::error!(job = %shown, %why, "a job waits, with those under its limit, for one that cannot be read");
+                tracing::error!(job = %shown, %why, "a job, and the others under its limit, must wait for one that cannot be read");
                 match snapshot.peek(id).and_then(|(head, _)| head.lane) {
                     Some(lane) => {
                         // Nothing reopens the limit by itself.
@@ -390,7 +390,7 @@ impl Engine {
             Ok((turn, now)) => self.note_turn(id, turn, now, look, seen),
             // Its head cannot be read either, or another transaction locks it.
             Err(StoreError::Corrupt(_) | StoreError::Contended | StoreError::Stalled) => {
-                tracing::error!(job = %shown, %why, "a job that is ready cannot be read, and is left as it is");
+                tracing::error!(job = %shown, %why, "a job that is ready cannot be read and is left as it is");
                 seen.left.push(id);
             }
             Err(error) => return Err(error),
@@ -419,7 +419,7 @@ impl Engine {
                 Ok(job) => read.push(self.space.shown(job)),
                 Err(corrupt) => {
                     let error = StoreError::Corrupt(format!("job {}: {corrupt}", self.space.shown(id)));
-                    tracing::error!(%error, "a job cannot be handed out; its lease runs out");
+                    tracing::error!(%error, "a claimed job cannot be handed out; its lease will expire");
                     self.shared.counters.count(&job_type, &queue, CORRUPT);
                     unreadable = Some(error);
                 }
@@ -454,7 +454,7 @@ impl Engine {
                 Apart::HeldUp | Apart::Stalled => {}
                 Apart::Unreadable(why) => {
                     let job = jobs.first().map(|(id, _)| self.space.shown(*id).to_string());
-                    tracing::error!(job, %why, "a job that cannot be claimed cannot be read, and is left as it is");
+                    tracing::error!(job, %why, "a job that cannot be claimed cannot be read either and is left as it is");
                 }
                 Apart::Failed(error) => return Err(error),
             }

@@ -30,7 +30,7 @@ const HOLDERS_AT_ONCE: usize = 100;
 pub enum Undecided {
     /// Another transaction locks it, or it cannot be read: no other worker can take it meanwhile.
     Held,
-    /// A part of the store that it needs is unreachable: another worker may have it by now.
+    /// What it needs is unreachable, or behind a commit that hangs: another worker may have it by now.
     Unheard,
 }
 
@@ -141,7 +141,7 @@ impl Engine {
                 }
                 Apart::HeldUp => jobs,
                 Apart::Unreadable(why) => {
-                    tracing::error!(why, "a lease cannot be extended, for the job cannot be read");
+                    tracing::error!(why, "a lease cannot be extended because the job cannot be read");
                     jobs
                 }
                 Apart::Stalled => continue,

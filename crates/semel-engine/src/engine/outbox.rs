@@ -48,7 +48,7 @@ impl Engine {
                     Err(StoreError::Closed) => return,
                     Err(error) => {
                         let failures = engine.store().repeated_failures();
-                        failures.warn("the outbox could not be relayed; it is tried again", &error);
+                        failures.warn("the outbox could not be relayed; trying again", &error);
                         REST
                     }
                 };
@@ -96,7 +96,7 @@ impl Engine {
                     needs.iter().for_each(|needs| held.refuses(needs));
                     match error {
                         StoreError::Contended | StoreError::Undone(_) => {
-                            tracing::debug!(%error, "an entry of the outbox waits for a key or a limit that somebody's transaction holds");
+                            tracing::debug!(%error, "an entry of the outbox waits for a key or a limit that another transaction holds");
                         }
                         error => failed = Some(error),
                     }

@@ -48,7 +48,7 @@ async fn go_round(store: &Store, engine: &Weak<Shared>, mut stop: watch::Receive
             Ok(rest) => rest.min(HOUSEKEEPING_EVERY),
             Err(StoreError::Closed) => return,
             Err(error) => {
-                store.repeated_failures().warn("the duties could not use the store; they try again", &error);
+                store.repeated_failures().warn("the duties could not use the store; trying again", &error);
                 REST_AFTER_FAILURE
             }
         };
@@ -117,7 +117,7 @@ where
 /// The result of a turn; a failed one is logged and repeated in the next round.
 fn or_later(store: &Store, turn: Result<bool, StoreError>) -> bool {
     turn.unwrap_or_else(|error| {
-        store.repeated_failures().warn("housekeeping failed; it is tried again", &error);
+        store.repeated_failures().warn("housekeeping failed; trying again", &error);
         false
     })
 }
@@ -195,7 +195,9 @@ async fn keep_store(store: &Store) {
                 Ok(false) => break,
                 Err(StoreError::Closed) => return,
                 Err(error) => {
-                    store.repeated_failures().warn("the store could not keep house; it tries again", &error);
+                    store
+                        .repeated_failures()
+                        .warn("the store's own housekeeping failed; trying again", &error);
                     break;
                 }
             }

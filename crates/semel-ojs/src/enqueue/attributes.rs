@@ -130,9 +130,10 @@ impl<'m> Slots<'m> {
             && other.text() != value.text()
             && digest(&other.tree()?) != digest(&value.tree()?)
         {
-            return Err(
-                value.refuse(format!("differs from {}, which means the same; send it once", other.pointer()))
-            );
+            return Err(value.refuse(format!(
+                "differs from {}, which means the same; send only one of them",
+                other.pointer()
+            )));
         }
         slot.get_or_insert(value);
         Ok(())
@@ -155,7 +156,7 @@ impl<'m> Slots<'m> {
             (Some(value), None) => read_when(value).map(Start::Later),
             (None, Some(_)) => Ok(Start::OnActivation),
             (Some(_), Some(value)) => {
-                Err(value.refuse("cannot stand beside a time to start at; send one or the other"))
+                Err(value.refuse("cannot be combined with a start time; send one or the other"))
             }
         }
     }

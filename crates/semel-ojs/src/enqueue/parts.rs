@@ -151,14 +151,13 @@ impl<'m> Parts<'m> {
     ) -> Result<String, Invalid> {
         // Ignored, it would make this a job of another version, with another key.
         if let Some(misplaced) = self.misplaced_version {
-            return Err(misplaced.refuse("names no version here; send it beside the job's type"));
+            return Err(misplaced.refuse("does not select a version here; send it next to the job's type"));
         }
         self.fill_in(defaults);
         match (asked, self.version) {
             (Some(version), _) => Ok(version),
-            (None, Some(odd)) => Err(
-                odd.refuse("is neither a text nor a number; name a version of the template, or leave it out")
-            ),
+            (None, Some(odd)) => Err(odd
+                .refuse("is neither a string nor a number; name a version of the template, or leave it out")),
             (None, None) => {
                 self.add_text("version", &template.version);
                 Ok(template.version.clone())
@@ -270,7 +269,7 @@ impl<'m> Parts<'m> {
                 Some(other) if digest(&other.tree()?) == digest(&value.tree()?) => {}
                 Some(other) => {
                     return Err(value.refuse(format!(
-                        "differs from {}, into which it would be merged; send it once",
+                        "differs from {}, into which it would be merged; send only one of them",
                         other.pointer()
                     )));
                 }
@@ -305,7 +304,7 @@ fn checked_meta(value: Value<'_>) -> Result<Value<'_>, Invalid> {
 
 fn refused_key(value: Value<'_>) -> Invalid {
     value.refuse(
-        "is what a server shows of a job's key, 64 hexadecimal digits, beside `unique`; send a key of your own in options, as options.unique_key",
+        "is only for the key that a server shows next to `unique`, 64 hexadecimal digits; send a key of your own as options.unique_key",
     )
 }
 

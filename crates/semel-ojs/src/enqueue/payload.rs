@@ -25,7 +25,7 @@ impl<'m> Payload<'m> {
     /// Reads the payload. Meta is not parsed until [`meta`](Self::meta) is called.
     pub(super) fn read(parts: &Parts<'m>) -> Result<Self, Invalid> {
         let sent = parts.args.ok_or_else(|| {
-            Invalid::request("/args", "is missing; send an array, [] when the job needs none")
+            Invalid::request("/args", "is missing; send an array, or [] if the job needs no args")
         })?;
         let marked = parts.get(Attribute::Sensitive);
         let sensitive = marked.map(sensitive::read).transpose()?.unwrap_or_default();

@@ -98,7 +98,7 @@ pub const CATALOGUE: [Entry; 24] = [
         400,
         false,
         "validation_error",
-        "Correct the values at details.pointers; semel templates show TYPE prints the schema that they are held to.",
+        "Correct the values at details.pointers; semel templates show TYPE prints the schema that they are checked against.",
     ),
     entry(
         Code::InvalidRequest,
@@ -154,7 +154,7 @@ pub const CATALOGUE: [Entry; 24] = [
         403,
         false,
         "authorization_error",
-        "Use a token with the role and queues that this needs (semel token list shows what there is); where the server has no tokens, ask as the message says.",
+        "Use a token with the role and queues that this needs (semel token list shows the tokens); if the server has no tokens, do as the message says.",
     ),
     entry(
         Code::NotFound,
@@ -178,7 +178,7 @@ pub const CATALOGUE: [Entry; 24] = [
         409,
         false,
         "conflict",
-        "Read the job's present state before trying anything else with it.",
+        "Read the job's current state before trying anything else with it.",
     ),
     entry(
         Code::Duplicate,
@@ -186,7 +186,7 @@ pub const CATALOGUE: [Entry; 24] = [
         409,
         false,
         "duplicate",
-        "The work is known already; nothing need be done. POST /ojs/v1/unique/explain says why.",
+        "The work is already known, so there is nothing to do. POST /ojs/v1/unique/explain says why.",
     ),
     entry(
         Code::PayloadMismatch,
@@ -202,7 +202,7 @@ pub const CATALOGUE: [Entry; 24] = [
         409,
         false,
         "conflict",
-        "Cancel some of its jobs or let them end, or use reject or ignore instead of replace or follow_up.",
+        "Cancel some of the key's jobs or let them end, or use reject or ignore instead of replace or follow_up.",
     ),
     entry(
         Code::QueueFull,
@@ -251,7 +251,7 @@ pub const CATALOGUE: [Entry; 24] = [
         422,
         false,
         "unsupported",
-        "GET /ojs/manifest says what this server does.",
+        "GET /ojs/manifest says what this server supports.",
     ),
     entry(
         Code::CursorGone,
@@ -259,7 +259,7 @@ pub const CATALOGUE: [Entry; 24] = [
         410,
         false,
         "gone",
-        "Read on from details.oldest, or from the beginning without a cursor, and look at the jobs for what was missed.",
+        "Continue from details.oldest, or start from the beginning without a cursor, and read the jobs to see what you missed.",
     ),
     entry(
         Code::Internal,

@@ -33,15 +33,15 @@ pub(super) fn refuse_options(value: Value<'_>) -> Result<(), Invalid> {
     let (pointer, options) = (value.pointer(), value.members()?);
     for (name, value) in options.iter(&pointer).filter(|(_, value)| !value.is_null()) {
         let instead = if IN_OPTIONS.contains(&name) {
-            "send it beside the context".to_owned()
+            "send it next to the context".to_owned()
         } else if let Some(meant) = meant(name, value, &IN_OPTIONS) {
-            format!("send it beside the context, as {meant}")
+            format!("send it next to the context, as {meant}")
         } else if let Some(instead) = instead_of_job(name, value) {
             instead.to_owned()
         } else {
             continue;
         };
-        return Err(value.refuse(format!("holds for nothing, for a task has no options; {instead}")));
+        return Err(value.refuse(format!("has no effect, because a task has no options; {instead}")));
     }
     Ok(())
 }
@@ -59,19 +59,19 @@ fn instead_of_job(name: &str, value: Value<'_>) -> Option<&'static str> {
 fn instead_of(name: &str) -> Option<&'static str> {
     Some(match name {
         "id" => {
-            "its id is the server's; to send a request again safely send an Idempotency-Key, or an idempotency_key"
+            "the server makes its id; to repeat a request safely, send an Idempotency-Key or an idempotency_key"
         }
-        "type" => "its type is its namespace and its name",
+        "type" => "its type is made of its namespace and its name",
         "args" => "send an object as its context",
-        "meta" => "send what is in it beside the context: it is kept as the task's meta",
+        "meta" => "send its members next to the context: they are kept as the task's meta",
         "unique_key" => "send the key as idempotency_key",
-        name if is_in_templates(name) => "its template says this, for it or for a step",
+        name if is_in_templates(name) => "its template sets this, for the task or for a step",
         "scheduled_at" | "delay_until" | "pending" => {
-            "it begins when it is created; create it when it is to begin"
+            "a task begins when it is created; create it when it should begin"
         }
-        "expires_at" => "it does not expire; cancel it when it is not wanted any more",
+        "expires_at" => "a task does not expire; cancel it when it is no longer wanted",
         name if is_attribute(name) => {
-            "neither it nor a template can have this; enqueue the step's work as a job of its own"
+            "neither a task nor a template can have this; enqueue the step's work as a job of its own"
         }
         _ => return None,
     })

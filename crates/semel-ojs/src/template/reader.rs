@@ -107,7 +107,7 @@ impl Reader {
         let known = self.0.len();
         if let Some(namespace) = namespace {
             if namespace.contains('.') {
-                let dot = "has a dot; it is the first part of the type alone";
+                let dot = "has a dot; a namespace is only the first part of the type";
                 self.0.push(Invalid::request("/namespace", dot));
             } else {
                 self.note(JobType::parse(namespace, "/namespace"));
@@ -138,7 +138,7 @@ impl Reader {
     fn description(&mut self, value: Value<'_>) -> Option<String> {
         let text = self.note(value.string())?;
         if text.len() > DESCRIPTION_BYTES_MAX {
-            self.0.push(value.refuse(format!("is longer than {DESCRIPTION_BYTES_MAX} bytes; write less")));
+            self.0.push(value.refuse(format!("is longer than {DESCRIPTION_BYTES_MAX} bytes; shorten it")));
         }
         Some(text.into_owned())
     }
@@ -154,12 +154,16 @@ impl Reader {
             }
         };
         let (kind, what, instead) = if is_task {
-            (Kind::Object, "fits no object, and a task's context is one", "a task's context is an object")
+            (
+                Kind::Object,
+                "does not allow objects, but a task's context is an object",
+                "a task's context is an object",
+            )
         } else {
             (
                 Kind::Array,
-                "fits no array, and args are one: say in prefixItems what their first element is",
-                "args are an array: say in prefixItems what their first element is",
+                "does not allow arrays, but args are an array: describe their first element in prefixItems",
+                "args are an array: describe their first element in prefixItems",
             )
         };
         if !schema.takes(kind) {
@@ -168,7 +172,7 @@ impl Reader {
             self.0.push(Invalid::request(
                 &place,
                 format!(
-                    "says {keyword}, which is about no {}, and would never be looked at; {instead}",
+                    "has {keyword}, which does not apply to an {} and would have no effect; {instead}",
                     kind.name()
                 ),
             ));
@@ -183,15 +187,14 @@ impl Reader {
         match (strategy, policy) {
             (None, None) => None,
             (Some(value), Some(_)) => {
-                self.0
-                    .push(value.refuse("says beside `unique` which jobs are the same; write one of the two"));
+                self.0.push(value.refuse("cannot be combined with `unique`; write one or the other"));
                 None
             }
             (Some(value), None) => {
                 let text = self.note(value.string())?;
                 let Some(preset) = Preset::strategy(&text) else {
                     let known = Preset::STRATEGIES.map(Preset::name).join(", ");
-                    self.0.push(value.refuse(format!("is not an identity strategy; it is one of {known}")));
+                    self.0.push(value.refuse(format!("is not an identity strategy; use one of {known}")));
                     return None;
                 };
                 Some((Asked::preset(preset), format!("\"{preset}\"")))
@@ -219,7 +222,7 @@ impl Reader {
         if asked.spec.key.is_some() {
             self.0.push(Invalid::request(
                 format!("{pointer}/key"),
-                "would be the key of every job of the type; let requests name theirs",
+                "would be the key of every job of the type; let each request send its own",
             ));
         }
         let built = UniquePolicy::build_new(&spec, &pointer).map_err(|refused| read.place(refused, &pointer));
@@ -258,7 +261,7 @@ impl Reader {
         let Some(items) = self.note(value.items()) else { return Vec::new() };
         if items.is_empty() || items.len() > WORKFLOW_STEPS_MAX {
             self.0.push(value.refuse(format!(
-                "has {} steps; a task has 1 to {WORKFLOW_STEPS_MAX}, a template of plain jobs says nothing of steps",
+                "has {} steps, but a task has 1 to {WORKFLOW_STEPS_MAX}; leave `steps` out of a template for plain jobs",
                 items.len()
             )));
             return Vec::new();
@@ -271,7 +274,7 @@ impl Reader {
             let (step, after) = self.step(&members, &pointer);
             if let Some(step) = step {
                 if steps.iter().any(|other| other.name == step.name) {
-                    let again = "is the name of another step as well; give each its own";
+                    let again = "is also the name of another step; give each step its own";
                     self.0.push(Invalid::request(format!("{pointer}/name"), again));
                 }
                 steps.push(step);
@@ -294,7 +297,7 @@ impl Reader {
             }
         }
         if let Some(at) = in_a_circle(&steps) {
-            let circle = "waits for itself, through its depends_on or those of others";
+            let circle = "waits for itself, directly or through other steps; break the cycle in depends_on";
             self.0.push(Invalid::request(format!("/steps/{at}/depends_on"), circle));
         }
         steps
@@ -306,7 +309,7 @@ impl Reader {
             None => {
                 let missing = Invalid::request(
                     format!("{pointer}/{name}"),
-                    "is missing; a step has a name and a handler",
+                    "is missing; every step needs a name and a handler",
                 );
                 reader.0.push(missing);
                 None

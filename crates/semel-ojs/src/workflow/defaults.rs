@@ -115,8 +115,7 @@ impl Defaults {
             Some(outermost) if self.bytes > WORKFLOW_OPTIONS_BYTES_MAX => Err(Invalid::too_large(
                 below(&outermost.place, "options"),
                 format!(
-                    "would be longer than {WORKFLOW_OPTIONS_BYTES_MAX} bytes over all steps together, each of which is given them; \
-                     say less, or say it in the steps that need it"
+                    "would take more than {WORKFLOW_OPTIONS_BYTES_MAX} bytes in all, because every step is given them; send less, or put them into the steps that need them"
                 ),
             )),
             _ => Ok(()),

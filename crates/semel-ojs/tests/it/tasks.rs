@@ -69,13 +69,13 @@ fn what_a_task_cannot_have_is_refused_with_what_to_do_instead() {
         json!({ "namespace": "a", "name": "b", "version": "1.0.0", "steps": [{ "name": "s", "handler": "a.b" }] }),
     ]);
     for (member, instead) in [
-        ("queue", "its template says this"),
-        ("retry", "its template says this"),
-        ("timeout_ms", "its template says this"),
+        ("queue", "its template sets this"),
+        ("retry", "its template sets this"),
+        ("timeout_ms", "its template sets this"),
         ("id", "Idempotency-Key"),
         ("type", "namespace"),
         ("args", "context"),
-        ("meta", "beside the context"),
+        ("meta", "next to the context"),
         ("unique_key", "idempotency_key"),
         ("scheduled_at", "create it when"),
         ("delay_until", "create it when"),

@@ -53,7 +53,7 @@ fn a_slip_of_any_member_that_workers_send_is_refused() {
             let slip = format!("{name}{}", &name[name.len() - 1..]);
             let refused = read(&format!(r#"{{"{slip}":1}}"#)).unwrap();
             assert_eq!(refused.pointer, format!("{base}/{slip}"));
-            assert!(refused.message.contains("is no member"), "{refused}");
+            assert!(refused.message.contains("is not a known member"), "{refused}");
         }
     }
     // Other members that clients send about themselves are not mistakes.

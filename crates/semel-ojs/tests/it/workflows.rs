@@ -65,7 +65,7 @@ fn what_the_steps_wait_for_is_bounded() {
     for long in [&*"x".repeat(250), &*r"\u0001".repeat(3)] {
         let refused = refused(&two(long));
         assert_eq!((refused.kind, refused.pointer.as_str()), (InvalidKind::TooLarge, ""));
-        assert!(refused.message.contains("one step between two groups"), "{refused}");
+        assert!(refused.message.contains("a single step between two groups"), "{refused}");
     }
     let plain = r#"{"type":"a.b","args":[]}"#;
     let long = "x".repeat(250);
@@ -292,7 +292,7 @@ fn the_options_of_a_workflow_are_bounded_over_all_steps() {
     assert_eq!(workflow::parse(&request(most), Terms::trusted()).unwrap().steps.len(), WORKFLOW_STEPS_MAX);
     let refused = refused(&request(most + 1));
     assert_eq!((refused.kind, refused.pointer.as_str()), (InvalidKind::TooLarge, "/options"));
-    assert!(refused.message.contains("say less"), "{refused}");
+    assert!(refused.message.contains("send less"), "{refused}");
 }
 
 /// It would apply to no step, while readers of the request would expect it to apply to all.
@@ -333,8 +333,8 @@ fn what_is_said_of_jobs_is_refused_beside_the_steps_of_a_workflow() {
 fn what_is_misspelt_beside_the_steps_of_a_workflow_is_refused() {
     let job = r#"{"type":"a.b","args":[]}"#;
     for (said, member, message) in [
-        (r#""optoins":{"queue":"q"}"#, "optoins", "options is"),
-        (r#""calbacks":{}"#, "calbacks", "callbacks is"),
+        (r#""optoins":{"queue":"q"}"#, "optoins", "did you mean options?"),
+        (r#""calbacks":{}"#, "calbacks", "did you mean callbacks?"),
         (r#""unqiue":{"key":"k"}"#, "unqiue", "is nearly unique, which"),
         (r#""uniqueKey":"k""#, "uniqueKey", "is nearly unique_key, which"),
         (r#""maxAttempts":1"#, "maxAttempts", "is nearly max_attempts, which"),

@@ -46,15 +46,17 @@ impl Link {
         if server.is_cluster != self.finder.is_in_cluster() {
             return Err(RedisError::Unsupported(
                 if server.is_cluster {
-                    "this Redis is a node of a cluster: name it by redis+cluster://HOST:PORT"
+                    "this Redis is a node of a cluster: use the address redis+cluster://HOST:PORT"
                 } else {
-                    "this Redis is no node of a cluster: name it by redis://HOST:PORT"
+                    "this Redis is not a node of a cluster: use the address redis://HOST:PORT"
                 }
                 .to_owned(),
             ));
         }
         if self.finder.follows() && !server.is_primary {
-            return Err(RedisError::Astray("what is said to be the primary is none yet".to_owned()));
+            return Err(RedisError::Astray(
+                "the server named as the primary is not a primary yet".to_owned(),
+            ));
         }
         if server.is_replica {
             return Err(RedisError::Replica);
@@ -76,7 +78,7 @@ impl Link {
         let layout = values::text(opened.take()?)?;
         if ![LAYOUT, LAYOUT_DIVIDED].contains(&layout.as_str()) {
             return Err(RedisError::Unsupported(format!(
-                "the store has layout {layout}, and this program knows {LAYOUT} and {LAYOUT_DIVIDED}: use the program that wrote it, or a later one"
+                "the store has layout {layout}, but this program knows {LAYOUT} and {LAYOUT_DIVIDED}: use the program that wrote it, or a later one"
             )));
         }
         let secret = values::bytes(opened.take()?)?;
@@ -85,16 +87,17 @@ impl Link {
         if self.was_there.swap(true, Ordering::AcqRel) && is_new {
             tracing::error!(
                 store = %self.base,
-                "Redis has lost all that was stored in it: it was emptied (FLUSHALL, FLUSHDB), or came back without its data. The store is \
-                 begun anew, empty: jobs that were acknowledged will not run, and their keys are free. Where the data can be brought back \
-                 (an append-only file, a snapshot, a replica), stop all servers, bring it back and start them again; else enqueue again \
-                 what is missing. `semel doctor` with that store says what a restart loses"
+                "Redis has lost all that was stored in it: it was emptied (FLUSHALL, FLUSHDB), or came back without its data. \
+                 The store starts over, empty: jobs that were acknowledged will not run, and their keys are free. If the data \
+                 can be brought back (an append-only file, a snapshot, a replica), stop all servers, bring it back and start \
+                 them again; otherwise enqueue the missing jobs again. `semel doctor` with that store says what a restart \
+                 loses"
             );
         }
         if let Some(wanted) = wanted.filter(|wanted| *wanted != partitions) {
             return Err(RedisError::Unsupported(format!(
-                "the store has {partitions} partitions and not {wanted}, and keeps as many as it was made with: leave \
-                 ?partitions= and --partitions out, or name another store by ?prefix="
+                "the store has {partitions} partitions, not {wanted}, and their number cannot change: leave ?partitions= and \
+                 --partitions out, or name another store with ?prefix="
             )));
         }
         let secret = secret.try_into().map_err(|_| RedisError::Answer("a secret has 16 bytes"))?;
@@ -123,8 +126,9 @@ impl Link {
             // The first partition is made first: another server may have made the whole store meanwhile.
             if unless_forbidden(is_next_there, false)? && !self.is_there_by(connection).await? {
                 return Err(RedisError::Unsupported(
-                    "the store's first partition is gone, and others are still there: no store is made beside them. Bring back the data of \
-                     the node that has it; or, to begin with an empty store, name another by ?prefix=, or delete what is left of this one"
+                    "the store's first partition is gone, but others are still there, so no new store is made. Bring back the \
+                     data of the node that has it; or, to start with an empty store, name another with ?prefix=, or delete \
+                     what is left of this one"
                         .to_owned(),
                 ));
             }

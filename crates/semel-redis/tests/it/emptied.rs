@@ -52,7 +52,10 @@ async fn is_told_once_in_each_partition(settings: &[&str], empty: impl AsyncFn(&
             for said in told() {
                 assert_eq!(said.len(), round as usize, "{said:?}");
                 let says = |what: &str| said.iter().all(|said| said.contains(what));
-                assert!(says("ERROR Redis has lost all") && says("enqueue again"), "{said:?}");
+                assert!(
+                    says("ERROR Redis has lost all") && says("enqueue the missing jobs again"),
+                    "{said:?}"
+                );
             }
         }
     }

@@ -74,7 +74,7 @@ async fn a_setting_that_loses_something_is_warned_of() {
     store.warn_of_settings().await;
     let said = warnings::with("volatile-ttl");
     assert_eq!(said.len(), 1, "{said:?}");
-    assert!(said[0].starts_with("WARN what is acknowledged may be lost: maxmemory-policy"), "{said:?}");
+    assert!(said[0].starts_with("WARN acknowledged jobs may be lost: maxmemory-policy"), "{said:?}");
 }
 
 /// A setting that is changed later is reported once a server has reconnected.

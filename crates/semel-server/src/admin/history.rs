@@ -23,7 +23,7 @@ pub(crate) async fn show(Scope(app): Scope, caller: Caller, uri: Uri) -> Answere
     let (step, slots_max) = match query.get("step").unwrap_or("minute") {
         "minute" => (Step::Minute, MINUTES_MAX),
         "hour" => (Step::Hour, HOURS_MAX),
-        _ => return Err(extract::refuse("step", "is `minute` or `hour`").into()),
+        _ => return Err(extract::refuse("step", "must be `minute` or `hour`").into()),
     };
     let (job_type, queue) = (query.get("type"), query.get("queue"));
     let own = app.engine.tenant().as_str();

@@ -152,7 +152,7 @@ pub(crate) async fn bulk_delete(Scope(app): Scope, caller: Caller, request: Requ
 
 async fn read(app: &App, caller: &Caller, request: Request) -> Result<(Parts, Bulk), Refused> {
     let (parts, text) = extract::text(request, app.config.body_bytes_max).await?;
-    let why = "what is done to many jobs; leave it out, and before you send the request again look with GET /ojs/v1/jobs what is left to do";
+    let why = "operations on many jobs; leave it out, and before you send the request again, check with GET /ojs/v1/jobs what is left to do";
     extract::no_idempotency(&parts, app, caller, why)?;
     let bulk = Bulk::parse(&text)?;
     caller.check_listed(bulk.queue.as_ref().map(semel_core::ident::QueueName::as_str))?;

@@ -48,7 +48,10 @@ impl Page {
     fn of(query: &Parameters) -> Result<Self, Problem> {
         for (name, other) in [("limit", "per_page"), ("offset", "page")] {
             if query.get(name).is_some() && query.get(other).is_some() {
-                return Err(refuse(name, format_args!("stands beside {other}, which says the same")));
+                return Err(refuse(
+                    name,
+                    format_args!("is given together with {other}, which means the same"),
+                ));
             }
         }
         let name = if query.get("limit").is_some() { "limit" } else { "per_page" };

@@ -18,8 +18,8 @@ const BEFORE: &str = "<!doctype html>\n\
     <body>\n\
     <main id=\"main\">\n\
     <h1>Errors</h1>\n\
-    <p class=\"lead\">What this server answers where it cannot do what it is asked, by the code of the error: the status, and what to do next. \
-    The message of an answer says what was wrong with the request itself.</p>\n";
+    <p class=\"lead\">The errors that this server answers with, by code: the status, and what to do next. \
+    The message in an answer says what was wrong with the request itself.</p>\n";
 const AFTER: &str = "</main>\n</body>\n</html>\n";
 
 /// The page. Each code has an anchor.
@@ -40,7 +40,11 @@ fn put_code(wire: &str, out: &mut String) {
     // Writing to a string cannot fail.
     let _ = writeln!(out, "<section class=\"part\" id=\"{wire}\">\n<h2><code>{wire}</code></h2>");
     for Entry { status, retryable, hint, .. } in CATALOGUE.iter().filter(|entry| entry.wire == wire) {
-        let again = if *retryable { "May be sent again." } else { "Sent again as it is, it fails again." };
+        let again = if *retryable {
+            "The request may be sent again."
+        } else {
+            "If the request is sent again unchanged, it fails again."
+        };
         let _ = writeln!(out, "<p><strong>{status}</strong> {} {again}</p>", escaped(hint));
     }
     out.push_str("</section>\n");

@@ -25,29 +25,35 @@ fn of_server() -> Vec<Endpoint> {
             .refuses(&[NotFound, Unsupported])
             .global(),
         get("/ojs/v1/admin/tenants/{id}/stats", Admin, tenancy::stats)
-            .named("tenantStats", "How much a tenant has; one that nobody has used has nothing.")
+            .named(
+                "tenantStats",
+                "A tenant's queues and jobs in numbers; all are 0 for a tenant that was never used.",
+            )
             .answers(200, "TenantStats")
             .refuses(&[InvalidRequest])
             .global(),
         get("/ojs/v1/admin/stats", Admin, admin::stats::show)
-            .named("adminStats", "The whole server in a few numbers.")
+            .named(
+                "adminStats",
+                "Key figures: the tenant's queues and jobs, and this server's workers and throughput.",
+            )
             .answers(200, "AdminStats"),
         get("/ojs/v1/admin/stats/history", Admin, admin::history::show)
-            .named("adminHistory", "What became of requests, by minutes of three hours or hours of a week.")
+            .named("adminHistory", "Outcomes of requests, by minute for three hours or by hour for a week.")
             .query(HISTORY)
             .answers(200, "History")
             .refuses(&[InvalidRequest]),
         get("/ojs/v1/admin/advice", Admin, admin::advice::show)
-            .named(
-                "advice",
-                "What there is to think about in unique policies, by samples of the jobs that came.",
-            )
+            .named("advice", "Advice on unique policies, based on samples of incoming jobs.")
             .answers(200, "PolicyAdvice"),
         get("/ojs/v1/admin/stats/policies", Admin, admin::policies::show)
-            .named("adminPolicies", "The policies in use and what they did, by this server's own counters.")
+            .named(
+                "adminPolicies",
+                "The unique policies in use and their outcomes, by this server's own counters.",
+            )
             .answers(200, "Policies"),
         get("/ojs/v1/admin/audit", Admin, audit::list)
-            .named("audit", "What operators did by way of this server, newest first.")
+            .named("audit", "What operators did through this server, newest first.")
             .query(AUDIT)
             .answers(200, "Audit")
             .refuses(&[InvalidRequest]),
@@ -58,22 +64,22 @@ fn of_server() -> Vec<Endpoint> {
 fn of_jobs() -> Vec<Endpoint> {
     vec![
         get("/ojs/v1/admin/jobs", Admin, admin::jobs::list)
-            .named("adminListJobs", "Jobs by page numbers, newest first.")
+            .named("adminListJobs", "Jobs by page number, newest first.")
             .query(&[STATES, QUEUE, TYPE, PAGE, PER_PAGE, LIMIT, OFFSET])
             .answers(200, "JobItems")
             .refuses(&[InvalidRequest]),
         post("/ojs/v1/admin/jobs/bulk/cancel", Admin, admin::jobs::bulk_cancel)
-            .named("bulkCancel", "Cancels the live jobs that a filter admits.")
+            .named("bulkCancel", "Cancels the live jobs that match a filter.")
             .takes("BulkWish")
             .answers(200, "BulkDone")
             .refuses(&[InvalidRequest, CursorGone]),
         post("/ojs/v1/admin/jobs/bulk/retry", Admin, admin::jobs::bulk_retry)
-            .named("bulkRetry", "Offers the dead letters again that a filter admits.")
+            .named("bulkRetry", "Retries the dead letters that match a filter.")
             .takes("BulkWish")
             .answers(200, "BulkDone")
             .refuses(&[InvalidRequest, CursorGone]),
         post("/ojs/v1/admin/jobs/bulk/delete", Admin, admin::jobs::bulk_delete)
-            .named("bulkDelete", "Deletes the dead letters that a filter admits.")
+            .named("bulkDelete", "Deletes the dead letters that match a filter.")
             .takes("BulkWish")
             .answers(200, "BulkDone")
             .refuses(&[InvalidRequest, CursorGone]),
@@ -86,7 +92,7 @@ fn of_jobs() -> Vec<Endpoint> {
             .answers(200, "JobAnswer")
             .refuses(&[NotFound, Conflict]),
         post("/ojs/v1/admin/jobs/{id}/retry", Admin, admin::jobs::retry)
-            .named("adminRetryJob", "Offers a dead letter again, under its own policy.")
+            .named("adminRetryJob", "Retries a dead letter, under its own unique policy.")
             .answers(200, "JobAnswer")
             .refuses(&[NotFound, Conflict, Duplicate, TooManyHolders]),
     ]
@@ -96,21 +102,21 @@ fn of_jobs() -> Vec<Endpoint> {
 fn of_dead_letters() -> Vec<Endpoint> {
     vec![
         get("/ojs/v1/admin/dead-letter", Admin, admin::dead_letter::list)
-            .named("adminListDeadLetters", "Dead letters by page numbers, newest first.")
+            .named("adminListDeadLetters", "Dead letters by page number, newest first.")
             .query(&[STATES, QUEUE, TYPE, PAGE, PER_PAGE, LIMIT, OFFSET])
             .answers(200, "JobItems")
             .refuses(&[InvalidRequest]),
         get("/ojs/v1/admin/dead-letter/stats", Admin, dead_letter::stats)
-            .named("adminDeadLetterStats", "How many there are, by queue.")
+            .named("adminDeadLetterStats", "How many dead letters there are, by queue.")
             .query(&[STATES, QUEUE, TYPE])
             .answers(200, "DeadLetterStats")
             .refuses(&[InvalidRequest]),
         delete("/ojs/v1/admin/dead-letter/{id}", Admin, admin::dead_letter::remove)
-            .named("adminDeleteDeadLetter", "Deletes one.")
+            .named("adminDeleteDeadLetter", "Deletes a dead letter.")
             .answers(204, "Deleted")
             .refuses(&[NotFound, Conflict]),
         post("/ojs/v1/admin/dead-letter/{id}/retry", Admin, dead_letter::retry)
-            .named("adminRetryDeadLetter", "Offers one again, under its own policy.")
+            .named("adminRetryDeadLetter", "Retries a dead letter, under its own unique policy.")
             .answers(200, "JobAnswer")
             .refuses(&[NotFound, Conflict, Duplicate, TooManyHolders]),
         // Open Job Spec's own operator pages use this path for it.
@@ -126,7 +132,7 @@ fn of_dead_letters() -> Vec<Endpoint> {
 fn of_queues() -> Vec<Endpoint> {
     vec![
         get("/ojs/v1/admin/queues", Admin, admin::queues::list)
-            .named("adminListQueues", "Queues by page numbers, with their counts.")
+            .named("adminListQueues", "Queues by page number, with their job counts.")
             .query(&[PAGE, PER_PAGE, LIMIT, OFFSET])
             .answers(200, "QueueItems")
             .refuses(&[InvalidRequest]),
@@ -135,24 +141,24 @@ fn of_queues() -> Vec<Endpoint> {
             .answers(200, "QueueAnswer")
             .refuses(&[InvalidRequest, NotFound]),
         get("/ojs/v1/admin/queues/{name}/config", Admin, admin::queues::config)
-            .named("showQueueConfig", "What has been set for a queue.")
+            .named("showQueueConfig", "A queue's settings.")
             .answers(200, "QueueConfigured")
             .refuses(&[InvalidRequest, NotFound]),
         put("/ojs/v1/admin/queues/{name}/config", Admin, admin::queues::configure)
-            .named("configureQueue", "Sets what holds for a queue; what is left out is unset.")
+            .named("configureQueue", "Replaces a queue's settings; what is left out is unset.")
             .takes("QueueConfig")
             .answers(200, "QueueConfigured")
             .refuses(&[InvalidRequest, NotFound]),
         post("/ojs/v1/admin/queues/{name}/pause", Admin, queues::pause)
-            .named("adminPauseQueue", "Lets no worker take jobs from a queue.")
+            .named("adminPauseQueue", "Pauses a queue: workers take no jobs from it.")
             .answers(200, "QueuePaused")
             .refuses(&[InvalidRequest, NotFound]),
         post("/ojs/v1/admin/queues/{name}/resume", Admin, queues::resume)
-            .named("adminResumeQueue", "Lets workers take jobs from it again.")
+            .named("adminResumeQueue", "Resumes a queue: workers take jobs from it again.")
             .answers(200, "QueuePaused")
             .refuses(&[InvalidRequest, NotFound]),
         post("/ojs/v1/admin/queues/{name}/purge", Admin, queues::purge_confirmed)
-            .named("adminPurgeQueue", "Cancels jobs that wait in a queue, where that is confirmed.")
+            .named("adminPurgeQueue", "Cancels the jobs that wait in a queue; the request must confirm it.")
             .takes("ConfirmedPurge")
             .answers(200, "Purged")
             .refuses(&[InvalidRequest, NotFound, CursorGone]),
@@ -169,7 +175,7 @@ fn of_queues() -> Vec<Endpoint> {
 fn of_workers() -> Vec<Endpoint> {
     vec![
         get("/ojs/v1/admin/workers", Admin, admin::workers::list)
-            .named("listWorkers", "The workers that this server has heard of lately.")
+            .named("listWorkers", "The workers that this server has heard from lately.")
             .query(&[PAGE, PER_PAGE, LIMIT, OFFSET])
             .answers(200, "Workers")
             .refuses(&[InvalidRequest]),
@@ -178,7 +184,7 @@ fn of_workers() -> Vec<Endpoint> {
             .answers(200, "DirectiveSet")
             .refuses(&[NotFound]),
         put("/ojs/v1/admin/workers/{id}/directive", Admin, admin::workers::direct)
-            .named("directWorker", "What a worker is told at its next heartbeat.")
+            .named("directWorker", "Sets what a worker is told at its next heartbeat.")
             .takes("DirectiveWish")
             .answers(200, "DirectiveSet")
             .refuses(&[InvalidRequest, NotFound]),

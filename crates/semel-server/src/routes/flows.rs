@@ -19,7 +19,7 @@ pub(super) fn rows() -> Vec<Endpoint> {
 fn of_crons() -> Vec<Endpoint> {
     vec![
         post("/ojs/v1/cron", Produce, crons::register)
-            .named("registerCron", "Registers a cron, or makes the one of that name what is asked for.")
+            .named("registerCron", "Registers a cron, or replaces the one of the same name.")
             .takes("CronRegistration")
             .answers(201, "CronRegistered")
             .answers(200, "CronRegistered")
@@ -34,28 +34,28 @@ fn of_crons() -> Vec<Endpoint> {
             .answers(200, "CronAnswer")
             .refuses(&[NotFound]),
         patch("/ojs/v1/cron/{name}", Produce, crons::patch)
-            .named("changeCron", "Changes a cron's schedule or policy; its job stays.")
+            .named("changeCron", "Changes a cron's schedule or policy; its job stays the same.")
             .takes("CronChange")
             .answers(200, "CronAnswer")
             .refuses(&[InvalidRequest, NotFound, Contended]),
         delete("/ojs/v1/cron/{name}", Produce, crons::remove)
-            .named("deleteCron", "Deletes a cron; its jobs stay.")
+            .named("deleteCron", "Deletes a cron; the jobs that it created stay.")
             .answers(200, "CronAnswer")
             .refuses(&[NotFound, Contended]),
         get("/ojs/v1/cron/{name}/history", Inspect, crons::history)
-            .named("cronHistory", "What became of a cron's last ticks.")
+            .named("cronHistory", "The outcomes of a cron's last ticks.")
             .answers(200, "CronHistory")
             .refuses(&[NotFound]),
         post("/ojs/v1/cron/{name}/trigger", Produce, crons::trigger)
-            .named("triggerCron", "Does now what a tick does.")
+            .named("triggerCron", "Makes a cron tick now.")
             .answers(200, "CronTriggered")
             .refuses(&[InvalidRequest, NotFound, Contended]),
         post("/ojs/v1/cron/{name}/enable", Produce, crons::enable)
-            .named("enableCron", "Lets a cron tick.")
+            .named("enableCron", "Enables a cron, so that it ticks.")
             .answers(200, "CronAnswer")
             .refuses(&[NotFound, Contended]),
         post("/ojs/v1/cron/{name}/disable", Produce, crons::disable)
-            .named("disableCron", "Lets a cron tick no more.")
+            .named("disableCron", "Disables a cron, so that it no longer ticks.")
             .answers(200, "CronAnswer")
             .refuses(&[NotFound, Contended]),
         get("/ojs/v1/crons", Inspect, crons::list)
@@ -85,7 +85,7 @@ fn of_workflows() -> Vec<Endpoint> {
         post("/ojs/v1/workflows", Produce, workflows::create)
             .named(
                 "createWorkflow",
-                "Jobs that wait for jobs: a chain, a group, a batch, or steps with depends_on.",
+                "Creates a workflow: a chain, a group, a batch, or steps with depends_on.",
             )
             .takes("WorkflowRequest")
             .answers(201, "WorkflowAnswer")
@@ -104,7 +104,7 @@ fn of_workflows() -> Vec<Endpoint> {
             .answers(200, "WorkflowAnswer")
             .refuses(&[NotFound, Conflict, Contended]),
         post("/ojs/v1/workflows/{id}/cancel", Produce, workflows::cancel)
-            .named("cancelWorkflowByPost", "The same.")
+            .named("cancelWorkflowByPost", "The same as cancelWorkflow.")
             .answers(200, "WorkflowAnswer")
             .refuses(&[NotFound, Conflict, Contended]),
     ]

@@ -18,7 +18,7 @@ pub(super) fn rows() -> Vec<Endpoint> {
 fn of_jobs() -> Vec<Endpoint> {
     vec![
         post("/ojs/v1/jobs", Produce, jobs::create)
-            .named("enqueue", "Offers one job; its unique policy decides what becomes of it.")
+            .named("enqueue", "Enqueues one job; its unique policy decides what becomes of it.")
             .takes("Enqueue")
             .answers(201, "Enqueued")
             .answers(200, "Enqueued")
@@ -29,14 +29,14 @@ fn of_jobs() -> Vec<Endpoint> {
             .answers(200, "Jobs")
             .refuses(&[InvalidRequest, CursorGone]),
         post("/ojs/v1/jobs/batch", Produce, batch::all_or_nothing)
-            .named("enqueueBatch", "Offers jobs, all or nothing.")
+            .named("enqueueBatch", "Enqueues jobs, all or nothing.")
             .takes("Batch")
             .answers(201, "BatchEnqueued")
             .refuses(&ADMISSION),
         post("/ojs/v1/jobs/bulk", Produce, batch::each)
             .named(
                 "enqueueBulk",
-                "Offers jobs, each for itself: 207 when some were refused, 422 when all were.",
+                "Enqueues jobs, each on its own: 207 when some were refused, 422 when all were.",
             )
             .takes("Batch")
             .answers(200, "BulkEnqueued")
@@ -53,7 +53,7 @@ fn of_jobs() -> Vec<Endpoint> {
             .answers(200, "JobAnswer")
             .refuses(&[InvalidRequest, NotFound, Conflict]),
         post("/ojs/v1/jobs/{id}/cancel", Touch, jobs::cancel)
-            .named("cancelJobByPost", "The same as DELETE of the job.")
+            .named("cancelJobByPost", "The same as cancelJob.")
             .may_take("Bearer")
             .answers(200, "JobAnswer")
             .refuses(&[InvalidRequest, NotFound, Conflict]),
@@ -78,7 +78,7 @@ fn of_runs() -> Vec<Endpoint> {
             .answers(200, "Failed")
             .refuses(&[InvalidRequest, NotFound, Conflict]),
         put("/ojs/v1/jobs/{id}/progress", Work, progress::report)
-            .named("reportProgress", "Tells how far a run has come.")
+            .named("reportProgress", "Reports how far a run has come.")
             .takes("ProgressReport")
             .answers(200, "Progress")
             .refuses(&[InvalidRequest, NotFound, Conflict]),
@@ -98,16 +98,16 @@ fn of_dead_letters() -> Vec<Endpoint> {
             .answers(200, "DeadLetters")
             .refuses(&[InvalidRequest]),
         get("/ojs/v1/dead-letter/stats", Inspect, dead_letter::stats)
-            .named("deadLetterStats", "How many there are, by queue.")
+            .named("deadLetterStats", "How many dead letters there are, by queue.")
             .query(&[STATES, QUEUE, TYPE])
             .answers(200, "DeadLetterStats")
             .refuses(&[InvalidRequest]),
         delete("/ojs/v1/dead-letter/{id}", Admin, dead_letter::remove)
-            .named("deleteDeadLetter", "Deletes one.")
+            .named("deleteDeadLetter", "Deletes a dead letter.")
             .answers(200, "Deleted")
             .refuses(&[NotFound, Conflict]),
         post("/ojs/v1/dead-letter/{id}/retry", Admin, dead_letter::retry)
-            .named("retryDeadLetter", "Offers one again, under its own policy.")
+            .named("retryDeadLetter", "Retries a dead letter, under its own unique policy.")
             .answers(200, "JobAnswer")
             .refuses(&[NotFound, Conflict, Duplicate, TooManyHolders]),
     ]
@@ -117,7 +117,7 @@ fn of_dead_letters() -> Vec<Endpoint> {
 fn of_keys() -> Vec<Endpoint> {
     vec![
         post("/ojs/v1/unique/explain", Produce, explain::explain)
-            .named("explain", "What an enqueue request would lead to, and why; stores nothing.")
+            .named("explain", "Explains what an enqueue request would do, and why; stores nothing.")
             .takes("Enqueue")
             .answers(200, "Explanation")
             .refuses(&ADMISSION),
@@ -127,16 +127,16 @@ fn of_keys() -> Vec<Endpoint> {
             .answers(200, "UniqueJobs")
             .refuses(&[InvalidRequest, CursorGone]),
         get("/ojs/v1/unique-jobs/{key}", Admin, unique_jobs::show)
-            .named("showUniqueJob", "Who holds a key.")
+            .named("showUniqueJob", "The jobs that hold a key.")
             .answers(200, "UniqueJob")
             .refuses(&[InvalidRequest, NotFound]),
         get("/ojs/v1/unique-jobs/{key}/events", Admin, key_events::list)
-            .named("listKeyEvents", "What happened to a key, oldest first, by the log.")
+            .named("listKeyEvents", "What happened to a key according to the event log, oldest first.")
             .query(KEY_EVENTS)
             .answers(200, "KeyEvents")
             .refuses(&[InvalidRequest, CursorGone]),
         delete("/ojs/v1/unique-jobs/{key}", Admin, unique_jobs::release)
-            .named("releaseKey", "Takes a key from its holders; the jobs stay what they are.")
+            .named("releaseKey", "Takes a key from its holders; the jobs themselves stay as they are.")
             .query(REASON)
             .may_take("Reason")
             .answers(200, "Released")

@@ -20,7 +20,7 @@ pub(super) fn rows() -> Vec<Endpoint> {
             .named("rootOpenapi", "This document.")
             .answers(200, "OpenApi"),
         get("/ojs/manifest", Public, system::manifest)
-            .named("manifest", "What this server does.")
+            .named("manifest", "What this server supports.")
             .answers(200, "Manifest"),
         get("/ojs/v1/whoami", Any, whoami::show)
             .named("whoami", "What the request's token may do.")
@@ -37,7 +37,7 @@ pub(super) fn rows() -> Vec<Endpoint> {
             .answers(200, "Status")
             .answers(503, "Status"),
         get("/metrics", Metrics, metrics::show)
-            .named("metrics", "Metrics in Prometheus's text form.")
+            .named("metrics", "Metrics in Prometheus's text format.")
             .answers_as(200, "text/plain", "Metrics")
             .global(),
     ]

@@ -14,7 +14,7 @@ pub(super) fn rows() -> Vec<Endpoint> {
     use Code::{Contended, InvalidRequest, QueueFull, TooManyHolders};
     vec![
         post("/v1/tasks", Produce, tasks::create)
-            .named("createTask", "Creates a task of a template, unless one of its identity is there.")
+            .named("createTask", "Creates a task from a template, unless one with the same identity exists.")
             .takes("TaskRequest")
             .answers(201, "TaskCreated")
             .answers(200, "TaskCreated")
@@ -34,7 +34,7 @@ pub(super) fn rows() -> Vec<Endpoint> {
             .answers(200, "Task")
             .answers(404, "TaskError"),
         delete("/v1/tasks/{id}", Produce, tasks::cancel)
-            .named("cancelTask", "Cancels a task with its steps.")
+            .named("cancelTask", "Cancels a task and its steps.")
             .answers(200, "TaskCancelled")
             .answers(404, "TaskError")
             .answers(409, "TaskError")

@@ -13,17 +13,17 @@ pub(super) fn rows() -> Vec<Endpoint> {
     use Code::{Conflict, InvalidRequest, NotFound};
     vec![
         post("/ojs/v1/workers/progress", Work, progress::report_percent)
-            .named("reportPercent", "Tells how far a run has come, counted to a hundred.")
+            .named("reportPercent", "Reports how far a run has come, as a percentage.")
             .takes("PercentReport")
             .answers(200, "Progress")
             .refuses(&[InvalidRequest, NotFound, Conflict]),
         get("/ojs/v1/workers/{id}/health", Work, admin::workers::health)
-            .named("workerHealth", "What this server last heard of a worker.")
+            .named("workerHealth", "What this server last heard from a worker.")
             .answers(200, "Worker")
             .answers(503, "Worker")
             .refuses(&[NotFound]),
         post("/ojs/v1/workers/fetch", Work, workers::fetch)
-            .named("fetch", "Leases jobs; `wait_ms` waits for the first.")
+            .named("fetch", "Leases jobs; with `wait_ms`, waits for the first one.")
             .takes("Fetch")
             .answers(200, "Fetched")
             .refuses(&[InvalidRequest]),

@@ -57,7 +57,7 @@ impl Courier {
     /// abandoned, and tried again when its lease has ended.
     pub async fn stop_within(mut self, drain: Duration) {
         if tokio::time::timeout(drain, self.end()).await.is_err() {
-            tracing::warn!("webhooks were still being delivered when the time to drain was over");
+            tracing::warn!("webhooks were still being delivered when the time to drain ran out");
             self.tasks.shutdown().await;
         }
     }
@@ -82,7 +82,7 @@ async fn relay(mut webhooks: Webhooks, stop: Drain) {
                 engine
                     .store()
                     .repeated_failures()
-                    .warn("events could not be made deliveries of; it is tried again", &error);
+                    .warn("events could not be turned into deliveries; trying again", &error);
                 REST_AFTER_FAILURE
             }
         };
@@ -136,7 +136,10 @@ async fn deliver(webhooks: Arc<Webhooks>, sender: Sender, stop: Drain) {
                         let began = Instant::now();
                         if let Err(error) = run(&webhooks, &sender, &job).await {
                             let failures = webhooks.engine().store().repeated_failures();
-                            failures.warn("a delivery could not be settled; its lease will end", &error);
+                            failures.warn(
+                                "a delivery could not be made, or its result could not be stored; its lease will expire",
+                                &error,
+                            );
                         }
                         began.elapsed()
                     });
@@ -148,7 +151,7 @@ async fn deliver(webhooks: Arc<Webhooks>, sender: Sender, stop: Drain) {
             Err(StoreError::Closed) => break,
             Err(error) => {
                 let failures = webhooks.engine().store().repeated_failures();
-                failures.warn("deliveries could not be fetched; it is tried again", &error);
+                failures.warn("deliveries could not be fetched; trying again", &error);
                 tokio::time::sleep(REST_AFTER_FAILURE).await;
             }
         }

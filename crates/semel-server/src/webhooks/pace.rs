@@ -57,7 +57,7 @@ impl<K: Eq + Hash> Pace<K> {
     }
 
     /// What may be claimed with `free` places: while slow subscribers have enough of their part left, at most
-    /// that many of any subscriber; otherwise only deliveries to the others.
+    /// that many deliveries in all, to any subscribers; otherwise only deliveries to those that are not slow.
     pub(super) fn next(&mut self, free: usize, now: Instant) -> Taking {
         self.slow.retain(|_, at| now.duration_since(*at) < REMEMBERED);
         for (of, began) in self.under_way.values() {

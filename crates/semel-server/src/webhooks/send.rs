@@ -53,7 +53,7 @@ pub(super) struct Failed {
 }
 
 /// What tenants are told about every host without a usable public address.
-const NO_PUBLIC_ADDRESS: &str = "the host has no public address that this server finds";
+const NO_PUBLIC_ADDRESS: &str = "this server finds no public address for the host";
 
 impl Failed {
     pub(super) fn because(why: impl Into<String>) -> Self {
@@ -89,7 +89,7 @@ fn connector() -> Option<TlsConnector> {
             .map(|builder| builder.with_root_certificates(roots).with_no_client_auth());
         let tls = config.ok().filter(|_| known > 0).map(|config| TlsConnector::from(Arc::new(config)));
         if tls.is_none() {
-            tracing::warn!("the system has no certificates, so webhooks cannot be delivered over TLS");
+            tracing::warn!("the system has no root certificates, so webhooks cannot be delivered over TLS");
         }
         tls
     });
@@ -116,13 +116,15 @@ impl Sender {
         if !target.is_tls {
             return ask(stream, letter).await;
         }
-        let Some(tls) = &self.tls else { return Err(Failed::because("the server has no certificates")) };
+        let Some(tls) = &self.tls else {
+            return Err(Failed::because("the server's system has no root certificates"));
+        };
         let name = ServerName::try_from(target.host.clone())
-            .map_err(|_| Failed::because("the host has no name that a certificate could have"))?;
+            .map_err(|_| Failed::because("the host is not a name that a certificate can have"))?;
         let stream = tls
             .connect(name, stream)
             .await
-            .map_err(|error| Failed::because(format!("TLS could not be agreed on ({error})")))?;
+            .map_err(|error| Failed::because(format!("the TLS handshake failed ({error})")))?;
         ask(stream, letter).await
     }
 
@@ -133,7 +135,7 @@ impl Sender {
             Ok(address) => vec![SocketAddr::new(address, target.port)],
             Err(_) => tokio::net::lookup_host((target.host.as_str(), target.port))
                 .await
-                .map_err(|_| Failed::of_name("the host's name cannot be looked up"))?
+                .map_err(|_| Failed::of_name("the host's name cannot be resolved"))?
                 .collect(),
         };
         let refused = addresses.iter().find_map(|address| forbidden(address.ip()));

@@ -60,7 +60,7 @@ async fn a_policy_that_never_matches_and_one_that_is_over_broad_are_named_with_t
         (&never["pointer"], &never["differing"], &never["of"]),
         (&json!("/args/0/sent_at"), &json!(40), &json!(40))
     );
-    assert!(never["message"].as_str().unwrap().contains("without it 20 of the jobs"), "{never}");
+    assert!(never["message"].as_str().unwrap().contains("without it, 20 of the jobs"), "{never}");
     let send = of_type(&told.body, "mail.send");
     let broad = &send["advice"][0];
     assert_eq!(

@@ -316,7 +316,7 @@ async fn a_list_of_members_is_spoken_of_as_it_was_sent() {
     let told = JS.post(&server, "/ojs/v1/jobs", job).await;
     let message = told.body["error"]["message"].as_str().unwrap();
     assert!(
-        message.contains("unique.key names it") && message.contains("only where all in the list do"),
+        message.contains("unique.key names it") && message.contains("only if every name in the list"),
         "{message}"
     );
     assert!(!message.contains("args_keys"), "{message}");

@@ -345,13 +345,13 @@ async fn what_is_nearly_a_member_of_a_task_is_refused_and_what_is_its_authors_ke
     for (name, value, meant) in [
         ("idempotencyKey", json!("k"), "idempotency_key"),
         ("uniqueKey", json!("k"), "idempotency_key"),
-        ("unqiue", json!("skip"), "unique is"),
-        ("contxt", json!({ "n": 2 }), "context is"),
-        ("maxAttempts", json!(3), "its template says this"),
+        ("unqiue", json!("skip"), "did you mean unique?"),
+        ("contxt", json!({ "n": 2 }), "did you mean context?"),
+        ("maxAttempts", json!(3), "its template sets this"),
         ("options", json!({ "unique_key": "k" }), "idempotency_key"),
         ("options", json!({ "idempotencyKey": "k" }), "as idempotency_key"),
-        ("options", json!({ "unique": "skip" }), "beside the context"),
-        ("options", json!({ "queue": "mail" }), "its template says this"),
+        ("options", json!({ "unique": "skip" }), "next to the context"),
+        ("options", json!({ "queue": "mail" }), "its template sets this"),
     ] {
         let place = match &value {
             Value::Object(inside) if name == "options" => {

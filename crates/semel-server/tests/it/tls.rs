@@ -171,5 +171,5 @@ fn a_certificate_that_ends_is_warned_of() {
     assert_eq!(warnings::with("4000-03-17"), Vec::<String>::new());
     tls.replace(ended.as_bytes(), key.serialize_pem().as_bytes()).unwrap();
     let told = warnings::with("2019-03-17");
-    assert!(told.len() == 1 && told[0].contains("has ended"), "{told:?}");
+    assert!(told.len() == 1 && told[0].contains("has expired"), "{told:?}");
 }

@@ -207,7 +207,7 @@ fn patiently<T>(
             tell_at = waited + TELL_EVERY;
             tracing::warn!(
                 seconds = waited.as_secs(),
-                "another process, such as one that makes a copy, has SQLite's lock on the store; jobs are taken meanwhile, and the journal grows"
+                "another process, such as one that makes a copy, holds SQLite's lock on the store; jobs are still accepted, and the journal grows"
             );
         }
         // SQLite does not wait for the lock if the transaction has already read something.

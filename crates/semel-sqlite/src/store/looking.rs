@@ -27,7 +27,7 @@ impl Inner {
         let was_astray = std::mem::replace(&mut self.is_astray, found.is_some());
         let Some(path) = found else {
             if was_astray {
-                tracing::info!("the store's files are where they were; it goes on");
+                tracing::info!("the store's files are back in place; the store goes on");
             }
             return Ok(());
         };

@@ -61,10 +61,10 @@ fn a_second_opener_is_told_who_owns_the_file() {
     let first = Sqlite::open(&path).unwrap().filing_at_once();
     let refused = Sqlite::open(&path).err().unwrap();
     assert!(matches!(&refused, SqliteError::Owned { .. }), "{refused}");
-    let said = format!("open already in this process (process {}); use that one", std::process::id());
+    let said = format!("already open in this process (process {}); clone the handle", std::process::id());
     assert!(refused.to_string().contains(&said), "{refused}");
     // A caller that gave up on opening it, and opens it again, has no other handle to use.
-    assert!(refused.to_string().contains("just being opened or closed: try again"), "{refused}");
+    assert!(refused.to_string().contains("just being opened or closed, try again"), "{refused}");
     first.announce("http://127.0.0.1:8080", "0a1b").unwrap();
     let refused = Sqlite::open(&path).err().unwrap().to_string();
     assert!(refused.contains("(http://127.0.0.1:8080)") && !refused.contains("0a1b"), "{refused}");
@@ -438,7 +438,7 @@ fn what_is_no_lock_is_not_written_over() {
     for text in ["version = 4\n", "proc"] {
         std::fs::write(&other, text).unwrap();
         let refused = Sqlite::open(&path).err().unwrap();
-        assert!(refused.to_string().contains("no lock of Semel's"), "{refused}");
+        assert!(refused.to_string().contains("not a lock file of Semel's"), "{refused}");
         assert_eq!(std::fs::read_to_string(&other).unwrap(), text);
         assert!(!path.exists());
     }

@@ -21,30 +21,28 @@ pub enum CopyError {
         others: u64,
     },
     /// The source itself holds an unfinished copy.
-    #[error("the source is itself a copy that was broken off, and has a part of another store")]
+    #[error("the source is itself an unfinished copy, with only a part of another store")]
     SourceUnfinished,
     /// The target holds something.
     #[error("the target is not empty")]
     NotEmpty,
     /// The target holds what a copy of another store left.
-    #[error("the target has what was left by a copy of another store that was broken off")]
+    #[error("the target holds an unfinished copy of another store")]
     OfAnother,
     /// The source was written to.
-    #[error("the source was written to since the copy began: a server or a program still uses it")]
+    #[error("the source was written to since the copy began: a server or a program is still using it")]
     SourceMoved,
     /// The latest writes are still hidden by an open transaction.
-    #[error(
-        "a transaction that is open in the source's database, somebody's own, hides what was written last"
-    )]
+    #[error("an open transaction in the source's database, not Semel's own, hides the latest writes")]
     SourceWaits,
     /// The source's outbox has entries that were not relayed.
-    #[error("the source has jobs in its outbox that were not relayed yet")]
+    #[error("the source's outbox has jobs that have not been relayed yet")]
     OutboxWaits,
     /// The target was written to by something else.
-    #[error("the target has something else than what was copied: it was written to by somebody else")]
+    #[error("the target differs from what was copied: something else has written to it")]
     TargetMoved,
     /// Not every job could be read.
-    #[error("the source counts {counted} jobs, and {read} of them could be read")]
+    #[error("the source counts {counted} jobs, but only {read} of them could be read")]
     Unreadable {
         /// Jobs that the source counts.
         counted: u64,

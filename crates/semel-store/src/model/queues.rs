@@ -112,8 +112,8 @@ impl Model {
             let first = granted.len();
             for id in queue.ready.first(wanted, wanted + usize::from(CLAIM_LOOKS_EXTRA), &claim.closed) {
                 let Some(head) = self.heads.get(id) else { continue };
-                // If jobs under limits fill the claim, the jobs after them are shown as well: otherwise, with
-                // many full limits, each look would meet only as many of them.
+                // If jobs under limits alone fill the claim, those that come next are shown as well:
+                // else, with many full limits, each look would meet only as many of them as it has room for.
                 if granted.len() + limited >= limit && (!granted.is_empty() || head.lane.is_none()) {
                     break;
                 }

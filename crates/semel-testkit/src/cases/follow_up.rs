@@ -51,7 +51,7 @@ pub async fn a_waiting_job_is_overwritten(f: &Fixture) {
     assert_eq!(f.queue("default").await.unwrap().created, 1);
 }
 
-/// Workers of the holder's type would get args that are not for it, and the right workers would never get the
+/// Workers of the holder's type would get args of another type, and the right workers would never get the
 /// request.
 pub async fn a_request_takes_over_no_job_of_another_type(f: &Fixture) {
     let other = |args: &str| wish(args).of_type("other");

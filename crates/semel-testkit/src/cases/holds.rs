@@ -86,8 +86,8 @@ pub async fn who_has_not_the_lease_frees_no_key(f: &Fixture) {
     assert!(admitted(f, &keyed("a")).await);
 }
 
-/// A copy of all the caller's data, including the key, is another job: what happens to it does not affect the
-/// key. Neither do jobs that the holder starts, or their ends.
+/// A copy of all the caller's data, including what names the key, is a job without the key: what happens to
+/// it does not affect the key. Neither do jobs that the holder starts, or their ends.
 pub async fn neither_copies_nor_children_touch_a_key(f: &Fixture) {
     let meta = r#"{"semel.key":"a","unique_key":"a","stem.unique.key":"a","stem.unique.owner":"x"}"#;
     let want = keyed("a").body(|body| body.meta = meta.into());

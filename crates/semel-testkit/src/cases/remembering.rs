@@ -267,8 +267,8 @@ pub async fn a_later_holder_never_hides_an_earlier_one_that_blocks_longer(f: &Fi
     assert_eq!(named.id, long.id);
 }
 
-/// Of the two, only the later one hears of duplicates, so it must extend its window as far as the earlier one
-/// would.
+/// Of the two, only the later one would hear of duplicates, so it may stand in for the earlier one only if
+/// duplicates extend its own window as far.
 pub async fn a_later_holder_never_hides_an_earlier_one_whose_window_slides(f: &Fixture) {
     let want = keyed("a").states(StateSet::ALL).period(DAY / 2, "last_duplicate");
     f.finished(&want.offer()).await;

@@ -179,7 +179,7 @@ pub async fn a_task_that_would_fail_by_what_is_replaced_is_in_the_way_as_it_is(f
     assert_eq!(f.queue("default").await.unwrap().created, 3);
 }
 
-/// The task and its workflow are stored together or not at all, and the second of two servers is stale.
+/// The task and its workflow are stored together or not at all; the second of two decisions is stale.
 pub async fn the_second_of_two_tasks_of_one_identity_is_stale(f: &Fixture) {
     let plan = strict("k", 2);
     let mut reads = Reads::default();

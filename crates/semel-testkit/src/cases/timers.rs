@@ -101,7 +101,7 @@ pub async fn a_promoted_job_takes_its_place_by_its_time(f: &Fixture) {
 }
 
 /// Jobs that came before its activation go first. A job with a later start time becomes available at that
-/// time, and no worker is woken before.
+/// time, and is not announced as available before.
 pub async fn an_activated_job_takes_its_place_by_its_activation(f: &Fixture) {
     let first = f.create(&job().pending().offer()).await;
     let start = Start::Held(When::In(SECOND * 60));

@@ -173,7 +173,7 @@ impl Asker {
                 }
             }
             if pause(false).await {
-                // Runs whose grant was lost belong to nobody until their leases expire.
+                // Runs whose grant was lost stay leased, so nobody gets them until their leases expire.
                 for run in self.answer(|| self.engine.claim(from_paused(7))).await.unwrap_or_default() {
                     self.say(&format!("claimed {}", run.head.id));
                     let bearer = || Bearer { lease: Some(LeaseToken(run.head.fence)), worker: None };

@@ -19,7 +19,7 @@ const PAGE: u32 = 10_000;
 /// How much too early PostgreSQL's log, in the order in which transactions began to write, may have the end
 /// of a run.
 ///
-/// A statement may take its time and its first lock, be held up, and get the lock on the key only after
+/// The statement may take its timestamp and first lock, be held up, and get the lock on the key only after
 /// another transaction has come and gone.
 const HELD_UP: Duration = Duration::from_secs(1);
 

@@ -63,8 +63,8 @@ pub struct Stored {
 pub struct Ended {
     /// The state of its job right after the end.
     pub state: State,
-    /// Whether its fence was burned: a request of another than its worker ended it, or its worker cancelled
-    /// the job.
+    /// Whether its fence was burned: someone other than its worker ended the run, or its worker cancelled the
+    /// job.
     pub is_burned: bool,
     /// Whether its lease had expired while its execution timeout had not.
     pub had_run_out: bool,

@@ -254,7 +254,7 @@ fn lost() -> StoreError {
 /// - One that writes nothing changes nothing.
 /// - A minted job without a key relies on no version that its own group moves; a store of rows would refuse its
 ///   second row by the primary key. A minted workflow whose steps all ended at once is written unchanged.
-/// - A document that did not exist does not exist again if it was deleted meanwhile; no connection repeats that late.
+/// - A created document may have been deleted since and be absent again; no connection repeats that late.
 fn fenced(batch: &Batch, applied: &Applied) -> Batch {
     let is_loose =
         |write: &Write| matches!(write, Write::Insert { head, minted: true, .. } if head.key.is_none());

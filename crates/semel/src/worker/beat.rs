@@ -235,7 +235,7 @@ impl Beats {
             is_news
         });
         if is_news {
-            tracing::error!(error, worker, "the store is gone for good; no more jobs are taken");
+            tracing::error!(error, worker, "the store has failed for good; no more jobs are fetched");
         }
     }
 
@@ -292,7 +292,7 @@ impl Beats {
         let mut is_due = false;
         for beating in self.held().by_id.values() {
             if beating.until <= now && beating.may_run_out() {
-                tracing::warn!(job = %beating.held.id, "nothing was heard of the lease for so long that it must have run out; the run is told");
+                tracing::warn!(job = %beating.held.id, "a lease went unconfirmed for so long that it must have expired; the run is told to stop");
                 beating.signals.cause.tell(Stop::LeaseLost);
                 beating.signals.ran_out.cancel();
             }
@@ -359,7 +359,7 @@ impl Beats {
     fn note_unanswered(&self, sent: Instant, due: &[Held], error: &Error) {
         let left = self.again(sent, due, error.retry_after());
         if (left > 0 || due.is_empty()) && self.unheard.is_news(error) {
-            tracing::warn!(%error, jobs = left, "a heartbeat failed; what was not answered is sent again");
+            tracing::warn!(%error, jobs = left, "a heartbeat failed; its leases are sent again");
         }
     }
 
@@ -368,7 +368,7 @@ impl Beats {
         let Beaten { extended, completed, lost, cancelled, busy, unheard, directive } = part;
         if !busy.is_empty() || !unheard.is_empty() {
             let (busy, unheard) = (busy.len(), unheard.len());
-            tracing::debug!(busy, unheard, "leases that could not be extended are spoken of again");
+            tracing::debug!(busy, unheard, "leases that could not be extended are sent again");
         }
         let mut held = self.held();
         // The directive in an older heartbeat's answer is outdated.

@@ -85,7 +85,7 @@ impl Shared {
         signals.ended.cancel();
         match end {
             End::Lost => {
-                tracing::info!(job = %job.id, attempt = job.attempt, "the run's lease is lost; its end does not count");
+                tracing::info!(job = %job.id, attempt = job.attempt, "the run lost its lease; its outcome does not count");
                 None
             }
             End::Outcome(outcome) => {
@@ -137,7 +137,7 @@ impl Shared {
                 match ended.map(|ended| ended.unwrap_or_else(panicked)) {
                     Ok(Outcome::Retry(failure)) => {
                         // It failed because it was told to stop.
-                        tracing::info!(job = %job.id, error = failure.error_type(), "the run was broken off by the shutdown");
+                        tracing::info!(job = %job.id, error = failure.error_type(), "the run was interrupted by the shutdown");
                         End::Outcome(Outcome::GiveBack)
                     }
                     Ok(outcome) => End::Outcome(outcome),
@@ -167,7 +167,7 @@ impl Shared {
             tracing::error!(
                 job_type = run.job_type(),
                 queue = run.queue(),
-                "jobs of a type are fetched that this worker has no handler for; each fails its attempt, and waits a minute for a worker that has one"
+                "jobs are fetched whose type has no handler in this worker; each fails its attempt and waits a minute for a worker that has one"
             );
         }
         // A layer's view of the failure must not end a job that another worker can handle.
@@ -203,7 +203,7 @@ impl Shared {
             biased;
             counted = self.report_until_heard(job, outcome) => counted,
             () = given_up => {
-                tracing::error!(job = %job.id, "the end of a run is not heard, and the shutdown waits no longer; the job runs again when its lease has ended");
+                tracing::error!(job = %job.id, "the outcome of a run could not be reported, and the shutdown waits no longer; the job runs again when its lease has expired");
                 false
             }
         }
@@ -234,19 +234,19 @@ impl Shared {
             let (now, again) = (Instant::now(), error.again());
             refused_since = refused_since.or(Some(now)).filter(|_| again == Again::ForAWhile);
             if refused_since.is_some_and(|since| now - since >= REFUSED_LASTS) {
-                tracing::error!(%error, job = %job.id, "the end of a run is refused again and again, and gives up its place; the job runs again when its lease has ended: see that the worker's token may end jobs, and that no proxy refuses what is sent");
+                tracing::error!(%error, job = %job.id, "the outcome of a run was refused again and again, and is given up; the job runs again when its lease has expired: check that the worker's token may end jobs, and that no proxy refuses its requests");
                 return false;
             }
             // Tries once more even after the lease must be over: the report may have hung, and nobody else
             // been given the job.
             if again == Again::Never || is_last && !may_count(now) {
-                tracing::error!(%error, job = %job.id, "the end of a run could not be reported; the job runs again when its lease has ended");
+                tracing::error!(%error, job = %job.id, "the outcome of a run could not be reported; the job runs again when its lease has expired");
                 return false;
             }
             let pause = rest.after(&error).min((job.lease / REPORTS_PER_LEASE).max(REPORT_AGAIN_MIN));
             is_last = !may_count(now + pause);
             if self.unheard.is_news(&error) {
-                tracing::warn!(%error, job = %job.id, "the end of a run could not be reported; it is tried again");
+                tracing::warn!(%error, job = %job.id, "the outcome of a run could not be reported; trying again");
             }
             self.pause(pause).await;
         }

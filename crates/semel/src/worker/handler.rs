@@ -85,7 +85,7 @@ fn unreadable<J: Job>(error: &Error) -> Failure {
     let message = if J::SENSITIVE.is_empty() {
         error.to_string()
     } else {
-        format!("the args cannot be read as {}; some are sensitive, so the place is not told", J::TYPE)
+        format!("the args cannot be read as {}; some are sensitive, so the place is not shown", J::TYPE)
     };
     Failure::new("payload", message).after(STRANGE_AGAIN_AFTER)
 }

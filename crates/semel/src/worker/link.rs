@@ -122,7 +122,7 @@ pub(crate) trait Link: Send + Sync {
     ) -> BoxFuture<'a, Result<Reported, Error>>;
 
     /// Sends a heartbeat for some of the `holds` jobs that the worker holds. A job that no part of the answer
-    /// has mentioned when this returns, or is given up, was not extended.
+    /// has mentioned when this returns, or is given up, is unanswered: its lease may be extended or not.
     fn beat<'a>(
         &'a self,
         speaker: &'a Speaker,
@@ -131,8 +131,8 @@ pub(crate) trait Link: Send + Sync {
         hears: Hears<'a>,
     ) -> BoxFuture<'a, Result<(), Error>>;
 
-    /// Completes when the run is known to have lost its lease, even if earlier, and says why; may never
-    /// complete.
+    /// Completes when the run is known to have lost its lease, even if it was lost before the call, and says
+    /// why; may never complete.
     fn lost<'a>(&'a self, run: &'a Delivery) -> BoxFuture<'a, Stop>;
 
     /// Reports a run's progress, as JSON text.

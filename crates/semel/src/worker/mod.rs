@@ -281,11 +281,11 @@ impl Worker {
         if let Some(lease) = self.lease
             && !(1..=TIMEOUT_MS_MAX).contains(&crate::codec::millis(lease))
         {
-            return Err(Error::Worker(format!("its lease of {lease:?} is not 1 ms to 30 days")));
+            return Err(Error::Worker(format!("its lease of {lease:?} is not between 1 ms and 30 days")));
         }
         if let Some(ambiguous) = self.states.ambiguous() {
             return Err(Error::Worker(format!(
-                "it was given State<{ambiguous}> twice, and a handler would have the later one alone; use a newtype for one of them"
+                "it was given State<{ambiguous}> twice, and a handler would get only the later one; use a newtype for one of them"
             )));
         }
         let needs = Needs(&self.states);

@@ -128,7 +128,7 @@ impl Pool {
                     }
                     let pause = rest.after(&error);
                     if news.is_news(&error) {
-                        tracing::warn!(%error, queue = %self.queue, "jobs could not be fetched; it is tried again");
+                        tracing::warn!(%error, queue = %self.queue, "jobs could not be fetched; trying again");
                     }
                     tokio::select! {
                         // In a fixed order, so that a run can be replayed.

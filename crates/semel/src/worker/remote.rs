@@ -86,7 +86,7 @@ struct Fetched {
 impl Fetched {
     /// Converts the job, which was granted and asked for at these times.
     fn delivery(self, ask: &Ask, granted: Instant, asked: Instant) -> Result<Delivery, Error> {
-        let wrong = |what: &str| Error::Server(format!("the server answered a job without {what}"));
+        let wrong = |what: &str| Error::Server(format!("the server sent a job without {what}"));
         let own = Some(self.visibility_timeout_ms).filter(|own| *own > 0);
         let lease = own.or(ask.lease.map(millis)).unwrap_or(VISIBILITY_DEFAULT_MS);
         let timeout = if self.timeout_ms > 0 { self.timeout_ms } else { EXECUTION_DEFAULT_MS };
@@ -137,7 +137,7 @@ impl Remote {
         }
         let answer = self.client.post_json("/ojs/v1/workers/heartbeat", &body).await?;
         let unheard =
-            || StoreError::Unavailable("a heartbeat was not answered by a server of jobs".to_owned());
+            || StoreError::Unavailable("the answer to a heartbeat did not come from a job server".to_owned());
         hears(beaten(held, &answer).ok_or_else(unheard)?);
         Ok(())
     }
@@ -166,10 +166,13 @@ impl Remote {
             Heard::Unfit => {
                 let said = String::from_utf8_lossy(&response.body);
                 let said = said.chars().take(REASON_CHARS_MAX).collect::<String>();
-                Err(Error::Server(format!("the end of a run was answered with {}: {said}", response.status)))
+                Err(Error::Server(format!(
+                    "the outcome of a run was answered with {}: {said}",
+                    response.status
+                )))
             }
             Heard::Elsewhere => {
-                let nothing = "the end of a run was not answered by a server of jobs".to_owned();
+                let nothing = "the answer to a run's outcome did not come from a job server".to_owned();
                 Err(self.refusal(response, StoreError::Unavailable(nothing).into()))
             }
         }
@@ -218,11 +221,12 @@ impl Link for Remote {
                     }
                 };
                 if !response.status.is_success() {
-                    let nothing = Error::Server("fetch was answered with no jobs".to_owned());
+                    let nothing = Error::Server("the answer to a fetch has no list of jobs".to_owned());
                     return Err(self.refusal(response, nothing));
                 }
-                let answer: Answer = serde_json::from_slice(&response.body)
-                    .map_err(|error| Error::Server(format!("fetch was answered with no jobs: {error}")))?;
+                let answer: Answer = serde_json::from_slice(&response.body).map_err(|error| {
+                    Error::Server(format!("the answer to a fetch has no list of jobs: {error}"))
+                })?;
                 if !answer.jobs.is_empty() {
                     // A server with jobs answers by then. A long answer takes time to read, but the leases end no later for it.
                     let granted = Instant::now();
@@ -231,7 +235,7 @@ impl Link for Remote {
                     let read = |job: &RawValue| {
                         serde_json::from_str::<Fetched>(job.get())
                             .map_err(|error| {
-                                Error::Server(format!("fetch was answered with no job: {error}"))
+                                Error::Server(format!("the answer to a fetch has an unreadable job: {error}"))
                             })
                             .and_then(|job| job.delivery(ask, granted, asked))
                     };
@@ -240,7 +244,7 @@ impl Link for Remote {
                         match read(job) {
                             Ok(job) => usable.push(job),
                             Err(error) => {
-                                tracing::error!(%error, "a fetched job cannot be run here; it goes to others when its lease has ended");
+                                tracing::error!(%error, "a fetched job cannot be run here; it goes to other workers when its lease has expired");
                                 last = Some(error);
                             }
                         }
@@ -301,7 +305,7 @@ impl Link for Remote {
                 Outcome::Retry(_) | Outcome::Snooze(_) => None,
                 _ => Some(false),
             };
-            tracing::error!(job = %run.id, reason, "the server refuses the end of a run; it is told as a failure");
+            tracing::error!(job = %run.id, reason, "the server refuses the outcome of a run; it is reported as a failure instead");
             let last = Failure::new("result", reason.as_str());
             self.tell(NACK, &nack(Nacked::failed(&last, retryable))).await
         })

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use crate::Error;
 
-/// The longest `Retry-After` that is obeyed: a server or proxy with a wrong clock must not stop a worker.
+/// A longer `Retry-After` is cut to this: a server or proxy with a wrong clock must not stop a worker.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 /// How often a persisting error is logged again.
 const TELL_EVERY: Duration = Duration::from_secs(60);

@@ -41,8 +41,8 @@ pub(crate) struct Delivery {
     /// When the grant arrived here: the job was granted no later. A lease or an attempt may be shorter than
     /// the time that the answer takes, and must not be over before it begins.
     pub(crate) granted: Instant,
-    /// From when its lease and attempt are counted: the job was not granted earlier. For a server that waits
-    /// for jobs, this is no later than when it would have answered that there are none.
+    /// From when lease and attempt are counted. The local queue granted the job no earlier. For a server:
+    /// when the answer arrived, or when it would have answered that there are none, if that is sooner.
     pub(crate) asked: Instant,
     /// How long the attempt may run from the grant: after that the store allows the next one to begin.
     pub(crate) timeout: Duration,

@@ -51,7 +51,7 @@ impl Outcome {
             Self::Done | Self::Returned(_) | Self::Cancel | Self::GiveBack => None,
         };
         if let Some(wait) = wait.filter(|wait| **wait > PUT_OFF_MAX) {
-            tracing::warn!(%job, ?wait, "a job is put off by no more than 30 days at a time, and by no more than that now");
+            tracing::warn!(%job, ?wait, "a job can be put off by at most 30 days at a time, so it is put off by 30 days");
             *wait = PUT_OFF_MAX;
         }
         self

@@ -43,7 +43,7 @@ impl Working {
             tracing::warn!(
                 worker = &*shared.worker,
                 types = of.join(", "),
-                "types are handled whose own queues are not served, for others were named; add .queue(name, places) for those, or name none"
+                "this worker has handlers for types whose own queues it does not serve, because other queues were named; add .queue(name, places) for them, or name no queues"
             );
         }
         let runtime = Handle::try_current().map_err(|_| Error::Worker(NO_RUNTIME.to_owned()))?;

@@ -253,7 +253,7 @@ async fn a_gateway_passes_on_what_it_got() {
     let stored = job.job().unwrap().load().await.unwrap().unwrap();
     assert_eq!(stored.args(), r#"[1e2, {"n": 12345678901234567890}]"#);
     let changed = semel.enqueue(Envelope::from_json(text)).priority(3).await.unwrap_err();
-    assert!(changed.to_string().contains("finished text"), "{changed}");
+    assert!(changed.to_string().contains("finished JSON text"), "{changed}");
     let broken = semel.enqueue(Envelope::from_json("{")).await.unwrap_err();
     assert!(matches!(broken, Error::Invalid { .. }), "{broken}");
 }
@@ -292,7 +292,7 @@ async fn a_file_keeps_its_jobs_and_has_one_owner() {
     let first = semel.enqueue(Welcome::of(1)).await.unwrap();
     let refused = Semel::open(&url).await.unwrap_err();
     assert!(
-        matches!(refused, Error::Open { .. }) && refused.to_string().contains("open already in this process"),
+        matches!(refused, Error::Open { .. }) && refused.to_string().contains("already open in this process"),
         "{refused}"
     );
     semel.close().await.unwrap();

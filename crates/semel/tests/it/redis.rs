@@ -29,7 +29,7 @@ async fn a_job_of_one_program_runs_in_another_and_both_know_it_is_one() {
 /// The tests' Redis is durable, but has no replica to wait for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_setting_that_loses_something_is_warned_of() {
-    const SAYS: &str = "WARN what is acknowledged may be lost: connected_slaves is 0, to be 1";
+    const SAYS: &str = "WARN acknowledged jobs may be lost: connected_slaves is 0, but should be 1";
     warnings::keep();
     let url = store_url();
     Semel::open(&url).await.unwrap().close().await.unwrap();

@@ -88,7 +88,7 @@ async fn what_is_missing_is_told_with_what_is_there() {
 }
 
 #[tokio::test]
-#[should_panic(expected = "none of 1 enqueued email.welcome is as it should be")]
+#[should_panic(expected = "none of 1 enqueued email.welcome is as expected")]
 async fn what_is_otherwise_is_told() {
     let queue = TestQueue::new();
     queue.enqueue(Welcome::of(7)).await.unwrap();
@@ -128,7 +128,7 @@ async fn a_drain_without_end_ends() {
 }
 
 #[tokio::test]
-#[should_panic(expected = "make it by Worker::new(&queue)")]
+#[should_panic(expected = "make it with Worker::new(&queue)")]
 async fn a_worker_of_another_queue_is_found_out() {
     let (queue, other) = (TestQueue::new(), TestQueue::new());
     queue.enqueue(Add { a: 1, b: 1 }).await.unwrap();

@@ -421,7 +421,7 @@ async fn what_no_trying_again_helps_is_not_to_be_tried_again<D: Driver>() {
 async fn a_connection_without_a_transaction_says_so() {
     let (semel, mut db) = (queue().await, OfTokioPostgres::connect().await);
     let refused = db.inside(&semel).enqueue(Welcome::of(1)).await.unwrap_err();
-    assert!(!refused.is_retryable() && refused.to_string().contains("begin it first"), "{refused:?}");
+    assert!(!refused.is_retryable() && refused.to_string().contains("begin one first"), "{refused:?}");
     semel.close().await.unwrap();
 }
 

@@ -348,7 +348,7 @@ async fn a_worker_that_lacks_something_says_what_before_it_starts() {
     check(Worker::new(&semel).handle(async |_: Add, _: State<u8>| {}), "State<u8>");
     check(Worker::new(&semel).handle(add).queue("Mail", 1), "queue name");
     check(Worker::new(&semel).handle(add).queue("mail", 0), "0 places");
-    check(Worker::new(&semel).handle(add).lease(Duration::ZERO), "1 ms to 30 days");
+    check(Worker::new(&semel).handle(add).lease(Duration::ZERO), "between 1 ms and 30 days");
     check(Worker::new(&semel).handle(add).lease(Duration::from_secs(31 * 86_400)), "30 days");
     check(Worker::new(&semel).handle_type("No Type", async |_: Run| {}), "job type");
 }

@@ -67,15 +67,15 @@ impl Finding {
                 let without = match alike_without {
                     Some(0) | None => String::new(),
                     Some(alike) => {
-                        format!("; without it {alike} of the jobs would have been like an earlier one")
+                        format!("; without it, {alike} of the jobs would have matched an earlier one")
                     }
                 };
                 format!(
-                    "hardly a job was a duplicate, and {pointer} had {differing} values in {of} jobs{without}: if it is not what tells one work from another, leave it out, with args_keys or meta_keys"
+                    "hardly any job was a duplicate, and {pointer} had {differing} distinct values in {of} jobs{without}: if it does not identify the work, leave it out with args_keys or meta_keys"
                 )
             }
             Self::OverBroad { pointer, differing, of } => format!(
-                "{differing} of {of} duplicates that were turned away differ in {pointer} from the job they were held to be the same as: if it is other work then, let it count, or use on_mismatch: reject, or follow_up"
+                "{differing} of {of} duplicates that were turned away differ in {pointer} from the job that they were taken to duplicate: if that makes them different work, let it count, or use on_mismatch: reject, or follow_up"
             ),
         }
     }

@@ -1,11 +1,11 @@
-// The server's public API, as anybody could ask it.
+// Requests to the server's public API. The dashboard uses nothing else.
 
 import { askForToken, headers, tenant } from "./session.js";
 
-/** Where the server is, as this module was loaded from it: below the prefix of the program that it is mounted in, if it is in one. */
+/** The server's base URL, taken from where this module was loaded, so it includes the prefix at which a host program mounts the routes. */
 const ROOT = new URL("..", import.meta.url).href;
 
-/** A refusal: the server's code, sentence, hint and details. */
+/** An error answer: the server's code, message, hint and details. */
 export class Refusal extends Error {
   constructor(status, error) {
     super(error?.message ?? `the server answered ${status}`);
@@ -16,11 +16,11 @@ export class Refusal extends Error {
   }
 }
 
-/** Sends a request, with the token there is. When the server wants one, it is asked for, and the request sent again: but
- * not to a tenant that was chosen meanwhile, for which it was not meant. */
+/** Sends a request with the stored token, if any. If the server requires one, asks the user for it and sends the request
+ * again, unless the user chose another tenant meanwhile: the request was not meant for that one. */
 export async function send(method, path, { query, body, signal, extra } = {}) {
-  // A browser would go up by such a part, to another endpoint.
-  if (path.split("/").some((part) => part === "." || part === "..")) throw new Error("There is nothing of that name.");
+  // The browser would resolve such a part and ask another endpoint.
+  if (path.split("/").some((part) => part === "." || part === "..")) throw new Error("Nothing can be named “.” or “..”.");
   const meant = tenant();
   const set = Object.entries(query ?? {}).filter(([, value]) => value !== undefined && value !== "");
   const text = new URLSearchParams(set).toString();
@@ -31,7 +31,7 @@ export async function send(method, path, { query, body, signal, extra } = {}) {
       signal,
       headers: { ...headers(), ...(body === undefined ? {} : { "content-type": "application/json" }), ...extra },
       body: body === undefined ? undefined : typeof body === "string" ? body : JSON.stringify(body),
-      // The server knows no cookies; the program that it is mounted in may.
+      // The server uses no cookies, but the program that mounts it may.
       credentials: "same-origin",
       cache: "no-store",
     });
@@ -39,7 +39,7 @@ export async function send(method, path, { query, body, signal, extra } = {}) {
     const told = await response.json().catch(() => null);
     const refusal = new Refusal(response.status, told?.error);
     if (response.status !== 401 || attempt > 3 || !(await askForToken(refusal.message))) throw refusal;
-    if (tenant() !== meant) throw new Error("Another tenant is looked at now, so this was not asked again.");
+    if (tenant() !== meant) throw new Error("You changed the tenant, so this request was not sent again.");
   }
 }
 
@@ -49,7 +49,7 @@ async function answer(method, path, options) {
   return text === "" ? null : JSON.parse(text, exact);
 }
 
-/** Keeps the digits of an integer that a number of the browser would round, where the browser can. */
+/** Keeps all digits of an integer that JavaScript would round, in browsers that can. */
 function exact(_, value, context) {
   if (typeof value !== "number" || Number.isSafeInteger(value) || !context?.source || !JSON.rawJSON) return value;
   return /^-?\d+$/.test(context.source) ? JSON.rawJSON(context.source) : value;
@@ -60,7 +60,7 @@ export const post = (path, body, signal) => answer("POST", path, { body, signal 
 export const put = (path, body) => answer("PUT", path, { body });
 export const patch = (path, body) => answer("PATCH", path, { body });
 export const remove = (path, body) => answer("DELETE", path, { body });
-/** The answer, or nothing where there is none or, unless `absent` says otherwise, it may not be seen. */
+/** The answer, or null if the server refused with a status in `absent`: by default if it is not there or may not be seen. */
 export async function maybe(answered, absent = [403, 404]) {
   try {
     return await answered;
@@ -70,5 +70,5 @@ export async function maybe(answered, absent = [403, 404]) {
   }
 }
 
-/** A name as a part of a path. */
+/** Escapes a name for use as one part of a path. */
 export const at = encodeURIComponent;

@@ -1,4 +1,4 @@
-// What operators did by way of the answering server.
+// What operators did through the server that answers.
 
 import { get } from "./api.js";
 import { h } from "./dom.js";
@@ -11,16 +11,16 @@ export async function audit({ signal }) {
   const told = await get("admin/audit", { limit: SHOWN }, signal);
   return [
     h("h1", {}, "Audit"),
-    h("p", { class: "lead" }, "What was changed by operators through this server since its start, ", when(told.since),
+    h("p", { class: "lead" }, "Changes that operators made through this server since it started, ", when(told.since),
       told.is_whole ? ". " : "; older entries are no longer kept. ",
-      "Its log has every line of it (target semel::audit), and lasts."),
+      "The server's log has every entry (target semel::audit) and is the lasting record."),
     table([
       { label: "When", cell: (entry) => clock(entry.at) },
       { label: "By", cell: (entry) => entry.by || "–" },
-      { label: "Did", cell: (entry) => entry.action },
-      { label: "To", kind: "long", cell: (entry) => h("code", {}, `${entry.method} ${entry.path}`) },
-      { label: "Answer", kind: "num", cell: (entry) => String(entry.status) },
+      { label: "Action", cell: (entry) => entry.action },
+      { label: "Request", kind: "long", cell: (entry) => h("code", {}, `${entry.method} ${entry.path}`) },
+      { label: "Status", kind: "num", cell: (entry) => String(entry.status) },
       { label: "Reason", kind: "long", cell: (entry) => entry.reason || "–" },
-    ], told.entries, { caption: "Acts, newest first", empty: "Nothing was changed by an operator." }),
+    ], told.entries, { caption: "Operator actions, newest first", empty: "No operator has changed anything yet." }),
   ];
 }

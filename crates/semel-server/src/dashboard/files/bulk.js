@@ -1,13 +1,13 @@
-// What is done to many jobs at once.
+// Actions on many jobs at once.
 
 import { post } from "./api.js";
 
-/** What one request takes, and as far as the server counts. */
+/** The most jobs that one request handles, and the number up to which the server counts. */
 export const BULK_MAX = 10_000;
 
 /**
- * Does it to as many jobs of the filter as one request takes. The server looks through a bounded number of jobs for them at a time, and says
- * from where to go on; `isMore` is whether there may be others still.
+ * Applies an action to as many matching jobs as one request handles. The server looks through a bounded number of jobs at a time and says
+ * where to continue. `isMore`: whether more jobs may match.
  */
 export async function bulk(verb, filter) {
   const sum = { matched: 0, succeeded: 0, failed: 0, isMore: false };

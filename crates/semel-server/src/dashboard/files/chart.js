@@ -1,4 +1,4 @@
-// Bars over time, as SVG.
+// Bar charts over time, as SVG.
 
 import { s } from "./dom.js";
 import { rate } from "./format.js";
@@ -6,7 +6,7 @@ import { rate } from "./format.js";
 const WIDTH = 240;
 const HEIGHT = 48;
 
-/** `points`: `{ at, value }`, oldest first; as many as `slots` fill it. */
+/** Draws a chart. `points`: `{ at, value }`, oldest first; `slots` of them fill the width. */
 export function bars(points, slots, name, tone) {
   const top = Math.max(...points.map(({ value }) => value), Number.MIN_VALUE);
   const step = WIDTH / slots;

@@ -1,4 +1,4 @@
-// What became of requests, as bars: second by second while the page is open, or by the minutes and hours that the server keeps.
+// Outcomes as bar charts: second by second while the page is open, or by the minutes and hours that the server keeps.
 
 import { get, maybe } from "./api.js";
 import { bars } from "./chart.js";
@@ -12,17 +12,17 @@ const LOOKS_MAX = 61;
 const LIVE = ["", "now"];
 const SPANS = [["minute", "3 hours"], ["hour", "1 week"]];
 const NOTES = {
-  "": "Drawn from the server's counters for as long as this page is open.",
-  minute: "By minutes, of this server since its start.",
-  hour: "By hours, of this server since its start.",
+  "": "Drawn from the server's counters while this page is open.",
+  minute: "Averaged per minute, for this server since it started.",
+  hour: "Averaged per hour, for this server since it started.",
 };
 
-/** Kept from one visit of the screen to the next, so that going elsewhere does not empty the charts. */
+/** Kept between visits to the screen, so that leaving it does not empty the charts. */
 const history = new History(LOOKS_MAX);
 let span = "";
 let type = "";
 
-/** The charts of the overview: `node`, and `look`, which draws what is true now. */
+/** The charts of the overview: `node` is shown, `look` fetches the current figures and redraws. */
 export function charts(signal) {
   const chosen = h("span", {});
   const note = h("span", {});
@@ -31,9 +31,9 @@ export function charts(signal) {
     const [asked, of] = [span, type];
     const past = span ? await maybe(get("admin/stats/history", { step: span, type }, signal)) : null;
     const text = span ? null : await maybe(metrics(signal));
-    // What was asked before another span or type was chosen is not drawn as if it were theirs.
+    // The user chose another span or type meanwhile: these figures are not for it.
     if (signal.aborted || asked !== span || of !== type) return;
-    // A tenant's operator has no metrics, which are the whole server's, but a history.
+    // A tenant's operator may not read the metrics, which cover the whole server, but has a history.
     if (!span && text === null && isOperator()) {
       span = SPANS[0][0];
       return look();
@@ -43,7 +43,7 @@ export function charts(signal) {
     if (!chosen.contains(document.activeElement)) put(chosen, text === null && past === null ? null : choices(names, hasLive));
     put(note, ` ${NOTES[span]}`);
     put(drawn, past ? ofPast(past) : text === null
-      ? none("The metrics are not shown to this token or tenant; they are the whole server's.")
+      ? none("Metrics cover the whole server and are not shown to this token or tenant.")
       : ofNow(text));
   };
   const choices = (names, hasLive) => {
@@ -70,7 +70,7 @@ export function charts(signal) {
 function ofNow(text) {
   const values = totals(text, type);
   history.add(Date.now(), values);
-  return figures(values, (index) => history.rates(index), LOOKS_MAX - 1, "since the start");
+  return figures(values, (index) => history.rates(index), LOOKS_MAX - 1, "since startup");
 }
 
 function ofPast(past) {
@@ -84,18 +84,18 @@ function ofPast(past) {
   const points = ({ outcomes }) => {
     const found = [];
     for (let slot = first; slot <= now; slot++) {
-      // The slot of the present is not over.
+      // The current slot is not over yet.
       const seconds = slot === now ? Math.max(1, (Date.parse(past.now) - start - slot * step) / 1_000) : past.step_s;
       found.push({ at: start + slot * step, value: sum(slots.get(slot), outcomes) / seconds });
     }
     return found;
   };
   const values = GROUPS.map(({ outcomes }) => past.slots.reduce((all, slot) => all + sum(slot.outcomes, outcomes), 0));
-  const whole = first === 0 ? ["since ", when(past.since)] : "in this time";
+  const whole = first === 0 ? ["since ", when(past.since)] : "in this period";
   return figures(values, (index) => points(GROUPS[index]), past.slots_max, whole);
 }
 
-/** `values`: by group, in all. `points`: of a group, over time. */
+/** `values`: the total of each group. `points`: the values of a group over time. */
 function figures(values, points, slots, since) {
   const created = values[0] + values[2];
   const suppressed = values[1] + values[3];
@@ -109,7 +109,7 @@ function figures(values, points, slots, since) {
         h("small", {}, count(values[index]), " ", typeof since === "string" ? since : [since[0], since[1].cloneNode(true)]));
     }),
     h("p", { class: "ratio" },
-      created + suppressed === 0 ? "Nothing was offered yet. " : h("span", {}, h("strong", {}, `${((100 * suppressed) / (created + suppressed)).toFixed(1)} %`), " of what was offered was a duplicate. "),
+      created + suppressed === 0 ? "No requests yet. " : h("span", {}, h("strong", {}, `${((100 * suppressed) / (created + suppressed)).toFixed(1)} %`), " of requests were duplicates. "),
       h("a", { href: link("duplicates", isOperator() ? { minutes: "start" } : {}) }, "Hottest keys →")),
   ];
 }

@@ -1,4 +1,4 @@
-// Crons: when they tick next, and what became of their last ticks.
+// Crons: when each ticks next, and the outcomes of its last ticks.
 
 import { at, get, post } from "./api.js";
 import { ask } from "./dialog.js";
@@ -44,10 +44,10 @@ export async function cron({ params, signal }) {
   const trigger = async () => {
     const done = await ask({
       title: `Tick ${cron.name} now?`,
-      body: h("p", {}, "Its job is offered as at a tick: its overlap policy and the job's own uniqueness decide."),
+      body: h("p", {}, "Its job is enqueued as at any tick: the overlap policy and the job's own unique policy apply."),
       yes: "Tick now",
     });
-    if (done) await act("trigger", "It ticked; the history says what was decided.");
+    if (done) await act("trigger", "It ticked; the outcome is under “Last ticks”.");
   };
   return [
     h("h1", {}, cron.name),
@@ -55,22 +55,22 @@ export async function cron({ params, signal }) {
       ["Schedule", h("code", {}, `${cron.expression} (${cron.timezone})`)],
       ["State", cron.enabled ? "enabled" : "disabled"],
       ["Next", cron.enabled ? h("span", {}, clock(cron.next_run_at), " · ", when(cron.next_run_at)) : null],
-      ["When the last run is not over", cron.overlap_policy],
+      ["If the last run has not ended", cron.overlap_policy],
       ["Ran", count(cron.run_count)],
       ["Skipped", count(cron.skip_count)],
     ]),
     mayProduce() ? h("p", { class: "actions" },
       button("Tick now…", trigger),
       cron.enabled
-        ? button("Disable", () => act("disable", "It ticks no more."))
-        : button("Enable", () => act("enable", "It ticks again."))) : null,
+        ? button("Disable", () => act("disable", "The cron is disabled."))
+        : button("Enable", () => act("enable", "The cron is enabled."))) : null,
     part("Last ticks", table([
       { label: "Tick", cell: (tick) => clock(tick.scheduled_at) },
       { label: "Decided", cell: (tick) => clock(tick.decided_at) },
-      { label: "Became", cell: (tick) => `${tick.outcome}${tick.by_hand ? " (by hand)" : ""}` },
+      { label: "Outcome", cell: (tick) => `${tick.outcome}${tick.by_hand ? " (by hand)" : ""}` },
       { label: "Job", cell: (tick) => (tick.job_id ? jobLink(tick.job_id) : "–") },
-      { label: "Met", cell: (tick) => (tick.existing_job_id ? jobLink(tick.existing_job_id) : "–") },
-    ], told.history, { caption: "Its last fifty ticks", empty: "It has not ticked yet." })),
-    part("Its job", json(cron.job_template)),
+      { label: "Existing job", cell: (tick) => (tick.existing_job_id ? jobLink(tick.existing_job_id) : "–") },
+    ], told.history, { caption: "The last 50 ticks", empty: "It has not ticked yet." })),
+    part("Job template", json(cron.job_template)),
   ];
 }

@@ -1,4 +1,4 @@
-// Jobs that failed for good: looked at, offered again, deleted.
+// Dead letters: jobs that failed for good. Lists, retries and deletes them.
 
 import { at, get, post, remove } from "./api.js";
 import { BULK_MAX, bulk } from "./bulk.js";
@@ -20,13 +20,13 @@ export async function deadLetters({ query, signal }) {
   const { total, has_more: more, is_lower_bound: isLeast } = found.pagination;
   return [
     h("h1", {}, "Dead letters"),
-    h("p", { class: "lead" }, "Offering one again is a new admission: when another job holds its key by now it is refused, and stays here."),
+    h("p", { class: "lead" }, "A retry is a new admission: if another job holds the key by now, it is refused and the dead letter stays here."),
     form({ class: "row", role: "search" }, (fields) => go("dead", fields),
       field("Queue", h("input", { name: "queue", value: query.queue ?? "", "data-key": "/" })),
       field("Type", h("input", { name: "type", value: query.type ?? "" })),
       h("button", { type: "submit", class: "main" }, "Filter"),
-      (total > 0 || isLeast) && isAdmin() ? button(`Offer ${total >= BULK_MAX ? AT_LEAST : isLeast ? "all" : `all ${count(total)}`} again…`, () => all("retry", filter, total, isLeast)) : null,
-      (total > 0 || isLeast) && isAdmin() ? button("Delete all of them…", () => all("delete", filter, total, isLeast), { class: "danger" }) : null),
+      (total > 0 || isLeast) && isAdmin() ? button(`Retry ${total >= BULK_MAX ? AT_LEAST : isLeast ? "all" : `all ${count(total)}`}…`, () => all("retry", filter, total, isLeast)) : null,
+      (total > 0 || isLeast) && isAdmin() ? button("Delete all…", () => all("delete", filter, total, isLeast), { class: "danger" }) : null),
     table([
       { label: "Job", cell: (job) => jobLink(job.id) },
       { label: "Type", cell: (job) => job.type },
@@ -35,34 +35,34 @@ export async function deadLetters({ query, signal }) {
       { label: "Ended", cell: (job) => when(job.discarded_at ?? job.completed_at) ?? "–" },
       { label: "Error", kind: "long", cell: (job) => job.error?.message ?? "–" },
       { label: "", cell: (job) => forAdmins(() => h("span", { class: "actions" },
-        button("Offer again", () => act(post(`dead-letter/${at(job.id)}/retry`), "It was offered again and admitted."), { "aria-label": `Offer ${job.id} again` }),
+        button("Retry", () => act(post(`dead-letter/${at(job.id)}/retry`), "The retry was admitted."), { "aria-label": `Retry ${job.id}` }),
         button("Delete…", () => removeOne(job), { class: "danger", "aria-label": `Delete ${job.id}` }))) },
-    ], found.jobs, { caption: "Dead letters, newest first", empty: "None. A job comes here when it is discarded and its retry policy says on_exhaustion: dead_letter." }),
+    ], found.jobs, { caption: "Dead letters, newest first", empty: "None. A discarded job is kept here if its retry policy says on_exhaustion: dead_letter." }),
     pager("dead", offset > 0 ? filter : null, more ? { ...filter, offset: offset + PER_PAGE } : null),
   ];
 }
 
 async function removeOne(job) {
-  const done = await ask({ title: "Delete this dead letter?", body: h("p", {}, `${job.type} · ${job.id}. It cannot be taken back.`), yes: "Delete it", danger: true });
-  if (done) await act(remove(`dead-letter/${at(job.id)}`), "It is deleted.");
+  const done = await ask({ title: "Delete this dead letter?", body: h("p", {}, `${job.type} · ${job.id}. This cannot be undone.`), yes: "Delete it", danger: true });
+  if (done) await act(remove(`dead-letter/${at(job.id)}`), "The dead letter is deleted.");
 }
 
 async function all(verb, filter, total, isLeast) {
   const many = `${isLeast && total < BULK_MAX ? "at least " : ""}${count(total)}`;
   const isDelete = verb === "delete";
   const done = await ask({
-    title: isDelete ? `Delete ${many} dead letters?` : `Offer ${many} dead letters again?`,
+    title: isDelete ? `Delete ${many} dead letters?` : `Retry ${many} dead letters?`,
     body: h("ul", {},
       h("li", {}, `Queue: ${filter.queue ?? "all"}; type: ${filter.type ?? "all"}.`),
-      h("li", {}, isDelete ? "It cannot be taken back." : "Each is a new admission. Those whose key another job holds stay here and are counted."),
-      total >= BULK_MAX ? h("li", {}, `${AT_LEAST} match; one request takes ${count(BULK_MAX)}. Do it again for the rest.`) : null),
-    yes: isDelete ? "Delete them" : "Offer them",
+      h("li", {}, isDelete ? "This cannot be undone." : "Each retry is a new admission. Dead letters whose key another job holds stay here and are counted."),
+      total >= BULK_MAX ? h("li", {}, `${AT_LEAST} match, and one request handles ${count(BULK_MAX)}. Repeat it for the rest.`) : null),
+    yes: isDelete ? "Delete them" : "Retry them",
     danger: isDelete,
   });
   if (!done) return;
   const chosen = Object.fromEntries(Object.entries(filter).filter(([, value]) => value));
   await act(bulk(verb, chosen),
-    (told) => `${count(told.succeeded)} of ${count(told.matched)}; ${count(told.failed)} stayed as they were.${told.isMore ? " There may be more: do it again for the rest." : ""}`);
+    (told) => `${count(told.succeeded)} of ${count(told.matched)} done; ${count(told.failed)} left unchanged.${told.isMore ? " There may be more: repeat for the rest." : ""}`);
 }
 
 async function act(answered, words) {

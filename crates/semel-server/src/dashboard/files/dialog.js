@@ -1,8 +1,8 @@
-// A question in front of the page. Escape and Back say no.
+// A modal question. Escape and “Back” mean no.
 
 import { h } from "./dom.js";
 
-/** Shows a question and answers true for yes. `check` may refuse a yes with a sentence. */
+/** Shows a question and resolves to whether the user said yes. `check` may reject a yes by returning a sentence. */
 export function ask({ title, body, yes, danger, check }) {
   return new Promise((resolve) => {
     const wrong = h("p", { class: "wrong", role: "alert" });

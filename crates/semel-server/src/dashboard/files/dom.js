@@ -23,17 +23,17 @@ function fill(node, props, children) {
   return node;
 }
 
-/** Puts children in the place of what is in a node. */
+/** Replaces the children of a node. */
 export function put(node, ...children) {
   node.replaceChildren(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
 }
 
-/** A label and its field, joined. */
+/** A field with its label and an optional hint. */
 export function field(label, input, hint) {
   return h("label", { class: "field" }, h("span", {}, label), input, hint ? h("small", {}, hint) : null);
 }
 
-/** A `select` of values, each a text or a pair of value and text. */
+/** A `select` whose options are each a text, or a pair of value and text. */
 export function select(name, values, chosen) {
   const option = (item) => {
     const [value, text] = Array.isArray(item) ? item : [item, item];
@@ -42,7 +42,7 @@ export function select(name, values, chosen) {
   return h("select", { name }, values.map(option));
 }
 
-/** A button that does something; while it does, it cannot be pressed again. Afterwards it has the focus that it lost by that. */
+/** A button that is disabled while its action runs. Disabling takes the focus from it, so it gets the focus back afterwards. */
 export function button(text, act, props) {
   const press = async (event) => {
     node.disabled = true;
@@ -57,7 +57,7 @@ export function button(text, act, props) {
   return node;
 }
 
-/** A form whose fields, by name and without the empty ones, go to `submit`. */
+/** A form that passes its non-empty fields to `submit` by name. Fields of one name are joined by commas. */
 export function form(props, submit, ...children) {
   const send = (event) => {
     event.preventDefault();
@@ -71,23 +71,23 @@ export function form(props, submit, ...children) {
   return h("form", { ...props, onsubmit: send }, children);
 }
 
-/** Names and what they stand for. Values that are missing are left out. */
+/** A list of names and values, without those whose value is missing. */
 export function facts(pairs) {
   const shown = pairs.filter(([, value]) => value !== null && value !== undefined && value !== "");
   return h("dl", { class: "facts" }, shown.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
 }
 
-/** A part of a screen with a heading. */
+/** A section of a screen, with a heading. */
 export function part(title, ...children) {
   return h("section", { class: "part" }, h("h2", {}, title), children);
 }
 
-/** JSON for people. */
+/** JSON, indented for reading. */
 export function json(value) {
   return h("pre", { class: "json", tabindex: "0" }, JSON.stringify(value, null, 2));
 }
 
-/** A sentence instead of something that is not there. */
+/** A sentence shown in place of missing content. */
 export function none(text) {
   return h("p", { class: "none" }, text);
 }

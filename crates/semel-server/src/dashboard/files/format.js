@@ -8,17 +8,17 @@ import { isOperator } from "./who.js";
 const UNITS = [["d", 86_400], ["h", 3_600], ["min", 60], ["s", 1]];
 const numbers = new Intl.NumberFormat("en");
 
-/** A count with its thousands apart. */
+/** A count with thousands separators. */
 export function count(value) {
   return numbers.format(value ?? 0);
 }
 
-/** A number with at most one place behind the point. */
+/** A number with at most one decimal place. */
 export function rate(value) {
   return value >= 100 || Number.isInteger(value) ? count(Math.round(value)) : value.toFixed(1);
 }
 
-/** A length of time, from milliseconds, by its largest unit or two. */
+/** A duration, given in milliseconds, in its largest one or two units. */
 export function duration(ms) {
   if (ms < 1_000) return `${Math.max(0, Math.round(ms))} ms`;
   let rest = Math.round(ms / 1_000);
@@ -32,7 +32,7 @@ export function duration(ms) {
   return parts.join(" ");
 }
 
-/** A moment, as how long ago or ahead; the moment itself stands in its title. */
+/** A time relative to now; its title is the exact time. */
 export function when(text) {
   if (!text) return null;
   const ms = Date.parse(text) - Date.now();
@@ -40,7 +40,7 @@ export function when(text) {
   return h("time", { datetime: text, title: text }, words);
 }
 
-/** A moment by the clock of whoever looks; the day, too, unless it is today. */
+/** A time in the browser's time zone, with the date unless it is today. */
 export function clock(text) {
   if (!text) return null;
   const moment = new Date(text);
@@ -54,12 +54,12 @@ export function short(id) {
   return id.length > 20 ? `${id.slice(0, 8)}…${id.slice(-6)}` : id;
 }
 
-/** A job's id that leads to its page. */
+/** A job's id, linked to its page. */
 export function jobLink(id, whole = false) {
   return h("a", { class: "mono", href: link(`jobs/${at(id)}`), title: id }, whole ? id : short(id));
 }
 
-/** A unique key that leads to its page, for those who may see it: all queues are on it. */
+/** A unique key, linked to its page if the token may see that page, which covers all queues. */
 export function keyLink(key, whole = false) {
   const text = whole ? key : short(key);
   return isOperator()
@@ -67,12 +67,12 @@ export function keyLink(key, whole = false) {
     : h("span", { class: "mono", title: key }, text);
 }
 
-/** A state as a word with its colour. */
+/** A state's name, coloured. */
 export function badge(state) {
   return h("span", { class: `badge ${state}` }, state);
 }
 
-/** A text in the type of code. */
+/** Text in the monospaced font. */
 export function mono(text) {
   return h("span", { class: "mono" }, text);
 }

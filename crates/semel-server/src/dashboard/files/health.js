@@ -1,4 +1,4 @@
-// Whether the server and its store are well, and what they promise.
+// Whether the server and its store are healthy, and what they guarantee.
 
 import { get, maybe, send } from "./api.js";
 import { facts, h, part } from "./dom.js";
@@ -16,15 +16,15 @@ export async function health({ signal }) {
   const words = (is) => can.filter(([, has]) => has === is).map(([name]) => name.replaceAll("_", " ")).join(", ");
   return [
     h("h1", {}, "Health"),
-    h("div", { class: `verdict ${state.isWell ? "good" : "bad"}` }, h("p", {}, h("strong", {}, state.isWell ? "Well. " : "Not well. "), state.words)),
-    part("What it promises", facts([
+    h("div", { class: `verdict ${state.isWell ? "good" : "bad"}` }, h("p", {}, h("strong", {}, state.isWell ? "Healthy. " : "Unhealthy. "), state.words)),
+    part("Guarantees", facts([
       ["Uniqueness", `${manifest.unique_job_strength} — ${manifest.unique_job_mechanism}`],
       ["Durability", manifest.durability],
       ["Store", manifest.backend],
       ["Version", manifest.implementation.version],
     ])),
-    text === null ? null : part("Slowest answers", slow(text)),
-    part("What it does", facts([["Has", words(true)], ["Has not", words(false)]])),
+    text === null ? null : part("Slowest endpoints", slow(text)),
+    part("Capabilities", facts([["Supported", words(true)], ["Not supported", words(false)]])),
     part("Limits", facts(Object.entries(manifest.limits).map(([name, value]) => [name.replaceAll("_", " "), count(value)]))),
   ];
 }
@@ -32,14 +32,14 @@ export async function health({ signal }) {
 async function isWell(signal) {
   try {
     await get("/health", {}, signal);
-    return { isWell: true, words: "The server answers, and its store does." };
+    return { isWell: true, words: "The server and its store answer." };
   } catch (error) {
     if (error.status !== 503) throw error;
-    return { isWell: false, words: "The server answers, and its store does not in time: nothing is admitted until it does." };
+    return { isWell: false, words: "The server answers, but its store does not answer in time: nothing is admitted until it does." };
   }
 }
 
-/** Endpoints by the mean time of their answers. */
+/** The endpoints with the longest mean time to answer. */
 function slow(text) {
   const family = "semel_http_request_duration_seconds";
   const name = ({ labels }) => `${labels.method} ${labels.route}`;
@@ -53,5 +53,5 @@ function slow(text) {
     { label: "Endpoint", cell: (row) => h("code", {}, row.name) },
     { label: "Answers", kind: "num", cell: (row) => count(row.count) },
     { label: "Mean", kind: "num", cell: (row) => `${row.mean.toFixed(1)} ms` },
-  ], rows, { caption: "Since the start; long polls and streams left out" });
+  ], rows, { caption: "Since startup, without long polls and streams" });
 }

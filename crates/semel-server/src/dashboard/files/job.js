@@ -1,4 +1,4 @@
-// One job: what it is, what became of it and why, its key and what it suppressed, and whom it is related to.
+// One job: its facts, what happened to it and why, its key and suppressed duplicates, and related jobs.
 
 import { at, get, maybe, post, remove } from "./api.js";
 import { ask } from "./dialog.js";
@@ -14,8 +14,8 @@ import { isAdmin, mayProduce } from "./who.js";
 
 export async function job({ params, signal }) {
   const { job } = await get(`jobs/${at(params.id)}`, {}, signal);
-  // What is done to a job is asked for by its id, so the answer must be about the one that the address names.
-  if (job.id !== params.id) throw new Error("That is no job's id.");
+  // The actions below use this id, so the answer must be about the job that the address names.
+  if (job.id !== params.id) throw new Error("This is not a job id.");
   const [again, carriers] = await Promise.all([
     askAgain(job, signal),
     job.unique_key ? maybe(get(`unique-jobs/${at(job.unique_key)}`, {}, signal)) : null,
@@ -41,10 +41,10 @@ export async function job({ params, signal }) {
     ]),
     h("p", { class: "actions" },
       isLive ? button("Cancel this job…", () => cancel(job), { class: "danger" }) : null,
-      isDead && isAdmin() ? button("Offer it again", () => replay(job), { class: "main" }) : null,
-      // A follow-up waits for the run before it, whoever asks.
+      isDead && isAdmin() ? button("Retry this job", () => replay(job), { class: "main" }) : null,
+      // A follow-up waits for the run before it and cannot be activated.
       job.state === "pending" && !job.workflow_id && !job.follow_up_of && mayProduce()
-        ? button("Make it available now", () => act(post(`jobs/${at(job.id)}/activate`), "It is available.")) : null),
+        ? button("Activate this job", () => act(post(`jobs/${at(job.id)}/activate`), "Activated: it is available, or scheduled if its time is still to come.")) : null),
     part("Uniqueness", job.unique ? uniqueness(job, again) : keyless()),
     job.unique?.duplicates
       ? part(`Duplicates suppressed: ${count(job.unique.duplicates.count)}`, callers([{ job_id: job.id, duplicates: job.unique.duplicates }]))
@@ -55,7 +55,7 @@ export async function job({ params, signal }) {
     part("Args", json(job.args)),
     Object.keys(job.meta ?? {}).length > 0 ? part("Meta", json(job.meta)) : null,
     job.result !== undefined ? part("Result", json(job.result)) : null,
-    h("details", {}, h("summary", {}, "All that the server says of it"), json(job)),
+    h("details", {}, h("summary", {}, "Everything the server says about it"), json(job)),
   ];
 }
 
@@ -77,8 +77,8 @@ function uniqueness(job, again) {
     diagram(job.unique, job.unique_key ? job.state : null),
     job.unique_key
       ? facts([["Key", keyLink(job.unique_key, true)]])
-      : h("p", { class: "note" }, "It holds nothing any more: its key was released, or a newer job took it."),
-    h("p", { class: "actions" }, h("a", { class: "button", href: link("why", { of: job.id }) }, "What if it came again?")),
+      : h("p", { class: "note" }, "It shows no key: the key was released, a newer job took it, or the policy does not disclose it."),
+    h("p", { class: "actions" }, h("a", { class: "button", href: link("why", { of: job.id }) }, "What if it were enqueued again?")),
   ];
 }
 
@@ -90,10 +90,10 @@ function failures(job) {
     { label: "When", cell: (error) => clock(error.occurred_at) ?? "–" },
     { label: "Kind", cell: (error) => error.type ?? error.code ?? "–" },
     { label: "Message", kind: "long", cell: (error) => error.message ?? "–" },
-  ], errors, { caption: "What its attempts said" }));
+  ], errors, { caption: "Errors of its attempts" }));
 }
 
-/** A job or several, as links; nothing where there is none. */
+/** A fact that links to one job or several; null if there are none. */
 function related(name, ids) {
   if (!ids) return null;
   return [name, h("span", {}, [ids].flat().flatMap((id) => [jobLink(id, true), " "]))];
@@ -104,32 +104,32 @@ function lineage(job, carriers) {
   const isLive = LIVE.includes(job.state);
   const rows = [
     job.workflow_id ? ["Workflow", h("a", { class: "mono", href: link(`workflows/${at(job.workflow_id)}`) }, job.workflow_id)] : null,
-    related("Took the place of", job.replaces),
-    related("Its place was taken by", job.replaced_by),
+    related("Replaces", job.replaces),
+    related("Replaced by", job.replaced_by),
     related("Follow-up of", job.follow_up_of),
-    related(isLive ? "Follow-up that waits for it" : "Its follow-up", job.follow_up_id),
+    related(isLive ? "Follow-up waiting for it" : "Its follow-up", job.follow_up_id),
     ...others.slice(0, 10).map((holder) => ["Carries the same key", h("span", {}, jobLink(holder.job_id, true), " ", badge(holder.state))]),
   ].filter(Boolean);
-  // Who carries a key is for admins of all queues, and some holders are for nobody.
-  const ofOthers = !job.unique_key || carriers ? "no other stored job that may be shown carries its key" : "who else carries its key is not for this token";
-  return part("Lineage", rows.length > 0 ? facts(rows) : none(`It belongs to no workflow, comes after no job and none after it, and ${ofOthers}.`));
+  // Only admins of all queues may see who carries a key, and some holders are shown to nobody.
+  const ofOthers = !job.unique_key || carriers ? "no other stored job that may be shown carries its key" : "this token may not see who else carries its key";
+  return part("Lineage", rows.length > 0 ? facts(rows) : none(`It belongs to no workflow, has no job before or after it, and ${ofOthers}.`));
 }
 
 async function cancel(job) {
   const done = await ask({
     title: "Cancel this job?",
     body: h("ul", {},
-      h("li", {}, job.state === "active" ? "Its worker is told at the next heartbeat, and its late ack is refused." : "It will not run."),
+      h("li", {}, job.state === "active" ? "Its worker is told at the next heartbeat, and a late ack is refused." : "It will not run."),
       job.unique_key ? h("li", {}, "Its key is free at once, for callers whose policy does not look at cancelled jobs.") : null,
-      h("li", {}, "It cannot be taken back.")),
+      h("li", {}, "This cannot be undone.")),
     yes: "Cancel it",
     danger: true,
   });
-  if (done) await act(remove(`jobs/${at(job.id)}`), "It is cancelled.");
+  if (done) await act(remove(`jobs/${at(job.id)}`), "The job is cancelled.");
 }
 
 async function replay(job) {
-  await act(post(`dead-letter/${at(job.id)}/retry`), "It was offered again and admitted.");
+  await act(post(`dead-letter/${at(job.id)}/retry`), "The retry was admitted.");
 }
 
 async function act(answered, words) {

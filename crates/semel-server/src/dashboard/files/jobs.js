@@ -1,4 +1,4 @@
-// Jobs by state, queue, type and what is in them, newest first; and one thing done to everything that the filter admits.
+// Jobs by state, queue, type and content, newest first; and an action that cancels every job that matches.
 
 import { get, maybe } from "./api.js";
 import { BULK_MAX, bulk } from "./bulk.js";
@@ -47,17 +47,17 @@ export async function jobs({ query, signal }) {
       ...COLUMNS,
       { label: "Key", cell: (job) => (job.unique_key ? keyLink(job.unique_key) : "–") },
       { label: "Duplicates", kind: "num", cell: (job) => count(job.unique?.duplicates?.count) },
-    ], found.jobs, { caption: "Jobs, newest first", empty: found.pagination.has_more ? "None among those that were looked at; the next page looks further." : "No job that this filter admits." }),
+    ], found.jobs, { caption: "Jobs, newest first", empty: found.pagination.has_more ? "None of the jobs looked at so far match; “Older” looks further." : "No job matches this filter." }),
     pager("jobs", query.cursor ? filter : null, found.pagination.has_more ? { ...filter, cursor: found.pagination.next_cursor } : null),
   ];
 }
 
-/** What may be chosen, each once. */
+/** Suggestions for a field, without repeats. */
 function options(id, texts) {
   return h("datalist", { id }, [...new Set(texts)].map((value) => h("option", { value })));
 }
 
-/** The places of a job's args and meta where a value may be asked for. */
+/** The places in a job's args and meta that the filter can ask for. */
 function places(job) {
   const token = (name) => name.replaceAll("~", "~0").replaceAll("/", "~1");
   const members = (base, value) => (value !== null && typeof value === "object" ? Object.keys(value).map((name) => `${base}/${token(name)}=`) : []);
@@ -66,7 +66,7 @@ function places(job) {
 
 async function cancelAll(filter) {
   const states = filter.state ? filter.state.split(",").filter((state) => LIVE.includes(state)) : LIVE;
-  if (states.length === 0) return tell("The filter admits ended jobs only: there is nothing to cancel.");
+  if (states.length === 0) return tell("The filter matches ended jobs only: there is nothing to cancel.");
   const scope = { ...filter, state: states.join(",") };
   let found;
   try {
@@ -77,17 +77,17 @@ async function cancelAll(filter) {
   const { total, is_lower_bound: isLeast } = found.pagination;
   if (total === 0 && !isLeast) return tell("No live job matches.");
   const words = await ask({
-    title: total === 0 ? "Look for older jobs, and cancel those?" : `Cancel ${isLeast && total < BULK_MAX ? "at least " : ""}${count(Math.min(total, BULK_MAX))} jobs?`,
+    title: total === 0 ? "Look further, and cancel the older jobs that match?" : `Cancel ${isLeast && total < BULK_MAX ? "at least " : ""}${count(Math.min(total, BULK_MAX))} jobs?`,
     body: [
       facts([["States", states.join(", ")], ["Queue", filter.queue ?? "all"], ["Type", filter.type ?? "all"]]),
-      total === 0 ? h("p", {}, "Among the newest jobs none matches; there are older ones that were not looked at yet.") : h("p", {}, "Such as:"),
+      total === 0 ? h("p", {}, "None of the newest jobs match; older ones have not been looked at yet.") : h("p", {}, "For example:"),
       h("ul", {}, found.items.map((job) => h("li", {}, jobLink(job.id), ` ${job.type} · ${job.state}`))),
       h("p", {}, "Then:"),
       h("ul", {},
         h("li", {}, "Their keys are free at once."),
-        h("li", {}, "Runs under way are told at their next heartbeat, and their late acks are refused."),
-        h("li", {}, "It cannot be taken back."),
-        total >= BULK_MAX ? h("li", {}, `${count(BULK_MAX)} or more match; one request takes ${count(BULK_MAX)}. Do it again for the rest.`) : null),
+        h("li", {}, "Workers of active jobs are told at their next heartbeat, and late acks are refused."),
+        h("li", {}, "This cannot be undone."),
+        total >= BULK_MAX ? h("li", {}, `${count(BULK_MAX)} or more match, and one request handles ${count(BULK_MAX)}. Repeat it for the rest.`) : null),
     ],
     yes: "Cancel them",
     danger: true,
@@ -96,7 +96,7 @@ async function cancelAll(filter) {
   try {
     const filters = { state: states, ...(filter.queue ? { queue: filter.queue } : {}), ...(filter.type ? { type: filter.type } : {}) };
     const told = await bulk("cancel", filters);
-    tell(`Cancelled ${count(told.succeeded)}; ${count(told.failed)} had moved on.${told.isMore ? " There may be more: do it again for the rest." : ""}`);
+    tell(`Cancelled ${count(told.succeeded)}; ${count(told.failed)} could not be cancelled.${told.isMore ? " There may be more: repeat for the rest." : ""}`);
   } catch (error) {
     tell(error.message);
   }

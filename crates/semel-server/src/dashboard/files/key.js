@@ -1,4 +1,4 @@
-// One key: who holds it, since when, what frees it and when, what it suppressed, what happened to it; and its release.
+// One key: who holds it and since when, what frees it and when, what it suppressed and what happened to it; and its release.
 
 import { at, get, maybe, remove } from "./api.js";
 import { ask } from "./dialog.js";
@@ -33,24 +33,24 @@ export async function key({ params, signal }) {
       ["Held since", h("span", {}, when(first.created_at), " · ", clock(first.created_at))],
       ["Window ends", first.locked_until ? h("span", {}, when(first.locked_until), " · ", clock(first.locked_until)) : "no window: its state decides"],
       ["Duplicates suppressed", count(suppressed)],
-      ["Other holders", found.is_lower_bound ? "more than 1,000 jobs carry it: cancel some of them before it can be released" : hidden > 0 ? `${count(hidden)} that may not be shown` : null],
+      ["Other holders", found.is_lower_bound ? "more than 1,000 jobs carry it: cancel some of them before you release it" : hidden > 0 ? `${count(hidden)} that may not be shown` : null],
     ]),
     h("p", { class: "actions" },
       found.is_lower_bound ? null : button("Release this key…", () => release(found.key, holders, hidden), { class: "danger" }),
-      job?.unique && again?.isSame ? h("a", { class: "button", href: link("why", { of: first.job_id }) }, "Offer the same again?") : null),
+      job?.unique && again?.isSame ? h("a", { class: "button", href: link("why", { of: first.job_id }) }, "What if it were enqueued again?") : null),
     job?.unique
-      ? part("Policy of the holder",
+      ? part("The holder's policy",
         again ? h("p", { class: "sentence" }, again.sentences[0]) : members(job.unique),
         diagram(job.unique, job.state))
       : null,
     again?.isSame && again.strategies
-      ? part("What the same job would meet now, by strategy", table([
+      ? part("What each strategy would do with the same job now", table([
         { label: "on_conflict", cell: ({ name }) => h("code", {}, name) },
         { label: "Now", cell: ({ result }) => admission(result), kind: "long" },
       ], strategies(again), { caption: "Strategies" }))
       : null,
     holders.length > 1 ? part(`All ${holders.length} holders`, holderTable(holders)) : null,
-    part("Last callers whose job was a duplicate (ten are kept for each holder)", callers(holders)),
+    part("Last callers with a duplicate (ten are kept for each holder)", callers(holders)),
     timelinePart(found.key, holders.at(-1).created_at, signal),
   ];
 }
@@ -59,7 +59,7 @@ function title(key) {
   return h("h1", { class: "keyed" }, "Key ", h("span", { class: "mono" }, key));
 }
 
-/** A key that only jobs carry which do not disclose it. */
+/** A key carried only by jobs that do not disclose it. */
 function unshown(key, hidden, isLeast) {
   return [
     h("div", { class: "verdict" },
@@ -68,28 +68,28 @@ function unshown(key, hidden, isLeast) {
   ];
 }
 
-/** What happened to the key, and to jobs that carried it before and may be gone. */
+/** What happened to the key, including jobs that carried it before and may be gone. */
 function timelinePart(key, created, signal) {
-  // A little before, whatever the clocks.
+  // A little earlier, because clocks may differ.
   const since = created ? new Date(Date.parse(created) - 1_000).toISOString() : null;
   return part("Timeline", keyTimeline(key, since, signal));
 }
 
 function free() {
   return h("div", { class: "verdict good" },
-    h("p", {}, h("strong", {}, "Nobody holds this key. "), "It was released, its holders' time is over, or it never was held."));
+    h("p", {}, h("strong", {}, "Nobody holds this key. "), "It was never held, it was released, or its last holder let it go."));
 }
 
 function verdict(holder, again) {
   const sentence = again?.isSame ? again.sentences.find((text) => text.includes(holder.job_id)) : null;
   if (!holder.holds) {
-    return h("div", { class: "verdict" }, h("p", {}, h("strong", {}, "Carried, but held no more. "),
-      sentence ?? "By its own policy the job blocks nobody now; a caller whose policy looks further may still meet it."));
+    return h("div", { class: "verdict" }, h("p", {}, h("strong", {}, "Carried, but no longer held. "),
+      sentence ?? "By its own policy the job no longer blocks others; a request whose policy looks further may still meet it."));
   }
   const until = holder.locked_until ? Date.parse(holder.locked_until) - Date.now() : null;
   const head = until !== null && until > 0 ? `Held for at most ${duration(until)} more. ` : "Held. ";
   return h("div", { class: "verdict held" }, h("p", {}, h("strong", {}, head),
-    sentence ?? `Job ${holder.job_id} (${holder.state}) has carried it since ${holder.created_at}. A caller is blocked while that state is among those of its policy.`));
+    sentence ?? `Job ${holder.job_id} (${holder.state}) has carried it since ${holder.created_at}. A request is blocked while its own policy includes that state.`));
 }
 
 function holderTable(holders) {
@@ -104,7 +104,7 @@ function holderTable(holders) {
   ], holders, { caption: "Holders, newest first" });
 }
 
-/** The duplicates that holders remember of late, newest first. */
+/** The recent duplicates that the holders remember, newest first. */
 export function callers(holders) {
   const calls = holders.flatMap((holder) => (holder.duplicates?.recent ?? []).map((call) => ({ ...call, job: holder.job_id })));
   calls.sort((a, b) => Date.parse(b.at) - Date.parse(a.at));
@@ -113,8 +113,8 @@ export function callers(holders) {
     { label: "When", cell: (call) => clock(call.at) },
     { label: "Caller", cell: (call) => call.source ?? "–" },
     { label: "Meta", kind: "long", cell: (call) => (call.meta ? h("code", {}, JSON.stringify(call.meta)) : "–") },
-    ...(holders.length > 1 ? [{ label: "Met", cell: (call) => jobLink(call.job) }] : []),
-  ], calls, { caption: "The last ten of each holder", empty: "None so far." });
+    ...(holders.length > 1 ? [{ label: "Holder", cell: (call) => jobLink(call.job) }] : []),
+  ], calls, { caption: "The last ten callers of each holder", empty: "None so far." });
 }
 
 async function release(key, holders, hidden) {
@@ -131,16 +131,16 @@ async function release(key, holders, hidden) {
       h("ul", {},
         item(`${all === 1 ? "One job loses" : `${all} jobs lose`} the key${shown ? `: ${shown}${holders.length > 5 ? ", …" : ""}` : ""}.`),
         hidden > 0 ? item(`${hidden === 1 ? "One of them" : `${hidden} of them`} may not be shown.`) : null,
-        item("Their states do not change: nothing is cancelled, what waits still runs."),
+        item("Job states do not change: nothing is cancelled, and waiting jobs still run."),
         item("The next job with this key is admitted."),
-        running.length > 0 ? item(`${running.length} of them run now, so two runs of the same work may overlap.`) : null,
+        running.length > 0 ? item(`${running.length} of them ${running.length === 1 ? "is" : "are"} running now, so two runs of the same work may overlap.`) : null,
         live.length > running.length ? item(`${live.length - running.length} of them will still run, so the same work may be done twice.`) : null,
-        item("It cannot be taken back. It is an event of each job, and goes to the audit log with your reason.")),
+        item("This cannot be undone. It is an event of each job, and goes to the audit log with your reason.")),
       field("Reason", reason, "For whoever asks later."),
     ],
     yes: "Release it",
     danger: true,
-    check: () => (reason.value.trim() === "" ? "Say why, for the audit log." : null),
+    check: () => (reason.value.trim() === "" ? "Enter a reason for the audit log." : null),
   });
   if (!done) return;
   try {
@@ -153,7 +153,7 @@ async function release(key, holders, hidden) {
   refresh();
 }
 
-/** A part that says there is no key. */
+/** Says that a job has no key. */
 export function keyless() {
-  return none("It carries no unique policy: it is never a duplicate, and no other job's check sees it.");
+  return none("It has no unique policy: it is never a duplicate, and it blocks no other job.");
 }

@@ -1,4 +1,4 @@
-// Keys of the keyboard. None does anything while something is typed.
+// Keyboard shortcuts. They are ignored while the user types.
 
 import { ask } from "./dialog.js";
 import { h } from "./dom.js";
@@ -6,7 +6,7 @@ import { go, refresh } from "./router.js";
 
 const TYPING = "input, textarea, select, [contenteditable], dialog *";
 
-/** `offered`: gives the screens, a letter, a path and a title each. `g` and the letter goes there. */
+/** Listens for shortcuts. `offered` returns the screens, each with a letter, a path and a title; `g` and the letter go there. */
 export function listen(offered) {
   let isGoing = false;
   addEventListener("keydown", (event) => {
@@ -29,15 +29,15 @@ function take(event, act) {
   act();
 }
 
-/** Says which keys there are. */
+/** Shows the list of shortcuts. */
 export function help(screens) {
   const row = (keys, text) => h("div", {}, h("dt", {}, keys.map((key) => h("kbd", {}, key))), h("dd", {}, text));
   return ask({
-    title: "Keys of the keyboard",
+    title: "Keyboard shortcuts",
     body: h("dl", { class: "help" },
       screens.map(({ letter, title }) => row(["g", letter], title)),
       row(["/"], "Search or filter"),
-      row(["r"], "Look again"),
+      row(["r"], "Reload"),
       row(["p"], "Pause or resume the overview"),
       row(["?"], "This list")),
     yes: "Close",

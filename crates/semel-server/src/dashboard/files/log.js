@@ -1,19 +1,19 @@
-// The event log, read by pages. It has an order and no index, so what happened to one job is found by going to the time
-// it was made, by halves, and reading on from there.
+// The event log, read page by page. It is ordered but has no index, so a job's events are found by bisecting to the time
+// at which it was created and reading on from there.
 
 import { get, Refusal } from "./api.js";
 
-/** Events on a page, at most what the server gives. */
+/** Events on a page: the most that the server gives. */
 const PAGE = 1_000;
-/** Pages read for one question; the server looks at 20,000 events for each. */
+/** Pages read for one question; the server looks at up to 20,000 events for each. */
 const PAGES_MAX = 5;
-/** By so many halves a log of any length is narrowed to one commit. */
+/** Bisection steps that narrow a log of any length down to one commit. */
 const HALVES_MAX = 26;
 
 const place = (cursor) => BigInt(cursor.replace(/^evt_/, ""));
 const cursor = (place) => `evt_${place}`;
 
-/** A page of events after a place; where the log has dropped it, from where the log begins. */
+/** A page of events after a place, or from the start of the log if it has dropped that place. */
 async function page(query, signal) {
   try {
     return await get("events", query, signal);
@@ -23,7 +23,7 @@ async function page(query, signal) {
   }
 }
 
-/** The first event after a place. A page may have none and more behind it, so a few are read. */
+/** The first event after a place. A page may be empty although more events follow, so a few pages are read. */
 async function first(after, signal) {
   let told = await page({ after, limit: 1 }, signal);
   for (let turn = 1; turn < PAGES_MAX && told.events.length === 0 && told.has_more; turn++) {
@@ -49,7 +49,7 @@ export async function since(time, signal) {
   return cursor(low);
 }
 
-/** The events that a filter admits, from a cursor on: those found, and where to go on if there may be more. */
+/** The events that match a filter, from a cursor on, and where to continue if there may be more. */
 export async function read(filter, after, signal, pages = PAGES_MAX) {
   const found = [];
   let from = after;
@@ -62,7 +62,7 @@ export async function read(filter, after, signal, pages = PAGES_MAX) {
   return { events: found, after: from, more: true };
 }
 
-/** What happened to jobs since the first of them was made. A clock of the store's that was set back may hide a second. */
+/** What happened to jobs since the first of them was created. Reading starts a second earlier, in case the store's clock was set back. */
 export async function ofJobs(ids, createdAt, signal) {
   const after = await since(Date.parse(createdAt) - 1_000, signal);
   return read({ jobs: ids.join(",") }, after, signal);

@@ -1,4 +1,4 @@
-// The screens and the menu.
+// The entry point: the screens and the menu.
 
 import { h, put } from "./dom.js";
 import { help, listen } from "./keyboard.js";
@@ -7,7 +7,7 @@ import { link, place, refresh, start } from "./router.js";
 import { askForToken, hasToken, tenant } from "./session.js";
 import { isOperator, learn, mayProduce, mayRead, mayReadAll } from "./who.js";
 
-/** The screens of the menu; `for`: who may see what is on them. */
+/** The screens in the menu. `for`: whether the token may see what is on one. */
 const MENU = [
   { path: "overview", title: "Overview", letter: "o" },
   { path: "keys", title: "Keys", letter: "k", for: isOperator },
@@ -40,7 +40,7 @@ const LATER = {
   workers: () => import("./workers.js"),
   workflows: () => import("./workflows.js"),
 };
-/** A screen of such a module, which comes when the screen is first shown, if not before. */
+/** A screen of such a module, which is loaded when the screen is first shown, if not before. */
 const later = (module, name) => async (context) => (await LATER[module]())[name](context);
 
 const SCREENS = [
@@ -63,14 +63,14 @@ const SCREENS = [
   ["health", later("health", "health"), "Health"],
 ];
 
-/** The screens that whoever looks may see. */
+/** The screens that the token may see. */
 const offered = () => MENU.filter((screen) => (screen.for ?? mayRead)());
 const menu = document.querySelector("#menu");
 const who = document.querySelector("#who");
 
 function drawMenu() {
   const here = place();
-  // On a narrow screen the menu scrolls, and must show where one is.
+  // On a narrow screen the menu scrolls; keep the current entry in view.
   requestAnimationFrame(() => menu.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" }));
   put(menu, offered().map(({ path, title, letter }) =>
     h("a", { href: link(path), title: `g ${letter}`, "aria-current": path === here ? "page" : null }, title)));
@@ -81,10 +81,10 @@ function drawWho() {
   put(who,
     tenant() ? h("span", { class: "dim" }, `tenant ${tenant()}`) : null,
     h("button", { type: "button", onclick: open }, hasToken() ? "Token ✓" : "Token"),
-    h("button", { type: "button", onclick: () => help(offered()), "aria-label": "Keys of the keyboard" }, "?"));
+    h("button", { type: "button", onclick: () => help(offered()), "aria-label": "Keyboard shortcuts" }, "?"));
 }
 
-// The skip link moves the focus; the address stays the screen's.
+// The skip link moves the focus but not the address, which names the screen.
 document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault();
   document.querySelector("#main").focus();
@@ -99,5 +99,5 @@ await learn();
 drawWho();
 listen(offered);
 await start(SCREENS, document.querySelector("#main"), "overview");
-// All of them, so that a page that stays open has its screens also when the server is away, and all of one version.
+// Load the other modules too, so that an open page has all its screens, of one version, even when the server is away.
 for (const load of Object.values(LATER)) load().catch(() => {});

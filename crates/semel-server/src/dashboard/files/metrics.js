@@ -1,11 +1,11 @@
-// What Prometheus would read, read by the page: counters as they grow from one look to the next.
+// The server's Prometheus metrics, and how its counters grow from one look to the next.
 
 import { send } from "./api.js";
 
 const SAMPLE = /^(\w+)(?:\{(.*)\})? (\S+)$/;
 const LABEL = /(\w+)="((?:[^"\\]|\\.)*)"/g;
 
-/** The samples of a family, each with its labels. */
+/** The samples of a metric family, each with its labels. */
 export function samples(text, family) {
   const found = [];
   for (const line of text.split("\n")) {
@@ -25,7 +25,7 @@ export async function metrics(signal) {
   return response.text();
 }
 
-/** Which outcomes are drawn together. */
+/** The outcomes that are drawn together in a chart. */
 export const GROUPS = [
   { name: "Created", outcomes: ["created", "follow_up"], tone: "good" },
   { name: "Deduplicated", outcomes: ["existing", "amended", "repeated", "rejected", "rejected_finished", "rejected_undisclosed"], tone: "held" },
@@ -35,7 +35,7 @@ export const GROUPS = [
   { name: "Failed runs", outcomes: ["failed"], tone: "bad" },
 ];
 
-/** How often each group has happened since the server started; the server's own jobs left out. */
+/** The total of each group since the server started, without the server's own jobs. */
 export function totals(text, type) {
   const found = samples(text, "semel_outcomes_total").filter(({ labels }) => labels.tenant !== "~" && (!type || labels.type === type));
   return GROUPS.map(({ outcomes }) =>
@@ -48,7 +48,7 @@ export function types(text) {
   return [...new Set(names)].sort();
 }
 
-/** Looks at a counter again and again, kept for as long as the page is open. */
+/** The values of counters at successive looks, kept while the page is open. */
 export class History {
   #looks = [];
 
@@ -58,7 +58,7 @@ export class History {
 
   add(at, values) {
     const last = this.#looks.at(-1);
-    // A server that was started again counts from nothing.
+    // A restarted server counts from zero.
     if (last && values.some((value, index) => value < last.values[index])) this.#looks = [];
     this.#looks.push({ at, values });
     if (this.#looks.length > this.looksMax) this.#looks.shift();
@@ -68,7 +68,7 @@ export class History {
     this.#looks = [];
   }
 
-  /** Of one value, what it grew by in a second, between each two looks. */
+  /** The growth of one value per second between consecutive looks. */
   rates(index) {
     return this.#looks.slice(1).map((look, before) => {
       const previous = this.#looks[before];

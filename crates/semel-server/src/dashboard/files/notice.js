@@ -1,18 +1,18 @@
-// What went wrong, and what was done: said in place, and to screen readers.
+// Errors and notifications, shown on the page and announced to screen readers.
 
 import { h } from "./dom.js";
 
-/** A refusal or failure, with what the server says to do about it. */
+/** An error, with the server's hint on what to do about it. */
 export function problem(error, again) {
   const retry = () => again();
   return h("div", { class: "problem", role: "alert" },
     h("p", {}, h("strong", {}, error.title ?? "This did not work. "), error.message),
     error.hint ? h("p", {}, error.hint) : null,
-    error.status === 403 ? h("p", {}, "Another token may do it: press “Token” above.") : null,
+    error.status === 403 ? h("p", {}, "Another token may be allowed to: press “Token” above.") : null,
     again ? h("button", { type: "button", onclick: retry }, "Try again") : null);
 }
 
-/** Says for a while what was done. */
+/** Shows a notification for a few seconds. */
 export function tell(text) {
   document.querySelector(".toast")?.remove();
   const toast = h("div", { class: "toast", role: "status" }, text);

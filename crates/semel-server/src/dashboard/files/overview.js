@@ -1,4 +1,4 @@
-// The server at a glance: what happens now, and the queues. It looks again by itself until it is told to pause.
+// The server at a glance: jobs by state, outcomes, queues and live events. It refreshes itself until it is paused.
 
 import { at, get, post } from "./api.js";
 import { charts } from "./charts.js";
@@ -14,7 +14,7 @@ import { forAdmins } from "./who.js";
 
 const LOOK_MS = 3_000;
 const FEED_MAX = 30;
-/** Events of one second that are read. Whoever could read none of them is not sent more: the stream rests, for the server's sake. */
+/** The most events per second that are streamed. Nobody could read more, so the stream then rests to spare the server. */
 const BURST_MAX = 100;
 
 let isPaused = false;
@@ -44,13 +44,13 @@ export async function overview({ signal }) {
   return [
     h("div", { class: "head" }, h("h1", {}, "Overview"), h("p", { class: "actions" }, status, toggle)),
     tiles,
-    part("Outcomes a second", outcomes.node),
+    part("Outcomes per second", outcomes.node),
     part("Queues", queues),
-    part("What happens now", feed),
+    part("Live events", feed),
   ];
 }
 
-/** Looks again while the page is seen and nobody has paused it. */
+/** Refreshes the figures while the page is visible and not paused. */
 async function keepLooking(view, signal) {
   while (!signal.aborted) {
     await rest(LOOK_MS, signal);
@@ -58,13 +58,13 @@ async function keepLooking(view, signal) {
     try {
       await look(view, signal);
     } catch (error) {
-      // Whoever would not give a token is not asked every few seconds.
+      // A user who declined to give a token is not asked again every few seconds.
       if (error.status === 401) return;
     }
   }
 }
 
-/** Tells what happens while the page is seen and nobody has paused it. Answers what to call when that may have changed. */
+/** Shows live events while the page is visible and not paused. Returns the function to call when that may have changed. */
 function watch(feed, status, label, signal) {
   let following = null;
   let isRefused = false;
@@ -72,13 +72,13 @@ function watch(feed, status, label, signal) {
   let burst = { began: 0, count: 0 };
   let heard = [];
   const draw = () => {
-    // Taken first: whatever becomes of these, the next ones are drawn.
+    // Taken first, so that the next ones are drawn even if drawing these fails.
     const taken = heard;
     heard = [];
     feed.prepend(...taken.map((event) => line(event, "full")));
     while (feed.children.length > FEED_MAX) feed.lastChild.remove();
   };
-  // Any number of events between two frames is drawn at once, and no more of them than are shown.
+  // Events that arrive between two frames are drawn together, and only as many as are shown.
   const hear = (event) => {
     if (heard.unshift(event) === 1) requestAnimationFrame(draw);
     heard.splice(FEED_MAX);
@@ -89,7 +89,7 @@ function watch(feed, status, label, signal) {
   const calm = async () => {
     isResting = true;
     stir();
-    status.dataset.live = "Live: more happens than is shown";
+    status.dataset.live = "Live: more events than are shown";
     if (!isPaused) label();
     await rest(LOOK_MS, signal);
     isResting = false;
@@ -122,15 +122,15 @@ async function look(view, signal) {
   const all = Object.fromEntries(STATES.map((state) => [state, stored.queues.reduce((sum, queue) => sum + queue[state], 0)]));
   put(view.tiles, STATES.map((state) => h("li", { class: state },
     h("a", { href: link("jobs", { state }) }, h("strong", {}, count(all[state])), h("span", {}, state)))));
-  // A button that has the focus or is at work is not taken away under a hand.
+  // A table whose button has the focus or is working is not replaced.
   if (!view.queues.contains(document.activeElement)) put(view.queues, queueTable(stored.queues, () => look(view, signal), stored.pagination));
 }
 
-/** The median and the 99th percentile of late. */
+/** The recent median and 99th percentile. */
 function took(spread) {
   if (!spread?.count) return "–";
   const words = [spread.p50_ms, spread.p99_ms].map((ms) => (ms < 10 ? `${ms.toFixed(1)} ms` : duration(ms)));
-  return h("span", { title: `Half at most ${words[0]}, 99 of 100 at most ${words[1]}: of ${count(spread.count)} in ten minutes, as this server saw them` }, words.join(" / "));
+  return h("span", { title: `Half took at most ${words[0]}, 99 % at most ${words[1]}; ${count(spread.count)} measured by this server in ten minutes` }, words.join(" / "));
 }
 
 function queueTable(queues, again, { has_more: hasMore, total }) {
@@ -142,7 +142,7 @@ function queueTable(queues, again, { has_more: hasMore, total }) {
   const change = (queue) => button(queue.paused ? "Resume" : "Pause", async () => {
     try {
       await post(`queues/${at(queue.name)}/${queue.paused ? "resume" : "pause"}`);
-      tell(queue.paused ? `Workers may take from ${queue.name} again.` : `No worker takes from ${queue.name}. What runs goes on.`);
+      tell(queue.paused ? `Workers may take jobs from ${queue.name} again.` : `No worker takes jobs from ${queue.name}. Running jobs go on.`);
     } catch (error) {
       tell(error.message);
     }
@@ -156,7 +156,7 @@ function queueTable(queues, again, { has_more: hasMore, total }) {
     ...STATES.map(of),
     { label: "Waited", kind: "num", cell: (queue) => took(queue.latency?.wait) },
     { label: "Ran", kind: "num", cell: (queue) => took(queue.latency?.run) },
-    { label: "Oldest since", cell: (queue) => when(queue.oldest_available_at) ?? "–" },
+    { label: "Oldest available", cell: (queue) => when(queue.oldest_available_at) ?? "–" },
     { label: "", cell: (queue) => forAdmins(() => change(queue)) },
-  ], queues, { caption: hasMore ? `The first ${count(queues.length)} of ${count(total)} queues by name, which the numbers above are of` : "Queues and the jobs in them", empty: "No queue has had a job yet." });
+  ], queues, { caption: hasMore ? `The first ${count(queues.length)} of ${count(total)} queues by name; the numbers above cover only these` : "Queues and the jobs in them", empty: "No queue has had a job yet." });
 }

@@ -1,5 +1,5 @@
-// The policies in use: what each holds, how often it was met, and what that suggests. An operator sees the server's own
-// counters; who may not, what the newest jobs tell.
+// The policies in use: what each holds, how often it matched, and what that suggests. An operator sees the server's own
+// counters; other tokens see what the newest jobs tell.
 
 import { get } from "./api.js";
 import { h } from "./dom.js";
@@ -17,7 +17,7 @@ export async function policies({ signal }) {
   return isOperator() ? counted(signal) : byJobs(signal);
 }
 
-/** By the server's counters since its start. */
+/** From the server's counters since it started. */
 async function counted(signal) {
   const told = await get("admin/stats/policies", {}, signal);
   const rows = told.items.map((item) => ({ ...item, hits: item.suppressed + item.replaced + item.followed_up }));
@@ -27,7 +27,7 @@ async function counted(signal) {
     h("h1", {}, "Policies"),
     h("p", { class: "lead" }, `${count(rows.length)} in use since this server started, `, when(told.since), ". ",
       never.length > 0 ? h("strong", {}, `${count(never.length)} ${never.length === 1 ? "has" : "have"} never matched.`) : "Each has matched at least once.",
-      told.uncounted > 0 ? ` ${count(told.uncounted)} requests had other policies: more than ${count(told.policies_max)} are not counted apart.` : null),
+      told.uncounted > 0 ? ` ${count(told.uncounted)} requests had other policies: only ${count(told.policies_max)} are counted separately.` : null),
     table([
       { label: "Type", cell: (row) => row.type },
       { label: "Policy", kind: "long", cell: (row) => inShort(row.policy) },
@@ -36,9 +36,9 @@ async function counted(signal) {
       { label: "Suppressed", kind: "num", cell: (row) => count(row.suppressed) },
       { label: "Replaced", kind: "num", cell: (row) => count(row.replaced) },
       { label: "Followed up", kind: "num", cell: (row) => count(row.followed_up) },
-    ], rows, { caption: "Policies, most used first", empty: "No job with a policy was offered since." }),
+    ], rows, { caption: "Policies, most used first", empty: "No job with a policy was enqueued since then." }),
     rows.slice(0, SHOWN).map((row) => countedCard(row, share(row))),
-    rows.length > SHOWN ? h("p", { class: "note" }, `${rows.length - SHOWN} more are in the table alone.`) : null,
+    rows.length > SHOWN ? h("p", { class: "note" }, `${rows.length - SHOWN} more are only in the table.`) : null,
   ];
 }
 
@@ -63,8 +63,8 @@ async function byJobs(signal) {
   return [
     h("h1", {}, "Policies"),
     h("p", { class: "lead" }, isAll
-      ? `Of all ${count(jobs.length)} stored jobs; ${count(plain)} carry no policy.`
-      : `Of the newest ${count(jobs.length)} jobs; ${count(plain)} of them carry no policy. Older jobs are not looked at.`),
+      ? `From all ${count(jobs.length)} stored jobs; ${count(plain)} of them have no policy.`
+      : `From the newest ${count(jobs.length)} jobs; ${count(plain)} of them have no policy. Older jobs are not looked at.`),
     shown.map((each, index) => card(each, sentences[index])),
     groups.length > SHOWN ? h("p", { class: "note" }, `${groups.length - SHOWN} more are not shown.`) : null,
   ];
@@ -82,7 +82,7 @@ async function newest(signal) {
   return { jobs, isAll: false };
 }
 
-/** Jobs of one type whose policies differ at most in the caller's own key. */
+/** Groups the jobs of one type whose policies differ at most in the caller's own key. */
 function group(jobs) {
   const groups = new Map();
   for (const job of jobs) {
@@ -104,22 +104,22 @@ function card({ sample, jobs, duplicates }, told) {
     h("h2", {}, sample.type),
     told ? h("p", { class: "sentence" }, told.sentences[0]) : members(sample.unique),
     diagram(sample.unique),
-    h("p", {}, h("strong", {}, `${share.toFixed(1)} %`), ` duplicates: ${count(duplicates)} met ${jobs === 1 ? "one job" : `${count(jobs)} jobs`}. For instance `, jobLink(sample.id), ". ",
+    h("p", {}, h("strong", {}, `${share.toFixed(1)} %`), ` duplicates: ${count(duplicates)} met ${jobs === 1 ? "one job" : `${count(jobs)} jobs`}. For example `, jobLink(sample.id), ". ",
       h("a", { href: link("keys", { type: sample.type }) }, "Keys held by this type →")),
     advice(sample, jobs, duplicates));
 }
 
-/** What the figures suggest; nothing when they suggest nothing. Of jobs, those that took another's place are not known. */
+/** What the figures suggest, if anything. Which jobs replaced another is not known from the jobs listed. */
 function advice(sample, jobs, duplicates) {
   if (!sample.unique.on_conflict.startsWith("replace")) return suggestions(sample.unique, jobs, duplicates, duplicates);
-  return [h("p", { class: "note" }, "Jobs that took another's place are not counted here; the overview counts them by type."),
+  return [h("p", { class: "note" }, "Jobs that replaced another are not counted here; the overview counts them by type."),
     suggestions(sample.unique, 0, 0, 0)];
 }
 
 function suggestions(policy, created, hits, suppressed) {
   const words = [];
-  if (hits === 0 && created >= 5) words.push("It has never met a duplicate. If duplicates are expected, ask “What if it came again?” on a job's page: a value that changes with every request may be part of the key.");
-  if (policy.on_conflict === "reject" && suppressed > created) words.push("Most of what is offered is refused with 409. Callers who only want the work done once have less to handle with on_conflict: ignore.");
-  if (!policy.keys?.includes("args") && policy.key === undefined && !policy.keys?.includes("meta")) words.push("Neither args nor meta count: at most one job of this type is held at a time.");
+  if (hits === 0 && created >= 5) words.push("It has never met a duplicate. If you expect duplicates, use “What if it were enqueued again?” on a job's page: a value that changes with every request may be part of the key.");
+  if (policy.on_conflict === "reject" && suppressed > created) words.push("Most requests are refused with 409. Callers that only want the work done once have less to handle with on_conflict: ignore.");
+  if (!policy.keys?.includes("args") && policy.key === undefined && !policy.keys?.includes("meta")) words.push("Neither args nor meta are part of the key: jobs of this type can be duplicates whatever they contain.");
   return words.map((text) => h("p", { class: "note" }, text));
 }

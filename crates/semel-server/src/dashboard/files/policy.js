@@ -1,4 +1,4 @@
-// Unique policies as people read them: a sentence, which the server makes, and a picture of what holds the key.
+// Unique policies for people: a sentence, which the server writes, and a diagram of the states that hold the key.
 
 import { post } from "./api.js";
 import { facts, h } from "./dom.js";
@@ -8,16 +8,16 @@ export const LIVE = ["scheduled", "available", "pending", "active", "retryable"]
 const ENDED = ["completed", "cancelled", "discarded"];
 export const STATES = [...LIVE, ...ENDED];
 
-/** What an admission would be, in words. */
+/** What would happen to a request, in words. */
 const ADMISSIONS = {
   create: "the job is created",
-  repeat: "the same request was admitted before: its job is the answer",
-  existing: "the answer is the existing job, nothing is stored",
+  repeat: "the same request was admitted before: the answer is its job",
+  existing: "the answer is the existing job; nothing is stored",
   reject: "it is refused as a duplicate (409)",
-  replace: "the blocking jobs are cancelled, the new one is created",
-  follow_up: "one follow-up is created; it runs after the present run",
+  replace: "the blocking jobs are cancelled and the new one is created",
+  follow_up: "one follow-up is created; it runs after the current run",
   amend: "the waiting job takes over the newer args and meta",
-  mismatch: "it is refused: the key stands for other work (422)",
+  mismatch: "it is refused: the key is already used for different work (422)",
   id_taken: "it is refused: another request has used its id",
   too_many_holders: "it is refused: too many jobs hold the key",
   queue_full: "it is refused: the queue is full",
@@ -27,20 +27,20 @@ export function admission(name) {
   return ADMISSIONS[name] ?? name;
 }
 
-/** The policy as it stands in a request; what the server adds to it in a job is left out. */
+/** The policy as a request states it, without what the server adds to it in a job. */
 export function asRequested(unique) {
   const { duplicates, ...policy } = unique;
   return policy;
 }
 
-/** What would become of this job if it were offered once more now; nothing where that cannot be asked. */
+/** What would happen if this job were enqueued again now; null if that cannot be asked. */
 export async function askAgain(job, signal) {
   if (!job.unique) return null;
   const options = { queue: job.queue, unique: asRequested(job.unique) };
   const offer = { type: job.type, args: job.args, meta: job.meta, options };
   try {
     const told = await post("unique/explain", offer, signal);
-    // Hidden values make another key; then only the sentence about the policy is about this job.
+    // Hidden values lead to another key; then only the sentence about the policy applies to this job.
     return { ...told, isSame: told.key === job.unique_key };
   } catch {
     return null;
@@ -74,18 +74,18 @@ export function diagram(unique, present) {
     row("Live", LIVE), row("Ended", ENDED),
     unique.period
       ? h("p", { class: "note" }, `and only for ${unique.period} from ${FROM[unique.period_from] ?? "its creation"}`
-        + `${unique.while_active ? "; while it is unfinished, always" : ""}.`)
+        + `${unique.while_active ? "; always while it is unfinished" : ""}.`)
       : null);
 }
 
 const FROM = { created: "its creation", finished: "its end", last_duplicate: "its last duplicate" };
 
-/** The members of a policy that are not seen in its picture. */
+/** The members of a policy that its diagram does not show. */
 export function members(unique) {
   return facts([
-    ["Same when", inShort({ ...unique, on_conflict: "" }).replace(/ → $/, "")],
-    ["A duplicate", unique.on_conflict],
-    ["Other content", unique.on_mismatch === "reject" ? "refused" : null],
+    ["Compared by", inShort({ ...unique, on_conflict: "" }).replace(/ → $/, "")],
+    ["On a duplicate", unique.on_conflict],
+    ["Different content", unique.on_mismatch === "reject" ? "refused" : null],
     ["Shown to others", unique.disclose === "never" ? "never" : null],
     ["When active", unique.when_active],
   ]);

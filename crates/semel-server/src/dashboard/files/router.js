@@ -1,5 +1,5 @@
-// Which screen is shown: the part of the address behind `#`, so every view can be bookmarked and sent to others, and the
-// server need know no screen.
+// Which screen is shown: the part of the address after `#` names it, so every view can be bookmarked and shared, and the
+// server need not know the screens.
 
 import { h, put } from "./dom.js";
 import { problem } from "./notice.js";
@@ -20,9 +20,9 @@ export function go(path, query) {
   else location.hash = address;
 }
 
-/** Shows the present screen again, with what is true now. */
+/** Reloads the current screen. */
 export function refresh() {
-  // A token may be given before the first screen is.
+  // A token may be entered before the first screen is shown.
   if (outlet) show();
 }
 
@@ -30,8 +30,8 @@ let routes = [];
 let outlet = null;
 let first = "";
 
-/** Shows in `node` what the address asks for, now and whenever it changes; waits until it is shown. `table`: names of screens,
- * `:part` binds. */
+/** Shows in `node` the screen that the address names, now and whenever the address changes; resolves once the first one is
+ * shown. `table`: the paths of the screens; `:name` binds a part. */
 export function start(table, node, home) {
   routes = table.map(([pattern, screen, title]) => ({ parts: pattern.split("/"), screen, title }));
   outlet = node;
@@ -42,13 +42,13 @@ export function start(table, node, home) {
   return show();
 }
 
-/** The first part of the present address. */
+/** The first part of the current address. */
 export function place() {
   return location.hash.slice(2).split(/[/?]/)[0];
 }
 
 async function show() {
-  // An address that names no screen is the first one's.
+  // An address that names no screen means the first one.
   if (!/^#\/[^?]/.test(location.hash)) history.replaceState(null, "", link(first));
   const [path, query] = location.hash.slice(2).split("?", 2);
   current?.abort();

@@ -1,5 +1,5 @@
-// The token and tenant of whoever looks. They are kept for this tab only, and sent as headers by this page alone: no
-// cookie, so no other site can have a browser act with them.
+// The user's token and tenant. They are kept for this tab only and sent as headers by this page alone. There is no cookie,
+// so no other site can make the browser act with them.
 
 import { ask } from "./dialog.js";
 import { field, h } from "./dom.js";
@@ -17,7 +17,7 @@ export function headers() {
   };
 }
 
-/** The tenant looked at, or nothing. */
+/** The current tenant, or an empty text for the default one. */
 export function tenant() {
   return sessionStorage.getItem(TENANT) ?? "";
 }
@@ -29,7 +29,7 @@ export function hasToken() {
 
 let asking = null;
 
-/** Asks for a token. Answers whether one was given; several who ask at once are answered together. */
+/** Asks the user for a token; resolves to false if the user cancels. Callers that ask at the same time share one dialog. */
 export function askForToken(why) {
   asking ??= open(why).finally(() => (asking = null));
   return asking;
@@ -39,13 +39,13 @@ async function open(why) {
   const token = h("input", { type: "password", name: "token", autocomplete: "off", spellcheck: "false" });
   const named = h("input", { type: "text", name: "tenant", autocomplete: "off", spellcheck: "false", value: tenant() });
   const done = await ask({
-    title: "Who is looking?",
+    title: "Token and tenant",
     body: [
       h("p", {}, why),
-      field("Token", token, "Kept in this tab until it is closed. Leave it empty to use none."),
-      field("Tenant", named, "Empty for the default tenant."),
+      field("Token", token, "Kept in this tab until you close it. Leave it empty to use none."),
+      field("Tenant", named, "Leave it empty for the default tenant."),
     ],
-    yes: "Use it",
+    yes: "Apply",
   });
   if (!done) return false;
   keep(TOKEN, token.value.trim());

@@ -1,10 +1,10 @@
-// Events as they happen. The browser's own reader of such streams cannot send a token, so this one reads the body.
+// Live events. The browser's EventSource cannot send a token, so this module reads the stream from the response body.
 
 import { send } from "./api.js";
 
 const AGAIN_MS = 2_000;
 
-/** Calls `tell` with each event until `signal` says stop; `changed` hears whether there is a connection. */
+/** Calls `tell` with each event until `signal` aborts, and `changed` with whether there is a connection. */
 export async function follow(query, tell, changed, signal) {
   let last = null;
   while (!signal.aborted) {
@@ -17,7 +17,7 @@ export async function follow(query, tell, changed, signal) {
           last = null;
           break;
         }
-        // What the server could not read is no event; the connection is made anew, from where it stood.
+        // The server failed to read the log: reconnect and continue after the last event.
         if (message.event === "error") break;
         if (message.id) last = message.id;
         if (message.data) tell(JSON.parse(message.data));
@@ -25,7 +25,7 @@ export async function follow(query, tell, changed, signal) {
     } catch (error) {
       if (signal.aborted) return;
       if ([401, 403].includes(error.status)) return changed(false, error);
-      // The place it stood at may be gone; it goes on with what happens next.
+      // The log may have dropped the last event: continue with new ones.
       if (error.status === 410) last = null;
     }
     changed(false);
@@ -33,7 +33,7 @@ export async function follow(query, tell, changed, signal) {
   }
 }
 
-/** Waits, or until told to stop. */
+/** Waits, but no longer than until `signal` aborts. */
 export function rest(ms, signal) {
   return new Promise((resolve) => {
     const done = () => {

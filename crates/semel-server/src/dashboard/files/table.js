@@ -1,4 +1,4 @@
-// Tables: rows of one kind. On a narrow screen each row becomes a card, whose cells name their columns.
+// Tables. On a narrow screen each row becomes a card whose cells name their columns.
 
 import { h, none } from "./dom.js";
 import { link } from "./router.js";
@@ -13,7 +13,7 @@ export function table(columns, rows, { caption, empty } = {}) {
     h("table", {}, h("caption", {}, caption), h("thead", {}, h("tr", {}, head)), h("tbody", {}, rows.map(line))));
 }
 
-/** Links to the pages before and after this one; each a query of the present screen, or nothing. */
+/** Links to the first page and to the next one, each a query of the current screen or null. */
 export function pager(path, before, after) {
   if (!before && !after) return null;
   return h("nav", { class: "pager", "aria-label": "Pages" },

@@ -1,4 +1,4 @@
-// What happened, in order, with reasons.
+// Timelines: events in order, with reasons.
 
 import { at, get } from "./api.js";
 import { button, h, none, put } from "./dom.js";
@@ -9,15 +9,15 @@ import { problem } from "./notice.js";
 const WORDS = {
   "job.enqueued": "Admitted",
   "job.scheduled": "Admitted, to run later",
-  "job.available": "Ready to be taken",
+  "job.available": "Ready for a worker",
   "job.started": "Taken by a worker",
   "job.completed": "Completed",
   "job.failed": "A run failed",
-  "job.retrying": "Will be tried again",
-  "job.discarded": "Discarded: it ended badly",
+  "job.retrying": "Will be retried",
+  "job.discarded": "Discarded: it did not succeed",
   "job.expired": "Expired before it was started",
   "job.cancelled": "Cancelled",
-  "job.requeued": "Given back, put off, or its worker was lost",
+  "job.requeued": "Requeued: given back, postponed, or its worker was lost",
   "job.amended": "Took over a newer request's args and meta",
   "job.key_released": "Its key was released by an operator",
   "job.deduplicated": "Suppressed duplicates",
@@ -25,7 +25,7 @@ const WORDS = {
 const DUPLICATES = {
   existing: "answered with this job",
   rejected: "refused",
-  payload_mismatch: "refused: other content under the same key",
+  payload_mismatch: "refused: different content under the same key",
 };
 
 function words({ type, data }) {
@@ -39,7 +39,7 @@ function words({ type, data }) {
   return parts.join(" · ");
 }
 
-/** What an event's type is drawn as: good, bad, held back, or neither. */
+/** How an event's type is coloured: good, bad, held back, or neutral. */
 function tone(type) {
   if (/completed$/.test(type)) return "good";
   if (/failed|discarded|expired$/.test(type)) return "bad";
@@ -47,7 +47,7 @@ function tone(type) {
   return "";
 }
 
-/** One event as a line. `names`: whether to say which job it is about. */
+/** One event as a line. `names`: whether to name its job; `"full"` adds the job's type. */
 export function line(event, names) {
   return h("li", { class: tone(event.type) },
     clock(event.time), h("span", {}, words(event)),
@@ -55,16 +55,16 @@ export function line(event, names) {
     names === "full" ? h("span", { class: "dim" }, event.data.job_type ?? "") : null);
 }
 
-/** From when on the events of a key are read, before now; and the whole log. */
-const SPANS = [["15 minutes", 15], ["1 hour", 60], ["1 day", 1_440], ["1 week", 10_080], ["all that is kept", null]];
-/** Pages asked for before somebody is asked whether to go on; the server looks at 20,000 events for each. */
+/** How far back a key's events are read, in minutes; null for the whole log. */
+const SPANS = [["15 minutes", 15], ["1 hour", 60], ["1 day", 1_440], ["1 week", 10_080], ["whole log", null]];
+/** Pages read before the user must ask for more; the server looks at up to 20,000 events for each. */
 const KEY_PAGES = 5;
 
-/** What happened to a key, also to jobs that carried it and are gone. It begins with the oldest holder there is, for the
- * server finds a place in the log by its time, and reads on from it. */
+/** What happened to a key, including jobs that carried it and are gone. It starts at the oldest present holder, because the
+ * server finds a place in the log by time and reads on from there. */
 export function keyTimeline(key, since, signal) {
   const slot = h("div", { "aria-live": "polite" });
-  const tabs = h("div", { class: "tabs", role: "group", "aria-label": "From when on" });
+  const tabs = h("div", { class: "tabs", role: "group", "aria-label": "How far back" });
   const read = async (query) => {
     const events = [];
     let from = query;
@@ -82,7 +82,7 @@ export function keyTimeline(key, since, signal) {
     const isChosen = () => chosen.getAttribute("aria-pressed") === "true";
     try {
       const found = await read(query);
-      if (isChosen()) put(slot, events(found, ({ from }) => read(from), true, "The log has nothing of this key in that time."));
+      if (isChosen()) put(slot, events(found, ({ from }) => read(from), true, "The log has nothing about this key in that period."));
     } catch (error) {
       if (!signal.aborted && isChosen()) put(slot, problem(error, () => show(query, chosen)));
     }
@@ -95,14 +95,14 @@ export function keyTimeline(key, since, signal) {
   return h("div", {}, tabs, slot);
 }
 
-/** The events of jobs. The log may be long, so the rest of the screen does not wait for them. */
+/** The events of jobs. The log may be long, so the rest of the screen does not wait for it. */
 export function timeline(ids, createdAt, names, signal) {
   const slot = h("div", { "aria-live": "polite" }, none("Reading the log…"));
   const fetched = async () => {
     try {
       const found = await ofJobs(ids, createdAt, signal);
       const further = ({ after }) => read({ jobs: ids.join(",") }, after);
-      put(slot, events(found, further, names, "The log no longer has what happened to it."));
+      put(slot, events(found, further, names, "The log no longer has this job's events."));
     } catch (error) {
       if (!signal.aborted) put(slot, problem(error, fetched));
     }
@@ -111,7 +111,7 @@ export function timeline(ids, createdAt, names, signal) {
   return slot;
 }
 
-/** Those that were found; asks `further` for the rest of a long log when told to. */
+/** The events found, with a button that calls `further` for the rest of a long log. */
 function events(found, further, names, nothing) {
   const list = h("ol", { class: "timeline" }, found.events.map((event) => line(event, names)));
   const foot = h("div", {});

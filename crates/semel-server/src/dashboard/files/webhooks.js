@@ -1,4 +1,4 @@
-// Webhook subscriptions: whether they are active, and whether a signed request arrives.
+// Webhook subscriptions: whether each is active, and whether a signed test request arrives.
 
 import { at, get, patch, post } from "./api.js";
 import { button, h } from "./dom.js";
@@ -11,11 +11,11 @@ export async function webhooks({ query, signal }) {
   const found = await get("webhooks/subscriptions", { limit: 100, cursor: query.cursor }, signal);
   return [
     h("h1", {}, "Webhooks"),
-    h("p", { class: "lead" }, "They are added and removed by the program or the API, which alone is told the secret."),
+    h("p", { class: "lead" }, "Add and remove subscriptions with semel webhooks or the API; the secret is shown only there."),
     table([
       { label: "URL", kind: "long", cell: (hook) => hook.url },
       { label: "Events", kind: "long", cell: (hook) => hook.events.join(", ") },
-      { label: "Only", kind: "long", cell: (hook) => only(hook.filter) },
+      { label: "Filter", kind: "long", cell: (hook) => only(hook.filter) },
       { label: "Active", cell: (hook) => (hook.active ? "yes" : "paused") },
       { label: "Created", cell: (hook) => when(hook.created_at) },
       { label: "", cell: (hook) => h("span", { class: "actions" },
@@ -34,7 +34,7 @@ function only(filter) {
 async function test(hook) {
   try {
     const told = await post(`webhooks/subscriptions/${at(hook.id)}/test`);
-    tell(told.delivered ? `It arrived in ${told.took_ms} ms.` : `It did not arrive: ${told.error}`);
+    tell(told.delivered ? `The test arrived in ${told.took_ms} ms.` : `The test did not arrive: ${told.error}`);
   } catch (error) {
     tell(error.message);
   }
@@ -43,7 +43,7 @@ async function test(hook) {
 async function change(hook) {
   try {
     await patch(`webhooks/subscriptions/${at(hook.id)}`, { active: !hook.active });
-    tell(hook.active ? "It is told nothing until it is active again." : "It is told of what happens from now on.");
+    tell(hook.active ? "Paused: events that happen until you resume it are never sent." : "Resumed: events from now on are sent.");
   } catch (error) {
     tell(error.message);
   }

@@ -1,4 +1,4 @@
-// What whoever looks may do, so that nothing is offered that would be refused. The server refuses it all the same.
+// What the token may do, so that the page offers nothing that would be refused. The server checks it all the same.
 
 import { get } from "./api.js";
 
@@ -7,20 +7,20 @@ const ALL = { roles: ["producer", "worker", "admin", "metrics"], inspect: true, 
 let known = ALL;
 let asked = 0;
 
-/** Asks the server what the token may do; whoever cannot be asked is offered everything. */
+/** Asks the server what the token may do. If the server cannot say, everything is offered. */
 export async function learn() {
   const turn = ++asked;
   const told = await get("whoami").catch(() => ALL);
-  // An answer about the token before this one comes too late.
+  // A late answer about an earlier token is ignored.
   if (turn === asked) known = told;
 }
 
-/** Whether it may do what operators do, on the queues that it sees. */
+/** Whether it may do what operators do, on the queues it sees. */
 export function isAdmin() {
   return known.roles.includes("admin");
 }
 
-/** Whether it may do so on every queue: keys, workers, webhooks and the audit are not one queue's. */
+/** Whether it may do so on every queue, as keys, workers, webhooks and the audit require. */
 export function isOperator() {
   return isAdmin() && known.queues === null;
 }
@@ -30,17 +30,17 @@ export function mayRead() {
   return isAdmin() || (known.inspect && (known.roles.includes("producer") || known.roles.includes("worker")));
 }
 
-/** Whether it may look at what goes across queues: workflows, policies in use. */
+/** Whether it may look at what spans queues: workflows and policies in use. */
 export function mayReadAll() {
   return mayRead() && known.queues === null;
 }
 
-/** Whether it may offer jobs, and change what it knows the id of. */
+/** Whether it may enqueue jobs, and change those whose id it knows. */
 export function mayProduce() {
   return isAdmin() || known.roles.includes("producer");
 }
 
-/** What an admin is offered, and others are not. */
+/** The result of `thing` for an admin, null for others. */
 export function forAdmins(thing) {
   return isAdmin() ? thing() : null;
 }

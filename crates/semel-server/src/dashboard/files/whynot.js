@@ -1,4 +1,4 @@
-// Why not? A payload, as it would be offered: who blocks it, until when, and what every strategy would do.
+// Why not? What would happen to a payload if it were enqueued now: who blocks it, until when, and what each strategy would do.
 
 import { at, get, post } from "./api.js";
 import { button, h, part, put } from "./dom.js";
@@ -32,7 +32,7 @@ export async function why({ query, signal }) {
     try {
       const text = input.value;
       const asked = JSON.parse(text);
-      // The text and not what was read of it: numbers must reach the server digit by digit.
+      // Send the text and not the parsed value, so that numbers reach the server digit by digit.
       put(out, answer(await post("unique/explain", text, signal), asked));
     } catch (error) {
       if (error instanceof SyntaxError) error.title = "This is not JSON. ";
@@ -45,16 +45,16 @@ export async function why({ query, signal }) {
   if (query.of) await run();
   return [
     h("h1", {}, "Why not?"),
-    h("p", { class: "lead" }, "Paste the body of an enqueue request. The server says what would become of it now, and why. Nothing is stored."),
+    h("p", { class: "lead" }, "Paste the body of an enqueue request. The server says what would happen to it now, and why. Nothing is stored."),
     h("div", { class: "split" },
       h("div", {}, input, h("p", { class: "actions" },
         button("Ask", run, { class: "main" }), h("span", { class: "dim" }, "Ctrl + Enter")),
-      hasHidden ? h("p", { class: "note" }, "The job's hidden values stand here as [sensitive]. Where they count for the key, put the real ones in before you believe the answer.") : null),
+      hasHidden ? h("p", { class: "note" }, "The job's hidden values appear here as [sensitive]. If they are part of the key, put in the real values before you trust the answer.") : null),
       out),
   ];
 }
 
-/** The request that a stored job was made by, as far as it is stored. */
+/** The request that created a stored job, as far as it is stored. */
 async function offer(id, signal) {
   const { job } = await get(`jobs/${at(id)}`, {}, signal);
   const options = { queue: job.queue, ...(job.unique ? { unique: asRequested(job.unique) } : {}) };
@@ -70,7 +70,7 @@ function answer(told, asked) {
     h("div", { class: `verdict ${tone}` },
       h("p", {}, h("strong", {}, verdict)),
       rest.map((text) => h("p", {}, text)),
-      told.disclosed === false ? h("p", {}, "Who holds the key is not disclosed: a policy says so.") : null),
+      told.disclosed === false ? h("p", {}, "A policy does not disclose who holds the key.") : null),
     told.pointers ? part("Where the content differs", h("ul", {}, told.pointers.map((pointer) => h("li", {}, mono(pointer))))) : null,
     (told.holders ?? []).length > 0
       ? part(blocking.length === 1 ? "Who blocks it" : `Who carries its key (${blocking.length} block it)`, table([
@@ -78,12 +78,12 @@ function answer(told, asked) {
         { label: "State", cell: (holder) => badge(holder.state) },
         { label: "Since", cell: (holder) => when(holder.created_at) },
         { label: "Blocks", kind: "long", cell: (holder) => `${holder.blocks ? "yes" : "no"}: ${REASONS[holder.reason] ?? holder.reason}` },
-        { label: "Until", cell: (holder) => when(holder.until) ?? (holder.blocks ? "it changes" : "–") },
+        { label: "Until", cell: (holder) => when(holder.until) ?? (holder.blocks ? "no fixed time" : "–") },
       ], told.holders, { caption: "Holders" }))
       : null,
     told.strategies
       ? part("What each strategy would do", table([
-        { label: "on_conflict", cell: ({ name }) => h("code", { class: name === told.policy?.on_conflict ? "chosen" : "" }, name, name === told.policy?.on_conflict ? " (asked)" : "") },
+        { label: "on_conflict", cell: ({ name }) => h("code", { class: name === told.policy?.on_conflict ? "chosen" : "" }, name, name === told.policy?.on_conflict ? " (requested)" : "") },
         { label: "Now", kind: "long", cell: ({ result }) => admission(result) },
       ], strategies(told), { caption: "Strategies" }))
       : null,
@@ -94,7 +94,7 @@ function answer(told, asked) {
         h("pre", { class: "json" }, told.canonical))
       : null,
     told.duplicates
-      ? part(`Duplicates that the job has absorbed: ${count(told.duplicates.count)}`, callers([{ duplicates: told.duplicates }]))
+      ? part(`Duplicates absorbed: ${count(told.duplicates.count)}`, callers([{ duplicates: told.duplicates }]))
       : null,
     asked.options?.unique || asked.unique ? null : h("p", { class: "note" }, "Add options.unique to give it a policy."),
   ];

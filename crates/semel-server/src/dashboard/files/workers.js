@@ -1,4 +1,4 @@
-// The workers that the answering server has heard of, and what they are told.
+// The workers that the answering server has heard from, and the directives that operators give them.
 
 import { at, get, put } from "./api.js";
 import { ask } from "./dialog.js";
@@ -9,9 +9,9 @@ import { refresh } from "./router.js";
 import { pager, table } from "./table.js";
 
 const WORDS = {
-  running: "It goes on.",
-  quiet: "It finishes what it has and fetches no more.",
-  terminate: "It finishes what it has and ends.",
+  running: "It fetches jobs again.",
+  quiet: "It finishes its jobs and fetches no more.",
+  terminate: "It finishes its jobs and exits.",
 };
 
 export async function workers({ query, signal }) {
@@ -19,20 +19,20 @@ export async function workers({ query, signal }) {
   const found = await get("admin/workers", { page, per_page: 100 }, signal);
   return [
     h("h1", {}, "Workers"),
-    h("p", { class: "lead" }, "Those that this server has heard of in the last ten minutes. What they are told they hear at their next heartbeat."),
+    h("p", { class: "lead" }, "Workers that this server has heard from in the last ten minutes. A worker receives its directive at its next heartbeat."),
     table([
       { label: "Worker", cell: (worker) => worker.worker_id },
       { label: "State", cell: (worker) => worker.state },
-      { label: "Told", cell: (worker) => worker.directive },
+      { label: "Directive", cell: (worker) => worker.directive },
       { label: "Queues", kind: "long", cell: (worker) => (worker.queues ?? []).join(", ") },
       { label: "Running", kind: "num", cell: (worker) => count(worker.active_jobs) },
-      { label: "First heard", cell: (worker) => when(worker.first_seen_at) },
-      { label: "Last heard", cell: (worker) => when(worker.last_heartbeat_at) },
+      { label: "First seen", cell: (worker) => when(worker.first_seen_at) },
+      { label: "Last seen", cell: (worker) => when(worker.last_heartbeat_at) },
       { label: "", cell: (worker) => h("span", { class: "actions" },
-        worker.directive === "running" ? null : direct(worker, "running", "Go on"),
+        worker.directive === "running" ? null : direct(worker, "running", "Resume"),
         worker.directive === "quiet" ? null : direct(worker, "quiet", "Quiet"),
-        worker.directive === "terminate" ? null : direct(worker, "terminate", "End…")) },
-    ], found.items, { caption: "Workers", empty: "No worker has been heard of in the last ten minutes." }),
+        worker.directive === "terminate" ? null : direct(worker, "terminate", "Terminate…")) },
+    ], found.items, { caption: "Workers", empty: "This server has not heard from any worker in the last ten minutes." }),
     pager("workers", page > 1 ? {} : null, found.pagination.has_more ? { page: page + 1 } : null),
   ];
 }
@@ -40,9 +40,9 @@ export async function workers({ query, signal }) {
 function direct(worker, directive, text) {
   return button(text, async () => {
     const isSure = directive !== "terminate" || (await ask({
-      title: `End ${worker.worker_id}?`,
-      body: h("p", {}, "It finishes what it has, and ends. Whether it is started again is its supervisor's matter."),
-      yes: "End it",
+      title: `Terminate ${worker.worker_id}?`,
+      body: h("p", {}, "It finishes its jobs and exits. Whether it starts again is up to its supervisor."),
+      yes: "Terminate it",
       danger: true,
     }));
     if (!isSure) return;

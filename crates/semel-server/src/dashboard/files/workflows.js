@@ -52,13 +52,13 @@ export async function workflow({ params, signal }) {
       { label: "State", cell: (step) => badge(step.state) },
       { label: "Waits for", cell: (step) => step.depends_on.join(", ") || "–" },
       { label: "Job", cell: (step) => (step.job_id ? jobLink(step.job_id) : "not yet") },
-      { label: "Shared", cell: (step) => (step.shared ? "a job that was there already" : "–") },
+      { label: "Shared", cell: (step) => (step.shared ? "an existing job" : "–") },
     ], flow.steps, { caption: "Steps" })),
-    h("details", {}, h("summary", {}, "All that the server says of it"), json(flow)),
+    h("details", {}, h("summary", {}, "Everything the server says about it"), json(flow)),
   ];
 }
 
-/** Steps in columns, each right of all that it waits for. */
+/** Steps in columns, each to the right of every step that it waits for. */
 function graph(steps) {
   const column = new Map();
   for (let turn = 0; turn < steps.length; turn++) {
@@ -98,14 +98,14 @@ function cut(text, length) {
 async function cancel(flow) {
   const done = await ask({
     title: "Cancel this workflow?",
-    body: h("p", {}, "The jobs that were created for it are cancelled, and no further step begins. It cannot be taken back."),
+    body: h("p", {}, "The jobs created for it are cancelled, and no further step starts. This cannot be undone."),
     yes: "Cancel it",
     danger: true,
   });
   if (!done) return;
   try {
     await post(`workflows/${at(flow.id)}/cancel`);
-    tell("It is cancelled.");
+    tell("The workflow is cancelled.");
   } catch (error) {
     tell(error.message);
   }

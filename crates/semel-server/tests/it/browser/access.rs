@@ -29,20 +29,20 @@ async fn a_token_is_asked_for_and_kept_for_the_tab() {
     let server = server().await;
     let mut browser = Browser::start(&format!("http://{}", server.address));
     browser.begin("/#/jobs");
-    browser.until("it asks", "hand.dialog() === 'Who is looking?'");
+    browser.until("it asks", "hand.dialog() === 'Token and tenant'");
     browser.fill("Token", "not-the-token");
-    browser.press("Use it");
+    browser.press("Apply");
     // Wait until the old prompt has gone and the next one is there.
     browser.until(
         "it asks again",
-        "hand.dialog() === 'Who is looking?' && document.querySelector('dialog input').value === ''",
+        "hand.dialog() === 'Token and tenant' && document.querySelector('dialog input').value === ''",
     );
     browser.fill("Token", "operator-token");
-    browser.press("Use it");
+    browser.press("Apply");
     browser.settle();
     browser.sees("Token ✓");
     browser.open("/#/workers");
-    browser.sees("No worker has been heard of");
+    browser.sees("has not heard from any worker");
     assert_eq!(browser.eval("localStorage.length + document.cookie.length"), 0);
     browser.is_well("with a token");
     server.stop().await;
@@ -72,10 +72,10 @@ async fn what_a_token_may_not_do_is_not_offered() {
     // With another token everything is there.
     browser.press("Token ✓");
     browser.fill("Token", "operator-token");
-    browser.press("Use it");
+    browser.press("Apply");
     browser.until("the operator's menu", "document.querySelector('#menu').textContent.includes('Audit')");
     browser.settle();
-    browser.sees("No worker has been heard of");
+    browser.sees("has not heard from any worker");
     browser.is_well("two tokens");
     server.stop().await;
 }

@@ -102,23 +102,23 @@ async fn jobs_are_filtered_cancelled_activated_and_offered_again() {
     assert_eq!(stage.state(&stage.active).await, "active");
     browser.press("Cancel this job…");
     browser.press("Cancel it");
-    said(&mut browser, "It is cancelled.");
+    said(&mut browser, "The job is cancelled.");
     assert_eq!(stage.state(&stage.active).await, "cancelled");
 
     browser.go(&format!("#/jobs/{}", stage.pending));
-    browser.press("Make it available now");
-    said(&mut browser, "It is available.");
+    browser.press("Activate this job");
+    said(&mut browser, "Activated: it is available");
     assert_eq!(stage.state(&stage.pending).await, "available");
 
     // A scheduled job cannot be activated.
     browser.go(&format!("#/jobs/{}", stage.scheduled));
     browser.sees(&stage.scheduled);
-    assert_eq!(browser.eval("hand.shows('Make it available now')"), false);
+    assert_eq!(browser.eval("hand.shows('Activate this job')"), false);
 
     browser.go(&format!("#/jobs/{}", stage.dead[0]));
     browser.sees("the printer is on fire");
-    browser.press("Offer it again");
-    said(&mut browser, "It was offered again and admitted.");
+    browser.press("Retry this job");
+    said(&mut browser, "The retry was admitted.");
     assert_eq!(stage.state(&stage.dead[0]).await, "available");
 
     browser.go("#/jobs");
@@ -152,8 +152,8 @@ async fn jobs_are_filtered_cancelled_activated_and_offered_again() {
     browser.press("Cancel everything matching…");
     browser.sees(&format!("Cancel {count} jobs?"));
     browser.press("Cancel them");
-    said(&mut browser, &format!("Cancelled {count}; 0 had moved on."));
-    browser.sees("No job that this filter admits.");
+    said(&mut browser, &format!("Cancelled {count}; 0 could not be cancelled."));
+    browser.sees("No job matches this filter.");
     assert_eq!(stage.state(&stage.held).await, "cancelled");
     stage.server.stop().await;
 }
@@ -165,17 +165,17 @@ async fn dead_letters_are_offered_again_and_deleted() {
     let [first, second, ..] = stage.dead.as_slice() else { panic!("too few dead letters") };
     let left = "/ojs/v1/dead-letter";
     browser.open("/#/dead");
-    browser.press(&format!("Offer {first} again"));
-    said(&mut browser, "It was offered again and admitted.");
+    browser.press(&format!("Retry {first}"));
+    said(&mut browser, "The retry was admitted.");
     assert_eq!(stage.state(first).await, "available");
     browser.press(&format!("Delete {second}"));
     browser.press("Delete it");
-    said(&mut browser, "It is deleted.");
+    said(&mut browser, "The dead letter is deleted.");
     assert_eq!(stage.state(second).await, "none");
     assert_eq!(told(&stage.server, left, "/pagination/total").await, 2);
-    browser.press("Offer all 2 again…");
-    browser.press("Offer them");
-    said(&mut browser, "2 of 2; 0 stayed as they were.");
+    browser.press("Retry all 2…");
+    browser.press("Retry them");
+    said(&mut browser, "2 of 2 done; 0 left unchanged.");
     assert_eq!(told(&stage.server, left, "/pagination/total").await, 0);
     stage.server.stop().await;
 }
@@ -188,10 +188,10 @@ async fn dead_letters_are_deleted_all_at_once() {
     browser.fill("Queue", "broken");
     browser.press("Filter");
     browser.until("the filter", "location.hash === '#/dead?queue=broken' && hand.isSettled()");
-    browser.press("Delete all of them…");
+    browser.press("Delete all…");
     browser.sees("Queue: broken; type: all.");
     browser.press("Delete them");
-    said(&mut browser, "4 of 4; 0 stayed as they were.");
+    said(&mut browser, "4 of 4 done; 0 left unchanged.");
     assert_eq!(told(&stage.server, "/ojs/v1/dead-letter", "/pagination/total").await, 0);
     stage.server.stop().await;
 }
@@ -204,10 +204,10 @@ async fn queues_workers_crons_workflows_and_webhooks_do_as_they_are_told() {
 
     browser.open("/#/overview");
     browser.press("Pause payments");
-    said(&mut browser, "No worker takes from payments.");
+    said(&mut browser, "No worker takes jobs from payments.");
     assert_eq!(told(server, "/ojs/v1/queues/payments/stats", "/queue/paused").await, true);
     browser.press("Resume payments");
-    said(&mut browser, "Workers may take from payments again.");
+    said(&mut browser, "Workers may take jobs from payments again.");
     assert_eq!(told(server, "/ojs/v1/queues/payments/stats", "/queue/paused").await, false);
     // The overview is paused and resumed by its key. Events from before it is live again are not shown.
     let status = "document.querySelector('span[role=status]').textContent";
@@ -225,8 +225,8 @@ async fn queues_workers_crons_workflows_and_webhooks_do_as_they_are_told() {
     let beat = json!({ "worker_id": "worker-2", "active_jobs": [] });
     for (button, yes, state) in [
         ("Quiet worker-2", None, "quiet"),
-        ("Go on worker-2", None, "running"),
-        ("End… worker-2", Some("End it"), "terminate"),
+        ("Resume worker-2", None, "running"),
+        ("Terminate… worker-2", Some("Terminate it"), "terminate"),
     ] {
         browser.press(button);
         if let Some(yes) = yes {
@@ -243,12 +243,12 @@ async fn queues_workers_crons_workflows_and_webhooks_do_as_they_are_told() {
     let ticks = told(server, cron, "/cron/run_count").await.as_u64().unwrap();
     browser.press("Tick now…");
     browser.press("Tick now");
-    said(&mut browser, "It ticked; the history says what was decided.");
+    said(&mut browser, "It ticked; the outcome is under “Last ticks”.");
     let history = told(server, "/ojs/v1/cron/nightly/history", "/history").await;
     assert_eq!(history.as_array().unwrap().len(), 2, "{history}");
     assert!(told(server, cron, "/cron/run_count").await.as_u64().unwrap() >= ticks);
     for (button, words, enabled) in
-        [("Disable", "It ticks no more.", false), ("Enable", "It ticks again.", true)]
+        [("Disable", "The cron is disabled.", false), ("Enable", "The cron is enabled.", true)]
     {
         browser.press(button);
         said(&mut browser, words);
@@ -262,7 +262,7 @@ async fn queues_workers_crons_workflows_and_webhooks_do_as_they_are_told() {
     browser.go(&format!("#/workflows/{}", stage.workflow));
     browser.press("Cancel this workflow…");
     browser.press("Cancel it");
-    said(&mut browser, "It is cancelled.");
+    said(&mut browser, "The workflow is cancelled.");
     let flow = format!("/ojs/v1/workflows/{}", stage.workflow);
     assert_eq!(told(server, &flow, "/workflow/state").await, "cancelled");
 
@@ -270,14 +270,14 @@ async fn queues_workers_crons_workflows_and_webhooks_do_as_they_are_told() {
     let hook = format!("/ojs/v1/webhooks/subscriptions/{}", stage.hook);
     let url = told(server, &hook, "/subscription/url").await.as_str().unwrap().to_owned();
     browser.press(&format!("Test {url}"));
-    browser.until("it arrived", "hand.toast().startsWith('It arrived in')");
+    browser.until("it arrived", "hand.toast().startsWith('The test arrived in')");
     let sent = stage.told.recv().await.unwrap();
     assert!(sent.body.contains("test"), "{}", sent.body);
     for (button, is_active) in [("Pause", false), ("Resume", true)] {
         browser.press(&format!("{button} {url}"));
         said(
             &mut browser,
-            if is_active { "It is told of what happens from now on." } else { "It is told nothing" },
+            if is_active { "Resumed: events from now on are sent." } else { "Paused: events that happen" },
         );
         assert_eq!(told(server, &hook, "/subscription/active").await, is_active);
     }
@@ -294,7 +294,7 @@ async fn why_not_answers_what_is_pasted_and_stores_nothing() {
     browser.press("Ask");
     browser.sees("Who blocks it");
     browser.sees(&stage.key);
-    browser.sees("the answer is the existing job, nothing is stored");
+    browser.sees("the answer is the existing job; nothing is stored");
     browser.fill("Payload", &capture(8).to_string());
     browser.press("Ask");
     browser.until("it is free", "document.querySelector('.verdict.good') !== null");

@@ -103,7 +103,7 @@ async fn what_became_of_requests_is_drawn_over_any_span() {
     browser.open("/");
     let drawn = "[...document.querySelectorAll('.charts figure small')].map((node) => parseInt(node.textContent, 10))";
     // The figures are the same for every span, so wait for the span's own note.
-    for (span, note) in [("minute", "By minutes"), ("hour", "By hours"), ("", "Drawn from")] {
+    for (span, note) in [("minute", "per minute"), ("hour", "per hour"), ("", "Drawn from")] {
         browser.until("the span is chosen", &format!("hand.choose('Span', {span:?})"));
         // Created (the stage's jobs, the workflow's steps and the cron's) and deduplicated, as the stage made
         // them.
@@ -125,9 +125,9 @@ async fn a_jobs_page_leads_to_those_before_and_after_it() {
     let second = stage.server.create(&latest).await.job_id().to_owned();
     let mut browser = stage.browser();
     browser.open(&format!("/#/jobs/{first}"));
-    browser.until("who took its place", "hand.shows('Its place was taken by')");
+    browser.until("who took its place", "hand.shows('Replaced by')");
     browser.eval(&format!("document.querySelector('main dl a[href=\"#/jobs/{second}\"]').click()"));
-    browser.until("whose place it took", "hand.shows('Took the place of')");
+    browser.until("whose place it took", "hand.shows('Replaces')");
     browser.until(
         "the way back",
         &format!("document.querySelector('main dl a[href=\"#/jobs/{first}\"]') !== null"),
@@ -188,7 +188,7 @@ async fn the_keyboard_reaches_everything_and_shows_where_it_is() {
         );
     }
     browser.key("?");
-    browser.until("the list of keys", "hand.dialog() === 'Keys of the keyboard'");
+    browser.until("the list of keys", "hand.dialog() === 'Keyboard shortcuts'");
     assert_eq!(wrongs(&mut browser), [""; 0]);
     browser.key("Escape");
     browser.until("it is gone", "hand.dialog() === ''");
@@ -218,7 +218,7 @@ async fn every_button_and_every_link_leads_somewhere() {
                 let at = format!("{name}, {button}");
                 assert_eq!(wrongs(&mut browser), [""; 0], "{at}");
                 browser.picture(&pictures().join(format!("dialog-{}.png", file_name(&at))));
-                browser.press(if title == "Keys of the keyboard" { "Close" } else { "Back" });
+                browser.press(if title == "Keyboard shortcuts" { "Close" } else { "Back" });
                 browser.until("the dialog is gone", "hand.dialog() === ''");
             }
             browser.is_well(&format!("{name}, {button}"));
@@ -283,7 +283,7 @@ async fn a_key_tells_of_its_former_holders_and_policies_of_those_that_never_matc
     );
     // The holder has let go: the page shows no holder, but the log still has the events.
     stage.server.post(&format!("/ojs/v1/queues/{}/purge", "reports"), &serde_json::json!({})).await;
-    browser.press("all that is kept");
+    browser.press("whole log");
     browser.until("the end is told of", &format!("{told} === 6"));
     let alone = serde_json::json!({ "type": "log.line", "args": [1], "unique": { "keys": ["args"] } });
     stage.server.create(&alone).await;
@@ -306,10 +306,10 @@ async fn a_storm_of_events_is_not_all_sent_to_a_page() {
     let jobs: Vec<_> = (0..900).map(|n| serde_json::json!({ "type": "storm.drop", "args": [n] })).collect();
     let told = stage.server.post("/ojs/v1/jobs/bulk", &serde_json::json!({ "jobs": jobs })).await;
     assert_eq!(told.status, 200, "{}", told.body);
-    browser.sees("more happens than is shown");
+    browser.sees("more events than are shown");
     stage.server.create(&serde_json::json!({ "type": "storm.unseen", "args": [1] })).await;
     // It rests for three seconds; if this machine took longer, nothing can be asserted.
-    let rests = browser.eval("hand.shows('more happens than is shown')") == true;
+    let rests = browser.eval("hand.shows('more events than are shown')") == true;
     let drawn = "document.querySelectorAll('ol.feed li').length";
     browser.until("no more is drawn than is shown", &format!("{drawn} === 30"));
     // Once the stream continues, it shows what happens from then on.
