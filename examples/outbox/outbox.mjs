@@ -1,14 +1,14 @@
-// An order and the job that follows from it, in one transaction, with pg.
+// Writes an order and the job that follows from it in one transaction, with pg.
 //
 //     npm install pg@8
 //     export DATABASE_URL=postgres://localhost/shop
-//     SEMEL_STORE="$DATABASE_URL" semel serve &        # makes the outbox, and relays it: without one this waits for ever
+//     SEMEL_STORE="$DATABASE_URL" semel serve &        # creates and relays the outbox; without it this script waits forever
 //     node outbox.mjs
 
 import pg from "pg";
 
 const order = 7;
-// An Open Job Spec request. Equal ones make one job: the second such entry gets the outcome `existing`.
+// An Open Job Spec request. Equal requests make one job: the second entry gets the outcome `existing`.
 const envelope = (order) => JSON.stringify({
   type: "order.ship",
   args: [{ order }],
@@ -30,7 +30,7 @@ try {
   await db.query(insert, [envelope(8)]);
   await db.query("ROLLBACK");
 
-  // Waiting is optional: this reads the outcome, once a server has relayed the entry.
+  // Waiting is optional: this reads the outcome once a server has relayed the entry.
   let row;
   do {
     await new Promise((resolve) => setTimeout(resolve, 50));

@@ -1,8 +1,8 @@
-"""An order and the job that follows from it, in one transaction, with psycopg.
+"""Writes an order and the job that follows from it in one transaction, with psycopg.
 
     pip install 'psycopg[binary]>=3.2,<4'
     export DATABASE_URL=postgres://localhost/shop
-    SEMEL_STORE="$DATABASE_URL" semel serve &        # makes the outbox, and relays it: without one this waits for ever
+    SEMEL_STORE="$DATABASE_URL" semel serve &        # creates and relays the outbox; without it this script waits forever
     python3 outbox.py
 """
 
@@ -13,7 +13,7 @@ import psycopg
 from psycopg.types.json import Json
 
 ORDER = 7
-ENVELOPE = {  # An Open Job Spec request. Equal ones make one job: the second such entry gets the outcome `existing`.
+ENVELOPE = {  # An Open Job Spec request. Equal requests make one job: the second entry gets the outcome `existing`.
     "type": "order.ship",
     "args": [{"order": ORDER}],
     "options": {"unique": {"keys": ["type", "args"], "on_conflict": "ignore"}},
@@ -29,7 +29,7 @@ with psycopg.connect(os.environ["DATABASE_URL"], autocommit=True) as db:
     with db.transaction(force_rollback=True):  # Rolled back: this entry never existed.
         db.execute("INSERT INTO semel.outbox (envelope) VALUES (%s)", [Json({**ENVELOPE, "args": [{"order": 8}]})])
 
-    # Waiting is optional: this reads the outcome, once a server has relayed the entry.
+    # Waiting is optional: this reads the outcome once a server has relayed the entry.
     while True:
         outcome, job = db.execute("SELECT outcome, job FROM semel.outbox WHERE id = %s", row).fetchone()
         if outcome is not None:

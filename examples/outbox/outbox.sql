@@ -1,13 +1,13 @@
--- An order and the job that follows from it, in one transaction: from any language, at any isolation level.
+-- Writes an order and the job that follows from it in one transaction. Works from any language, at any isolation level.
 --
---     SEMEL_STORE="$DATABASE_URL" semel serve &        # makes the outbox, and relays it
+--     SEMEL_STORE="$DATABASE_URL" semel serve &        # creates and relays the outbox
 --     psql "$DATABASE_URL" -f outbox.sql
 
 CREATE TABLE IF NOT EXISTS orders (id bigint PRIMARY KEY);
 
 BEGIN;
 INSERT INTO orders (id) VALUES (7) ON CONFLICT DO NOTHING;
--- An Open Job Spec request. Equal ones make one job: the second such entry gets the outcome `existing`.
+-- An Open Job Spec request. Equal requests make one job: the second entry gets the outcome `existing`.
 INSERT INTO semel.outbox (envelope) VALUES ('{
     "type": "order.ship",
     "args": [{"order": 7}],
@@ -20,4 +20,4 @@ BEGIN;
 INSERT INTO semel.outbox (envelope) VALUES ('{"type": "order.ship", "args": [{"order": 8}]}');
 ROLLBACK;
 
--- A moment later a server, or a program that relays, has relayed the entry: `SELECT outcome, job FROM semel.outbox`.
+-- A moment later a server, or a program that relays the outbox, has relayed the entry: `SELECT outcome, job FROM semel.outbox`.

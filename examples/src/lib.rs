@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// Sends the customer a receipt for a payment.
 ///
-/// One per event, for ever: an upstream may deliver an event again after days, when the receipt was sent long
+/// One per event, forever: an upstream may deliver an event again after days, when the receipt was sent long
 /// ago, so an ended job blocks as well as a waiting one. A duplicate is answered with the existing job.
 #[derive(Debug, Serialize, Deserialize, Job)]
 #[job(

@@ -36,7 +36,7 @@ struct Driver {
 
 const DRIVERS: [Driver; 2] = [
     Driver {
-        what: "Python's driver",
+        what: "the PostgreSQL driver for Python",
         tests: "outbox_from_python",
         folder: "psycopg-3",
         program: "python3",
@@ -53,7 +53,7 @@ const DRIVERS: [Driver; 2] = [
         ],
     },
     Driver {
-        what: "Node's driver",
+        what: "the PostgreSQL driver for Node",
         tests: "outbox_from_node",
         folder: "pg-8",
         program: "npm",
@@ -96,7 +96,7 @@ pub fn suites(named: Option<PathBuf>) -> Result<PathBuf, Absent> {
     // Tests run in their package's folder, where a path relative to this one would be wrong.
     let found = named.as_ref().and_then(|named| named.canonicalize().ok());
     found.filter(|folder| folder.is_dir()).ok_or_else(|| {
-        let named = named.map(|named| format!("{} is no folder: ", named.display())).unwrap_or_default();
+        let named = named.map(|named| format!("{} is not a folder; ", named.display())).unwrap_or_default();
         let why = format!("{named}set {SUITES} to the folder `suites` of {SUITES_SOURCE}");
         Absent { what: "Open Job Spec's suites", tests: "suites::played::", why }
     })
@@ -133,7 +133,7 @@ fn ask(program: &str, args: &[&str]) -> Result<(), String> {
         return Ok(());
     }
     let told = String::from_utf8_lossy(&output.stderr);
-    Err(told.lines().find(|line| !line.trim().is_empty()).unwrap_or("no word of why").trim().to_owned())
+    Err(told.lines().find(|line| !line.trim().is_empty()).unwrap_or("no reason given").trim().to_owned())
 }
 
 /// The arguments that make the test runner leave those tests out.

@@ -55,7 +55,7 @@ impl Options {
         let mut args = args.iter();
         while let Some(name) = args.next() {
             let value = args.next().ok_or_else(|| format!("{name} needs a value"))?;
-            let wrong = || format!("{name} does not take `{value}`");
+            let wrong = || format!("`{value}` is not a valid value of {name}");
             match *name {
                 "--rounds" => {
                     options.rounds = value.parse().ok().filter(|rounds| *rounds > 0).ok_or_else(wrong)?;
@@ -67,7 +67,7 @@ impl Options {
                 "--only" => options.only = Some((*value).to_owned()),
                 "--out" => options.folder = Some(PathBuf::from(value)),
                 "--keep" => options.kept = Some(PathBuf::from(value)),
-                _ => return Err(format!("bench peers does not know `{name}`")),
+                _ => return Err(format!("bench peers has no option `{name}`")),
             }
         }
         Ok(options)
@@ -103,7 +103,7 @@ pub fn run(workspace: &Workspace, args: &[&str]) -> Result<(), String> {
     let peers: Vec<&'static Peer> = PEERS.iter().filter(|peer| options.wants(peer)).collect();
     if peers.is_empty() {
         let known: Vec<String> = PEERS.iter().map(Peer::label).collect();
-        return Err(format!("--only names nobody; there are {}", known.join(", ")));
+        return Err(format!("--only matches no queue; the queues are {}", known.join(", ")));
     }
     let packages = Packages::install(workspace, &peers)?;
     let stores = Stores::start(&peers.iter().map(|peer| peer.store).collect::<Vec<_>>())?;
@@ -153,7 +153,7 @@ fn ask(
     let before = (stores.bytes(&place)?, stores.processor_seconds(peer.store));
     let output = output(told(packages, peer, case, asked), PATIENCE)?;
     let mut result: Map<String, Value> = serde_json::from_str(output.lines().last().unwrap_or_default())
-        .map_err(|error| format!("what it said is not understood ({error}): {output}"))?;
+        .map_err(|error| format!("its output is not understood ({error}): {output}"))?;
     result.insert("store_cpu_seconds".to_owned(), json!(stores.processor_seconds(peer.store) - before.1));
     result.insert("store_bytes".to_owned(), json!(stores.bytes(&place)?.saturating_sub(before.0)));
     if peer.store == Store::File {

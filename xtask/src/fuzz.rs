@@ -28,7 +28,7 @@ fn wanted<'a>(args: &[&'a str]) -> Result<Wanted<'a>, String> {
                 let seconds = args.next().filter(|text| text.parse::<u32>().is_ok());
                 wanted.seconds = seconds.ok_or("--seconds takes a number")?;
             }
-            option if option.starts_with('-') => return Err(format!("fuzz does not take `{option}`")),
+            option if option.starts_with('-') => return Err(format!("fuzz has no option `{option}`")),
             target => wanted.targets.push(target),
         }
     }
@@ -84,7 +84,7 @@ pub fn run(workspace: &Workspace, args: &[&str]) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "{} did not end well; an input that breaks one is in fuzz/corpus, where the tests play it",
+        "{} failed; the input that breaks a target is saved in fuzz/corpus, where the tests replay it",
         failed.join(", ")
     ))
 }
@@ -100,7 +100,7 @@ mod tests {
         let read = wanted(&["canon", "--seconds", "9", "times"]).unwrap();
         assert_eq!(read, Wanted { seconds: "9", targets: vec!["canon", "times"] });
         assert!(wanted(&["--seconds"]).is_err() && wanted(&["--seconds", "x"]).is_err());
-        assert_eq!(wanted(&["--fast"]).unwrap_err(), "fuzz does not take `--fast`");
+        assert_eq!(wanted(&["--fast"]).unwrap_err(), "fuzz has no option `--fast`");
     }
 
     /// Each is a program of the fuzz workspace, with a corpus in the repository.

@@ -32,8 +32,10 @@ pub fn run(workspace: &Workspace) -> Result<(), String> {
         .status()
         .map_err(|error| format!("cannot start cargo: {error}"))?;
     if !status.success() {
-        return Err("a test failed that no golden file explains; mend it and run `cargo xtask golden` again"
-            .to_owned());
+        return Err(
+            "a test failed for a reason other than a golden file; fix it and run `cargo xtask golden` again"
+                .to_owned(),
+        );
     }
     api::write(workspace)?;
     println!("the golden files are written; `git diff` shows what changed");

@@ -132,7 +132,7 @@ fn task<'a>(args: &[&'a str]) -> Result<Task<'a>, String> {
         ["bench", "scaling", args @ ..] => Ok(Task::Scaling { args: args.to_vec() }),
         ["bench", "instructions", args @ ..] => Ok(Task::Instructions { args: args.to_vec() }),
         ["bench", ..] => {
-            Err("bench takes `peers`, `scaling` or `instructions`; one run of Semel alone is `semel bench`"
+            Err("bench takes `peers`, `scaling` or `instructions`; to measure Semel alone, run `semel bench`"
                 .to_owned())
         }
         ["simulate", args @ ..] => Ok(Task::Simulate { args: args.to_vec() }),

@@ -37,7 +37,7 @@ pub fn run(workspace: &Workspace) -> Result<(), String> {
         let program = std::fs::read(&built).map_err(|error| format!("{}: {error}", built.display()))?;
         if let Some(interpreter) = interpreter(&program) {
             return Err(format!(
-                "{} is not static, it is loaded by {interpreter}: RUSTFLAGS or a configuration of cargo's takes the place of \
+                "{} is not static: it is loaded by {interpreter}; unset RUSTFLAGS and cargo settings that override \
                  `-C target-feature=+crt-static`",
                 built.display()
             ));
@@ -89,7 +89,7 @@ fn host(workspace: &Workspace) -> Result<String, String> {
     let output = workspace.command(rustc).arg("-vV").output().map_err(|error| format!("rustc: {error}"))?;
     let said = String::from_utf8_lossy(&output.stdout);
     let host = said.lines().find_map(|line| line.strip_prefix("host: "));
-    host.map(str::to_owned).ok_or_else(|| "rustc does not say for which machine it is".to_owned())
+    host.map(str::to_owned).ok_or_else(|| "rustc does not name its host target".to_owned())
 }
 
 /// A program's stdout.

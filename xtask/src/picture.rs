@@ -56,7 +56,7 @@ fn draw(lines: &[String]) -> String {
     let (width, height) = (letters * LETTER + 2 * EDGE, lines.len() * LINE + 2 * EDGE);
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {width} {height}\" \
-         role=\"img\" aria-label=\"What semel demo prints at its end\">\n\
+         role=\"img\" aria-label=\"The final output of semel demo\">\n\
          <rect width=\"100%\" height=\"100%\" rx=\"8\" fill=\"#16181d\"/>\n\
          <g font-family=\"ui-monospace, SFMono-Regular, Menlo, Consolas, monospace\" font-size=\"13\" fill=\"#d6d9e0\">\n"
     );

@@ -84,7 +84,7 @@ pub fn run(workspace: &Workspace, only: &[&str]) -> Result<(), String> {
         let began = Instant::now();
         if let Some(found) = search(built, "", &log)? {
             let name = built.suite.name;
-            return Err(format!("{name} fails without a bug: {} ({})", found.by, log.display()));
+            return Err(format!("{name} fails with no bug planted: {} ({})", found.by, log.display()));
         }
         let took = began.elapsed();
         println!("{:<26} {:<11} {:>5.1} s", "none", built.suite.name, took.as_secs_f64());
@@ -142,7 +142,7 @@ fn search(built: &Built, bug: &str, log: &Path) -> Result<Option<Found>, String>
         Some(true) if said.contains(" 0 passed") => Err(format!("{} has no test to run", suite.name)),
         Some(true) => Ok(None),
         Some(false) => Ok(Some(Found { suite: suite.name, by: finder(&said), after })),
-        None => Ok(Some(Found { suite: suite.name, by: "it did not end".to_owned(), after })),
+        None => Ok(Some(Found { suite: suite.name, by: "it exceeded its time limit".to_owned(), after })),
     }
 }
 
@@ -170,7 +170,7 @@ fn finder(said: &str) -> String {
         let failed = said.lines().filter_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED"));
         failed.map(|name| name.rsplit("::").next().unwrap_or(name)).min()
     };
-    seed.or_else(test).unwrap_or("it ended badly").to_owned()
+    seed.or_else(test).unwrap_or("it failed, naming no test").to_owned()
 }
 
 /// Builds the suites, with the bugs in them; returns their programs, in the order of the suites.
@@ -263,6 +263,6 @@ mod tests {
     fn a_failure_is_named_by_its_seed_or_its_test() {
         assert_eq!(finder("test a::b ... ok\ntest a::d ... FAILED\ntest a::c ... FAILED"), "c");
         assert_eq!(finder("test a ... FAILED\nSEMEL_SEED=7 SEMEL_PLAN=\"servers=1\""), "SEMEL_SEED=7");
-        assert_eq!(finder("killed"), "it ended badly");
+        assert_eq!(finder("killed"), "it failed, naming no test");
     }
 }

@@ -11,7 +11,7 @@ use crate::workspace::Workspace;
 /// The variable with schemathesis's program, if it is not `st` on the path.
 const VARIABLE: &str = "SCHEMATHESIS";
 const INSTALL: &str =
-    "schemathesis is not there; pip install 'schemathesis>=4', or name its program in SCHEMATHESIS";
+    "schemathesis is not installed; run `pip install 'schemathesis>=4'`, or set SCHEMATHESIS to its program";
 /// What every answer must pass: it is no server error, and is as documented.
 const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance,response_headers_conformance";
 /// A request timeout in seconds, longer than the longest long poll.
@@ -80,5 +80,5 @@ pub fn run(workspace: &Workspace, examples: &str) -> Result<(), String> {
         .args(["--phases", "examples,coverage,fuzzing", "--exclude-path-regex", LEFT_OUT])
         .status()
         .map_err(|error| format!("cannot start {program}: {error}"))?;
-    if status.success() { Ok(()) } else { Err("an answer is not as its document says".to_owned()) }
+    if status.success() { Ok(()) } else { Err("a response does not match the OpenAPI document".to_owned()) }
 }

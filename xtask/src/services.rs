@@ -65,12 +65,12 @@ impl Services {
 /// As [`Services::start`].
 pub fn run() -> Result<(), String> {
     let services = Services::start()?;
-    println!("tests find them by:");
+    println!("tests find the services through these variables:");
     for (name, value) in services.variables() {
         println!("  export {name}={value}");
     }
     services.absent().iter().for_each(|absent| println!("{absent}"));
-    println!("they stop with Enter, or when the input ends");
+    println!("press Enter, or close the input, to stop them");
     let mut line = String::new();
     drop(std::io::stdin().read_line(&mut line));
     Ok(())

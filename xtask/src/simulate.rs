@@ -10,9 +10,5 @@ pub fn run(workspace: &Workspace, args: &[&str]) -> Result<(), String> {
     let mut command = workspace.cargo();
     command.args(["run", "--release", "--package", "semel-testkit", "--example", "simulate", "--"]);
     let status = command.args(args).status().map_err(|error| format!("cargo: {error}"))?;
-    if status.success() {
-        Ok(())
-    } else {
-        Err("the simulation did not end well; it says why above".to_owned())
-    }
+    if status.success() { Ok(()) } else { Err("the simulation failed; its output above says why".to_owned()) }
 }

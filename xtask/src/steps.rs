@@ -76,7 +76,7 @@ fn perform_within(mut command: Command, limit: Duration) -> Result<(), String> {
         if started.elapsed() >= limit {
             let _ = child.kill();
             let _ = child.wait();
-            return Err(format!("not done within {}", seconds(limit)));
+            return Err(format!("not finished within {}", seconds(limit)));
         }
         std::thread::sleep(POLL);
     }
@@ -158,7 +158,7 @@ mod tests {
         waits.arg("-").stdin(std::process::Stdio::piped());
         let failure =
             run(vec![step("slow", Action::RunWithin(waits, Duration::from_millis(10)))]).unwrap_err();
-        assert!(failure.contains("not done within"), "{failure}");
+        assert!(failure.contains("not finished within"), "{failure}");
         run(vec![step("quick", Action::RunWithin(cargo(&["--version"]), Duration::from_secs(60)))]).unwrap();
     }
 

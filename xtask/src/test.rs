@@ -39,9 +39,7 @@ const DEMO_LIMIT: Duration = Duration::from_secs(120);
 /// # Errors
 /// The first step that fails.
 pub fn run(workspace: &Workspace, is_quick: bool) -> Result<(), String> {
-    println!(
-        "drivers for the examples in Python and Node: their tests install what is missing, with pip and npm"
-    );
+    println!("the tests of the Python and Node examples install missing drivers with pip and npm");
     let services = Services::start()?;
     let suites = absent::suites(std::env::var_os(absent::SUITES).map(PathBuf::from));
     if let Ok(folder) = &suites {
@@ -66,7 +64,7 @@ pub fn run(workspace: &Workspace, is_quick: bool) -> Result<(), String> {
     ];
     if is_quick {
         println!(
-            "--quick: without Valkey, doc tests, each feature by itself, cargo-deny, the demo on a release build, and counted instructions"
+            "--quick skips Valkey, doc tests, each feature by itself, cargo-deny, the demo on a release build, and counted instructions"
         );
     } else {
         if let Some(Ok(valkey)) = &valkey {
@@ -89,7 +87,7 @@ fn lacking(has_deny: bool, counts: Result<(), String>) -> Vec<Absent> {
     let deny = (!has_deny).then(|| Absent {
         what: DENY,
         tests: "the step deny",
-        why: "it is not installed: of its checks, only tidy's own of the licences runs".to_owned(),
+        why: "it is not installed: only the licence check of tidy runs in its place".to_owned(),
     });
     let valgrind = counts.err().map(|why| Absent { what: VALGRIND, tests: "the step instructions", why });
     deny.into_iter().chain(valgrind).collect()
@@ -100,7 +98,7 @@ fn counts() -> Result<(), String> {
     if cfg!(target_arch = "x86_64") {
         return valgrind::find();
     }
-    Err("the counts that are kept are of another processor, x86_64".to_owned())
+    Err("the recorded counts are for another processor, x86_64".to_owned())
 }
 
 /// A step that runs cargo with `args`.
@@ -124,7 +122,7 @@ fn format(workspace: &Workspace) -> Step {
         workspace,
         "format",
         &["fmt", "--all", "--check"],
-        "run `cargo fmt --all` (`rustup component add rustfmt` if cargo does not know it)",
+        "run `cargo fmt --all` (`rustup component add rustfmt` if cargo does not have it)",
     )
 }
 
@@ -133,7 +131,7 @@ fn clippy(workspace: &Workspace) -> Step {
         workspace,
         "clippy",
         &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"],
-        "mend what it names; an `allow` needs a `reason` (`rustup component add clippy` if cargo does not know it)",
+        "fix what it reports; an `allow` needs a `reason` (`rustup component add clippy` if cargo does not have it)",
     )
 }
 
@@ -142,7 +140,7 @@ fn tidy_step(workspace: &Workspace) -> Step {
     Step {
         name: "tidy",
         shown: "cargo xtask tidy".to_owned(),
-        remedy: "each finding says what it wants; the rules are those of docs/ARCHITECTURE.md",
+        remedy: "each finding says what to do; docs/ARCHITECTURE.md has the rules",
         action: Action::Call(Box::new(move || tidy::run(&workspace))),
     }
 }
@@ -162,7 +160,7 @@ fn tests(
     let left_out = absent::arguments(absent, has_nextest);
     let args: Vec<&str> = args.iter().copied().chain(left_out.iter().map(String::as_str)).collect();
     let remedy =
-        "the failing tests are named above; golden files that changed on purpose: `cargo xtask golden`";
+        "the failing tests are named above; if golden files changed on purpose, run `cargo xtask golden`";
     let mut step = cargo_step(workspace, "tests", &args, remedy);
     if let Action::Run(command) = &mut step.action {
         command.envs(variables.iter().map(|(name, value)| (*name, value.as_str())));
@@ -189,7 +187,7 @@ fn on_valkey(workspace: &Workspace, variables: &[(&'static str, String)], has_ne
         let package = ["test", "--no-fail-fast", "--package", STORE_IN_REDIS, "--test", "it", "--"];
         [&package[..], &ON_VALKEY].concat()
     };
-    let remedy = "what fails here alone is something that Valkey does otherwise than Redis; take it off the PATH to go on without it";
+    let remedy = "a test that fails only here depends on a difference between Valkey and Redis; take Valkey off the PATH to skip this step";
     let mut step = cargo_step(workspace, "valkey", &args, remedy);
     if let Action::Run(mut command) = step.action {
         command.envs(variables.iter().map(|(name, value)| (*name, value.as_str())));
@@ -203,7 +201,7 @@ fn doc_tests(workspace: &Workspace) -> Step {
         workspace,
         "doc tests",
         &["test", "--doc", "--workspace"],
-        "an example in the docs does not do what it says",
+        "fix the named example in the docs, or the code that it shows",
     )
 }
 
@@ -212,8 +210,8 @@ fn features(workspace: &Workspace) -> Step {
     let workspace = Workspace { root: workspace.root.clone() };
     Step {
         name: "features",
-        shown: format!("cargo {}, and with each feature by itself", ALONE.join(" ")),
-        remedy: "what a feature needs, it names in crates/semel/Cargo.toml; what needs a feature is behind it",
+        shown: format!("cargo {}, then with each feature by itself", ALONE.join(" ")),
+        remedy: "each feature must enable what it needs in crates/semel/Cargo.toml, and code that needs a feature must be behind it",
         action: Action::Call(Box::new(move || each_feature(&workspace))),
     }
 }
@@ -235,7 +233,12 @@ fn each_feature(workspace: &Workspace) -> Result<(), String> {
 fn docs(workspace: &Workspace, metadata: &Value) -> Step {
     let args = api::documented(metadata);
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    let step = cargo_step(workspace, "docs", &args, "mostly a link to something that is gone or private");
+    let step = cargo_step(
+        workspace,
+        "docs",
+        &args,
+        "fix what rustdoc reports, usually a link to an item that is gone or private",
+    );
     with_variable(step, api::FLAGS.0, api::FLAGS.1)
 }
 
@@ -243,8 +246,8 @@ fn public_api(workspace: &Workspace) -> Step {
     let workspace = Workspace { root: workspace.root.clone() };
     Step {
         name: "public api",
-        shown: "a look at the pages of the library".to_owned(),
-        remedy: "what changed on purpose: `cargo xtask golden`; what was taken away or changed is a breaking change",
+        shown: "compare the library's rustdoc with crates/semel/api.txt".to_owned(),
+        remedy: "if the change is intended, run `cargo xtask golden`; removing or changing an item is a breaking change",
         action: Action::Call(Box::new(move || api::check(&workspace))),
     }
 }
@@ -263,7 +266,7 @@ fn release(workspace: &Workspace) -> Step {
         workspace,
         "release build",
         &["build", "--release", "--package", "semel-cli", "--bin", "semel"],
-        "mend what the compiler names",
+        "fix what the compiler reports",
     )
 }
 
@@ -275,7 +278,7 @@ fn demo(workspace: &Workspace) -> Result<Step, String> {
     Ok(Step {
         name: "demo",
         shown: format!("semel {}", args.join(" ")),
-        remedy: "the report above says what ran twice, or not at all",
+        remedy: "the report above says which jobs ran twice, or not at all",
         action: Action::RunWithin(command, DEMO_LIMIT),
     })
 }
@@ -285,7 +288,7 @@ fn counted(workspace: &Workspace) -> Step {
     Step {
         name: "instructions",
         shown: "cargo xtask bench instructions".to_owned(),
-        remedy: "a profile says where they are: valgrind --tool=callgrind target/release/examples/counted CASE 4000",
+        remedy: "to see where they are spent: valgrind --tool=callgrind target/release/examples/counted CASE 4000",
         action: Action::Call(Box::new(move || instructions::run(&workspace, &[]))),
     }
 }

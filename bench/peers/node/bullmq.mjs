@@ -1,5 +1,5 @@
-// BullMQ: deduplication in its simple mode (until the job has ended). Its docs: one connection serves many calls, a worker is
-// given its concurrency, and what has ended is removed.
+// BullMQ: deduplication in its simple mode (until the job has ended). As its docs recommend: one connection serves many calls, the
+// worker has a set concurrency, and finished jobs are removed.
 
 import { Queue, Worker } from 'bullmq'
 import Redis from 'ioredis'

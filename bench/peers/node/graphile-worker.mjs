@@ -1,5 +1,5 @@
-// graphile-worker: `jobKey` in `unsafe_dedupe`, its cheapest mode (a duplicate changes nothing), and its local queue with batched
-// completions, as its docs have it for speed. What is done is deleted.
+// graphile-worker: `jobKey` in mode `unsafe_dedupe`, its cheapest (a duplicate changes nothing), and its local queue with batched
+// completions, as its docs recommend for speed. Finished jobs are deleted.
 
 import { makeWorkerUtils, run, Logger } from 'graphile-worker'
 import pg from 'pg'

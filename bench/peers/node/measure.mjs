@@ -1,13 +1,13 @@
-// One case on one queue: `node measure.mjs QUEUE CASE '{"url": …}'`. The last line printed is the result.
+// Measures one case on one queue: `node measure.mjs QUEUE CASE '{"url": …}'`. The last line printed is the result.
 //
-// Every peer is a module with `open(url, options)`, which answers
-//   version            what was installed
-//   enqueue(key, args) one unique job; resolves when it is stored, or known to be there
-//   bulk(jobs)         several [key, args] by one call of its API
-//   count()            jobs that wait
-//   work(handler)      a worker that does nothing but call handler(args); answers a function that stops it
+// Every peer is a module with `open(url, options)`, which returns
+//   version            the installed version
+//   enqueue(key, args) enqueues one unique job; resolves when the job is stored or found to be a duplicate
+//   bulk(jobs)         enqueues several [key, args] in one call of the peer's API
+//   count()            the number of waiting jobs
+//   work(handler)      starts a worker that only calls handler(args); returns a function that stops it
 //   close()
-// so that every peer is asked the same, by the same loops.
+// so that the same loops measure every peer in the same way.
 
 import { performance } from 'node:perf_hooks'
 
@@ -20,7 +20,7 @@ const run = Math.random().toString(36).slice(2, 10)
 const key = (number) => `${run}-${number}`
 const args = (number) => ({ order: number, user: `u-${number % 9973}`, note: PADDING })
 
-/** `callers` loops until the time is over; each turn says how many jobs it was. */
+/** Runs `callers` loops until the time is over; each turn returns its number of jobs. */
 async function drive(callers, seconds, turn) {
   const latencies = []
   const began = performance.now()
@@ -44,7 +44,7 @@ function quantiles(latencies) {
   return { p50_ms: at(0.5), p95_ms: at(0.95), p99_ms: at(0.99) }
 }
 
-/** Unique jobs one by one. A duplicate carries a key that was offered, and answered, before. */
+/** Enqueues unique jobs one by one. A duplicate has the key of a job whose enqueue call has already returned. */
 async function enqueue(queue) {
   let keys = 0
   let answered = 0
@@ -62,7 +62,7 @@ async function enqueue(queue) {
   return { ...figure, keys, stored: await queue.count() }
 }
 
-/** One job, then duplicates of it. */
+/** Enqueues one job, then duplicates of it. */
 async function repeat(queue) {
   await queue.enqueue(key(0), args(0))
   const figure = await drive(options.callers, options.seconds, async () => {
@@ -90,7 +90,7 @@ async function bulk(queue) {
   return { ...figure, keys, stored: await queue.count() }
 }
 
-/** All of a backlog, by a worker that does nothing. */
+/** Works off a backlog with a worker that does nothing. */
 async function process_(queue) {
   await fill(queue, options.jobs)
   let done = 0
@@ -108,7 +108,7 @@ async function process_(queue) {
   return { jobs: options.jobs, seconds }
 }
 
-/** New jobs one by one beside a worker, until all of them were started. */
+/** Enqueues new jobs one by one while a worker runs, until all of them have started. */
 async function cycle(queue) {
   let [next, started, offered] = [0, 0, Infinity]
   let over
@@ -132,7 +132,7 @@ async function cycle(queue) {
   return { ...figure, seconds }
 }
 
-/** From the call of enqueue to the start of the handler, at a rate that leaves time. */
+/** Measures the time from the call of enqueue to the start of the handler, at a rate that does not overload the queue. */
 async function latency(queue) {
   const waits = []
   const sent = new Map()
@@ -159,7 +159,7 @@ async function latency(queue) {
   return { jobs: waits.length, offered: total, seconds: options.seconds, ...quantiles(waits) }
 }
 
-/** The same key by all callers at once, round after round. */
+/** All callers enqueue the same key at once, round after round. */
 async function race(queue) {
   const began = performance.now()
   for (let round = 0; round < options.rounds; round++) {

@@ -1,5 +1,5 @@
-// pg-boss: a queue of policy `exclusive` (one job per singletonKey, waiting or running), with a partition of its own, woken by
-// LISTEN/NOTIFY; its worker fetches batches. What is done is kept.
+// pg-boss: a queue with policy `exclusive` (one job per singletonKey, waiting or running) and its own partition; LISTEN/NOTIFY wakes
+// its worker, which fetches batches. Finished jobs are kept.
 
 import { PgBoss } from 'pg-boss'
 import pg from 'pg'

@@ -1,4 +1,4 @@
-// The version of a package that is installed beside this file.
+// Reads the version of a package installed beside this file.
 
 import { readFileSync } from 'node:fs'
 

@@ -1,6 +1,6 @@
-"""One case on one queue: `python measure.py procrastinate CASE '{"url": ...}'`. The last line printed is the result.
+"""Measures one case on one queue: `python measure.py procrastinate CASE '{"url": ...}'`. The last line printed is the result.
 
-The loops are those of node/measure.mjs; see there what a peer has to offer.
+The loops are the same as in node/measure.mjs, which says what a peer must provide.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ def quantiles(latencies):
 
 
 async def drive(callers, seconds, turn):
-    """`callers` loops until the time is over; each turn says how many jobs it was."""
+    """Runs `callers` loops until the time is over; each turn returns its number of jobs."""
     latencies = []
     began = time.perf_counter()
     until = began + seconds
@@ -124,7 +124,7 @@ async def process(queue):
 
 
 async def cycle(queue):
-    """New jobs one by one beside a worker, until all of them were started."""
+    """Enqueues new jobs one by one while a worker runs, until all of them have started."""
     keys = started = 0
     offered = None
     over = asyncio.Event()

@@ -1,5 +1,5 @@
-"""Procrastinate: `queueing_lock` (one job per lock that waits; a duplicate is an exception), a pool of connections, batches by
-`batch_defer`. What is done is kept."""
+"""Procrastinate: `queueing_lock` (one waiting job per lock; a duplicate raises an exception), a connection pool, batches by
+`batch_defer`. Finished jobs are kept."""
 
 import asyncio
 import contextlib
@@ -37,7 +37,7 @@ class Queue:
             await self.task.configure(queueing_lock=key).defer_async(**args)
 
     async def bulk(self, jobs):
-        # A lock belongs to a deferrer, and a batch has one: what is offered together is offered without.
+        # A lock belongs to a deferrer, and a batch has only one deferrer, so batches are enqueued without locks.
         await self.task.batch_defer_async(*(args for _, args in jobs))
 
     async def count(self):

@@ -55,7 +55,7 @@ async fn receive(State(shop): State<Shop>, Json(paid): Json<Paid>) -> Result<Jso
         .bind(paid.cents)
         .execute(&mut *tx)
         .await?;
-    // Last in the transaction: whoever enqueues the same event meanwhile waits for our commit, and is then a
+    // Last in the transaction: a concurrent delivery of the same event waits for our commit, and is then a
     // duplicate.
     let job = SendReceipt { event: paid.event, invoice: paid.invoice };
     let outcome = shop.semel.in_transaction(Sqlx(&mut tx)).enqueue(job).await?;
@@ -69,14 +69,14 @@ struct Problem;
 
 impl<E: std::error::Error> From<E> for Problem {
     fn from(error: E) -> Self {
-        eprintln!("an event is to be delivered again: {error}");
+        eprintln!("an event was not stored, so the upstream must deliver it again: {error}");
         Self
     }
 }
 
 impl axum::response::IntoResponse for Problem {
     fn into_response(self) -> axum::response::Response {
-        (StatusCode::SERVICE_UNAVAILABLE, "deliver it again").into_response()
+        (StatusCode::SERVICE_UNAVAILABLE, "the event was not stored; deliver it again").into_response()
     }
 }
 

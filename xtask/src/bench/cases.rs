@@ -107,7 +107,7 @@ fn rate(peer: &Peer, runs: &[Run]) -> Result<f64, String> {
         let result = found.and_then(|run| run.result.as_ref().ok());
         result
             .and_then(per_second)
-            .ok_or_else(|| format!("there is no figure of `{name}`, so no load is known"))
+            .ok_or_else(|| format!("there is no result for `{name}`, so the load is unknown"))
     };
     let rate = last(UNIQUE)?.min(last(PROCESS)?) * LOAD;
     Ok(rate.clamp(1.0, RATE_MAX).round())
@@ -137,7 +137,7 @@ mod tests {
         let case = CASES.iter().find(|case| case.kind == "latency").unwrap();
         let runs = [run(UNIQUE, 4_000), run(PROCESS, 2_000)];
         assert_eq!(case.options(&PEERS[4], 1.0, &runs).unwrap()["rate"], 100.0);
-        assert!(case.options(&PEERS[5], 1.0, &runs).unwrap_err().contains("no figure"));
+        assert!(case.options(&PEERS[5], 1.0, &runs).unwrap_err().contains("no result"));
     }
 
     #[test]

@@ -39,7 +39,7 @@ pub fn run(workspace: &Workspace, args: &[&str]) -> Result<(), String> {
     let is_written = match args {
         [] => false,
         ["--write"] => true,
-        [other, ..] => return Err(format!("bench instructions does not know `{other}`")),
+        [other, ..] => return Err(format!("bench instructions has no option `{other}`")),
     };
     let counts = count(workspace)?;
     let path = workspace.root.join(KEPT);
@@ -57,7 +57,7 @@ pub fn run(workspace: &Workspace, args: &[&str]) -> Result<(), String> {
         Ok(())
     } else {
         Err(format!(
-            "a decision takes more instructions than it did; what is meant so: cargo xtask bench instructions --write, and {KEPT} in the commit"
+            "a case takes too many instructions or has no recorded count; if that is intended, run `cargo xtask bench instructions --write` and commit {KEPT}"
         ))
     }
 }
@@ -93,7 +93,7 @@ fn instructions(program: &Path, case: &str, jobs: u64) -> Result<u64, String> {
     if !ran.status.success() {
         return Err(format!("{case}: {told}"));
     }
-    collected(&told).ok_or_else(|| format!("{case}: callgrind says no number: {told}"))
+    collected(&told).ok_or_else(|| format!("{case}: callgrind printed no count: {told}"))
 }
 
 /// The count in callgrind's output: `==7== Collected : 123456`.
@@ -109,15 +109,15 @@ fn judge(kept: &Counts, counts: &Counts) -> (Vec<String>, bool) {
     for (case, now) in counts {
         let Some(before) = kept.get(case) else {
             is_well = false;
-            lines.push(format!("{case}: {now:.0} instructions, and nothing is kept of it"));
+            lines.push(format!("{case}: {now:.0} instructions, and no count is recorded"));
             continue;
         };
         let ratio = now / before;
         let verdict = match ratio {
             ratio if ratio > ROOM => "TOO MANY",
             // Otherwise a later regression up to the old count would go unnoticed.
-            ratio if ratio < 1.0 / ROOM => "far fewer: write it anew",
-            _ => "as kept",
+            ratio if ratio < 1.0 / ROOM => "far fewer: record them with --write",
+            _ => "as recorded",
         };
         is_well &= ratio <= ROOM;
         lines.push(format!("{case}: {now:.0} instructions, {ratio:.2} of {before:.0}: {verdict}"));
@@ -145,7 +145,7 @@ mod tests {
         let kept = counts(&[("a", 100.0), ("b", 100.0)]);
         assert!(judge(&kept, &counts(&[("a", 120.0), ("b", 60.0)])).1);
         let (lines, is_well) = judge(&kept, &counts(&[("a", 130.0), ("b", 100.0)]));
-        assert!(!is_well && lines[0].contains("TOO MANY") && lines[1].contains("as kept"), "{lines:?}");
+        assert!(!is_well && lines[0].contains("TOO MANY") && lines[1].contains("as recorded"), "{lines:?}");
         assert!(!judge(&kept, &counts(&[("c", 1.0)])).1, "what is not kept is not held to anything");
     }
 

@@ -21,13 +21,13 @@ impl Packages {
     pub fn install(workspace: &Workspace, peers: &[&'static Peer]) -> Result<Self, String> {
         let metadata = workspace.metadata()?;
         let target = metadata["target_directory"].as_str().map(PathBuf::from);
-        let target = target.ok_or_else(|| "cargo does not say where it builds".to_owned())?;
+        let target = target.ok_or_else(|| "cargo names no target directory".to_owned())?;
         let sources = workspace.root.join("bench/peers");
         let packages =
             Self { folder: target.join("peers"), semel: target.join("release/examples/peer"), sources };
         std::fs::create_dir_all(&packages.folder).map_err(|error| error.to_string())?;
         let is_wanted = |wanted: fn(&Program) -> bool| peers.iter().any(|peer| wanted(&peer.program));
-        println!("building Semel's own");
+        println!("building Semel's own program");
         done(workspace.cargo().args(["build", "--release", "-p", "semel-bench", "--example", "peer"]))?;
         if is_wanted(|program| matches!(program, Program::Node(_))) {
             packages.node()?;

@@ -48,8 +48,8 @@ const SEMEL: Peer = Peer {
     name: "Semel",
     store: Store::File,
     program: Program::Semel,
-    setup: "the library in the program; unique by a member of args, on_conflict ignore; 500 at once, 1,000 prefetched; events and finished \
-            jobs kept",
+    setup: "embedded library; unique by one member of args, on_conflict ignore; concurrency 500, 1,000 prefetched; events and \
+            finished jobs kept",
     backlog: 50_000,
 };
 
@@ -57,8 +57,9 @@ const LIMIT: Peer = Peer {
     name: "limit",
     store: Store::File,
     program: Program::Limit,
-    setup: "the store's own limit: one writer of a job's rows in groups of 512 (file), INSERT … ON CONFLICT of 512 rows by four \
-            connections and claims of 100 by UPDATE (PostgreSQL), a script that only writes, 8 connections of 64 calls (Redis)",
+    setup: "the bare store without a queue: one writer of a job's rows in groups of 512 (file); INSERT … ON CONFLICT of 512 rows on \
+            four connections, and claims of 100 by UPDATE (PostgreSQL); a script that only writes, on 8 connections of 64 calls \
+            (Redis)",
     backlog: 0,
 };
 
@@ -76,7 +77,7 @@ pub static PEERS: &[Peer] = &[
         name: "graphile-worker",
         store: Store::Postgres,
         program: Program::Node("graphile-worker"),
-        setup: "jobKey, unsafe_dedupe (bulk: replace, all it has), pool of 8; 24 at once, local queue of 500, completions batched; \
+        setup: "jobKey in mode unsafe_dedupe (bulk: replace), pool of 8; concurrency 24, local queue of 500, batched completions; \
                 finished jobs deleted",
         backlog: 50_000,
     },
@@ -84,7 +85,7 @@ pub static PEERS: &[Peer] = &[
         name: "pg-boss",
         store: Store::Postgres,
         program: Program::Node("pg-boss"),
-        setup: "singletonKey in a queue of policy exclusive, a partition of its own, pool of 16; batches of 1,000, two workers, \
+        setup: "singletonKey in a queue with policy exclusive and its own partition, pool of 16; batches of 1,000, two workers, \
                 LISTEN/NOTIFY; finished jobs kept",
         backlog: 50_000,
     },
@@ -92,7 +93,7 @@ pub static PEERS: &[Peer] = &[
         name: "Procrastinate",
         store: Store::Postgres,
         program: Program::Python("procrastinate"),
-        setup: "queueing_lock (bulk: none, a batch has one lock), pool of 32; 32 at once; finished jobs kept",
+        setup: "queueing_lock (bulk: none, as a batch has only one lock), pool of 32; concurrency 32; finished jobs kept",
         backlog: 3_000,
     },
     APALIS_POSTGRES,
@@ -100,7 +101,7 @@ pub static PEERS: &[Peer] = &[
         name: "graphile_worker (Rust)",
         store: Store::Postgres,
         program: Program::Rust("graphile-worker"),
-        setup: "job_key, unsafe_dedupe (bulk: replace, all it has), pool of 16; 24 at once, local queue of 500, completions batched; \
+        setup: "job_key in mode unsafe_dedupe (bulk: replace), pool of 16; concurrency 24, local queue of 500, batched completions; \
                 finished jobs deleted",
         backlog: 50_000,
     },
@@ -114,7 +115,7 @@ const BULLMQ: Peer = Peer {
     name: "BullMQ",
     store: Store::RedisAlways,
     program: Program::Node("bullmq"),
-    setup: "deduplication id, simple mode; one connection; 500 at once; finished jobs removed",
+    setup: "deduplication id in simple mode; one connection; concurrency 500; finished jobs removed",
     backlog: 50_000,
 };
 
@@ -122,7 +123,7 @@ const APALIS_POSTGRES: Peer = Peer {
     name: "apalis",
     store: Store::Postgres,
     program: Program::Rust("apalis-postgres"),
-    setup: "idempotency_key (a duplicate is an SQL error that the caller gets), pool of 16; fetches of 1,000, woken by LISTEN/NOTIFY \
+    setup: "idempotency_key (the caller gets an SQL error for a duplicate), pool of 16; fetches of 1,000, woken by LISTEN/NOTIFY \
             and every 10 ms; finished jobs kept",
     backlog: 50_000,
 };
@@ -131,7 +132,7 @@ const APALIS_REDIS: Peer = Peer {
     name: "apalis",
     store: Store::RedisAlways,
     program: Program::Rust("apalis-redis"),
-    setup: "idempotency_key with idempotency_ttl of an hour (its default lets duplicates in); fetches of 1,000, woken by \
+    setup: "idempotency_key with an idempotency_ttl of one hour (the default lets duplicates in); fetches of 1,000, woken by \
             publish/subscribe and every 10 ms",
     backlog: 50_000,
 };

@@ -46,7 +46,7 @@ fn picture(case: &Case, runs: &[Run]) -> String {
     let greatest = bars.iter().map(|bar| bar.range.1).fold(1.0, f64::max);
     let (height, unit) = (
         TOP + ROW * bars.len() + 12,
-        if case.unit == Unit::P99 { "ms, p99: less is better" } else { "jobs a second" },
+        if case.unit == Unit::P99 { "ms, p99: lower is better" } else { "jobs a second" },
     );
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" font-family=\"sans-serif\" font-size=\"13\" role=\"img\">\n\

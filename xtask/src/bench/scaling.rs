@@ -54,10 +54,10 @@ impl Along {
     /// The quantity in a heading.
     pub const fn title(self) -> &'static str {
         match self {
-            Self::Waiting => "jobs waiting, each under a key of its own",
-            Self::Ended => "jobs ended, each remembered under a key of its own",
-            Self::Callers => "callers at once, nothing waiting",
-            Self::Partitions => "partitions, nothing waiting",
+            Self::Waiting => "waiting jobs, each with its own key",
+            Self::Ended => "ended jobs, each remembered under its own key",
+            Self::Callers => "concurrent callers, no jobs waiting",
+            Self::Partitions => "partitions, no jobs waiting",
         }
     }
 
@@ -122,14 +122,14 @@ impl Options {
             let value = args.next().ok_or_else(|| format!("{name} needs a value"))?;
             let number = || {
                 let number = value.parse().ok().filter(|number| *number > 0);
-                number.ok_or_else(|| format!("{name} does not take `{value}`"))
+                number.ok_or_else(|| format!("`{value}` is not a valid value of {name}"))
             };
             match *name {
                 "--to" => options.to = number()?,
                 "--seconds" => options.seconds = number()?,
                 "--only" => options.only = Some((*value).to_owned()),
                 "--out" => options.folder = Some(PathBuf::from(value)),
-                _ => return Err(format!("bench scaling does not know `{name}`")),
+                _ => return Err(format!("bench scaling has no option `{name}`")),
             }
         }
         Ok(options)
@@ -142,7 +142,7 @@ impl Options {
         let stores: Vec<Store> = Store::ALL.into_iter().filter(is_wanted).collect();
         if stores.is_empty() {
             let known = Store::ALL.map(Store::name).join(", ");
-            return Err(format!("--only names no store; there are {known}"));
+            return Err(format!("--only matches no store; the stores are {known}"));
         }
         Ok(stores)
     }
@@ -208,7 +208,7 @@ fn ask(
         command.args(["--store", &url]);
     }
     let told = output(command, PATIENCE)?;
-    serde_json::from_str(&told).map_err(|error| format!("what it said is not understood ({error}): {told}"))
+    serde_json::from_str(&told).map_err(|error| format!("its output is not understood ({error}): {told}"))
 }
 
 /// The point of a case in a run's report.
@@ -218,7 +218,7 @@ fn point(report: &Value, along: Along, at: u64, case: &str) -> Result<Point, Str
         let found = figures.into_iter().find(|figure| figure["name"] == *name);
         found
             .and_then(|figure| figure["per_second"].as_f64())
-            .ok_or_else(|| format!("the bench says nothing of `{name}`: {report}"))
+            .ok_or_else(|| format!("the report has no figure `{name}`: {report}"))
     };
     let empty = figure(&format!("{case}, empty"))?;
     Ok(match along.label(at) {

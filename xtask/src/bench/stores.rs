@@ -52,7 +52,7 @@ impl Store {
             }
             Self::RedisAlways => "appendonly yes, appendfsync always",
             Self::RedisEverysec => {
-                "appendonly yes, appendfsync everysec: the last second or two may be lost with the machine"
+                "appendonly yes, appendfsync everysec: a machine crash may lose the last second or two"
             }
         }
     }
@@ -134,13 +134,15 @@ impl Stores {
             Store::File => Ok(bytes_in(&self.files.path().join("store"))),
             Store::Postgres => {
                 let size = self.sql(DATABASE, "SELECT pg_database_size(current_database())")?;
-                size.trim().parse().map_err(|_| format!("the size is not a number: {size}"))
+                size.trim()
+                    .parse()
+                    .map_err(|_| format!("PostgreSQL reported a size that is not a number: {size}"))
             }
             Store::RedisAlways | Store::RedisEverysec => {
                 let info = redis(self.redis(place.store)?, "INFO memory")?;
                 let used = info.lines().find_map(|line| line.strip_prefix("used_memory:"));
                 used.and_then(|text| text.trim().parse().ok())
-                    .ok_or_else(|| "Redis does not say its size".to_owned())
+                    .ok_or_else(|| "Redis did not report its size".to_owned())
             }
         }
     }

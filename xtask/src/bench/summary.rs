@@ -30,7 +30,7 @@ pub fn line(result: &Value) -> String {
         let _ = write!(line, ", p50 {p50:.2} ms, p99 {p99:.2} ms");
     }
     if let Some(surplus) = surplus(result).filter(|surplus| *surplus != 0.0) {
-        let _ = write!(line, ", {surplus} jobs beyond one for each key");
+        let _ = write!(line, ", {surplus} jobs beyond one per key");
     }
     line
 }
@@ -68,7 +68,7 @@ pub fn read(folder: &Path) -> Result<Vec<Run>, String> {
     let wrong = |why: String| format!("{}: {why}", path.display());
     let text = std::fs::read_to_string(&path).map_err(|error| wrong(error.to_string()))?;
     let data: Value = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
-    let runs = data["runs"].as_array().ok_or_else(|| wrong("there are no `runs` in it".to_owned()))?;
+    let runs = data["runs"].as_array().ok_or_else(|| wrong("it has no member `runs`".to_owned()))?;
     Ok(runs.iter().filter_map(kept).collect())
 }
 
@@ -97,9 +97,9 @@ fn of_run(run: &Run) -> Value {
 
 fn page(said: &str, cores: usize, servers: &[String], runs: &[Run]) -> String {
     let mut page = format!(
-        "# Beside other queues\n\nMade by `cargo xtask bench peers {said}` on a machine with {cores} cores, which the queues share with their \
-         servers: {}. Each figure is the median of the rounds, with the least and the greatest; each was measured by a program of its own on \
-         an empty store, in turns, with 200 bytes of args. All of them: [peers.json](peers.json).\n",
+        "# Other queues, measured\n\nMade by `cargo xtask bench peers {said}` on a machine with {cores} cores, which the queues share with their \
+         servers: {}. Each figure is the median of the rounds, with the lowest and the highest in brackets. A separate program took each \
+         measurement on an empty store, the queues taking turns; jobs have 200 bytes of args. All data: [peers.json](peers.json).\n",
         servers.join("; ")
     );
     for store in Store::ALL {
@@ -147,15 +147,15 @@ fn table(page: &mut String, runs: &[Run], peers: &[&'static Peer]) {
         let unit = match case.unit {
             Unit::PerSecond => "jobs/s",
             Unit::P99 => "p99, ms",
-            Unit::Surplus => "jobs admitted beyond one for each of 100 keys",
-            Unit::Growth => "bytes for a million, by those of one run",
+            Unit::Surplus => "jobs admitted beyond one per key, 100 keys",
+            Unit::Growth => "bytes per million, extrapolated from one run",
         };
         let _ = writeln!(page, "| {} ({unit}) | {} |", case.name, cells.join(" | "));
     }
     for (name, figure) in [
         ("p50 / p95 / p99 of a unique enqueue (ms)", latencies as fn(&[Run], &Peer) -> String),
-        ("processor seconds for 10,000 unique enqueues (queue + server)", processor),
-        ("bytes the store grows by, for each job", growth),
+        ("processor seconds per 10,000 unique enqueues (queue + server)", processor),
+        ("store growth per job (bytes)", growth),
     ] {
         let cells: Vec<String> =
             peers.iter().filter(|peer| peer.name != "limit").map(|peer| figure(runs, peer)).collect();
@@ -175,7 +175,7 @@ fn costs(page: &mut String, runs: &[Run], peers: &[&'static Peer]) {
     if let (Some(limit), Some(unique)) = (limit, unique) {
         let _ = writeln!(
             page,
-            "The store's own limit for new jobs was {} a second; Semel's unique enqueue is {:.2} of it.",
+            "The bare store took {} new jobs a second; Semel's unique enqueue reached {:.2} of that.",
             number(limit),
             unique / limit
         );
@@ -183,7 +183,7 @@ fn costs(page: &mut String, runs: &[Run], peers: &[&'static Peer]) {
     if let (Some(plain), Some(unique)) = (value(semel, "not unique, 64 callers"), unique) {
         let _ = writeln!(
             page,
-            "What uniqueness costs Semel: a unique enqueue takes {:.2} of the time of a plain one.",
+            "The cost of uniqueness in Semel: a unique enqueue takes {:.2} times as long as a plain one.",
             plain / unique
         );
     }
@@ -240,7 +240,7 @@ fn cell(median: &Median, unit: Unit) -> String {
             let (least, greatest) = median.range;
             format!("**{}** ({}–{})", write(value), write(least), write(greatest))
         }
-        (Some(value), Some(_)) => format!("**{}**, not in every round", write(value)),
+        (Some(value), Some(_)) => format!("**{}**, failed in some rounds", write(value)),
         (None, Some(problem)) => {
             format!("failed: {}", problem.replace('|', "/").chars().take(80).collect::<String>())
         }
@@ -276,7 +276,7 @@ fn processor(runs: &[Run], peer: &Peer) -> String {
         })
     };
     let write =
-        |value: Option<f64>| value.map_or_else(|| "in it".to_owned(), |seconds| format!("{seconds:.2}"));
+        |value: Option<f64>| value.map_or_else(|| "included".to_owned(), |seconds| format!("{seconds:.2}"));
     format!("{} + {}", write(seconds("client_cpu_seconds")), write(seconds("store_cpu_seconds")))
 }
 
@@ -329,7 +329,7 @@ mod tests {
         let mut runs = vec![run(1, 1, 3_000, 100), run(1, 2, 1_000, 100), run(1, 3, 2_000, 100)];
         assert_eq!(cell(&median(&runs, &PEERS[5], &CASES[1]), CASES[1].unit), "**2,000** (1,000–3,000)");
         runs.push(Run { result: Err("it | fell over".to_owned()), ..run(1, 4, 0, 0) });
-        assert!(cell(&median(&runs, &PEERS[5], &CASES[1]), CASES[1].unit).contains("not in every round"));
+        assert!(cell(&median(&runs, &PEERS[5], &CASES[1]), CASES[1].unit).contains("failed in some rounds"));
         let failed = [Run { result: Err("it | fell over".to_owned()), ..run(1, 4, 0, 0) }];
         assert_eq!(cell(&median(&failed, &PEERS[5], &CASES[1]), CASES[1].unit), "failed: it / fell over");
     }

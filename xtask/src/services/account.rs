@@ -39,7 +39,9 @@ impl Account {
         }
         let accounts = std::fs::read_to_string("/etc/passwd").map_err(|error| error.to_string())?;
         let found = names.iter().find_map(|name| Self::named(&accounts, name));
-        found.map(Some).ok_or_else(|| format!("none of the accounts {} exists", names.join(", ")))
+        found.map(Some).ok_or_else(|| {
+            format!("run as root, this needs one of the accounts {}, and none exists", names.join(", "))
+        })
     }
 
     fn named(accounts: &str, name: &str) -> Option<Self> {

@@ -52,8 +52,8 @@ fn runs(file: &Path) -> bool {
 }
 
 fn missing() -> String {
-    "Chromium is not here, and the dashboard cannot be looked at without: install it (`apt-get install chromium`), put it on the \
-     PATH, or name it with SEMEL_TEST_CHROMIUM"
+    "Chromium is not installed, and the dashboard cannot be tested without it: install it (`apt-get install chromium`), put it on \
+     the PATH, or set SEMEL_TEST_CHROMIUM to its path"
         .to_owned()
 }
 

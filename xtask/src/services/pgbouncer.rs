@@ -35,7 +35,7 @@ fn program() -> Option<PathBuf> {
 }
 
 fn missing() -> String {
-    "pgbouncer is not here, and the store in PostgreSQL cannot be tested behind a pooler without: install it \
+    "pgbouncer is not installed, and the PostgreSQL store cannot be tested behind a pooler without it: install it \
      (`apt-get install pgbouncer`, `brew install pgbouncer`) or put it on the PATH"
         .to_owned()
 }

@@ -224,7 +224,7 @@ fn major(text: &str) -> Option<u32> {
 
 fn missing() -> String {
     format!(
-        "PostgreSQL {OLDEST} or later is not here, and the store for it cannot be tested without: install it \
+        "PostgreSQL {OLDEST} or later is not installed, and the PostgreSQL store cannot be tested without it: install it \
          (`apt-get install postgresql`, `brew install postgresql`) or put its programs on the PATH"
     )
 }

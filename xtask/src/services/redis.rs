@@ -177,7 +177,7 @@ fn major(text: &str) -> Option<u32> {
 
 fn missing() -> String {
     format!(
-        "Redis {OLDEST} or later is not here, and the store for it cannot be tested without: install it \
+        "Redis {OLDEST} or later is not installed, and the Redis store cannot be tested without it: install it \
          (`apt-get install redis-server`, `brew install redis`) or put redis-server on the PATH"
     )
 }

@@ -13,7 +13,7 @@ pub fn find() -> Result<(), String> {
     }
     install("valgrind").map_err(|reason| {
         format!(
-            "{reason}; valgrind is not here: install it (`apt-get install valgrind`) or put it on the PATH"
+            "{reason}; valgrind is not installed: install it (`apt-get install valgrind`) or put it on the PATH"
         )
     })
 }

@@ -29,7 +29,7 @@ pub fn start(target: &Path) -> Result<Redis, Absent> {
     let found = find(&target.join(KEPT), Path::new("apt-get"));
     found.and_then(Redis::start_program).map_err(|why| Absent {
         what: "Valkey",
-        tests: "a part of semel-redis, once more on it",
+        tests: "some of semel-redis's tests, repeated on Valkey",
         why,
     })
 }
@@ -42,7 +42,7 @@ fn find(kept: &Path, apt: &Path) -> Result<PathBuf, String> {
     }
     println!("fetching {PROGRAM} with apt-get, into {}", kept.display());
     fetch(kept, apt, LIMIT).map_err(|why| {
-        format!("it is not here and cannot be had ({why}): install it, or put {PROGRAM} on the PATH")
+        format!("it is not installed and cannot be fetched ({why}): install it, or put {PROGRAM} on the PATH")
     })?;
     if runs(&here) { Ok(here) } else { Err(format!("{} does not start", here.display())) }
 }
@@ -150,7 +150,7 @@ fn within(command: &mut Command, folder: &Path, limit: Duration) -> Result<Strin
         return Ok(said);
     }
     let why = said.lines().find(|line| line.starts_with("E:")).or(said.lines().last());
-    Err(format!("{name}: {}", why.unwrap_or("no word of why").trim()))
+    Err(format!("{name}: {}", why.unwrap_or("no reason given").trim()))
 }
 
 /// The system, as far as it matters for its packages.
@@ -163,7 +163,7 @@ struct System {
 impl System {
     fn here() -> Result<Self, String> {
         let said = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
-        Self::of(&said).ok_or_else(|| "this system has no apt-get that is known here".to_owned())
+        Self::of(&said).ok_or_else(|| "this system is not one with a known apt-get".to_owned())
     }
 
     fn of(said: &str) -> Option<Self> {
@@ -246,7 +246,7 @@ mod tests {
             ),
             (apt("empty", &format!("{mirror}\nexit 0")), patient, ""),
             (apt("hangs", &format!("{mirror}\nexec sleep 600")), short, "took longer"),
-            (apt("silent", "exit 1"), patient, "no word of why"),
+            (apt("silent", "exit 1"), patient, "no reason given"),
         ] {
             let told = fetch(&kept, &apt, limit);
             if System::here().is_err() {

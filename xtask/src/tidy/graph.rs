@@ -52,7 +52,7 @@ pub fn check(metadata: &Value) -> Vec<Finding> {
     for member in &members {
         let name = member["name"].as_str().unwrap_or_default();
         let Some((_, allowed)) = ALLOWED.iter().find(|(listed, _)| *listed == name) else {
-            findings.push(Finding::error(name, "is in no row of the table of crates: add it to graph.rs"));
+            findings.push(Finding::error(name, "is not in the table of crates: add it to graph.rs"));
             continue;
         };
         for needed in dependencies(member).filter(|needed| names.contains(needed)) {
@@ -66,7 +66,7 @@ pub fn check(metadata: &Value) -> Vec<Finding> {
 pub fn left_over(metadata: &Value) -> Vec<Finding> {
     let is_there = |name: &str| members(metadata).any(|member| member["name"] == name);
     let gone = ALLOWED.iter().map(|(name, _)| *name).filter(|name| !is_there(name));
-    gone.map(|name| Finding::error(name, "is no crate of this workspace: take its row out of graph.rs"))
+    gone.map(|name| Finding::error(name, "is not a crate of this workspace: remove its row from graph.rs"))
         .collect()
 }
 
@@ -87,7 +87,7 @@ pub fn planted(metadata: &Value) -> Vec<Finding> {
         for dependency in member["dependencies"].as_array().into_iter().flatten() {
             if names(&dependency["features"]).iter().any(|enabled| is_planted(enabled)) {
                 let needed = dependency["name"].as_str().unwrap_or_default();
-                findings.push(Finding::error(format!("{name} → {needed}"), format!("asks for `{PLANTED}`")));
+                findings.push(Finding::error(format!("{name} → {needed}"), format!("enables `{PLANTED}`")));
             }
         }
     }
@@ -101,7 +101,7 @@ fn is_planted(feature: &str) -> bool {
 fn judge(name: &str, needed: &str, allowed: &Allowed) -> Option<Finding> {
     let edge = format!("{name} → {needed}");
     if needed == TESTKIT {
-        return Some(Finding::error(edge, "the test kit is for [dev-dependencies]"));
+        return Some(Finding::error(edge, "the test kit belongs in [dev-dependencies]"));
     }
     let allowed = match allowed {
         Allowed::AllButTestkit => return None,
@@ -113,7 +113,7 @@ fn judge(name: &str, needed: &str, allowed: &Allowed) -> Option<Finding> {
     if BACKENDS.contains(&needed) {
         return Some(Finding::error(
             edge,
-            "only semel, semel-cli and semel-bench may know a store; take a `Backend`",
+            "only semel, semel-cli and semel-bench may know a store; use the trait `Backend`",
         ));
     }
     let may = if allowed.is_empty() { "no crate of this workspace".to_owned() } else { allowed.join(", ") };

@@ -39,13 +39,16 @@ pub fn policy_words(tree: &Tree) -> Vec<Finding> {
             for word in POLICY_WORDS {
                 let found = text.match_indices(word).filter(|(start, _)| !text[..*start].ends_with(is_word));
                 findings.extend(found.map(|(start, _)| {
-                    Finding::error(file.at(start), format!("a store names `{word}`: rules live in {CORE}"))
+                    Finding::error(
+                        file.at(start),
+                        format!("a store names `{word}`, but rules belong in {CORE}"),
+                    )
                 }));
             }
         }
     }
     if !is_checked {
-        findings.push(Finding::error("tidy", "there is no store to look at: mend the list in homes.rs"));
+        findings.push(Finding::error("tidy", "there is no store to check: correct the list in homes.rs"));
     }
     findings
 }
@@ -57,14 +60,15 @@ pub fn moves(tree: &Tree) -> Vec<Finding> {
         let code = file.code();
         for start in code.paths("state", "Event") {
             let what =
-                format!("names `state::Event`: only {CORE} says what moves a job; call one of its verbs");
+                format!("names `state::Event`: only {CORE} decides state changes; call one of its functions");
             findings.push(Finding::error(file.at(start), what));
         }
         if file.package() == Some(MAKES_ROWS) {
             continue;
         }
         for start in assignments(&code.tokens, ".state") {
-            let what = format!("assigns `.state`: only {CORE} moves a job; call one of its verbs");
+            let what =
+                format!("assigns `.state`: only {CORE} changes a job's state; call one of its functions");
             findings.push(Finding::error(file.at(start), what));
         }
     }
@@ -82,7 +86,7 @@ fn assignments<'a>(tokens: &'a str, field: &'a str) -> impl Iterator<Item = usiz
 pub fn purity(tree: &Tree) -> Vec<Finding> {
     let sources: Vec<&File> = tree.sources(CORE).filter(|file| file.is_rust()).collect();
     if sources.is_empty() {
-        return vec![Finding::error(CORE, "has no files to look at: mend its name in homes.rs")];
+        return vec![Finding::error(CORE, "has no files to check: correct its name in homes.rs")];
     }
     let mut findings = Vec::new();
     for file in sources {
@@ -99,7 +103,10 @@ pub fn purity(tree: &Tree) -> Vec<Finding> {
 }
 
 fn impure(file: &File, start: usize, name: &str) -> Finding {
-    Finding::error(file.at(start), format!("{CORE} uses `{name}`: time, ids and chance come in as arguments"))
+    Finding::error(
+        file.at(start),
+        format!("{CORE} uses `{name}`: take time, ids and random numbers as arguments"),
+    )
 }
 
 /// The machine's clock is read in one file only.
@@ -113,7 +120,7 @@ pub fn clock(tree: &Tree) -> Vec<Finding> {
                 is_at_home = true;
             } else {
                 let what =
-                    format!("reads the machine's clock: only {CLOCK} does; take the time as an argument");
+                    format!("reads the machine's clock: only {CLOCK} may; take the time as an argument");
                 findings.push(Finding::error(file.at(start), what));
             }
         }
@@ -121,7 +128,7 @@ pub fn clock(tree: &Tree) -> Vec<Finding> {
     if !is_at_home {
         findings.push(Finding::error(
             CLOCK,
-            "does not read the clock: where has it gone? Mend the path in homes.rs",
+            "does not read the clock: correct the path in homes.rs if that code has moved",
         ));
     }
     findings

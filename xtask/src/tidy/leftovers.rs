@@ -32,7 +32,7 @@ fn undone(file: &File) -> impl Iterator<Item = Finding> + '_ {
     let found = |mark: &'static str| {
         let starts = code.match_indices(mark).map(|(start, _)| start);
         let whole = starts.filter(|start| !code[..*start].ends_with(is_word));
-        whole.map(move |start| Finding::error(file.at(start), format!("`{mark}`: finish it, or take it out")))
+        whole.map(move |start| Finding::error(file.at(start), format!("`{mark}`: finish it, or remove it")))
     };
     UNDONE.iter().copied().flat_map(found).collect::<Vec<_>>().into_iter()
 }
@@ -44,7 +44,7 @@ fn machine_paths(file: &File) -> impl Iterator<Item = Finding> + '_ {
         let found =
             file.text.match_indices(folder).filter(move |(start, _)| !is_inside(&file.text[..*start]));
         found.map(move |(start, _)| {
-            Finding::error(file.at(start), format!("`{folder}…` is a path of one machine: make it relative"))
+            Finding::error(file.at(start), format!("`{folder}…` is a path on one machine: make it relative"))
         })
     })
 }

@@ -32,7 +32,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for file in tree.rust() {
         let lines = file.text.lines().count();
-        let what = |limit| format!("{lines} lines, more than {limit}: look for its second noun");
+        let what = |limit| format!("{lines} lines, more than {limit}: split it by subject");
         if lines > FAIL_LINES {
             findings.push(Finding::error(&file.path, what(FAIL_LINES)));
         } else if lines > WARN_LINES {
@@ -66,14 +66,15 @@ fn functions_but(tree: &Tree, listed: &[(&str, &str, usize)]) -> Vec<Finding> {
                 met[place] = true;
             }
             if lines > most {
-                let what = format!("`{name}` has {lines} lines, more than {most}: give its steps names");
+                let what =
+                    format!("`{name}` has {lines} lines, more than {most}: split it into named functions");
                 findings.push(Finding::error(file.at(start), what));
             }
         }
     }
     for ((path, name, _), _) in listed.iter().zip(met).filter(|(_, is_met)| !is_met) {
         let what = format!(
-            "`{name}` has at most {FUNCTION_LINES} lines, or is gone: take it off the list in length.rs"
+            "`{name}` has at most {FUNCTION_LINES} lines, or is gone: remove it from the list in length.rs"
         );
         findings.push(Finding::error(*path, what));
     }

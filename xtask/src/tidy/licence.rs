@@ -33,7 +33,7 @@ fn judge(package: &Value, allowed: &[String]) -> Option<Finding> {
     match is_satisfied(licence, allowed) {
         Ok(true) => None,
         Ok(false) => Some(Finding::error(place, format!("its licence `{licence}` is not allowed by {LIST}"))),
-        Err(reason) => Some(Finding::error(place, format!("its licence is not understood: {reason}"))),
+        Err(reason) => Some(Finding::error(place, format!("its licence expression is invalid: {reason}"))),
     }
 }
 

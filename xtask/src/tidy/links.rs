@@ -26,9 +26,9 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
         .map(|link| link.path().unwrap_or_default())
         .collect();
     let unlisted = pages.keys().filter(|path| path.starts_with(BOOK) && **path != SUMMARY);
-    let unlisted = unlisted.filter(|path| !listed.contains(**path)).map(|path| {
-        Finding::error(*path, format!("is not in {SUMMARY}, so a reader of the book never sees it"))
-    });
+    let unlisted = unlisted
+        .filter(|path| !listed.contains(**path))
+        .map(|path| Finding::error(*path, format!("is not in {SUMMARY}, so it is missing from the book")));
     broken.chain(unlisted).collect()
 }
 
@@ -61,11 +61,11 @@ impl Link<'_> {
 
     fn problem(&self, tree: &Tree, pages: &BTreeMap<&str, &File>) -> Option<String> {
         let Some(path) = self.path() else {
-            return Some(format!("`{}` leads out of the repository", self.target));
+            return Some(format!("`{}` leads outside the repository", self.target));
         };
         let folder = format!("{path}/");
         if !tree.files.iter().any(|file| file.path == path || file.path.starts_with(&folder)) {
-            return Some(format!("`{}` leads to {path}, which is not there", self.target));
+            return Some(format!("`{}` leads to {path}, which does not exist", self.target));
         }
         let anchor = self.anchor?;
         let there = anchors(pages.get(&*path)?);
@@ -175,9 +175,9 @@ mod tests {
         assert_eq!(
             found(&pages),
             [
-                "README.md:2: `docs/b.md` leads to docs/b.md, which is not there",
+                "README.md:2: `docs/b.md` leads to docs/b.md, which does not exist",
                 "README.md:2: README.md has no heading `#c`",
-                "README.md:2: `../d.md` leads out of the repository",
+                "README.md:2: `../d.md` leads outside the repository",
             ]
         );
     }

@@ -72,7 +72,8 @@ fn outcomes(file: &File, tree: &Tree) -> Vec<Finding> {
             let is_place = |file: &&File| OUTCOMES.iter().any(|place| file.path.starts_with(place));
             let names = |file: &&File| is_place(file) && file.text.contains(&quoted);
             if !tree.files.iter().any(|file| names(&file)) {
-                findings.push(Finding::error(file.at(start), format!("nothing is counted as `{word}`")));
+                findings
+                    .push(Finding::error(file.at(start), format!("the server counts no outcome `{word}`")));
             }
         }
     }
@@ -91,7 +92,7 @@ fn guide(tree: &Tree) -> Vec<Finding> {
     };
     let (alerts, told) = (lines(ALERTS, "- alert: "), lines(GUIDE, "### "));
     let silent = alerts.difference(&told).map(|name| {
-        Finding::error(GUIDE, format!("does not say what to do about `{name}`, under a heading of that name"))
+        Finding::error(GUIDE, format!("has no heading `{name}` that says what to do about that alert"))
     });
     let gone =
         told.difference(&alerts).map(|name| Finding::error(GUIDE, format!("there is no alert `{name}`")));
@@ -116,7 +117,7 @@ fn listed(tree: &Tree) -> Vec<Finding> {
         for state in alert.split("semel_jobs{state=\"").skip(1).filter_map(|rest| rest.split('"').next()) {
             let flag = format!("--state {state}");
             if told.is_none_or(|(_, told)| !told.contains(&flag)) {
-                let what = format!("does not list with `{flag}` what `{name}` counts");
+                let what = format!("has no command with `{flag}` to list what `{name}` counts");
                 findings.push(Finding::error(GUIDE, what));
             }
         }
@@ -144,7 +145,7 @@ fn probes(tree: &Tree) -> Vec<Finding> {
             findings.extend(counts.map(|probe| {
                 Finding::error(
                     ALERTS,
-                    format!("`{name}` counts `{probe}`, whose 503 is an answer; leave it out"),
+                    format!("`{name}` counts `{probe}`, for which 503 is a regular answer; exclude it"),
                 )
             }));
         }
@@ -185,7 +186,7 @@ mod tests {
         let place = "packaging/prometheus/alerts.yml:1";
         assert_eq!(
             found("{outcome=~\"created|lost\"}", ""),
-            [format!("{place}: nothing is counted as `lost`")]
+            [format!("{place}: the server counts no outcome `lost`")]
         );
     }
 
@@ -202,7 +203,7 @@ mod tests {
         let place = "docs/guide/alerts.md";
         assert_eq!(
             found(alert, "### SemelLost\n`semel dead` lists them"),
-            [format!("{place}: does not list with `--state lost` what `SemelLost` counts")]
+            [format!("{place}: has no command with `--state lost` to list what `SemelLost` counts")]
         );
     }
 
@@ -227,7 +228,7 @@ mod tests {
         };
         let (most, all) = ("route!~\"/ready\"", "route!~\"/ready|/w/\\\\{id\\\\}/health\"");
         assert_eq!(found(&format!(", {all}"), &format!("{{{all}}}")), [""; 0]);
-        let what = "`SemelErrors` counts `/w/{id}/health`, whose 503 is an answer; leave it out";
+        let what = "`SemelErrors` counts `/w/{id}/health`, for which 503 is a regular answer; exclude it";
         assert_eq!(found(&format!(", {most}"), &format!("{{{all}}}")), [what]);
         assert_eq!(found(&format!(", {all}"), "").len(), 2);
     }

@@ -9,7 +9,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     files
         .filter(|(_, place)| !tree.rust().any(|parent| place.is_under(parent)))
         .map(|(file, place)| {
-            Finding::error(&file.path, format!("no file says `mod {};`: nothing compiles it", place.name))
+            Finding::error(&file.path, format!("no file has `mod {};`, so it is never compiled", place.name))
         })
         .collect()
 }

@@ -79,7 +79,7 @@ fn variables<'a>(file: &'a File, help: &'a BTreeMap<&str, &str>) -> impl Iterato
         let rest = &file.text[start..];
         let name = &rest[..rest.find(|c| !is_name(c)).unwrap_or(rest.len())];
         let known = help.values().any(|text| text.split(|c| !is_name(c)).any(|word| word == name));
-        (!known).then(|| Finding::error(file.at(start), format!("the program knows no variable `{name}`")))
+        (!known).then(|| Finding::error(file.at(start), format!("the program has no variable `{name}`")))
     })
 }
 
@@ -98,7 +98,7 @@ fn overruled(file: &File, help: &BTreeMap<&str, &str>) -> Vec<Finding> {
             let variable = format!("SEMEL_{}", flag.to_ascii_uppercase().replace('-', "_"));
             if is_known(&variable) {
                 let what =
-                    format!("`--{flag}` beats `{variable}`, which users are told to set; set that instead");
+                    format!("`--{flag}` overrides `{variable}`, which users set; set the variable instead");
                 findings.push(Finding::error(format!("{}:{number}", file.path), what));
             }
         }
@@ -113,7 +113,7 @@ fn probes<'a>(file: &'a File, tree: &'a Tree) -> impl Iterator<Item = Finding> +
         let quoted = format!("\"{path}\"");
         let is_route = |file: &File| file.path.starts_with(ROUTES) && file.text.contains(&quoted);
         let there = tree.files.iter().any(is_route);
-        (!there).then(|| Finding::error(file.at(start), format!("the server does not answer `{path}`")))
+        (!there).then(|| Finding::error(file.at(start), format!("the server has no endpoint `{path}`")))
     })
 }
 
@@ -171,7 +171,7 @@ mod tests {
         assert_eq!(found("packaging/a", "SEMEL_DRAIN=20"), [""; 0]);
         assert_eq!(
             found("packaging/a", "x\nSEMEL_DRAINS=20"),
-            ["packaging/a:2: the program knows no variable `SEMEL_DRAINS`"]
+            ["packaging/a:2: the program has no variable `SEMEL_DRAINS`"]
         );
     }
 
@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn no_flag_beats_a_variable() {
         let said = found("packaging/a", "ExecStart=/usr/bin/semel serve --drain 20 --listen 127.0.0.1:8080");
-        let what = "`--drain` beats `SEMEL_DRAIN`, which users are told to set; set that instead";
+        let what = "`--drain` overrides `SEMEL_DRAIN`, which users set; set the variable instead";
         assert_eq!(said, [format!("packaging/a:1: {what}")]);
         assert_eq!(found("packaging/a", "CMD [\"serve\", \"--drain\", \"20\"]").len(), 1);
         assert_eq!(found("packaging/a", "          args: [serve, --drain=20]").len(), 1);

@@ -82,9 +82,9 @@ fn read(text: &str) -> Result<(), String> {
     let mut reader = Reader { rest: text };
     let kind = reader.expression()?;
     if !reader.rest.trim().is_empty() {
-        return Err(format!("nothing may follow before `{}`", reader.rest.trim()));
+        return Err(format!("unexpected text `{}`", reader.rest.trim()));
     }
-    if kind == Kind::Range { Err("a range is no answer".to_owned()) } else { Ok(()) }
+    if kind == Kind::Range { Err("the result may not be a range vector".to_owned()) } else { Ok(()) }
 }
 
 struct Reader<'a> {
@@ -116,7 +116,7 @@ impl<'a> Reader<'a> {
         while self.operator() {
             let other = self.operand()?;
             if kind == Kind::Range || other == Kind::Range {
-                return Err("a range cannot be reckoned with".to_owned());
+                return Err("a range vector cannot be an operand".to_owned());
             }
             kind = if kind == Kind::Number { other } else { kind };
         }
@@ -144,7 +144,7 @@ impl<'a> Reader<'a> {
         }
         let word = self.word();
         if word.is_empty() {
-            return Err(format!("something is missing before `{}`", self.rest));
+            return Err(format!("an operand is missing before `{}`", self.rest));
         }
         if word.starts_with(|c: char| c.is_ascii_digit()) {
             if self.take(".") {
@@ -195,7 +195,7 @@ impl<'a> Reader<'a> {
                 Kind::Range => 'r',
             };
             if kind != wanted {
-                return Err(format!("`{name}` takes something else as its argument {}", at + 1));
+                return Err(format!("`{name}` has an argument of the wrong type at position {}", at + 1));
             }
         }
         self.want(")")
@@ -207,7 +207,10 @@ impl<'a> Reader<'a> {
             loop {
                 label(self.word())?;
                 if !["=~", "!~", "!=", "="].iter().any(|mark| self.take(mark)) {
-                    return Err(format!("a label is compared with `=` or the like, not `{}`", self.rest));
+                    return Err(format!(
+                        "a label matcher needs `=`, `!=`, `=~` or `!~`, not `{}`",
+                        self.rest
+                    ));
                 }
                 self.want("\"")?;
                 let (_, rest) = self.rest.split_once('"').ok_or("a quote is not closed")?;
@@ -236,12 +239,12 @@ impl<'a> Reader<'a> {
         let word = self.word();
         let digits = word.trim_end_matches(|c: char| c.is_ascii_alphabetic());
         let is_one = digits.parse::<u32>().is_ok() && ["s", "m", "h", "d"].contains(&&word[digits.len()..]);
-        if is_one { Ok(()) } else { Err(format!("`{word}` is no duration")) }
+        if is_one { Ok(()) } else { Err(format!("`{word}` is not a duration")) }
     }
 }
 
 fn label(name: &str) -> Result<(), String> {
-    if LABELS.contains(&name) { Ok(()) } else { Err(format!("nothing has a label `{name}`")) }
+    if LABELS.contains(&name) { Ok(()) } else { Err(format!("no metric has a label `{name}`")) }
 }
 
 #[cfg(test)]

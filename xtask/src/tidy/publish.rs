@@ -22,11 +22,11 @@ pub fn check(metadata: &Value) -> Vec<Finding> {
             findings.push(Finding::error(package["name"].as_str().unwrap_or_default(), what));
         };
         for name in SHOWN.into_iter().filter(|name| package[*name].as_str().is_none_or(str::is_empty)) {
-            say(format!("is published, and has no {name}"));
+            say(format!("is published but has no {name}"));
         }
         for name in ["keywords", "categories"] {
             if !(1..=5).contains(&list(package, name).count()) {
-                say(format!("is published, and has not one to five {name}"));
+                say(format!("is published but does not have one to five {name}"));
             }
         }
         for dependency in list(package, "dependencies").filter(|dependency| dependency["path"].is_string()) {
@@ -34,11 +34,11 @@ pub fn check(metadata: &Value) -> Vec<Finding> {
             let is_for_tests = dependency["kind"] == "dev";
             if is_for_tests && has_version {
                 say(format!(
-                    "names {name} with a version for its tests: nothing could be published first; give the path alone"
+                    "names {name} with a version for its tests, so that neither could be published first; give only the path"
                 ));
             }
             if !is_for_tests && (!has_version || is_private_name(name)) {
-                say(format!("is published and needs {name}, which has no version or is not"));
+                say(format!("is published but needs {name}, which has no version or is not published"));
             }
         }
     }

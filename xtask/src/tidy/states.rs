@@ -39,14 +39,14 @@ fn check_but(tree: &Tree, listed: &[(&str, usize)]) -> Vec<Finding> {
                 met[place] = found.len();
             }
             for start in found.into_iter().skip(most) {
-                let what = "names a state: what one means is semel-core's to say; ask a function or a set of states there";
+                let what = "names a state, but only semel-core decides what states mean; use a function or a set of states from there";
                 findings.push(Finding::error(file.at(start), what));
             }
         }
     }
     for ((path, most), met) in listed.iter().zip(met).filter(|((_, most), met)| met < most) {
         let what = match met {
-            0 => "names no state, or is gone: take it off the list in states.rs".to_owned(),
+            0 => "names no state, or is gone: remove it from the list in states.rs".to_owned(),
             _ => format!("names states {met} times, not {most}: lower its number in states.rs"),
         };
         findings.push(Finding::error(*path, what));

@@ -35,7 +35,7 @@ impl Source {
     /// The item's methods, and where it is.
     fn methods(self, tree: &Tree) -> Result<(String, Vec<String>), Finding> {
         let gone = || {
-            let what = format!("has no `{}` to look at: mend the list in wrappers.rs", self.head.trim());
+            let what = format!("has no `{}` to check: correct the list in wrappers.rs", self.head.trim());
             Finding::error(self.path, what)
         };
         let file = tree.files.iter().find(|file| file.path == self.path).ok_or_else(gone)?;
@@ -72,7 +72,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     for file in tree.rust().filter(|file| !is_known(file)) {
         let code = file.code_with_tests();
         findings.extend(code.words("Backend for").map(|start| {
-            let what = "is a store of its own: say in wrappers.rs whether there is another inside; a `Layer` hands on by itself";
+            let what = "is another store: list it in wrappers.rs, as a wrapper if it has a store inside; a `Layer` forwards calls by itself";
             Finding::error(file.at(start), what)
         }));
     }
@@ -92,7 +92,7 @@ fn left_out(tree: &Tree, wrapper: Source, inside: Source) -> Vec<Finding> {
     left_out
         .map(|method| {
             let what = format!(
-                "leaves out `{method}`, so the trait's default is done; hand it on to the store inside"
+                "leaves out `{method}`, so the trait's default applies; forward it to the inner store"
             );
             Finding::error(&*place, what)
         })
@@ -128,7 +128,7 @@ mod tests {
         assert_eq!(
             found([TRAIT, &without, MEMORY, SIM], &[]),
             [
-                "crates/semel-store/src/layer.rs:1: leaves out `moved`, so the trait's default is done; hand it on to the store inside"
+                "crates/semel-store/src/layer.rs:1: leaves out `moved`, so the trait's default applies; forward it to the inner store"
             ]
         );
     }

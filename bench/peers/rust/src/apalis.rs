@@ -1,4 +1,4 @@
-//! apalis on PostgreSQL and Redis: `idempotency_key`, fetches of 1,000, woken by the store and ten times a second.
+//! apalis on PostgreSQL and Redis: `idempotency_key`, fetches of 1,000, woken by the store and every 10 ms.
 
 use std::time::{Duration, Instant};
 
@@ -9,12 +9,12 @@ use futures::stream;
 
 use crate::measure::{Args, Failure, Queue, Starts};
 
-/// Its version, as the manifest has it.
+/// The version in the manifest.
 pub const VERSION: &str = "1.0.0";
 const NAME: &str = "bench";
-/// Jobs of one fetch.
+/// The number of jobs per fetch.
 const FETCH: usize = 1_000;
-/// How often a worker looks that was not woken: a wake-up tells of one push, whatever else is there.
+/// How often a worker polls when nothing wakes it: a wake-up announces only one push, even if more jobs wait.
 const LOOK: Duration = Duration::from_millis(10);
 
 fn task(args: Args) -> Task<Args> {
@@ -22,7 +22,7 @@ fn task(args: Args) -> Task<Args> {
     TaskBuilder::new(args).idempotency_key(key).build()
 }
 
-/// A duplicate is an error in PostgreSQL's words.
+/// Accepts a duplicate, which PostgreSQL reports as an error.
 fn or_known(result: Result<(), impl std::error::Error>) -> Result<(), Failure> {
     match result {
         Ok(()) => Ok(()),
@@ -39,12 +39,12 @@ fn or_known(result: Result<(), impl std::error::Error>) -> Result<(), Failure> {
 }
 
 async fn tell(args: Args, starts: Data<Starts>) -> Result<(), BoxDynError> {
-    // Nobody listens any more once all are done.
+    // Fails once all jobs are done, when nothing receives any more.
     let _ = starts.send((args.order, Instant::now()));
     Ok(())
 }
 
-/// A worker's future is of a kind that only one thread may have; what it runs is spread over all.
+/// Runs a worker on a thread of its own, as its future is not `Send`; its jobs run on all threads.
 fn until_it_ends<E: std::fmt::Display>(
     run: impl FnOnce(&tokio::runtime::Handle) -> Result<(), E> + Send + 'static,
 ) {
@@ -115,7 +115,7 @@ impl Redis {
             .batch_size(FETCH)
             .lock_tasks(false)
             .idempotency_ttl(Some(Duration::from_secs(3_600)));
-        // Who hears of pushes beside answers speaks RESP3.
+        // RESP3 is needed to receive push messages besides answers.
         let joint = if url.contains('?') { '&' } else { '?' };
         let client = redis::Client::open(format!("{url}{joint}protocol=resp3"))?;
         Ok(Self { client, connection, config })
@@ -146,7 +146,7 @@ impl Queue for Redis {
     }
 
     async fn work(&self, starts: Starts) -> Result<(), Failure> {
-        // The one of its storages that hears of pushes.
+        // The only storage of apalis that is woken by pushes.
         let mut woken = RedisStorageFactory::new(self.client.clone()).await?;
         let backend: <RedisStorageFactory as BackendFactory<Args>>::Backend =
             woken.create_with_config(self.config.clone())?;

@@ -1,5 +1,5 @@
-//! graphile_worker, the queue of that name in Rust: `job_key` in `unsafe_dedupe`, its cheapest mode (a duplicate changes nothing), and its
-//! local queue with batched completions, as its docs have it for speed. What is done is deleted.
+//! graphile_worker, the Rust queue of that name: `job_key` in mode `unsafe_dedupe`, its cheapest (a duplicate changes nothing), and its
+//! local queue with batched completions, as its docs recommend for speed. Finished jobs are deleted.
 
 use std::time::{Duration, Instant};
 
@@ -12,13 +12,13 @@ use sqlx::PgPool;
 
 use crate::measure::{Args, Failure, Queue, Starts};
 
-/// Its version, as the manifest has it.
+/// The version in the manifest.
 pub const VERSION: &str = "0.14.1";
 const SCHEMA: &str = "graphile_worker";
-/// Jobs of one fetch.
+/// The number of jobs per fetch.
 const FETCH: usize = 500;
 const AT_ONCE: usize = 24;
-/// How long ended jobs wait for others: the least that its docs recommend.
+/// How long finished jobs wait to be batched with others: the shortest delay that its docs recommend.
 const FLUSH: Duration = Duration::from_millis(1);
 
 #[derive(Clone, Serialize, Deserialize)]
@@ -33,14 +33,14 @@ impl TaskHandler for Noop {
 
     async fn run(self, context: WorkerContext) -> impl IntoTaskHandlerResult {
         if let Some(Told(starts)) = context.get_ext::<Told>() {
-            // Nobody listens any more once all are done.
+            // Fails once all jobs are done, when nothing receives any more.
             let _ = starts.send((self.0.order, Instant::now()));
         }
         Ok::<(), String>(())
     }
 }
 
-/// A bulk has no other mode: "unsafe_dedupe" is refused there.
+/// The mode is a parameter because bulk calls refuse "unsafe_dedupe".
 fn spec(job: &Args, mode: JobKeyMode) -> JobSpec {
     let key = format!("{}-{}", std::process::id(), job.order);
     JobSpecBuilder::new().job_key(key).job_key_mode(mode).build()

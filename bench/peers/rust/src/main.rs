@@ -1,4 +1,4 @@
-//! `semel-peers QUEUE CASE '{"url": …}'`: one case on one queue. The last line printed is the result.
+//! `semel-peers QUEUE CASE '{"url": …}'`: measures one case on one queue. The last line printed is the result.
 
 mod apalis;
 mod graphile_worker;
@@ -25,6 +25,6 @@ async fn main() -> Result<(), Failure> {
         other => return Err(format!("there is no queue `{other}`").into()),
     };
     println!("{result}");
-    // A worker goes on until the process ends, and would call the end of the runtime beneath it a failure.
+    // A worker runs until the process ends, and would report a runtime shutdown as a failure.
     std::process::exit(0)
 }

@@ -1,4 +1,4 @@
-//! The loops that every queue in Rust is asked by: the same as `bench/peers/node/measure.mjs`. Semel's own bench has this file too.
+//! The loops that measure every queue in Rust, the same as in `bench/peers/node/measure.mjs`. Semel's own bench includes this file.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 /// Anything that goes wrong.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// What a job carries.
+/// A job's args.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Args {
     pub order: u64,
@@ -21,22 +21,22 @@ pub struct Args {
     pub note: String,
 }
 
-/// A handler tells of each start: which job, and when.
+/// Where a handler reports each start: the job's number and the time.
 pub type Starts = UnboundedSender<(u64, Instant)>;
 
-/// One queue, open.
+/// An open queue.
 pub trait Queue: Clone + Send + Sync + 'static {
-    /// One unique job (or a plain one, if that is asked for); over when it is stored, or known to be there.
+    /// Enqueues one unique job, or a plain one if the options say so; returns when it is stored or found to be a duplicate.
     fn enqueue(&self, job: Args) -> impl Future<Output = Result<(), Failure>> + Send;
-    /// Several by one call of its API.
+    /// Enqueues several jobs in one call of the queue's API.
     fn bulk(&self, jobs: Vec<Args>) -> impl Future<Output = Result<(), Failure>> + Send;
-    /// Jobs that wait, as the store has them.
+    /// The number of waiting jobs in the store.
     fn waiting(&self) -> impl Future<Output = Result<u64, Failure>> + Send;
-    /// A worker that does nothing but tell of each start, until the process ends.
+    /// Starts a worker that only reports each start, until the process ends.
     fn work(&self, starts: Starts) -> impl Future<Output = Result<(), Failure>> + Send;
 }
 
-/// As `cargo xtask bench peers` writes it; each case reads what it needs.
+/// The options that `cargo xtask bench peers` passes; each case reads those that it needs.
 #[derive(Deserialize)]
 #[serde(default)]
 pub struct Options {
@@ -50,7 +50,7 @@ pub struct Options {
     pub limit: u64,
     pub rate: f64,
     pub rounds: u64,
-    /// Whether jobs are unique at all: what that costs is the difference.
+    /// Whether jobs are unique: the difference shows what uniqueness costs.
     pub unique: bool,
 }
 
@@ -72,7 +72,7 @@ impl Default for Options {
     }
 }
 
-/// What a case measured.
+/// The result of a case.
 struct Figure {
     jobs: u64,
     seconds: f64,
@@ -99,7 +99,7 @@ impl<Q: Queue> Clone for Bench<Q> {
     }
 }
 
-/// Measures one case, as the line that is printed.
+/// Measures one case; returns the line to print.
 ///
 /// # Errors
 /// When the queue fails, or there is no such case.
@@ -149,7 +149,7 @@ impl<Q: Queue> Bench<Q> {
         Args { order, user: format!("u-{}", order % 9973), note: self.padding.to_string() }
     }
 
-    /// Loops until the time is over; each turn is told its number and says how many jobs it was.
+    /// Runs loops until the time is over; each turn gets its number and returns how many jobs it enqueued.
     async fn drive<F, Fut>(&self, callers: usize, turn: F) -> Result<Figure, Failure>
     where
         F: Fn(u64) -> Fut + Clone + Send + 'static,
@@ -188,7 +188,7 @@ impl<Q: Queue> Bench<Q> {
                 let (bench, keys, answered) = (bench.clone(), Arc::clone(&offered), Arc::clone(&answered));
                 async move {
                     let known = answered.load(Ordering::Relaxed);
-                    // Two words of a hash of the turn are as good as any chance here.
+                    // Two words of a hash of the turn are random enough here.
                     let dice = turn.wrapping_mul(0x9e37_79b9_7f4a_7c15);
                     let share = (dice >> 11) as f64 / (1_u64 << 53) as f64;
                     if known > 0 && share < bench.options.duplicates {
@@ -206,7 +206,7 @@ impl<Q: Queue> Bench<Q> {
         Ok(Figure { keys: Some(keys.load(Ordering::Relaxed)), ..figure })
     }
 
-    /// One job, then duplicates of it.
+    /// Enqueues one job, then duplicates of it.
     async fn repeat(&self) -> Result<Figure, Failure> {
         self.queue.enqueue(self.job(0)).await?;
         let bench = self.clone();
@@ -260,7 +260,7 @@ impl<Q: Queue> Bench<Q> {
         tokio::pin!(limit);
         for _ in 0..total {
             tokio::select! {
-                // Workers that have ended let go of their end.
+                // Workers that have ended drop their sender.
                 told = started.recv() => { told.ok_or("the workers have ended")?; }
                 () = &mut limit => return Err(format!("{total} jobs were not done in time").into()),
             }
@@ -268,7 +268,7 @@ impl<Q: Queue> Bench<Q> {
         Ok(())
     }
 
-    /// New jobs one by one beside a worker, until all of them were started.
+    /// Enqueues new jobs one by one while a worker runs, until all of them have started.
     async fn cycle(&self) -> Result<Figure, Failure> {
         let (sender, mut started) = unbounded_channel();
         self.queue.work(sender).await?;
@@ -344,7 +344,7 @@ fn record(latencies: &mut Histogram<u64>, took: Duration) {
     latencies.saturating_record(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
 }
 
-/// Processor seconds of this process; its unit is a hundredth everywhere but on machines set up in their own way.
+/// The processor seconds of this process, assuming the usual 100 clock ticks a second.
 fn processor_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let after_name = stat.rsplit(')').next().unwrap_or_default();

@@ -4,8 +4,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use semel_sqlite::Sqlite;
+#[cfg(unix)]
+use semel_sqlite::SqliteError;
 use semel_sqlite::backup::{self, Making};
-use semel_sqlite::{Sqlite, SqliteError};
 use semel_store::Store;
 use semel_testkit::TempDir;
 

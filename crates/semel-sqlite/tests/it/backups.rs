@@ -10,7 +10,9 @@ use semel_sqlite::{Sqlite, SqliteError};
 use semel_store::Store;
 use semel_testkit::TempDir;
 
-use crate::disk::{offer, stored};
+use crate::disk::offer;
+#[cfg(unix)]
+use crate::disk::stored;
 
 /// A backup of a store with one job, in a folder.
 async fn backed_up(dir: &Path) -> PathBuf {

@@ -7,11 +7,13 @@ use std::path::Path;
 use std::path::PathBuf;
 #[cfg(unix)]
 use std::process::Command;
+#[cfg(target_os = "linux")]
 use std::sync::Arc;
 
 use semel_core::enqueue::Outcome;
 use semel_core::ident::JobId;
 use semel_core::state::StateSet;
+#[cfg(target_os = "linux")]
 use semel_engine::Engine;
 #[cfg(target_os = "linux")]
 use semel_sqlite::backup;

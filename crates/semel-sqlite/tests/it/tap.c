@@ -1,17 +1,17 @@
 /*
- * Stands between a process and its disk: preloaded, it tells a file of every change to the files below one folder, in
- * the order in which they were made, and of every line said on stdout; and it ends the process, or fails, at a sync.
+ * A preloaded library between a process and its disk. It records every change to the files below one folder, in the
+ * order in which they were made, and everything written to stdout. It can kill the process, or fail, at a given sync.
  *
- *   TAP_FOLDER  the folder that is watched, absolute
- *   TAP_RECORD  where to tell; nothing is told without it
- *   TAP_KILL    SIGKILL at the sync of this number, before it is made or after, as TAP_AFTER is set
- *   TAP_FAIL    EIO from the sync of this number on, or from it alone, as TAP_ONCE is set; what was to be synced is then
- *               in the file for whoever reads it, and no later sync brings it to the disk
- *   TAP_ONLY    counts only syncs of files with this in their names
- *   TAP_QUOTA   while there is a file of this name, the quota is used up (EDQUOT) for files whose names end in TAP_END,
- *               and for those by which the store looks whether there is room
+ *   TAP_FOLDER  the watched folder, as an absolute path
+ *   TAP_RECORD  the file to record into; without it, nothing is recorded
+ *   TAP_KILL    SIGKILL at the sync of this number: after the sync if TAP_AFTER is set, otherwise before it
+ *   TAP_FAIL    EIO from the sync of this number on, or only for that one if TAP_ONCE is set; the data is then in the file
+ *               for every reader, but no later sync brings it to the disk
+ *   TAP_ONLY    counts only syncs of files with this text in their names
+ *   TAP_QUOTA   while a file of this name exists, the quota is used up (EDQUOT) for files whose names end in TAP_END,
+ *               and for the files with which the store probes for free space
  *
- * What it does not know how to tell ends the process: a record with a gap proves nothing.
+ * A change that it cannot record aborts the process: a record with a gap proves nothing.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -33,7 +33,7 @@ enum { FILES = 4096, PATH = 1024 };
 enum { CREATE = 1, WRITE, LENGTH, SYNC, SYNC_FOLDER, UNLINK, RENAME, SAID, FAILED };
 
 static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
-/* The name of each open file below the folder; empty for all others. */
+/* The name of each open file below the folder; empty for all other descriptors. */
 static char names[FILES][PATH];
 static char is_folder[FILES];
 static const char *folder, *only, *quota, *quota_end;
@@ -54,19 +54,19 @@ __attribute__((constructor)) static void begin(void) {
     text = getenv("TAP_RECORD");
     if (text) {
         int low = syscall(SYS_openat, AT_FDCWD, text, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-        /* Out of the way of the numbers that the program gets. */
+        /* Above the descriptors that the program gets. */
         record = syscall(SYS_fcntl, low, F_DUPFD_CLOEXEC, FILES);
         if (record < 0) record = low;
         else syscall(SYS_close, low);
     }
-    /* A child of this process, if it has one, is another story. */
+    /* Child processes are not watched. */
     unsetenv("LD_PRELOAD");
 }
 
 static int is_watched(const char *path) {
     if (!folder || strncmp(path, folder, strlen(folder)) != 0) return 0;
     size_t length = strlen(path);
-    /* The index of the write-ahead log is memory that is shared, the lock means nothing once its owner is gone. */
+    /* The write-ahead log's index is only shared memory, and a lock means nothing once its owner is gone. */
     return !(length > 4 && strcmp(path + length - 4, "-shm") == 0) &&
            !(length > 5 && strcmp(path + length - 5, ".lock") == 0);
 }
@@ -84,7 +84,7 @@ static uint64_t inode(int fd) {
     return found.st_ino;
 }
 
-/* One record: kind, number of the file, place, length, bytes. */
+/* Writes one record: kind, inode, offset, length, bytes. */
 static void tell(uint64_t kind, uint64_t file, uint64_t place, const void *bytes, uint64_t length) {
     if (record < 0) return;
     uint64_t head[4] = {kind, file, place, length};
@@ -130,7 +130,7 @@ int close(int fd) {
     return done;
 }
 
-/* With the turn. */
+/* The caller holds `turn`. */
 static int is_used_up(int fd) {
     if (!quota || !watched(fd) || syscall(SYS_faccessat, AT_FDCWD, quota, F_OK) != 0) return 0;
     size_t length = strlen(names[fd]), end = quota_end ? strlen(quota_end) : 0;
@@ -224,7 +224,7 @@ int rename(const char *from, const char *to) {
     return done;
 }
 
-/* Ways to change a file that nothing here takes. */
+/* Ways to change a file that the store does not use, and that are not recorded. */
 #define UNTOLD(call) \
     if (watched(fd)) fatal("tap: " call " is not told\n");
 

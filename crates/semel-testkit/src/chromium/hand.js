@@ -1,4 +1,4 @@
-// What a test does and sees on a page: things are found by what they are called, as people and screen readers find them.
+// What a test does and sees on a page. Elements are found by their accessible names, as people and screen readers find them.
 
 globalThis.hand = (() => {
   const PRESSED = "button, a[href], summary, label.chip, [role=tab]";
@@ -7,7 +7,7 @@ globalThis.hand = (() => {
   const isSeen = (node) => node.checkVisibility({ opacityProperty: true, visibilityProperty: true }) && node.getClientRects().length > 0;
   const text = (node) => node.textContent.replace(/\s+/g, " ").trim();
 
-  /** What a screen reader calls it. */
+  /** The element's accessible name: what a screen reader calls it. */
   const nameOf = (node) => {
     const given = node.getAttribute("aria-label");
     if (given) return given.trim();
@@ -25,16 +25,16 @@ globalThis.hand = (() => {
     const box = node.getClientRects()[0];
     const [x, y] = [box.left + box.width / 2, box.top + box.height / 2];
     const hit = document.elementFromPoint(x, y);
-    // What something else lies upon cannot be pressed.
+    // An element that another one covers cannot be pressed.
     return hit && (node.contains(hit) || hit.contains(node)) ? { x, y } : null;
   };
 
-  /** Whether the screen that the address names is there, with all that it fetches, and nothing that was pressed is under way. */
+  /** Whether the screen that the address names is fully loaded, and no pressed button is still working. */
   const isSettled = () => {
     const main = document.querySelector("#main");
     if (document.readyState !== "complete" || !main.querySelector("h1") || main.dataset.place !== location.hash) return false;
     const isBusy = document.querySelector("[aria-busy]") !== null || main.textContent.includes("Reading the log");
-    // What asks a question waits for its answer.
+    // The button that opened a dialog stays disabled until the dialog is answered.
     return !isBusy && (document.querySelector("dialog[open]") !== null || document.querySelector("button:disabled") === null);
   };
 
@@ -57,7 +57,7 @@ globalThis.hand = (() => {
     const [high, low] = [light(one), light(other)].sort((a, b) => b - a);
     return (high + 0.05) / (low + 0.05);
   };
-  /** What lies behind a node's text. */
+  /** The background colour behind a node's text. */
   const ground = (node) => {
     const layers = [];
     for (let at = node; at; at = at.parentElement) layers.push(rgba(getComputedStyle(at).backgroundColor));
@@ -73,7 +73,7 @@ globalThis.hand = (() => {
     return ratio(over(top, below, top.a * opacity(node)), below);
   };
 
-  /** Texts that are hard to read: their contrast is under what WCAG 2 asks of small ones (1.4.3, AA). */
+  /** Texts whose contrast is below what WCAG 2 requires of small text (1.4.3, AA). */
   const faint = () => {
     const found = [];
     const check = (node, colour, words, below) => {
@@ -105,7 +105,7 @@ globalThis.hand = (() => {
     return found;
   };
 
-  /** What somebody who hears the page, or has no mouse, or a small screen, would stumble over. */
+  /** Problems for users of a screen reader, a keyboard without a mouse, or a small screen. */
   const wrongs = () => {
     const found = faint();
     for (const node of document.querySelectorAll(FIELDS)) if (isSeen(node) && nameOf(node) === "") found.push(`a field without a label: ${node.outerHTML.slice(0, 80)}`);
@@ -128,7 +128,7 @@ globalThis.hand = (() => {
     return found;
   };
 
-  /** What the keyboard must reach. */
+  /** The elements that the keyboard must reach. */
   const reachable = () => all(`${FIELDS}, button, a[href], summary, [tabindex="0"]`).filter((node) => !node.disabled && !(node.type === "radio" && !node.checked));
   const focused = () => {
     const node = document.activeElement;
@@ -165,7 +165,7 @@ globalThis.hand = (() => {
       found.dispatchEvent(new Event("change", { bubbles: true }));
       return true;
     },
-    // One that is shut is there until the browser has said so to the page, and until then there could be two.
+    // A closed dialog stays in the page until the browser has fired its event, so for a moment there could be two.
     dialog: () => document.querySelector("dialog h2")?.textContent ?? "",
     toast: () => document.querySelector(".toast")?.textContent ?? "",
   };

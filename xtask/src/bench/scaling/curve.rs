@@ -86,9 +86,9 @@ fn name(group: &[Curve]) -> String {
 fn page(said: &str, servers: &[String], curves: &[Curve]) -> String {
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let mut page = format!(
-        "# As jobs, callers and partitions become more\n\nMade by `cargo xtask bench scaling {said}` on a machine with {cores} cores, which Semel shares with \
-         the servers: {}. Jobs a second, with 200 bytes of args, each under a key of its own; 512 callers where nothing else is said. In brackets: the share of what the same run \
-         did on the empty store, which is what tells, for two runs differ by the machine's moods. All of it: [scaling.json](scaling.json).\n",
+        "# Scaling: as jobs, callers and partitions grow in number\n\nMade by `cargo xtask bench scaling {said}` on a machine with {cores} cores, which Semel shares with \
+         the servers: {}. Figures are jobs a second; each job has 200 bytes of args and its own key; 512 callers unless a heading says otherwise. In brackets: the ratio to the empty store \
+         in the same run. Compare these ratios, because the figures of two runs differ by the machine's load. All data: [scaling.json](scaling.json).\n",
         if servers.is_empty() { "none".to_owned() } else { servers.join("; ") }
     );
     for group in groups(curves) {
