@@ -29,6 +29,9 @@ const KEYS: [&str; 6] = ["waiting", "running", "pending", "new", "newer", "task"
 /// How many times in a row no new job may be found before the store counts as quiet: a decision of a dropped
 /// call may still be under way.
 const QUIET: u32 = 2;
+/// How many times a call may be answered before it was first pending: on a busy machine the store's own thread
+/// may be done before the caller looks.
+const TRIES: u32 = 100;
 /// A limit above the number of jobs that exist.
 const JOBS_MAX: u32 = 1_000;
 
@@ -152,8 +155,15 @@ pub async fn every_call_is_let_go<B: Backend>(open: impl AsyncFn() -> Arc<B>, at
     // A stopped engine takes no more jobs, so `stop` comes last.
     let (of_all, last): (Vec<_>, Vec<_>) = CALLS.iter().copied().partition(|(name, _)| *name != "stop");
     let rows = of_all.into_iter().map(async |(name, call)| {
-        let once = async |polls, at| is_answered_first(&within(&engine), name, call, polls, at).await;
-        (name, at_every_await(name, once).await)
+        let mut dropped = 0;
+        for _ in 0..if at_once.contains(&name) { 1 } else { TRIES } {
+            let once = async |polls, at| is_answered_first(&within(&engine), name, call, polls, at).await;
+            dropped += at_every_await(name, once).await;
+            if dropped > 0 {
+                break;
+            }
+        }
+        (name, dropped)
     });
     let dropped: Vec<(&str, u32)> = rows.collect::<FuturesUnordered<_>>().collect().await;
     let mut never: Vec<&str> =
