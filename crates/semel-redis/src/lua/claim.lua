@@ -1,20 +1,21 @@
--- Grants leases on ready jobs, by a template: to each taker at most so many, from the queues in the order named, within one by their
--- places; the first taker gets the first. Ready jobs that may not be granted come back as well, unchanged, for the program to settle;
--- so do, in their places, jobs under limits that are not closed, and where nothing is granted and there is room for no more, those
--- under limits that come next; of these the last taker is told.
--- Without a mark it is only asked which jobs that would be: the place of each, its queue's number, whether it would be granted, and its limit.
--- ARGV: mark, turn, clock, ahead, floor, looks beyond the limits, visibility, timeout, state, event, looks per limit, how many takers,
--- each one's worker and limit, how many queues, they, the closed limits. Answers the time, and for each taker the jobs (id, head,
--- body, notes) and those not granted (id, why).
--- Which jobs are looked at, in which order and how far, is decided by the model (`Model::claim` of `semel-store`), and by the core which
--- of them are granted and what that writes (`semel_core::lease::grant`): what is here does the same.
+-- Grants leases on ready jobs, by a template. The takers are served one after the other, each up to its limit, from the queues in
+-- the order named, and within a queue in the order of places. Ready jobs that may not be granted are answered too, unchanged, for
+-- the server to settle. So are jobs under limits that are not closed, each of which counts towards its taker's limit like a granted
+-- job; where nothing was granted and these leave no room, the last taker is also told of the jobs under limits that come next.
+-- With an empty mark nothing is granted, and the answer is which jobs that would be: for each the index of its queue, whether
+-- it would be granted or why not, its place, and its limit.
+-- ARGV: mark, turn, clock, ahead, floor, how many jobs are looked at beyond the takers' limits, visibility, timeout, state,
+-- event, how many jobs are looked at per limit, how many takers, each one's worker and limit, how many queues, their names, the
+-- closed limits. Answers the time, and for each taker the jobs (id, head, body, notes) and those not granted (id, why).
+-- The model (`Model::claim` of `semel-store`) defines which jobs are looked at, in which order and how far, and the core
+-- (`semel_core::lease::grant`) which of them are granted and what a grant writes: this script must do the same.
 local turn = tonumber(ARGV[2])
 local now, emptied = time_of(ARGV[3], ARGV[4], ARGV[5])
 if not now then
     return emptied
 end
 
--- What takers are answered: the jobs of each, their bodies read for all at once, and those it was not granted.
+-- Builds the answer: for each taker its jobs, whose bodies are all read together, and those it was not granted.
 local function answer_of(shares)
     local ids = {}
     for t = 1, #shares do
@@ -54,7 +55,7 @@ if said then
         local id = sub(said, from + 2, from + 17)
         local h = call('GET', BASE .. 'h' .. id)
         local of = taken[unpack_bytes('>I2', said, from)]
-        -- Still this grant's.
+        -- Only if the job still has the lease of this grant.
         if of and h and sub(h, @AT_FENCE) == sub(said, from + 18, from + 25) and byte(h, 1) == @SLOT_LEASE then
             of.ids[#of.ids + 1], of.heads[#of.heads + 1] = id, h
         end
@@ -72,7 +73,7 @@ for i = first_queue + queues, #ARGV do
     closed[ARGV[i]] = true
 end
 
--- In the order of their bytes, whatever the server's language.
+-- Compares places by their bytes, whatever Redis's locale.
 local function is_first(a, b)
     for i = 1, 25 do
         local left, right = byte(a, i), byte(b, i)
@@ -83,12 +84,13 @@ local function is_first(a, b)
     return false
 end
 
--- Ready jobs of a queue: as many as are wanted, and whether those that may be looked at beyond are left out. They are asked for
--- only when some of the first may not be granted, which is seldom.
+-- The first ready jobs of a queue, as many as are wanted; and whether those that may be looked at beyond them are left out. The
+-- caller asks for these only if some of the first may not be granted, which is rare.
 local function candidates(queue, wanted)
     local looks = wanted + extra
-    -- Limits are as many as callers name, and all of them are never looked at. What comes among the first is under a limit whose
-    -- own first does, so only as many limits as there are looks are read, beside the closed ones that may come before them.
+    -- Callers may name any number of limits, so the script never looks at all of them. A job among the first looked at is under
+    -- a limit whose own first job is among them too: so only as many limits are read as there are looks, plus as many as are
+    -- closed, which may come before them.
     local firsts = call('ZRANGE', BASE .. 'i' .. queue, 0, looks + closed_count - 1)
     if #firsts == 0 then
         local found = call('ZRANGE', BASE .. 'r' .. queue, 0, wanted - 1)
@@ -119,7 +121,7 @@ local function candidates(queue, wanted)
     return found, false
 end
 
--- Whether another holder of its key has a lease.
+-- Whether another holder of the job's key has a lease.
 local function runs_beside(id, h)
     local key = key_of(h)
     if not key then
@@ -154,7 +156,7 @@ end
 
 -- The key of each candidate that has one.
 local key_names = {}
--- Reads the heads of candidates and their keys, those that are not known yet. Answers their ids.
+-- Reads the heads of candidates, and their keys, as far as they are not known yet. Answers the candidates' ids.
 local function fetch(members)
     local all, ids, wanted = {}, {}, {}
     for i = 1, #members do
@@ -179,7 +181,8 @@ local function fetch(members)
     return all
 end
 
--- How many were granted, and what is written and said of them.
+-- How many jobs were granted, how many values that has added to `records` and `active`, and what is written and answered about
+-- the jobs.
 local granted, written, events, marks, seen = 0, 0, {}, {}, {}
 local active = list_of(entering, 'a')
 local shares, left = {}, 0
@@ -195,14 +198,14 @@ for t = 1, takers do
     }
     left = left + limit
 end
--- Whose turn it is.
+-- The index of the taker whose turn it is.
 local taker = 1
 local function take_one(share)
     share.left, left = share.left - 1, left - 1
 end
 
--- What a grant says of times, by what the job itself says of them: its place among leases; and these, its places, when it began and until
--- when it has its lease.
+-- The times that a grant writes, by the job's own visibility and timeout (`own`). `first` is its place among leases. `text` is
+-- bytes 25 to 72 of its head: `own`, the places, when it started, and until when its lease and its run last.
 local spans = {}
 local function span_of(own)
     local found = spans[own]
@@ -217,7 +220,8 @@ local function span_of(own)
     return found
 end
 
--- Version, fence and attempt, the fence by itself, and what an event says of the attempt. Most grants of a claim have the same.
+-- Version, fence and attempt as in a head, the fence by itself, and the attempt as in an event, with an amount of 0. Most
+-- grants of a claim have the same.
 local usual = {}
 local function numbers_of(version, fence, attempt)
     local is_usual = version == now and fence == now
@@ -233,7 +237,7 @@ local function numbers_of(version, fence, attempt)
 end
 
 local slot_and_state = char(@SLOT_LEASE, state)
--- Grants a job that is ready in its queue's own set, and under no limit.
+-- Grants a ready job that is under no limit, and so filed in its queue's own set.
 local function grant(id, h, share)
     local version, fence, attempt = unpack_bytes('>I8I8I4', h, 5)
     version, fence, attempt = max(version + 1, now), max(fence + 1, now), attempt + 1
@@ -275,10 +279,10 @@ local function look_at(found, queue)
         end
         local share, id = shares[taker], ids[i]
         local h = head_of(id)
-        -- A queue may be named twice: what was granted just now is filed elsewhere when all is written.
+        -- A queue may be named twice: a job granted just now stays in the queue's set until everything is written.
         if h and byte(h, 1) == @SLOT_READY then
             local why = why_not(id, h)
-            -- Who asks is also told of the first behind those that are shown.
+            -- A caller that only asks is also shown the first job behind those that a claim would report.
             if is_asked then
                 seen[#seen + 1] = pack('>I2', queue) .. char(why or @WHY_GRANTED) .. found[i] .. sub(h, @AT_LIMIT)
             end

@@ -1,27 +1,29 @@
--- Applies groups of writes in order, each all or none: a group whose records have moved is stale and touches nothing; so is one that
--- relies on what a stale group would have written.
--- ARGV: mark, turn, clock, ahead, floor, how much there is of each of what follows, which group of the batch each new job is and then each
--- other group, the ids and the keys that others are about (each one behind the other); versions before the batch (key, version); the new
--- jobs (`fresh.lua`); the events of all groups, in the order of the batch; then for each other group how many expectations and writes,
--- and they. Answers the time, a letter for each group of the batch, and the keys to be looked over.
+-- Applies groups of writes in order, each entirely or not at all. A group whose records have changed since it was decided is
+-- stale and changes nothing; so is a group that relies on what a stale group would have written.
+-- ARGV: mark, turn, clock, ahead, floor; how many there are of each thing that follows; the numbers in the batch of each new
+-- job's group and then of each other group; the ids and the keys that the other groups concern (each list concatenated);
+-- versions before the batch (key, version); the new jobs (`fresh.lua`); the events of all groups, in the order of the batch;
+-- then for each other group how many expectations and writes it has, and these. Answers the time, a letter for each group of
+-- the batch (a: applied, s: stale), and the keys whose ended holders should be looked over.
 local turn = tonumber(ARGV[2])
 local now, emptied = time_of(ARGV[3], ARGV[4], ARGV[5])
 if not now then
     return emptied
 end
--- A part of a commit over several partitions has the mark `x` and that one's number. It is decided: what is said to be stale here was
--- let in by nobody.
+-- A part of a commit over several partitions has the mark `x`, and that commit's number as its turn. It is already decided, and
+-- the lock has let nobody write since: a group can only be stale here if Redis has lost writes.
 local is_crossing = ARGV[1] == 'x'
 local said, refused
 if not is_crossing then
     said, refused = mark_of(ARGV[1], turn)
     refused = refused or (not said and refusal())
 else
-    -- What is decided is to be told.
+    -- What was decided must be told.
     insist()
 end
 if is_crossing and LOCK ~= ARGV[2] then
-    -- Nothing is left to be written, and who tells it relies on this answer: it is to be known to replicas that this is the primary.
+    -- Nothing is left to be written, but the caller relies on this answer: replicas must confirm that this Redis is still the
+    -- primary.
     nudge()
     if tonumber(call('HGET', BASE .. '!', 'crossed') or 0) >= turn then
         said = ''
@@ -73,7 +75,7 @@ local function version_of(kind, name, is_none)
             return '\0\0\0\0\0\0\0\1'
         end
         if PARTITIONS and call('EXISTS', BASE .. 'p' .. name) == 1 then
-            -- It leads to another partition: what is there is not known here.
+            -- The id leads to another partition. The version there is not known here, so no expectation is met.
             return ''
         end
         return NONE
@@ -98,7 +100,7 @@ for i = 10, 9 + began do
     end
 end
 
--- How many arguments follow a write's own.
+-- How many arguments follow the first one of each write.
 local FOLLOW = { I = 2, i = 2, U = 1, u = 1, N = 1, M = 0, S = 0, R = 0, F = 0, Q = 1, q = 1, O = 1, P = 0, p = 0 }
 
 local function note_write(op, text, from)
@@ -140,7 +142,7 @@ local function is_current(first, last, writes_from, writes)
                 return false
             end
         elseif op == 'i' and number(ARGV[from + 1], 5) <= GONE then
-            -- Decided on before an earlier job with that id was gone, it would have that one's version.
+            -- Decided before an earlier job with that id was gone, the new job could repeat that one's version.
             return false
         end
         from = from + 1 + FOLLOW[op]
@@ -198,12 +200,12 @@ local function write(op, text, from)
         local name = sub(text, 2)
         call('SET', BASE .. 'q' .. name, ARGV[from])
         call('SADD', BASE .. 'w', name)
-        -- Every server asks for these every second.
+        -- The queues that have settings: every server asks for them every second.
         call(byte(ARGV[from], 10) == 1 and 'SADD' or 'SREM', BASE .. 'g', name)
     elseif op == 'O' then
         put_document(sub(text, 2), ARGV[from])
     elseif op == 'P' then
-        -- Where the id leads, and by which commit.
+        -- Where the id leads, and the number of the commit that led it there.
         call('SET', BASE .. 'p' .. id, sub(text, 18, 19) .. pack('>I8', turn))
         place('P', id, true)
     elseif op == 'p' then
@@ -230,7 +232,7 @@ for n = fresh + 1, fresh + others do
         at = at + 1 + FOLLOW[op]
     end
     if is_applied then
-        -- An answer that only had to be checked leaves nothing behind, not even a mark: asked again, it is checked again.
+        -- A group without writes was only checked, and leaves nothing behind, not even a mark: if asked again, it is checked again.
         is_any_applied = is_any_applied or writes > 0
     else
         for i = first, writes_from - 1 do
@@ -240,7 +242,7 @@ for n = fresh + 1, fresh + others do
     end
 end
 
--- Behind everything that may find a record it cannot read: these are written as they are met.
+-- After everything that may find a record it cannot read, because the new jobs are written at once, not gathered.
 local refused_jobs = put_fresh(10 + began, keyed, keyless, sets, queues)
 for i = 1, #refused_jobs do
     note_stale(refused_jobs[i])

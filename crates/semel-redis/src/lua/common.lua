@@ -1,36 +1,39 @@
--- What every script begins with. KEYS[1] is the partition: all its keys begin so, and have one hash tag. Nothing in here knows a
--- state: a head says by its first bytes where it is filed, and everything after its names is the program's own.
+-- The prelude of every script. KEYS[1] is the partition's prefix: all keys of the partition begin with it and share its hash
+-- tag. No script knows what a job's state means: the first bytes of a head say where it is filed, and what follows the worker
+-- in it only the server reads.
 --
--- What stands behind an `@` is a number that the program puts there: where heads are filed (`SLOT`), their flags (`FLAG`), why a ready
--- one is not granted (`WHY`), and where parts of a head begin and end (`AT`).
+-- Each name behind an `@` is replaced by numbers before a script is sent (`scripts.rs`): where heads are filed (`SLOT`), their
+-- flags (`FLAG`), why a ready job is not granted (`WHY`), and the first and the last byte of parts of a head (`AT`).
 --
--- A head: 1 slot (@SLOT_KEPT: kept for its key alone), 2 state, 3 flags (@FLAG_EXHAUSTED exhausted, @FLAG_ALONE never beside another
--- run of its key, @FLAG_DEAD dead letter, @FLAG_LIMITED under a limit, @FLAG_KEY has a key), 4 priority (the lowest first),
--- 5 version, 13 fence, 21 attempt, 25 visibility, 29 timeout (milliseconds), 33 place in its slot, 41 place in the order of expiry,
--- 49 started, 57 visible until, 65 run until, 73 limit, 81 names (type, queue, each behind its length), its key, the worker behind its
--- length, the rest. Numbers have their highest byte first. A place is a time whose bytes are in its order; all zeros are none.
+-- The parts of a head, each with the number of its first byte: 1 slot (@SLOT_KEPT: kept for its key alone), 2 state, 3 flags
+-- (@FLAG_EXHAUSTED exhausted, @FLAG_ALONE never beside another run of its key, @FLAG_DEAD dead letter, @FLAG_LIMITED under a
+-- limit, @FLAG_KEY has a key), 4 priority (the lowest first), 5 version, 13 fence, 21 attempt, 25 visibility, 29 timeout
+-- (milliseconds), 33 place in its slot, 41 place in the order of expiry, 49 started, 57 visible until, 65 run until, 73 limit,
+-- 81 names (type, queue, each preceded by its length), its key, the worker preceded by its length, the rest. Numbers are
+-- big-endian. A place is a time encoded so that its bytes sort in the order of time; all zeros mean none.
 local BASE = KEYS[1]
 local call = redis.call
 local sub, byte, char, format, max = string.sub, string.byte, string.char, string.format, math.max
 local pack, unpack_bytes = struct.pack, struct.unpack
 local NONE = '\0\0\0\0\0\0\0\0'
 local KEPT = @SLOT_KEPT
--- The highest version of a job that is gone, and how many records the log has had, as `time_of` found them.
+-- The highest version of a job that is gone, and how many records the log has had, both as `time_of` read them.
 local GONE, RECORDS = 0, 0
--- By which commit over several partitions this one is locked, and into how many the store is divided, if it is.
+-- The number of the commit over several partitions that has locked this one, and the store's number of partitions; false where
+-- there is no lock, or the store is undivided.
 local LOCK, PARTITIONS = false, false
--- How much later than anything that was told time begins after a restart of the server, in microseconds.
+-- After a restart of Redis, time begins this much later than anything known to have been told before, in microseconds.
 local LEAD = 2000000
--- How far time is ahead of the clock at most by such beginnings, where several partitions begin one after the other (`open`).
+-- How far such restarts put time ahead of the clock at most, where several partitions begin one after the other (`open.lua`).
 local STAND = 3 * LEAD
--- What is told in a moment that stands is numbered one by one: so much room is left for it, in microseconds.
+-- While time stands still, commits are told apart by single microseconds: this much room is left for them, in microseconds.
 local ROOM = 20000
 
 local function number(text, at)
     return (unpack_bytes('>I8', text, at or 1))
 end
 
--- Numbers have more digits than Lua prints by itself.
+-- Lua's own conversion to text prints too few digits of these numbers.
 local function digits(n)
     return format('%.0f', n)
 end
@@ -43,15 +46,15 @@ local function place_of(at)
     return '\128' .. sub(pack('>I8', at), 2)
 end
 
--- Whether place `a` is before `b`: by halves, because a whole one has more bits than a number here; and not as texts, whose order
--- depends on the server's language.
+-- Whether place `a` is before `b`. Compared by halves, because a whole place has more bits than a number here; and not as
+-- texts, whose order depends on Redis's locale.
 local function is_before(a, b)
     local a_high, a_low = unpack_bytes('>I4I4', a)
     local b_high, b_low = unpack_bytes('>I4I4', b)
     return a_high < b_high or (a_high == b_high and a_low < b_low)
 end
 
--- Where a head's names end, and its queue. One head is mostly asked about several times in a row.
+-- Where a head's names end, and its queue. The last result is kept, because one head is mostly asked about several times in a row.
 local names_head, names_end, names_queue
 local function names_of(h)
     if h ~= names_head then
@@ -71,10 +74,11 @@ local function key_of(h)
     return sub(h, after, after + 31)
 end
 
--- The store's time, and what the clock says: the server's clock, or the caller's in a test; plus what the caller knows it to have
--- jumped back; never before what the caller has seen, nor before the last commit, and after the versions of all jobs that are gone.
--- Where the store says nothing of itself it was emptied, and whoever asks is to make it anew before anything is written (`open`): then no
--- time, and what he is told.
+-- Answers the store's time, and what the clock says. The clock is Redis's, or the caller's in a test. The time is the clock
+-- plus how far the caller knows it to have jumped back, but never before the latest time that the caller has seen or the last
+-- commit, and after the versions of all jobs that are gone. If the store's description of itself is missing, Redis was emptied,
+-- and the caller must make the store anew (`open.lua`) before anything is written: then there is no time, and the second value
+-- is the error to answer.
 local function time_of(clock, ahead, floor)
     local raw
     if clock == '' then
@@ -92,16 +96,17 @@ local function time_of(clock, ahead, floor)
     LOCK, PARTITIONS = fact[5], fact[6]
     local at, lead = tonumber(fact[1] or 0), tonumber(fact[3] or 0)
     local now = max(clocked, tonumber(floor), at, GONE + 1)
-    -- Where it stands, as below, each commit is after the one before it all the same: the runs of one key go by it. In a store that is not
-    -- divided there is room for 10,000 of them. A test's clock stands when the test says so.
+    -- While time stands still (see below), each commit still gets a later time than the one before it: the order of a key's
+    -- runs relies on that. An undivided store has room for 10,000 such commits. A test's clock is not moved: it stands when the
+    -- test says so.
     if now == at and now > clocked and clock == '' then
         if PARTITIONS and now - clocked <= STAND or at >= lead and at - lead < ROOM / 2 then
             now = at + 1
         end
     end
-    -- After a restart of the server time stands for a moment (`open`), which nobody is to take for a jump of the clock: or it would be
-    -- ahead for good. Jobs that are gone meanwhile move it by a little. In a divided store it stands in all partitions, and in each it may
-    -- be told by any other.
+    -- After a restart of Redis time stands still for a moment (`open.lua`). No server may take that for a clock that jumped back, or
+    -- time would stay ahead for good: so the clock's reading is raised to match. Jobs that are gone meanwhile move time by a little.
+    -- In a divided store time stands still in all partitions, and each may have been told the time of any other.
     local stood = now - lead
     if PARTITIONS and now - clocked <= STAND or now - clocked <= LEAD + ROOM and stood >= 0 and stood <= ROOM then
         raw = now - tonumber(ahead)
@@ -109,30 +114,31 @@ local function time_of(clock, ahead, floor)
     return now, raw
 end
 
--- Nobody reads or writes between what a commit over several partitions has looked at and what it makes of it.
+-- Refuses reads and writes while a commit over several partitions holds the lock: none may come between its look at the records
+-- here and its writes. Answers false if there is no lock.
 local function refusal()
     return LOCK and redis.error_reply('SEMELLOCK the partition is locked by commit ' .. LOCK)
 end
 
--- Whoever ends what was begun does this before he writes: the first write of a script is what Redis refuses when its memory is full, unless
--- it takes none.
+-- A script that ends something begun earlier calls this before it writes. When its memory is full, Redis refuses a script only
+-- at its first write, and only if that write may take memory; this one takes none.
 local function insist()
     call('HDEL', BASE .. '!', 'none')
 end
 
--- Writes something that replicas can be waited for by. Kept for as long as anybody waits.
+-- Writes a small key, so that the caller can wait until replicas confirm a write. It is kept for as long as anybody waits.
 local function nudge()
     insist()
     call('SET', BASE .. '@', '', 'PX', 60000)
 end
 
--- A key's record: its version, how many live holders, they, and the ended ones. These stay as they are stored until somebody asks
--- for them (`holders_of`): mostly nothing moves but the version.
+-- Parses a key's record: its version, how many live holders it has, these, and the ended ones. The holders stay packed until
+-- they are needed (`holders_of`): mostly only the version changes.
 local function parse_key(text)
     if not text then
         return { version = 0, text = false, live = {}, done = {}, moved = false }
     end
-    -- With room for all that it may say later.
+    -- With all fields set at once, so that the table never has to grow.
     return { version = number(text), text = text, live = false, done = false, moved = false }
 end
 
@@ -156,7 +162,7 @@ local function in_pieces(list, work)
     end
 end
 
--- The records of these names, read all at once: a call for each costs more than what it reads.
+-- Reads the records with these full names together: a call for each would cost more than the reading itself.
 local function get_named(names, from, to)
     if from > to then
         return {}
@@ -173,7 +179,7 @@ local function get_named(names, from, to)
     return found
 end
 
--- The records of one kind.
+-- Reads the records of one kind.
 local function get_all(letter, names)
     local records, before = {}, BASE .. letter
     for i = 1, #names do
@@ -182,7 +188,7 @@ local function get_all(letter, names)
     return get_named(records, 1, #records)
 end
 
--- The notes of these jobs. Few have any.
+-- Reads the notes of these jobs. Few jobs have any, so one question for all of them comes first.
 local function notes_of_all(ids)
     local records, found, any, none = {}, {}, 0, {}
     for i = 1, #ids do

@@ -1,6 +1,7 @@
--- A commit over several partitions. One is on its way at a time: its place is in the first partition (`+`), and says whose it is, since
--- when, which partitions take part, and, once that is decided, what each of them is to be told. A partition that takes part is locked
--- from when its records are looked at until it was told. ARGV: clock, ahead, floor, what, and what that needs.
+-- The steps of a commit over several partitions (a crossing). One is under way at a time: it has the place in the first
+-- partition (`+`), which stores its number, its maker's token, the time of its last sign of life, which partitions take part,
+-- and, once it is decided, what each of them is to be told. A partition that takes part is locked from when its records are
+-- looked at until it has been told. ARGV: clock, ahead, floor, the step, the crossing's number, and the step's parameters.
 local now, emptied = time_of(ARGV[1], ARGV[2], ARGV[3])
 if not now then
     return emptied
@@ -8,10 +9,10 @@ end
 local what, turn = ARGV[4], ARGV[5]
 local fact, place_name = BASE .. '!', BASE .. '+'
 
--- How long it is remembered that something was decided, in milliseconds: longer than anybody asks again.
+-- How long a decision is remembered, in milliseconds: longer than its maker may go on asking.
 local DECIDED_KEPT = 120000
 
--- By the server's own clock, whatever a test takes for the time.
+-- Redis's own clock, whatever the store's time is in a test.
 local function micros()
     local at = call('TIME')
     return tonumber(at[1]) * 1000000 + tonumber(at[2])
@@ -24,7 +25,7 @@ local function there()
     end
     local age = micros() - tonumber(slot[4])
     if age < 0 then
-        -- The clock was set back: its age begins anew.
+        -- The clock was set back: the age counts from now.
         insist()
         call('HSET', place_name, 'at', digits(micros()))
         age = 0
@@ -33,7 +34,8 @@ local function there()
 end
 
 if what == 'enter' then
-    -- The token, the least number it may have, who takes part. Answers its number, or that of the one whose place it is, and how old that is.
+    -- ARGV: instead of its number one that it must exceed; the token; who takes part. Answers the crossing's number; or the
+    -- number, the phase and the age of the one that has the place.
     local slot, age = there()
     if slot and slot[2] ~= ARGV[6] then
         return { 'taken', slot[1], slot[3], age }
@@ -45,15 +47,15 @@ if what == 'enter' then
     call('HSET', fact, 'crossings', number)
     return { 'entered', number }
 elseif what == 'lock' then
-    -- Who takes part; how many heads, keys, rows and documents are to be looked at, and their names. Answers the time, the highest version
-    -- that is gone, the heads, whether the ids are absorbed ones, where they lead, and the versions of the others. One that comes late,
-    -- after it was given up, finds nobody there who waits for it.
+    -- ARGV: who takes part; how many heads, keys, rows and documents are looked at; their names. Answers the time, the highest
+    -- version of a job that is gone, the heads, what the ids were absorbed by, where they lead, and the versions of the others.
+    -- A request that comes late, after its crossing was given up, locks nothing: nobody waits for it.
     local seen = tonumber(call('HGET', fact, 'seen') or 0)
     if LOCK ~= turn then
         if tonumber(turn) <= seen then
             return { 'late', digits(seen) }
         end
-        -- Whose lock is still there is gone: the place is another's.
+        -- A lock that is still here belongs to a crossing that is over: this one has the place now.
         call('HSET', fact, 'lock', turn, 'seen', turn, 'with', ARGV[6])
     end
     local heads, keys, rows, documents = unpack_bytes('>I4I4I4I4', ARGV[7])
@@ -84,11 +86,11 @@ elseif what == 'lock' then
     end
     return { 'locked', digits(now), digits(GONE), get_all('h', ids), get_all('s', ids), get_all('p', ids), table.concat(versions) }
 elseif what == 'decide' then
-    -- The token, and for each partition its number and what it is to be told. Answers whether it is decided.
+    -- ARGV: the token; for each partition its number and what it is to be told. Answers whether the crossing is decided.
     local slot = there()
     local mark = BASE .. 'm' .. ARGV[6]
     if not slot or slot[1] ~= turn or slot[2] ~= ARGV[6] then
-        -- Who asks again may have been heard, and others have told it all by now.
+        -- This may be a repeated request: the first may have decided, and others may have told all partitions by now.
         return call('GET', mark) or 'no'
     elseif slot[3] ~= 'decided' then
         local told = { 'phase', 'decided' }
@@ -101,7 +103,7 @@ elseif what == 'decide' then
     end
     return 'yes'
 elseif what == 'alive' then
-    -- The token: whoever has the place goes on.
+    -- ARGV: the token. A sign of life from the crossing that has the place.
     local slot = there()
     if slot and slot[2] == ARGV[6] then
         insist()
@@ -109,20 +111,21 @@ elseif what == 'alive' then
     end
     return 'yes'
 elseif what == 'look' then
-    -- Who has the place.
+    -- Answers the number, the phase, the age and the partitions of the crossing that has the place.
     local slot, age = there()
     if not slot then
         return {}
     end
     return { slot[1], slot[3], age, slot[5] }
 elseif what == 'told' then
-    -- What a partition is to be told by the one that is decided. Others tell it only once replicas know of it: this may be the primary no more,
-    -- and a write is what they are waited for by.
+    -- ARGV: a partition. Answers what the crossing has decided to tell it. Other servers tell it that only once replicas have
+    -- confirmed the write made here: this Redis may no longer be the primary.
     nudge()
     return call('HGET', place_name, 'turn') == turn and call('HGET', place_name, 'to' .. ARGV[6]) or ''
 elseif what == 'give up' or what == 'withdraw' then
-    -- One that is not decided, if its last sign is so old, in microseconds. Answers whether it has its place no more; who is not its maker asks
-    -- what replicas confirm.
+    -- ARGV: the least age of the last sign of life, in microseconds. Takes the place from a crossing that is not decided.
+    -- Answers whether that no longer has the place. Replicas must confirm the answer, unless the maker itself withdraws a
+    -- crossing that it will not decide.
     local slot, age = there()
     if what == 'give up' then
         nudge()
@@ -140,7 +143,7 @@ elseif what == 'unlock' then
     end
     return 'yes'
 elseif what == 'leave' then
-    -- All were told.
+    -- All partitions have been told.
     if call('HGET', place_name, 'turn') == turn then
         call('DEL', place_name)
     end

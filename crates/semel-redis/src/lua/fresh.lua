@@ -1,11 +1,12 @@
--- New jobs that nothing else of a commit is about come ready-made: their records by their whole names, and where they are filed. One is
--- put down if none of its records is there, neither its id's nor its key's: then all is as it was when it was decided on.
+-- New jobs that nothing else in their commit concerns. They come ready-made: their records with full names, and where they are
+-- filed. A job is put down if none of its records exists, neither its id's nor its key's: then everything is as it was when the
+-- job was decided on.
 
--- So many are put down at once: what a call takes is bounded.
+-- How many jobs are put down by one call: the arguments of a call are bounded.
 local PIECE = 300
 
--- Puts down so many of them, whose arguments begin at `from`, `width` each, and says of which that could not be done: the number of
--- each, the first having the number `first`.
+-- Puts down `jobs` jobs, whose arguments begin at `from`, `width` for each. Appends to `refused` the numbers of those that
+-- could not be put down; the first job has the number `first`.
 local function put_down(from, jobs, width, first, refused)
     for piece = 0, jobs - 1, PIECE do
         local n = math.min(PIECE, jobs - piece)
@@ -21,7 +22,7 @@ local function put_down(from, jobs, width, first, refused)
     end
 end
 
--- Files those that were put down, one by one, where not all of them were.
+-- Files the jobs that were put down, one by one; for when not all of them were.
 local function file_others(from, jobs, width, first, is_refused)
     for i = 0, jobs - 1 do
         if not is_refused[first + i] then
@@ -35,7 +36,7 @@ local function file_others(from, jobs, width, first, is_refused)
     end
 end
 
--- Where what is said of so many of them ends, if it begins at `at`.
+-- The index of the first argument after those of the new jobs, which begin at `at`.
 local function behind_fresh(at, keyed, keyless, sets, queues)
     at = at + 6 * keyed + 4 * keyless
     for _ = 1, sets do
@@ -44,9 +45,10 @@ local function behind_fresh(at, keyed, keyless, sets, queues)
     return at + 3 * queues
 end
 
--- Puts down and files what begins at `at`: so many jobs with a key, and so many without one; the sets they go to (its name, how many,
--- for each a score and a member); how many each queue gets (its name, a state, how many). Answers the numbers of those that are
--- refused. It writes as it goes: whatever may fail has to come before.
+-- Puts down and files the new jobs whose arguments begin at `at`: the jobs with a key, and those without one; then the sorted
+-- sets to file them in (the set's name, how many members, for each a score and the member); then how many jobs each queue gains
+-- (its name, a state, how many). Answers the numbers of the refused jobs. It writes as it goes, so anything that may fail must
+-- come before it.
 local function put_fresh(at, keyed, keyless, sets, queues)
     local refused, is_refused, second = {}, {}, at + 6 * keyed
     put_down(at, keyed, 6, 1, refused)

@@ -1,7 +1,8 @@
--- Everything a decision reads, at one time. ARGV: clock, ahead, floor, how many of each kind, for each key whether its ended holders are
--- wanted however many they are (K) or not (k); the whole names of the records of heads, and of keys; the ids of whole jobs, the names of
--- queues, and of documents. Answers the time, what the clock said, the heads, the keys' records, the heads of their holders one behind
--- the other, as the records name them, then each of the others.
+-- Reads everything that a decision needs, as of one moment. ARGV: clock, ahead, floor, how many names of each kind follow, a
+-- letter for each key saying whether all its ended holders are wanted (K) or only a few (k); the full names of the records of
+-- heads and of keys; the ids of whole jobs, the names of queues and of documents; in a divided store also ids. Answers the
+-- time, what the clock said, the heads, the keys' records, the heads of the holders in one list, in the order of those records,
+-- then an answer for each of the others.
 local now, raw = time_of(ARGV[1], ARGV[2], ARGV[3])
 if not now then
     return raw
@@ -14,7 +15,8 @@ local heads, keys, fulls, queues, documents = unpack_bytes('>I4I4I4I4I4', ARGV[4
 local after_heads = 6 + heads
 local records = get_named(ARGV, after_heads, after_heads + keys - 1)
 
--- The names of all holders. What is a holder's is read in the program as well: it takes as many as are named here.
+-- The record names of all holders' heads. The server parses the keys' records by the same rule, and expects as many heads as
+-- are named here.
 local holders, head_name = {}, BASE .. 'h'
 for i = 1, keys do
     local text = records[i]
@@ -22,7 +24,7 @@ for i = 1, keys do
         local last = #text
         if last > 28 then
             local live_end = 12 + 16 * unpack_bytes('>I4', text, 9)
-            -- Ended holders that nobody asks for come along where they are few: who asks next is spared a look.
+            -- Where a key has few ended holders they are answered even if not asked for: that spares the next caller a read.
             if last - live_end > 16 * 8 and byte(ARGV[5], i) ~= 75 then
                 last = live_end
             end
@@ -61,7 +63,7 @@ for i = at, at + documents - 1 do
     answer[#answer + 1] = call('GET', BASE .. 'o' .. ARGV[i])
 end
 if PARTITIONS then
-    -- Where the ids lead that stand behind all else, and with which others this partition has taken part in a commit.
+    -- Where the ids at the end of ARGV lead, and which commit this partition last shared with each other partition.
     local ids = {}
     for i = at + documents, #ARGV do
         ids[#ids + 1] = ARGV[i]

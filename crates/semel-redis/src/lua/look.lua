@@ -1,5 +1,5 @@
--- What people and duties look at. ARGV: clock, ahead, floor, what, and what that needs. Answers the time, what the clock said, and
--- what was found.
+-- Answers questions of people and of background duties. ARGV: clock, ahead, floor, what is asked, and its parameters. Answers
+-- the time, what the clock said, and what was found.
 local now, raw = time_of(ARGV[1], ARGV[2], ARGV[3])
 if not now then
     return raw
@@ -16,7 +16,7 @@ local function documents(names)
     end
 end
 
--- The longest waiting: the first of each priority is the oldest of it.
+-- The earliest place in a set of ready jobs, or `best` if that is earlier. The first job of each priority is its oldest.
 local function oldest(set, best)
     local first = call('ZRANGE', set, 0, 0)[1]
     while first do
@@ -41,7 +41,7 @@ elseif what == 'documents due' then
     end
     documents(members)
 elseif what == 'documents' then
-    -- The kind, `up` or `down`, where to begin, how many.
+    -- ARGV: the kind; `up` or `down`; the name to begin after, or none; how many.
     local set, names = BASE .. 'v' .. ARGV[5], nil
     if ARGV[6] == 'down' then
         local from = ARGV[7] == '' and '+' or '(' .. ARGV[7]
@@ -55,16 +55,17 @@ elseif what == 'documents' then
     end
     documents(names)
 elseif what == 'queues' then
-    -- Among so many names behind a cursor of the server's: names are the callers', and there may be one for each of their customers.
-    -- Of each queue so many limits are looked through.
+    -- ARGV: a cursor of Redis, and about how many names to scan. Queues are read in pages because callers choose their names,
+    -- and may have one for each of their customers.
+    -- How many limits of each queue are looked through.
     local LIMITS = 100
     local page = call('SSCAN', BASE .. 'w', ARGV[5], 'COUNT', ARGV[6])
     local names, queues = page[2], {}
     for i = 1, #names do
         local name = names[i]
         local at = oldest(BASE .. 'r' .. name, '')
-        -- Callers name as many limits as they like, and nobody is served meanwhile: those whose firsts come first are looked through, of
-        -- the others each one's first is seen, which stands here as it stands there.
+        -- Callers may name any number of limits, and Redis serves nobody else meanwhile. So only the limits whose first jobs come
+        -- first are looked through; of the others only each one's first job is seen, whose place is the same in the set `i`.
         local firsts = call('ZRANGE', BASE .. 'i' .. name, 0, LIMITS - 1)
         for f = 1, #firsts do
             at = oldest(BASE .. 'l' .. name .. sub(firsts[f], -8), at)
@@ -82,21 +83,21 @@ elseif what == 'settings' then
         found[i] = { names[i], rows[i] }
     end
 elseif what == 'jobs' then
-    -- The set, the id to begin before, how many.
+    -- ARGV: the set, the id to begin below, or none, how many.
     local from = ARGV[6] == '' and '+' or '(' .. ARGV[6]
     local ids = call('ZRANGE', BASE .. ARGV[5], from, '-', 'BYLEX', 'REV', 'LIMIT', 0, ARGV[7])
     for i = 1, #ids do
         found[i] = { ids[i], call('GET', BASE .. 'h' .. ids[i]) }
     end
 elseif what == 'kept' then
-    -- Heads that are kept for their keys alone, behind a place, at most so many.
+    -- ARGV: the member to begin after, or none, how many. Answers heads that are kept for their keys alone, by until when.
     local from = ARGV[5] == '' and '-' or '(' .. ARGV[5]
     local members = call('ZRANGE', BASE .. 'f', from, '+', 'BYLEX', 'LIMIT', 0, ARGV[6])
     for i = 1, #members do
         found[i] = { members[i], call('GET', BASE .. 'h' .. sub(members[i], 9)) }
     end
 elseif what == 'rows' then
-    -- Rows of queues, and of what is none, among so many keys behind a cursor of the server's.
+    -- ARGV: a cursor of Redis, and about how many keys to scan. Answers the rows found: of queues, and of what is not a queue.
     local page = call('SCAN', ARGV[5], 'MATCH', BASE .. 'q*', 'COUNT', ARGV[6])
     local rows, names = {}, page[2]
     for i = 1, #names do
@@ -104,15 +105,15 @@ elseif what == 'rows' then
     end
     found = { page[1], rows }
 elseif what == 'events' then
-    -- The record to begin with, how many. First comes how far the log reaches.
+    -- ARGV: the record to begin with, how many. First come the numbers of the newest record and of the last one dropped.
     local fact = call('HMGET', BASE .. '!', 'records', 'dropped')
     found = { { fact[1] or '0', fact[2] or '0' }, call('XRANGE', BASE .. 'e', ARGV[5], '+', 'COUNT', ARGV[6]) }
 elseif what == 'all events' then
-    -- The same of the log of all partitions.
+    -- The same from the log of all partitions.
     local fact = call('HMGET', BASE .. '!', 'log', 'logdropped')
     found = { { fact[1] or '0', fact[2] or '0' }, call('XRANGE', BASE .. 'E', ARGV[5], '+', 'COUNT', ARGV[6]) }
 elseif what == 'gathered' then
-    -- Up to which of its records the log of all partitions has those of each.
+    -- ARGV: the number of partitions. Answers for each of them the last of its records that the log of all partitions has.
     local names = {}
     for i = 1, tonumber(ARGV[5]) do
         names[i] = 'f' .. digits(i - 1)
@@ -122,7 +123,7 @@ elseif what == 'gathered' then
         found[i] = numbers[i] or '0'
     end
 elseif what == 'forwards' then
-    -- Ids that lead elsewhere, behind an id, at most so many; and where.
+    -- ARGV: the id to begin after, or none, how many. Answers ids that lead to another partition, and where.
     local from = ARGV[5] == '' and '-' or '(' .. ARGV[5]
     local ids = call('ZRANGE', BASE .. 'P', from, '+', 'BYLEX', 'LIMIT', 0, ARGV[6])
     local forwards = get_all('p', ids)
@@ -130,7 +131,7 @@ elseif what == 'forwards' then
         found[i] = { ids[i], forwards[i] }
     end
 elseif what == 'known' then
-    -- Which of these ids are a job's or absorbed, and the highest version that is gone.
+    -- ARGV: ids. Answers the highest version of a job that is gone, and for each id whether it is a job's or was absorbed.
     local refused = refusal()
     if refused then
         return refused

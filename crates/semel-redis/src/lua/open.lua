@@ -1,11 +1,12 @@
--- What a program says when it connects. ARGV: the layout it knows, a secret if there is none, the run of the server; into how many
--- partitions the store is to be divided, if that is said, the layout of one that is, and which partition this is; the latest time that the
--- program has seen, clock, ahead, and the latest time that it had seen before it met this run anywhere in the store.
--- Answers the layout, the secret, into how many it is, and whether it was made just now. In another run of the server than the last, which
--- may be a replica that took over, time begins later than anything that run may have told and forgotten: so no version and no fence is given
--- twice.
+-- Opens the store on a new connection of a server, and makes it if there is none. ARGV: the layout that the server knows, the
+-- store's secret as it knows it, or a new one, the run of Redis; how many partitions the store must have, or nothing, the
+-- layout of a divided store, the number of this partition; the latest time that the server has seen, clock, ahead, and the
+-- latest time that it had seen before it met this run of Redis anywhere in the store.
+-- Answers the layout, the secret, the number of partitions, and whether the store was made just now. If Redis is in another run
+-- than before, which may be a replica that took over, time begins later than anything that the last run may have told and then
+-- lost: so no version and no fence is given twice.
 local fact = BASE .. '!'
--- What an account may not do is refused when it is done, in the middle of a script: so it is asked beforehand.
+-- Redis refuses what an account may not do only when a script does it, halfway through. So all commands are checked beforehand.
 local USED = {
     { 'GET', fact }, { 'MGET', fact }, { 'GETRANGE', fact, '0', '7' }, { 'EXISTS', fact },
     { 'HGET', fact, 'at' }, { 'HMGET', fact, 'at' }, { 'HGETALL', fact }, { 'SMEMBERS', fact }, { 'SSCAN', fact, '0' },
@@ -20,12 +21,14 @@ for at = 1, #USED do
         return redis.error_reply('SEMELACL the account may not use ' .. USED[at][1] .. ' here: let it read and write under this prefix')
     end
 end
--- More records of the log than a run loses: whoever has read one of these goes on with what comes now, and misses nothing.
+-- More records of the log than a run can lose. As many numbers are skipped, so that a reader of a lost record goes on with the
+-- new ones and misses none.
 local LOST = 100000
 
--- When time begins behind `known`. Partitions share the latest time of all. If each began so much later than that, it would run away from
--- the clock with every node that is started anew; so all of them together are ahead by no more than two such steps, behind which
--- nothing can have been told. Where the clock is behind by more than that it was set back, and says nothing.
+-- The time to begin at, after `known`. All partitions share the latest time of any. If each began LEAD after that, every
+-- restart of a node would take time further ahead of the clock; so in a divided store time begins no more than two such steps
+-- ahead of the clock (but always ROOM after `known`), and nothing can have been told that is later than those. A clock that is
+-- behind `known` by more than STAND was set back, and is ignored.
 local function begin_behind(known)
     local later = known + LEAD
     if not call('HGET', fact, 'partitions') then
@@ -44,12 +47,12 @@ local function begin_behind(known)
     return max(known + ROOM, math.min(later, clocked + 2 * LEAD))
 end
 
--- What this program has seen is later than what is known here where that was lost.
+-- Begins a run of Redis. `seen`: the latest time that the server has seen; it is later than the one stored here if writes were lost.
 local function begin_run(seen)
     local known = max(tonumber(call('HGET', fact, 'at') or 0), tonumber(seen))
     if known > 0 then
         local later = digits(begin_behind(known))
-        -- Time stands there until the clock has come to it: it is no clock that has jumped back.
+        -- Time stands still there until the clock has reached it (`time_of`): the clock has not jumped back.
         call('HSET', fact, 'at', later, 'lead', later)
     end
     if call('HGET', fact, 'records') then
@@ -62,8 +65,9 @@ local function begin_run(seen)
     end
     call('HSET', fact, 'run', ARGV[3])
 end
--- The store's secret as it stands here. One that takes another's place tells its partitions so one after the other, the first one last: until
--- that one has it, the others are what they were before, and whoever broke off in between has left one store.
+-- The store's secret in this partition. A store that takes another's place (`inherit`) tells its partitions so one after the
+-- other, the first one last. Until that one has the new secret, the others still count as parts of the old store, so a
+-- take-over that is broken off leaves one whole store.
 local function secret_here()
     local before = call('HGET', fact, 'before')
     if before and before == ARGV[2] then
@@ -76,7 +80,8 @@ if not layout then
     if call('EXISTS', fact) == 1 then
         return redis.error_reply('SEMELLAYOUT what is under this prefix is not a store')
     end
-    -- Its log, its queues, its jobs: one that was emptied has none of them. Beside them the numbers of a new one would be taken.
+    -- The log, the queues, the jobs: an emptied store has none of them. With any of them left, a new store's numbers would
+    -- already be taken.
     if call('EXISTS', BASE .. 'e', BASE .. 'w', BASE .. 'j') > 0 then
         return redis.error_reply('SEMELHEAD what the store says of itself is gone, and others of its records are there')
     end
@@ -88,13 +93,13 @@ if not layout then
     else
         call('HSET', fact, 'layout', layout, 'secret', ARGV[2])
     end
-    -- One that was emptied in the midst of a run is that run's: whatever was seen was told by it.
+    -- A store that was emptied during a run belongs to that run: any time that was seen may have been told by it.
     begin_run(ARGV[7])
     return { layout, ARGV[2], parts, '1' }
 end
 local parts = call('HGET', fact, 'partitions') or '1'
 if ARGV[4] ~= '' and ARGV[4] ~= parts then
-    -- Who asks is to say so himself, before anything is written.
+    -- The server itself refuses this, before anything is written.
     return { layout, secret_here(), parts, '0' }
 end
 if call('HGET', fact, 'run') ~= ARGV[3] then

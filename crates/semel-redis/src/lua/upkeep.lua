@@ -1,11 +1,11 @@
--- Housekeeping. ARGV: clock, ahead, floor, what, and what that needs.
+-- Housekeeping. ARGV: clock, ahead, floor, the task, and its parameters.
 local now, emptied = time_of(ARGV[1], ARGV[2], ARGV[3])
 if not now then
     return emptied
 end
 local what = ARGV[4]
--- At how many places of a log it is seen how much a record has, and at how many of them there must be one: elsewhere the numbers of
--- records have gaps.
+-- The size of a log is estimated from the records at this many evenly spaced numbers, if at least FOUND of these have a record:
+-- the numbers of records have gaps.
 local PLACES, FOUND = 256, 64
 
 -- The number of a record.
@@ -13,8 +13,8 @@ local function numbered(record)
     return tonumber(record[1]:match('^%d+'))
 end
 
--- Drops the oldest records of a log but for so many; and an eighth of them where it seems to have more bytes of events than there is room
--- for, so that a guess that is wrong drops little. Answers whether it dropped any.
+-- Drops the oldest records of a log, down to `kept`; and an eighth of all where their events seem to have more than `room`
+-- bytes: a wrong estimate then drops little. Answers whether it dropped any.
 local function trim(log, kept, room)
     local n = call('XLEN', log)
     if n > FOUND then
@@ -46,7 +46,7 @@ if refused then
 end
 
 if what == 'forget' then
-    -- Heads that were kept for their keys alone and are needed no longer: at most so many. Says how many.
+    -- ARGV: how many at most. Forgets heads that were kept for their keys alone, and whose time is over. Answers how many.
     local due = call('ZRANGE', BASE .. 'f', 0, tonumber(ARGV[5]) - 1)
     local now_place, n = place_of(now), 0
     for i = 1, #due do
@@ -61,7 +61,8 @@ if what == 'forget' then
     end
     return n
 elseif what == 'trim' then
-    -- So many records of the log are kept, and so many bytes. Their numbers have gaps, where a run of the server ended.
+    -- ARGV: how many records of the log are kept, and how many bytes of events. The numbers of records have gaps where a run of
+    -- Redis ended.
     local log = BASE .. 'e'
     if trim(log, tonumber(ARGV[5]), tonumber(ARGV[6])) then
         local first = call('XRANGE', log, '-', '+', 'COUNT', 1)[1]
@@ -70,7 +71,7 @@ elseif what == 'trim' then
     end
     return 0
 elseif what == 'outlived' then
-    -- The key, and ended holders of it that others outlive, each with the version in which it was seen.
+    -- ARGV: the key, and ended holders of it that others outlive, each with the version in which it was seen.
     local found = holders_of(key_record(ARGV[5]))
     for i = 6, #ARGV, 2 do
         local h = head_of(ARGV[i])
@@ -83,7 +84,8 @@ elseif what == 'outlived' then
     end
     return 0
 elseif what == 'unforward' then
-    -- Ids that lead nowhere any more, each with what was found of it; the versions that were gone where it led.
+    -- ARGV: the highest version gone in the partition they led to; ids that lead nowhere any more, each with its forward as it
+    -- was found.
     for i = 6, #ARGV, 2 do
         if call('GET', BASE .. 'p' .. ARGV[i]) == ARGV[i + 1] then
             call('DEL', BASE .. 'p' .. ARGV[i])
@@ -93,9 +95,9 @@ elseif what == 'unforward' then
     call('HSET', BASE .. '!', 'gone', digits(max(GONE, tonumber(ARGV[5]))))
     return 0
 elseif what == 'gather' then
-    -- Adds to the log of all partitions what was found in theirs: how many partitions are told of; for each its number, up to which of its
-    -- records that log goes now and to which it goes then; whether some were lost; then for each record its time and its events.
-    -- Answers whether that was still so.
+    -- Appends what was found in the partitions' logs to the log of all partitions. ARGV: how many partitions have something new; for
+    -- each its number, the last of its records that that log has now, and the last it will have then; whether some were lost; then
+    -- for each record its time and its events. Answers 0 and appends nothing if the log has changed meanwhile, else 1.
     local n = tonumber(ARGV[5])
     for i = 6, 3 + 3 * n, 3 do
         if (call('HGET', BASE .. '!', 'f' .. ARGV[i]) or '0') ~= ARGV[i + 1] then
@@ -118,7 +120,7 @@ elseif what == 'gather' then
     end
     return 1
 elseif what == 'trim all' then
-    -- The same of the log of all partitions.
+    -- The same for the log of all partitions.
     local log = BASE .. 'E'
     if trim(log, tonumber(ARGV[5]), tonumber(ARGV[6])) then
         local first = call('XRANGE', log, '-', '+', 'COUNT', 1)[1]
@@ -127,8 +129,8 @@ elseif what == 'trim all' then
     end
     return 0
 elseif what == 'inherit' then
-    -- The secret of the store whose place this one takes, up to which record its own log is to be said to be gone, and the time before
-    -- which nothing happens any more.
+    -- ARGV: the secret of the store whose place this one takes; the record up to which this one's own log is reported as
+    -- dropped, or 0; the time before which nothing happens any more.
     local fact, count, dropped = BASE .. '!', 'records', 'dropped'
     if PARTITIONS then
         count, dropped = 'log', 'logdropped'
@@ -140,16 +142,16 @@ elseif what == 'inherit' then
     end
     local before = call('HGET', fact, 'secret')
     if before ~= ARGV[5] and (call('HGET', fact, 'partition') or '0') ~= '0' then
-        -- The first partition has this one still, and is told last.
+        -- The first partition, which is told last, still has this secret.
         call('HSET', fact, 'before', before)
     end
     call('HSET', fact, 'secret', ARGV[5], 'gone', digits(max(GONE, tonumber(ARGV[7]))))
     return 0
 elseif what == 'clear' then
-    -- Deletes everything but what the store knows of itself, so many pages of keys behind a cursor of the server's, and answers the next
-    -- one. Whoever has read the log until now is told that it is gone.
+    -- ARGV: a cursor of Redis, and how many pages of keys to scan. Deletes everything but the store's description of itself,
+    -- and answers the next cursor. Readers of the log are told that what came until now is gone.
     local at, pages = ARGV[5], tonumber(ARGV[6])
-    -- What is decided over several partitions is told to those that do not know it yet, and deleted there like all else.
+    -- A decided commit over several partitions stays: it is told to those that do not know it yet, and deleted there like all else.
     local decided = call('HGET', BASE .. '+', 'phase') == 'decided' and BASE .. '+'
     repeat
         local page = call('SCAN', at, 'MATCH', BASE .. '?*', 'COUNT', 1000)

@@ -1,21 +1,22 @@
--- What commits, claims and housekeeping write with. Places in sorted sets and holders of keys are gathered and written once, at the
--- end (`flush`); the last word on each is the one that counts.
+-- The writes that commits, claims and housekeeping share. Places in sorted sets and holders of keys are gathered in memory and
+-- written once, at the end (`flush`); the last value given for each counts.
 
 -- The store's time.
 local NOW = 0
--- Keys that nobody holds are kept so long, in milliseconds, so that no decision that is still on its way takes a new one for them.
+-- How long the record of a key without holders is kept, in milliseconds: a decision that is still on its way must not mistake a
+-- new record for the one it has read.
 local KEY_KEPT = 3600000
--- How long it is known what became of a commit, in milliseconds: longer than anybody asks.
+-- How long the outcome of a request is remembered, in milliseconds: longer than any caller asks for it.
 local MARK_KEPT = 3600000
 
 local HEADS, BODIES, KEYS_OF = BASE .. 'h', BASE .. 'b', BASE .. 'k'
 
 local heads, keys, texts, pending, counts, crowded = {}, {}, {}, {}, {}, {}
--- What only one write is about need not be found again, and goes to Redis as it was gathered: records, each behind its whole name; what
--- leaves each set, and what enters it, each behind its score.
+-- What only a single write concerns need not be found again, and goes to Redis as it was gathered: `records` has each record behind
+-- its full name; `leaving` has the members to remove from each sorted set, and `entering` those to add, each behind its score.
 local records, leaving, entering = {}, {}, {}
 
--- Reads what is known to be needed.
+-- Reads heads that are known to be needed, all at once.
 local function fetch_heads(ids)
     local found = get_all('h', ids)
     for i = 1, #ids do
@@ -72,14 +73,14 @@ local function take_out(list, id)
     return false
 end
 
--- Every write of a holder moves its key's version.
+-- Moves a key's version, as every write of one of its holders does.
 local function touch_key(found, version)
     found.version = max(found.version + 1, version)
     found.moved = true
 end
 
--- Takes a job from the holders of its key, and says what is known of that key; nothing where it has no record. None is made then: it would
--- hold nobody, and a new job of the same commit, which comes ready-made, may be about to bring its own.
+-- Removes a job from the holders of its key, and answers what is known of that key; nil where it has no record. None is made then:
+-- it would have no holders, and a new job of the same commit, which comes ready-made (`fresh.lua`), may be about to bring its own.
 local function let_go(key, id)
     local found = key_record(key)
     if not found.text and not found.moved then
@@ -111,7 +112,7 @@ end
 
 local SETS = { [@SLOT_TIMER] = 't', [@SLOT_LEASE] = 'a', [@SLOT_DONE] = 'd', [KEPT] = 'f' }
 
--- Where a head is filed: the set and its place there.
+-- Where a head is filed: the sorted set, and the member there. nil for a head that is filed nowhere.
 local function filed(id, h)
     local slot = byte(h, 1)
     if slot == @SLOT_READY then
@@ -129,10 +130,10 @@ local function filed(id, h)
     return nil
 end
 
--- As `place`, for a job that nothing else is about.
+-- Like `place`, for a job that no other write concerns.
 local function place_alone(set, member, is_in)
     if byte(set) == 108 then
-        -- The first under a limit is looked after.
+        -- The set of a limit: `flush` must see whether its first member changes.
         place(set, member, is_in)
     elseif is_in then
         local list = list_of(entering, set)
@@ -144,7 +145,7 @@ local function place_alone(set, member, is_in)
     end
 end
 
--- Files `new` where `old` was, by `put`; either may be none.
+-- Moves a job from the places of its head `old` to those of `new`, by calls of `put`; either head may be nil.
 local function file(id, old, new, put)
     local from, was, to, is
     if old then
@@ -195,7 +196,7 @@ local function note_gone(h)
     GONE = max(GONE, number(h, 5))
 end
 
--- Ended holders of a key are looked over when they have doubled.
+-- Has the ended holders of a key looked over each time their number has doubled.
 local function note_crowd(key, n)
     if n >= @CROWD_MIN and bit.band(n, n - 1) == 0 then
         crowded[key] = true
@@ -225,7 +226,7 @@ local function insert(id, h, body)
     end
 end
 
--- A head that is deleted, or kept for its key alone until the place `kept`.
+-- Deletes a job; or keeps its head, for its key alone, until the place `kept` unless that is `NONE`.
 local function forget(id, kept)
     local old = head_of(id)
     if not old then
@@ -263,7 +264,7 @@ local function forget(id, kept)
     end
 end
 
--- Whether the only live holder is this one; it is then an ended one. A record is spared being read for that.
+-- If this job is its key's only live holder, makes it an ended one. Answers whether it did. The holders are not parsed for that.
 local function end_only(found, id)
     local text = found.text
     if found.live or not text or unpack_bytes('>I4', text, 9) ~= 1 or sub(text, 13, 28) ~= id then
@@ -273,7 +274,8 @@ local function end_only(found, id)
     return true
 end
 
--- New values for a head. `kept`: until when it stays if it is kept for its key alone. `is_alone`: nothing else is about the job.
+-- Replaces a head. `kept`: until when it stays if it is already kept for its key alone. `is_alone`: no other write of the batch
+-- changes this job's head.
 local function update(id, new, kept, is_alone)
     local old = head_of(id)
     if not old then
@@ -284,13 +286,13 @@ local function update(id, new, kept, is_alone)
         if not key or kept == NONE then
             forget(id, NONE)
             if not key then
-                -- Those that were left out are released with it.
+                -- Ended holders that were left out in favour of a later one are released with it.
                 holders_of(key_record(key_of(old))).done = {}
             end
             return
         end
         note_gone(new)
-        -- Whatever its program says: a head that is kept for its key alone is no dead letter.
+        -- Whatever the flags that came with it say: a head that is kept for its key alone is no dead letter.
         new = char(KEPT) .. sub(new, 2, 2) .. char(bit.band(byte(new, 3), @ALL_BUT_DEAD)) .. sub(new, 4, 32) .. kept .. sub(new, 41)
         file(id, old, new, place)
         put_head(id, new)
@@ -339,14 +341,14 @@ local function update(id, new, kept, is_alone)
     elseif is_held then
         local found = let_go(key_of(old), id)
         if found then
-            -- Those that were left out are released with it.
+            -- Ended holders that were left out in favour of a later one are released with it.
             found.done = {}
             touch_key(found, 0)
         end
     end
 end
 
--- Writes what was gathered of a key.
+-- Writes what was gathered for a key. A record without holders is kept for KEY_KEPT.
 local function put_key(key, found)
     local text
     if found.live then
@@ -361,7 +363,7 @@ local function put_key(key, found)
     end
 end
 
--- The first ready job under a limit of a queue, by the limit's set.
+-- The first member of a limit's set, which is the first ready job under that limit in its queue; nil for other sets.
 local function first_of(set)
     if byte(set) == 108 then
         return call('ZRANGE', BASE .. set, 0, 0)[1]
@@ -369,7 +371,7 @@ local function first_of(set)
     return nil
 end
 
--- Writes what was gathered, and a record of the log.
+-- Writes everything that was gathered, and a record of the log if there are events.
 local function flush(events)
     for key, found in pairs(keys) do
         if found.moved then
@@ -417,7 +419,8 @@ local function flush(events)
     end
     for set in pairs(pending) do
         local first_was, first_is = firsts_were[set], first_of(set)
-        -- The queue has each limit's first one, the limit behind it: claims find by it the few limits that matter to them.
+        -- The queue's set `i` has the first job of each limit, followed by the limit: there claims find the few limits that
+        -- matter to them.
         if first_was ~= first_is then
             local firsts, lane = BASE .. 'i' .. sub(set, 2, -9), sub(set, -8)
             if first_was then
@@ -439,7 +442,7 @@ local function flush(events)
     if #events > 0 then
         local of = digits(RECORDS + 1)
         if PARTITIONS then
-            -- The clock's own time: by it the records of all partitions are put in one order.
+            -- Redis's own clock: by it the records of all partitions are put in one order.
             local at = call('TIME')
             call('XADD', BASE .. 'e', of .. '-1', 'a', digits(NOW), 't', digits(at[1] * 1000000 + at[2]), 'e', events)
         else
@@ -451,7 +454,8 @@ local function flush(events)
     end
 end
 
--- What became of this request, if it was served before: nothing when it was not.
+-- The remembered outcome of this request; nil if it was not served before. If a later request of the same sender was served,
+-- the second value is an error.
 local function mark_of(name, turn)
     local mark = call('GET', BASE .. 'm' .. name)
     if not mark then
@@ -467,8 +471,9 @@ local function mark_of(name, turn)
     return nil
 end
 
--- Notes with which others this partition has taken part in which commit last, and unlocks it. Two that took part in one commit
--- say the same of each other; whoever reads both finds out by that whether one was read before it and the other behind.
+-- Ends a commit over several partitions here: notes it as the last one that this partition shared with each other one taking
+-- part, and unlocks this partition. Two partitions that took part in a commit note the same number for each other: by a
+-- difference, a reader of both finds that it read one before the commit and the other after it.
 local function end_crossing(turn)
     local found = call('HMGET', BASE .. '!', 'with', 'pairs')
     local with, pairs_of = found[1] or '', found[2] or string.rep(NONE, tonumber(PARTITIONS or 0))
