@@ -18,6 +18,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use crate::error::PostgresError;
+use crate::front::{self, Fronts};
 use crate::rows;
 use crate::store::Shared;
 use crate::values::Params;
@@ -69,12 +70,12 @@ impl<'a> Together<'a> {
     pub(crate) fn params(&self, shared: &Shared) -> Params<'a> {
         let mut params = Params::default();
         shared.push_time(&mut params);
-        self.push(&mut params);
+        self.push(&shared.fronts, &mut params);
         params
     }
 
     /// Adds the parameters after those of the time. Each is named as in the function.
-    pub(crate) fn push(&self, params: &mut Params<'a>) {
+    pub(crate) fn push(&self, fronts: &Fronts, params: &mut Params<'a>) {
         let first = self.claims.first();
         let queues = first.iter().flat_map(|claim| &claim.queues).map(QueueName::as_str).collect();
         params.named("p_queues").texts(queues);
@@ -91,12 +92,19 @@ impl<'a> Together<'a> {
         let closed = first.iter().flat_map(|claim| &claim.closed).map(|lane| rows::lane_number(*lane));
         params.named("p_closed").numbers(closed.collect());
         params.named("p_lane_looks").push(i32::from(LANE_LOOKS), Type::INT4);
+        // The function takes any list but NULL for a claim that has a front.
+        let fronts = first.and_then(|claim| fronts.of(&claim.queues));
+        let (priorities, times): (Option<Vec<_>>, Option<Vec<_>>) =
+            fronts.map(|fronts| fronts.into_iter().map(front::split).unzip()).unzip();
+        params.named("p_front_priority").push(priorities, Type::INT4_ARRAY);
+        params.named("p_front_at").push(times, Type::INT8_ARRAY);
     }
 
     /// Returns what each claim took, from the returned rows. A job that cannot be read is left out, so that
     /// it does not hold up the others; its lease runs out.
     pub(crate) fn claimed(&self, shared: &Shared, rows: &[Row]) -> Result<Vec<Claimed>, PostgresError> {
         let mut now = Timestamp::EPOCH;
+        let mut has_walked = false;
         let mut all = vec![Claimed::default(); self.claims.len()];
         let whose = |row: &Row| -> Result<usize, PostgresError> {
             let whose = usize::try_from(row.try_get::<_, i32>(2)?).unwrap_or(0).wrapping_sub(1);
@@ -136,8 +144,14 @@ impl<'a> Together<'a> {
                     let reason = reason.ok_or(PostgresError::Answer("take"))?;
                     all[whose(row)?].unclaimable.push((rows::id(row, HEAD)?, reason));
                 }
+                4 => has_walked = true,
                 _ => return Err(PostgresError::Answer("take")),
             }
+        }
+        if has_walked {
+            let queues = self.claims.iter().flat_map(|claim| &claim.queues);
+            let granted = all.iter().flat_map(|claimed| &claimed.jobs).map(|(head, _)| head);
+            shared.fronts.follow(queues, granted);
         }
         for id in &unreadable {
             let error = PostgresError::Row { id: *id, what: "no such note" };

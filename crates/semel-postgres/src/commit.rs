@@ -91,6 +91,9 @@ impl Shared {
     pub(crate) async fn commit(self: &Arc<Self>, batch: &Batch) -> Result<Applied, PostgresError> {
         let mut crowded = Vec::new();
         let applied = self.apply(batch, Wording::Short, None, &mut crowded).await;
+        // Also after an error: some of it may have been committed.
+        self.fronts.note(batch);
+        self.dues.note(batch);
         self.look_over(crowded).await;
         applied
     }
@@ -138,6 +141,7 @@ impl Shared {
                 Ok(answer) => break answer,
             }
         };
+        self.fronts.note(batch);
         // The groups are committed now: an unreadable answer to a claim must not fail them.
         let mut claims = vec![Claimed::default(); batch.claims.len()];
         for (together, rows) in Together::of(&batch.claims).iter().zip(&answer.claims) {
@@ -364,6 +368,7 @@ impl Shared {
             };
             statements.push((format!("SELECT * FROM {}({})", self.name(function), params.marks()), params));
         }
+        self.fronts.note(batch);
         for together in Together::of(claims) {
             let params = together.params(self);
             statements.push((format!("SELECT * FROM {}({})", self.name("take"), params.marks()), params));

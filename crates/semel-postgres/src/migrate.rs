@@ -31,6 +31,7 @@ const FUNCTIONS: &[&str] = &[
     include_str!("sql/forget.sql"),
     include_str!("sql/claim.sql"),
     include_str!("sql/take.sql"),
+    include_str!("sql/front.sql"),
     include_str!("sql/deciding.sql"),
     include_str!("sql/look.sql"),
     include_str!("sql/make.sql"),
@@ -42,7 +43,7 @@ const FUNCTIONS: &[&str] = &[
 
 /// The number of this build's functions. Raised with each change of their text, so that a program can tell
 /// whether its own are later than those it finds.
-const FUNCTIONS_NUMBER: u32 = 8;
+const FUNCTIONS_NUMBER: u32 = 9;
 /// The name of the functions among pending steps.
 const FUNCTIONS_STEP: &str = "functions";
 
@@ -368,6 +369,7 @@ mod tests {
         "functions 6 bd5eb09b67a4cc89",
         "functions 7 1e5452df82cd14b2",
         "functions 8 df05e607fcdf1564",
+        "functions 9 7c7bda0332ed5042",
     ];
 
     #[test]

@@ -9,6 +9,8 @@ use semel_core::slot::Slot;
 use tokio::sync::oneshot::{self, error::TryRecvError};
 
 use crate::error::PostgresError;
+use crate::front;
+use crate::sql::ABOVE_ALL;
 use crate::store::Shared;
 use crate::values::Params;
 
@@ -62,17 +64,36 @@ impl Shared {
         &self,
         queues: impl Iterator<Item = &QueueName>,
     ) -> Result<BTreeSet<String>, PostgresError> {
-        let queues: BTreeSet<&str> = queues.map(QueueName::as_str).collect();
+        let queues: BTreeSet<&QueueName> = queues.collect();
+        let queues: Vec<QueueName> = queues.into_iter().cloned().collect();
         let mut params = Params::default();
-        params.texts(queues.into_iter().collect());
-        let sql = format!(
-            "SELECT w.queue FROM pg_catalog.unnest($1) AS w(queue) \
-             WHERE NOT EXISTS (SELECT FROM {} q WHERE q.name = w.queue AND q.paused) \
-             AND EXISTS (SELECT FROM {} h WHERE h.slot = {} AND h.lane IS NULL AND h.queue = w.queue)",
-            self.name("queue"),
-            self.name("head"),
+        params.texts(queues.iter().map(QueueName::as_str).collect());
+        let (queue, head) = (self.name("queue"), self.name("head"));
+        let plays = format!("NOT EXISTS (SELECT FROM {queue} q WHERE q.name = w.queue AND q.paused)");
+        let ready = format!(
+            "SELECT FROM {head} h WHERE h.slot = {} AND h.lane IS NULL AND h.queue = w.queue",
             Slot::Ready as i16
         );
+        let sql = match self.fronts.of(&queues) {
+            None => {
+                format!(
+                    "SELECT w.queue FROM pg_catalog.unnest($1) AS w(queue) WHERE {plays} AND EXISTS ({ready})"
+                )
+            }
+            // What claims do not see yet is found by a look, which wakes them.
+            Some(fronts) => {
+                let (priorities, times) = fronts.into_iter().map(front::split).unzip();
+                params.maybe_places(priorities);
+                params.maybe_numbers(times);
+                format!(
+                    "SELECT w.queue FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($3)) \
+                     AS w(queue, priority, at) WHERE {plays} \
+                     AND (EXISTS ({ready} AND h.priority > w.priority) \
+                     OR EXISTS ({ready} AND h.priority = w.priority AND h.slot_at >= w.at) \
+                     OR EXISTS ({ready} AND h.priority < coalesce(w.priority, {ABOVE_ALL})))"
+                )
+            }
+        };
         let rows = self.look_aside(&sql, &params).await?;
         rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
     }

@@ -10,6 +10,7 @@ use semel_store::backend::Claim;
 use crate::batch::Columns;
 use crate::brief::Brief;
 use crate::claim::Together;
+use crate::front::Fronts;
 use crate::load::push_reads;
 use crate::migrate::functions;
 use crate::values::{Id, Params};
@@ -69,7 +70,7 @@ fn so_does_a_claim_whichever_function_serves_it() {
     let grant = Grant::new("w".into(), None);
     let claims = [Claim { queues: vec![QueueName::default()], limit: 1, grant, closed: Vec::new() }];
     let mut params = begun();
-    Together::of(&claims)[0].push(&mut params);
+    Together::of(&claims)[0].push(&Fronts::default(), &mut params);
     assert_eq!(given(&params), taken_by("take"));
     assert_eq!(given(&params), taken_by("lease"));
 }

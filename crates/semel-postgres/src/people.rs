@@ -1,4 +1,4 @@
-//! Reads for people and for duties: what is due, pages of jobs, queues, the log.
+//! Reads for people and for readers of the log: pages of jobs, queues, the log.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,10 +7,9 @@ use std::time::Duration;
 use semel_core::draft::QueueRow;
 use semel_core::event::{Event, EventKind};
 use semel_core::ident::{JobId, JobType, QueueName};
-use semel_core::slot::{Due, Slot};
 use semel_core::state::State;
 use semel_core::time::Timestamp;
-use semel_store::backend::{DueIds, Filter, Listing, QueueStats, is_set};
+use semel_store::backend::{Filter, Listing, QueueStats, is_set};
 use semel_store::{LogPage, Recorded};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
@@ -35,44 +34,6 @@ pub(crate) const CREATED: i16 = 100;
 pub(crate) const PURGED: i16 = 101;
 
 impl Shared {
-    /// Returns the ids that are due.
-    pub(crate) async fn due(&self, due: Due, limit: u32) -> Result<DueIds, PostgresError> {
-        let (column, filed) = match due {
-            Due::Timer => ("slot_at", format!("slot = {}", Slot::Timer as i16)),
-            Due::Lease => ("slot_at", format!("slot = {}", Slot::Lease as i16)),
-            Due::Purge => ("slot_at", format!("slot = {}", Slot::Done as i16)),
-            Due::Expiry => {
-                let [ready, timer, held] = [Slot::Ready, Slot::Timer, Slot::Held].map(|slot| slot as i16);
-                ("expires_at", format!("expires_at IS NOT NULL AND slot IN ({ready}, {timer}, {held})"))
-            }
-        };
-        let mut params = Params::default();
-        self.push_time(&mut params);
-        params.number(i64::from(limit) + 1);
-        // Parts of one statement, so that they see the same time.
-        let sql = format!(
-            "SELECT NULL::uuid, {}($1, $2, $3), (extract(epoch FROM clock_timestamp()) * 1000000)::int8 UNION ALL \
-             (SELECT id, {column}, NULL::int8 FROM {} WHERE {filed} ORDER BY {column}, id LIMIT $4)",
-            self.name("time"),
-            self.name("head")
-        );
-        let mut found = DueIds::default();
-        for row in self.current(&sql, &params).await? {
-            match row.try_get::<_, Option<Id>>(0)? {
-                None => found.now = self.saw(row.try_get(1)?),
-                Some(id) => {
-                    let at = Timestamp::from_micros(row.try_get(1)?);
-                    if at <= found.now && found.ids.len() < limit as usize {
-                        found.ids.push(id.0);
-                    } else if found.next.is_none() {
-                        found.next = Some(at);
-                    }
-                }
-            }
-        }
-        Ok(found)
-    }
-
     /// Returns a page of jobs. Looks at a bounded number of rows.
     pub(crate) async fn list(&self, filter: Filter) -> Result<Listing, PostgresError> {
         let limit = filter.limit as usize;

@@ -30,6 +30,18 @@ const NOW: &str = "greatest(coalesce(p_clock, (extract(epoch FROM clock_timestam
 const EVENTS_BEFORE: &str = "coalesce((SELECT before.first + greatest(cardinality(before.kinds), 1) FROM @.event AS before \
      WHERE before.tx = pg_current_xact_id() ORDER BY before.first DESC LIMIT 1), 0)";
 
+/// How far this transaction has gone through an index so far, in entries, as the database counts for its
+/// statistics; 0 where it does not (`track_counts`). Entries that a later scan skips, because an earlier one
+/// found that nobody can see their rows, are counted by the pages that they fill.
+const WALKED: &str = "coalesce(pg_catalog.pg_stat_get_xact_tuples_returned('@index'::regclass) \
+     + 5 * pg_catalog.pg_stat_get_xact_blocks_fetched('@index'::regclass), 0)";
+/// How many entries a claim or a duty may go over beyond those it wants before it begins later: about as many
+/// as take a millisecond (`front.rs`, `due.rs`).
+pub const WALK_MAX: i64 = 5_000;
+
+/// A number above all priorities of the type `int2`.
+pub const ABOVE_ALL: &str = "32768";
+
 /// Ready jobs whose keys are locked by others that one claim skips, at most: as many as one batch may have.
 const CLAIM_PASSES_MAX: usize = BATCH_JOBS_MAX;
 
@@ -144,6 +156,9 @@ impl Schema {
             text = text.replace(&format!("@w.{name}"), &written(name, kind));
         }
         text.replace("@now", NOW)
+            .replace("@walked", &walked("@.head_ready"))
+            .replace("@walk_max", &WALK_MAX.to_string())
+            .replace("@above_all", ABOVE_ALL)
             .replace("@events_before", EVENTS_BEFORE)
             .replace("@head_declared", &list(&|name, kind| format!("{name} {kind}")))
             .replace("@head_columns", &list(&|name, _| name.to_owned()))
@@ -186,6 +201,11 @@ fn written(name: &str, kind: &str) -> String {
         }
         None => format!("h_{name}[w.i]"),
     }
+}
+
+/// The expression for [`WALKED`] of this index.
+pub fn walked(index: &str) -> String {
+    WALKED.replace("@index", index)
 }
 
 /// Whether columns of this type go into a head's list of numbers.

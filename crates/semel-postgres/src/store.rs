@@ -25,8 +25,10 @@ use tokio_postgres::Row;
 
 use crate::address::Address;
 use crate::connect;
+use crate::due::{Begin, Dues};
 use crate::durability::Durability;
 use crate::error::PostgresError;
+use crate::front::{self, Fronts};
 use crate::listener;
 use crate::migrate::{self, Known, Status};
 use crate::overlooked::Overlooked;
@@ -63,6 +65,10 @@ pub(crate) struct Shared {
     /// Permits for connections used by reads that take no part in decisions.
     pub(crate) aside: Semaphore,
     pub(crate) overlooked: Overlooked,
+    pub(crate) fronts: Arc<Fronts>,
+    pub(crate) dues: Dues,
+    /// The page at which folding counters begins.
+    pub(crate) fold: Mutex<Begin>,
     /// Whether commits wait for a standby, as of the last load. Then a commit may be visible before the
     /// standby has it: after a restart, or where somebody cancelled the wait.
     pub(crate) awaits_standby: AtomicBool,
@@ -222,6 +228,9 @@ impl Postgres {
             shown: Mutex::default(),
             aside: Semaphore::new(connect::ASIDE),
             overlooked: Overlooked::default(),
+            fronts: Arc::default(),
+            dues: Dues::default(),
+            fold: Mutex::default(),
             awaits_standby: AtomicBool::new(false),
             commits_lazily: AtomicBool::new(false),
             wants_room: AtomicBool::new(false),
@@ -233,6 +242,8 @@ impl Postgres {
         let store =
             Self { shared: Arc::new(shared), secret, rows: Arc::clone(&ROWS), runtime: Handle::current() };
         store.runtime.spawn(teller::run(Arc::downgrade(&store.shared)));
+        let fronts = Arc::clone(&store.shared.fronts);
+        store.runtime.spawn(front::run(Arc::downgrade(&store.shared), fronts));
         // Learns the time, so that a clock behind the last commit is noticed now.
         store.shared.load(&Reads::default()).await?;
         store.shared.settle().await?;
@@ -261,6 +272,7 @@ impl Postgres {
 impl Drop for Shared {
     fn drop(&mut self) {
         self.teller.end();
+        self.fronts.end();
     }
 }
 
@@ -394,6 +406,7 @@ impl Backend for Postgres {
     }
 
     fn tell(&self, hints: &Arc<Hints>) {
+        self.shared.fronts.tell(Arc::downgrade(hints));
         self.runtime.spawn(listener::run(Arc::downgrade(&self.shared), Arc::downgrade(hints)));
     }
 }

@@ -2,13 +2,16 @@
 
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use deadpool_postgres::Object;
 use semel_core::draft::Reads;
 use semel_core::limits::RETENTION_DEFAULT_S;
+use tokio::time::Instant;
 use tokio_postgres::types::Type;
 
 use crate::connect::ask;
+use crate::due::Begin;
 use crate::error::PostgresError;
 use crate::server::given_back;
 use crate::store::Shared;
@@ -19,6 +22,9 @@ use crate::values::Params;
 const FORGET_MAX: i32 = 500;
 /// Counter rows folded at a time.
 const FOLD_MAX: i32 = 10_000;
+/// How long folding takes if the table is full of rows that are gone, but that some transaction can still see.
+/// For some time nothing is looked for where they are: until they are removed, new rows come behind them.
+const FOLD_LONG: Duration = Duration::from_millis(20);
 /// How many log records with events are kept, and as many without events; older ones are dropped. More than
 /// those among which a commit is looked for whose answer was lost.
 const RECORDS_KEPT: i64 = 200_000;
@@ -135,13 +141,9 @@ impl Shared {
         params.push(FORGET_MAX, Type::INT4);
         let forgotten =
             ask(connection, &format!("SELECT {}($1, $2)", self.name("forget_due")), &params).await?;
-        let mut params = Params::default();
-        params.push(FOLD_MAX, Type::INT4);
-        let folded = ask(connection, &format!("SELECT {}($1)", self.name("fold")), &params).await?;
-        let number = |rows: &[tokio_postgres::Row]| -> Result<i32, PostgresError> {
-            rows.first().ok_or(PostgresError::Answer("upkeep"))?.try_get(0).map_err(PostgresError::from)
-        };
-        let mut more = number(&forgotten)? >= FORGET_MAX || number(&folded)? >= FOLD_MAX;
+        let forgotten: i32 = forgotten.first().ok_or(PostgresError::Answer("upkeep"))?.try_get(0)?;
+        let mut more = forgotten >= FORGET_MAX;
+        more |= self.fold(connection).await? >= FOLD_MAX;
         more |= self.drop_keys(connection, now - KEY_KEPT).await?;
         if self.upkeep.fetch_add(1, Ordering::Relaxed) % SELDOM == SELDOM - 1 {
             if self.drop_records(connection, now).await? {
@@ -155,6 +157,28 @@ impl Shared {
             }
         }
         Ok(more)
+    }
+
+    /// Folds a piece of the counters' rows. Returns how many.
+    async fn fold(&self, connection: &Object) -> Result<i32, PostgresError> {
+        let fold = || self.fold.lock().unwrap_or_else(PoisonError::into_inner);
+        let begin = *fold();
+        let from = begin.from();
+        let mut params = Params::default();
+        params.push(FOLD_MAX, Type::INT4);
+        params.number(from.unwrap_or(0));
+        let sql = format!("SELECT folded, page FROM {}($1, $2)", self.name("fold"));
+        let began = Instant::now();
+        let rows = ask(connection, &sql, &params).await?;
+        let row = rows.first().ok_or(PostgresError::Answer("fold"))?;
+        let folded = row.try_get(0)?;
+        let (page, took) = (row.try_get(1)?, began.elapsed());
+        *fold() = match from {
+            Some(_) => begin.moved_to(page),
+            None if took > FOLD_LONG => Begin::at(page, took),
+            None => Begin::default(),
+        };
+        Ok(folded)
     }
 
     /// Drops keys in one stretch of their table that nobody has held since `before`. Returns whether there

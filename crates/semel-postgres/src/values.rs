@@ -135,6 +135,11 @@ impl<'a> Params<'a> {
         self.list(values, Type::INT4_ARRAY);
     }
 
+    /// Adds a list of such numbers, some of which may be NULL.
+    pub fn maybe_places(&mut self, values: Vec<Option<i32>>) {
+        self.maybe(values, Type::INT4_ARRAY);
+    }
+
     /// Adds a list of codes.
     pub fn codes(&mut self, values: Vec<i16>) {
         self.list(values, Type::INT2_ARRAY);

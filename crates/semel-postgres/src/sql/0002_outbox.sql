@@ -1,5 +1,5 @@
--- Jobs that programs of any language insert in transactions of their own: an enqueue request of Open Job Spec each. Every entry is
--- relayed once, and what became of it is written beside it.
+-- Jobs that programs in any language insert in their own transactions; each entry is an enqueue request of Open Job Spec. Every
+-- entry is relayed once, and its outcome is written to its row.
 
 CREATE FUNCTION @.uuid_v7() RETURNS uuid
 LANGUAGE sql VOLATILE AS $$
@@ -11,12 +11,12 @@ LANGUAGE sql VOLATILE AS $$
 $$;
 
 CREATE TABLE @.outbox (
-    id          uuid        PRIMARY KEY DEFAULT @.uuid_v7(),   -- the job's
+    id          uuid        PRIMARY KEY DEFAULT @.uuid_v7(),   -- the id of the job
     envelope    json        NOT NULL,
     created_at  timestamptz NOT NULL DEFAULT now(),
-    outcome     text,                 -- null while it waits
-    job         uuid,                 -- the job that answers it: its own, or the one it is a duplicate of
-    reason      text,                 -- why it could not be offered
+    outcome     text,                 -- NULL until the entry is relayed
+    job         uuid,                 -- the job that answers the entry: its own, or the one it is a duplicate of
+    reason      text,                 -- why the entry was refused
     relayed_at  timestamptz
 );
 CREATE INDEX outbox_waiting ON @.outbox (id) WHERE outcome IS NULL;

@@ -1,7 +1,8 @@
--- Whoever was first is offered first: ids of one millisecond came in any order. Entries that are there are numbered as they lie; the
--- table keeps a day at most. The index by id stays for servers of the version before.
+-- Entries are relayed in the order in which they were inserted: ids drawn within one millisecond are in no order. Existing entries are
+-- numbered in the order in which they are stored; the table keeps relayed ones for a day at most. The index by id stays for servers one
+-- version older.
 
--- To the microsecond, as ids minted by a server (RFC 9562, method 3): ids of one session ascend.
+-- Precise to the microsecond, like the ids that a server mints (RFC 9562, method 3), so that ids drawn in one session ascend.
 CREATE OR REPLACE FUNCTION @.uuid_v7() RETURNS uuid
 LANGUAGE sql VOLATILE AS $$
     SELECT encode(

@@ -1,6 +1,6 @@
--- When the database looks after these tables by itself. Its own settings wait until a fifth of a table has changed: of a queue with
--- a long history that is too seldom for the few rows at its front, which change several times a second; and it rests between pages,
--- which is meant for tables that change slowly.
+-- When autovacuum processes these tables. By default it waits until a fifth of a table has changed, which in a table with a long
+-- history is too seldom for the few rows at the front of a queue: they change several times a second. It also pauses between pages,
+-- which suits tables that change slowly.
 ALTER TABLE @.head SET (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 20000,
     autovacuum_analyze_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
 ALTER TABLE @.key SET (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 20000,

@@ -1,22 +1,23 @@
--- What most commits are: new jobs, and writes of jobs that are as they were seen, no two of one job or of one key. It leaves behind
--- what `commit` would. Where anything is locked or not as it was seen it answers no time and has done nothing, so that the caller
--- asks `commit`; where a key is made by somebody else at this moment, everything is undone.
+-- Applies the most common kind of commit: new jobs, and writes of jobs whose versions have not moved, no two of the same job or the
+-- same key. It stores what `commit` would. If a record is locked, or is not as the caller saw it, it writes nothing and returns NULL
+-- as `now_at`, and the caller goes on to `commit`; if another transaction inserts one of the new keys at the same moment, an error
+-- undoes the transaction.
 --
--- Nothing is waited for but a key that somebody is about to make, so only those are in an order. It is the first of its transaction.
--- A list without anything in it is NULL.
+-- The only rows it waits for are keys that another transaction is inserting, so only new keys are sorted. It must be the first call in
+-- its transaction: its event record has place 0. Empty lists are NULL.
 CREATE OR REPLACE FUNCTION @.brief(
     p_clock int8, p_ahead int8, p_floor int8,
-    p_mark uuid,                                                           -- its own, to be asked about later
-    p_new int4,                                                            -- so many of the heads are new, the first of them
+    p_mark uuid,                                                           -- identifies this commit, so that `resolve` can find it
+    p_new int4,                                                            -- how many of the heads are new; these come first
     h_id uuid[], h_key bytea[], h_hold bytea[], h_type text[], h_queue text[], h_worker text[], h_follow_up uuid[],
-    h_numbers int8[],                                                      -- what is a number of each, one after the other
-    b_body bytea[],                                                        -- of the new ones
-    k_key bytea[], k_id uuid[], k_version int8[],                          -- keys of the new ones, in order
-    u_version int8[],                                                      -- the versions that the others have
-    o_key bytea[], o_stored int8[], o_id uuid[], o_version int8[], o_live boolean[],   -- keys that are there, as far as it matters
-                                                                           -- with which version, and what is written of them
+    h_numbers int8[],                                                      -- all numeric columns of each head, head after head
+    b_body bytea[],                                                        -- of the new jobs
+    k_key bytea[], k_id uuid[], k_version int8[],                          -- keys of version 0 and the new jobs that hold them, sorted
+    u_version int8[],                                                      -- the versions of the existing jobs when they were read
+    o_key bytea[], o_stored int8[], o_id uuid[], o_version int8[], o_live boolean[],   -- keys with a row, to be locked and written:
+                                                                           -- the version required (NULL: any), the holder to write
     n_id uuid[], n_kind int2[], n_text bytea[],
-    t_queue text[], t_what int2[], t_n int8[],                             -- what is to be counted but for what the others were
+    t_queue text[], t_what int2[], t_n int8[],                             -- counts to add; old states are subtracted below
     v_kind int2[], v_job uuid[], v_type text[], v_queue text[], v_attempt int8[], v_amount int8[],
     OUT now_at int8, OUT stale int4[], OUT crowded bytea[], OUT busy int4[]
 ) LANGUAGE plpgsql AS $$
@@ -38,7 +39,7 @@ BEGIN
         RAISE EXCEPTION 'this commit was given up' USING ERRCODE = 'query_canceled';
     END IF;
     IF v_there THEN
-        -- A key that was made and never held has a row: an insert would wait for whoever is writing that.
+        -- A key that was made but never held has a row, of version 0: an insert would wait for a transaction that is writing it.
         now_at := NULL;
         RETURN;
     END IF;
@@ -46,7 +47,7 @@ BEGIN
     crowded := '{}';
     busy := '{}';
     IF v_n > p_new OR cardinality(o_key) > 0 THEN
-        -- Keys before heads, as everywhere.
+        -- Keys before heads, as `commit` locks them.
         WITH k AS MATERIALIZED (
             SELECT 1 FROM unnest(o_key, o_stored) AS w(key, version) JOIN @.key k ON k.key = w.key
             WHERE k.version = coalesce(w.version, k.version) FOR UPDATE OF k SKIP LOCKED
@@ -75,7 +76,7 @@ BEGIN
                 WHERE k.key = w.key
                 RETURNING k.key, cardinality(k.done) AS n, w.live = '{}' AS is_end
             )
-            -- Looked over when they have doubled, by whoever has added one.
+            -- The commit whose write doubles a key's ended holders returns the key, to have them thinned out.
             SELECT coalesce(array_agg(w.key) FILTER (WHERE w.is_end AND @w.is_crowded), '{}') INTO crowded FROM w;
         END IF;
         IF v_n > p_new THEN

@@ -1,21 +1,27 @@
--- Grants leases on ready jobs, by a template: at most as many as `p_limits` say together, from the queues in the order named,
--- within one by (priority descending, slot_at, id); in that order they go to `p_workers`, to each as many as it may have. Where
--- there are several of these there is one queue. Jobs that others have locked are passed over; so are those whose keys others have
--- locked, and as one transaction may hold many of these they do not count among the few that are looked at in vain. Ready jobs that
--- may not be granted come back as well, unchanged, for the program to settle; so do, in their places, jobs under limits that are not
--- closed, and where nothing is granted and there is room for no more, those under limits that come next.
--- part 0: the time; 1: a granted job as it was before, its body in `data`; 2: one of its notes (n: the kind);
--- 3: one that was not granted (n: why). `whose` says for which of the workers: 1 is the first.
+-- Grants leases on ready jobs by a template: at most the sum of `p_limits`, from the queues in the order named, within a queue by
+-- (priority descending, slot_at, id). In that order they go to `p_workers`, to each worker as many as its limit; with several workers
+-- there is only one queue. Jobs that another transaction has locked are skipped. So are jobs whose keys another transaction has locked;
+-- as it may have locked many, these do not count towards `p_looks`, the few jobs that may be examined in vain. Ready jobs that may not
+-- be granted are returned too, unchanged, for the program to settle; so are, in their places, jobs under limits that are not closed
+-- and, if nothing is granted and such jobs have taken all places, the jobs under limits that come next.
+-- Rows by `part`: 0: the time (n); 1: a granted job as it was before, its body in `data`; 2: a note of a granted job (n: its kind);
+-- 3: a job that was not granted (n: why); 4: how many entries of the ready jobs' index the call went over (n), if many. `whose` is the
+-- place in `p_workers`, from 1, of the worker that the job is for.
+-- `p_front_priority` and `p_front_at` say for each queue which jobs the caller does not want: those of that priority whose `slot_at` is
+-- earlier; NULL where it wants all. The index keeps the entries of claimed jobs for as long as any transaction can see them as ready,
+-- and each claim would go over them.
 CREATE OR REPLACE FUNCTION @.lease(
     p_clock int8, p_ahead int8, p_floor int8,
     p_queues text[], p_workers text[], p_limits int4[], p_looks int4, p_visibility_ms int8, p_timeout_ms int8,
-    p_state int2, p_slot int2, p_event int2, p_closed int8[], p_lane_looks int4
+    p_state int2, p_slot int2, p_event int2, p_closed int8[], p_lane_looks int4, p_front_priority int4[], p_front_at int8[]
 ) RETURNS TABLE (part int2, n int8, whose int4, data bytea, @head_declared)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     v_now int8;
+    v_walked int8 := @walked;
     v_queue text;
+    v_place int4;
     v_whose int4[];
     v_limit int4 := p_limits[1];
     v_granted uuid[] := '{}';
@@ -24,18 +30,19 @@ DECLARE
     v_attempts int8[] := '{}';
     v_round uuid[];
     v_keys bytea[];
-    v_states int2[];           -- of those granted, as they were
-    v_some_special boolean;    -- whether one of the round has an end to its wait, no attempts left, or another job to wait for
-    v_are_merged boolean;      -- whether jobs under limits are among the round
-    v_priority int2;           -- where the last round ended
+    v_states int2[];           -- of the jobs that are granted, before the grant
+    v_some_special boolean;    -- whether a job of the round expires, has no attempts left, or may have to wait for another job
+    v_are_merged boolean;      -- whether the round includes jobs under limits
+    v_priority int4;           -- with the next two: the place after which the next round begins
     v_slot_at int8;
     v_id uuid;
+    v_above int4;              -- the first round also takes jobs of a higher priority than this; later rounds may take all behind it
     v_wanted int4;
     v_looks int4;
-    v_size int4;               -- of the round
-    v_beyond int4;             -- so many more than are wanted, where most of the last round were passed over
-    v_passes int4;             -- so many more may be passed over for their keys' sake
-    v_locked int4;             -- so many of the round are
+    v_size int4;               -- how many jobs the round is to lock
+    v_beyond int4;             -- how many more than wanted, if most of the last round had locked keys
+    v_passes int4;             -- how many more jobs may be skipped because their keys are locked
+    v_locked int4;             -- how many jobs of the round are skipped for that reason
     v_free bytea[];
     v_all_free boolean;
     v_open uuid[];
@@ -55,20 +62,24 @@ BEGIN
             ORDER BY w.place);
         v_limit := cardinality(v_whose);
     END IF;
-    -- Those under limits that were shown keep their places, before the next queue too.
+    -- Jobs under limits that are returned take up places as granted ones do, also when the next queue is looked at.
     v_wanted := v_limit;
     SELECT @now INTO v_now;
     RETURN QUERY SELECT 0::int2, v_now, NULL::int4, NULL::bytea, @head_nulls;
-    FOREACH v_queue IN ARRAY p_queues LOOP
+    FOR v_place IN 1 .. cardinality(p_queues) LOOP
+        v_queue := p_queues[v_place];
         EXIT WHEN v_wanted <= 0;
         CONTINUE WHEN EXISTS (SELECT 1 FROM @.queue q WHERE q.name = v_queue AND q.paused);
         v_looks := v_wanted + p_looks;
         v_passes := @passes_max;
         v_beyond := 0;
-        v_priority := NULL;
+        v_priority := coalesce(p_front_priority[v_place], @above_all);
+        v_above := v_priority;
+        v_slot_at := p_front_at[v_place];
+        v_id := '00000000-0000-0000-0000-000000000000';
         v_limited := '{}';
         IF EXISTS (SELECT 1 FROM @.head h WHERE h.slot = @slot_ready AND h.lane IS NOT NULL AND h.queue = v_queue) THEN
-            -- The first of each limit, found from limit to limit; not locked, because nothing is done to them here.
+            -- The first jobs of each limit, by an index search from limit to limit. Not locked, because nothing is written to them here.
             v_limited := ARRAY(
                 WITH RECURSIVE lanes AS (
                     SELECT (SELECT h.lane FROM @.head h WHERE h.slot = @slot_ready AND h.lane IS NOT NULL AND h.queue = v_queue
@@ -90,19 +101,32 @@ BEGIN
         LOOP
             EXIT WHEN v_wanted <= 0 OR v_looks <= 0 OR v_passes <= 0;
             v_size := least(v_wanted, v_looks) + v_beyond;
-            SELECT coalesce(array_agg(r.id), '{}'), coalesce(array_agg(r.key) FILTER (WHERE r.key IS NOT NULL), '{}'),
-                coalesce(array_agg(r.state), '{}'), coalesce(bool_or(r.is_special), false),
-                (array_agg(r.priority))[count(*)::int4], (array_agg(r.slot_at))[count(*)::int4]
+            -- Two queries, because one cannot begin in the middle of an index in which one column descends and the others ascend.
+            SELECT coalesce(array_agg(h.id), '{}'), coalesce(array_agg(h.key) FILTER (WHERE h.key IS NOT NULL), '{}'),
+                coalesce(array_agg(h.state), '{}'), coalesce(bool_or(@h.is_special), false),
+                (array_agg(h.priority))[count(*)::int4], (array_agg(h.slot_at))[count(*)::int4]
             INTO v_round, v_keys, v_states, v_some_special, v_priority, v_slot_at FROM (
-                SELECT h.id, h.key, h.state, @h.is_special AS is_special, h.priority, h.slot_at
-                FROM @.head h
-                WHERE h.slot = @slot_ready AND h.lane IS NULL AND h.queue = v_queue
-                    AND (v_priority IS NULL OR (-h.priority, h.slot_at, h.id) > (-v_priority, v_slot_at, v_id))
-                ORDER BY h.priority DESC, h.slot_at, h.id LIMIT v_size FOR UPDATE SKIP LOCKED
-            ) AS r;
+                WITH higher AS MATERIALIZED (
+                    SELECT h.id, h.key, h.state, h.priority, h.slot_at, h.expires_at, h.exhausted, h.role FROM @.head h
+                    WHERE h.slot = @slot_ready AND h.lane IS NULL AND h.queue = v_queue AND h.priority > v_above
+                    ORDER BY h.priority DESC, h.slot_at, h.id LIMIT v_size FOR UPDATE SKIP LOCKED
+                ), same AS MATERIALIZED (
+                    SELECT h.id, h.key, h.state, h.priority, h.slot_at, h.expires_at, h.exhausted, h.role FROM @.head h
+                    WHERE h.slot = @slot_ready AND h.lane IS NULL AND h.queue = v_queue
+                        AND h.priority = v_priority AND (h.slot_at, h.id) > (v_slot_at, v_id)
+                    ORDER BY h.slot_at, h.id LIMIT v_size - (SELECT count(*) FROM higher) FOR UPDATE SKIP LOCKED
+                ), lower AS MATERIALIZED (
+                    SELECT h.id, h.key, h.state, h.priority, h.slot_at, h.expires_at, h.exhausted, h.role FROM @.head h
+                    WHERE h.slot = @slot_ready AND h.lane IS NULL AND h.queue = v_queue AND h.priority < v_priority
+                    ORDER BY h.priority DESC, h.slot_at, h.id LIMIT v_size - (SELECT count(*) FROM higher) - (SELECT count(*) FROM same)
+                    FOR UPDATE SKIP LOCKED
+                )
+                SELECT * FROM higher UNION ALL SELECT * FROM same UNION ALL SELECT * FROM lower
+            ) AS h;
+            v_above := @above_all;
             v_is_last := cardinality(v_round) < v_size;
             v_id := v_round[cardinality(v_round)];
-            -- Others lock keys before heads; who has the heads must not wait for a key.
+            -- Commits lock keys before heads: with heads locked, waiting for a key could deadlock.
             v_all_free := true;
             v_locked := 0;
             IF cardinality(v_keys) > 0 THEN
@@ -112,12 +136,12 @@ BEGIN
                     v_locked := cardinality(v_keys) - (SELECT count(*) FROM unnest(v_keys) AS w(key) WHERE w.key = ANY (v_free));
                 END IF;
             END IF;
-            -- Where most are, the next round takes more at once: it has to be beyond them all.
+            -- If most jobs are skipped for locked keys, the next round takes more at once, to get past all such jobs.
             v_passes := v_passes - v_locked;
             v_beyond := CASE WHEN 2 * v_locked > cardinality(v_round) THEN least(2 * (v_beyond + v_locked), 1024) ELSE 0 END;
             v_are_merged := cardinality(v_limited) > 0;
             IF v_are_merged THEN
-                -- Both in one order; what comes after the last of this round waits for the next.
+                -- Both kinds in one order. Jobs under limits that come after the last job of this round are left for the next one.
                 SELECT h.priority, h.slot_at, h.id INTO v_last FROM @.head h WHERE h.id = v_round[cardinality(v_round)];
                 v_round := ARRAY(SELECT h.id FROM @.head h
                     WHERE h.id = ANY (v_round || v_limited)
@@ -129,12 +153,12 @@ BEGIN
             EXIT WHEN cardinality(v_round) = 0;
             v_looks := v_looks - cardinality(v_round) + v_locked;
             IF v_all_free AND NOT v_some_special AND NOT v_are_merged AND cardinality(v_round) <= v_wanted THEN
-                -- Mostly there is nothing that could keep one of them from being granted.
+                -- The usual case: nothing can keep any of these jobs from being granted.
                 v_given := v_round;
                 v_given_to := coalesce(v_whose[v_limit - v_wanted + 1 : v_limit - v_wanted + cardinality(v_round)],
                     array_fill(1, ARRAY[cardinality(v_round)]));
             ELSE
-                -- Up to where so many are granted or under limits; each goes to the worker whose turn it is then.
+                -- Ends when as many as wanted are granted or under limits. Each job goes to the worker whose turn it is at its place.
                 SELECT coalesce(array_agg(c.id ORDER BY c.place), '{}'), coalesce(array_agg(c.why ORDER BY c.place), '{}'),
                     coalesce(array_agg(coalesce(v_whose[least(v_limit - v_wanted + c.before + 1, v_limit)], 1) ORDER BY c.place), '{}')
                 INTO v_open, v_why, v_to FROM (
@@ -214,6 +238,10 @@ BEGIN
         INSERT INTO @.event (tx, first, at, kinds, jobs, types, queues, attempts, amounts)
             VALUES (pg_current_xact_id(), @events_before, v_now, array_fill(p_event, ARRAY[cardinality(v_granted)]), v_granted,
                 v_types, v_from, v_attempts, array_fill(0::int8, ARRAY[cardinality(v_granted)]));
+    END IF;
+    v_walked := @walked - v_walked;
+    IF v_walked > @walk_max + v_limit THEN
+        RETURN QUERY SELECT 4::int2, v_walked, NULL::int4, NULL::bytea, @head_nulls;
     END IF;
 END
 $$;

@@ -1,29 +1,30 @@
--- Applies groups of writes, each all or none, in one transaction: locks what they rely on and write, in one order for every
--- caller; finds the groups whose versions have moved, and those that were decided on top of such; writes the others.
+-- Applies groups of writes in one transaction, each group as a whole or not at all: locks the records that the groups rely on or
+-- write, in the same order for every caller; finds the groups that are stale, because a version has moved or because they were decided
+-- on top of a stale group; applies the others.
 --
--- Locks: the commit's mark, guards of what is absent, keys, heads, queues, documents, absorbed ids; each kind sorted; last the rows
--- of keys that had none, sorted.
--- Nobody's commit waits for what an open transaction has locked: groups that rely on such records are `busy` and not applied. Only
--- inside a caller's own transaction (`p_waits`) locks are waited for; its keys and queues were made beforehand, and its mark is not
--- locked: nobody asks what became of it, and a transaction of thousands of calls would keep a lock for each until it ends, in a table
--- that all of the database's sessions share.
+-- Locking order: the commit's mark, guards of absent records, keys, heads, queues, documents, absorbed ids, each kind sorted; last the
+-- new rows of keys that had none, sorted.
+-- A commit does not wait for keys, heads, queues or documents that an open transaction has locked: groups that rely on them or write
+-- them are `busy` and not applied. Only inside a caller's own transaction (`p_waits`) does it wait for these locks. There the rows of
+-- keys and queues were made beforehand, and the mark is not locked: nobody asks what became of such a commit, and a transaction of
+-- thousands of calls would hold one lock per call until it ends, in a table that all sessions of the server share.
 --
--- A list without anything in it may be NULL: that costs nothing on its way.
+-- An empty list may be NULL, which costs nothing to send.
 CREATE OR REPLACE FUNCTION @.commit(
     p_clock int8, p_ahead int8, p_floor int8,
-    p_mark uuid,                                                           -- its own, to be asked about later
-    p_waits boolean, p_groups int4,                                        -- whether locks are waited for; how many groups
-    p_stale int4[],                                                        -- groups that are stale whatever is stored
-    p_guards int4[], p_owned int4[],                                       -- what must be absent; what is to be taken
-    ej_group int4[], ej_id uuid[], ej_version int8[], ej_none boolean[],   -- versions of jobs
-    ek_group int4[], ek_key bytea[], ek_more int8[], ek_least int8[], ek_version int8[],   -- of keys, after earlier groups
+    p_mark uuid,                                                           -- identifies this commit, so that `resolve` can find it
+    p_waits boolean, p_groups int4,                                        -- whether to wait for locks; the number of groups
+    p_stale int4[],                                                        -- groups that are stale whatever the database holds
+    p_guards int4[], p_owned int4[],                                       -- guards of records that must be absent; of records to write
+    ej_group int4[], ej_id uuid[], ej_version int8[], ej_none boolean[],   -- relied-on versions: of jobs
+    ek_group int4[], ek_key bytea[], ek_more int8[], ek_least int8[], ek_version int8[],   -- of keys, after the writes of earlier groups
     eq_group int4[], eq_name text[], eq_version int8[],                    -- of queues
     ed_group int4[], ed_kind int2[], ed_name text[], ed_version int8[],    -- of documents
-    c_group int4[], c_version int8[],                                      -- versions of new jobs whose ids callers chose
-    p_after int4[], p_before int4[],                                       -- the first is decided on top of the second
-    p_keys bytea[], p_lookup uuid[],                                       -- to lock; whose keys are to be locked as well
+    c_group int4[], c_version int8[],                                      -- versions of new jobs whose ids their callers chose
+    p_after int4[], p_before int4[],                                       -- groups, and for each an earlier one it was decided on top of
+    p_keys bytea[], p_lookup uuid[],                                       -- keys to lock; jobs whose keys are to be locked as well
     h_group int4[], h_insert boolean[], h_until int8[], h_id uuid[], h_key bytea[], h_hold bytea[], h_type text[], h_queue text[],
-    h_worker text[], h_follow_up uuid[], h_numbers int8[],                 -- heads; what is a number of each, one after the other
+    h_worker text[], h_follow_up uuid[], h_numbers int8[],                 -- heads; all numeric columns of each, head after head
     b_group int4[], b_id uuid[], b_body bytea[],
     n_group int4[], n_id uuid[], n_kind int2[], n_text bytea[],
     s_group int4[], s_id uuid[], s_job uuid[], s_digest bytea[],
@@ -47,18 +48,18 @@ DECLARE
     v_busy int4[] := '{}';
     v_keys bytea[];
     v_locked bytea[];
-    v_fresh bytea[] := '{}';   -- keys without a row: it is made when it is known what goes into it
+    v_fresh bytea[] := '{}';   -- keys without a row: it is inserted once its holders are known
     v_names text[];
     v_guard record;
     v_void text;
     v_n int4 := coalesce(cardinality(h_id), 0);
-    v_live bool[];             -- of each write of a head: whether its group is applied;
-    v_last bool[];             -- whether it is the last one of its job as well;
-    v_made bool[];             -- whether the job is a new one
+    v_live bool[];             -- for each write of a head: whether its group is applied,
+    v_last bool[];             -- whether it is also the last applied write of its job,
+    v_made bool[];             -- and whether this commit inserts the job
 BEGIN
-    -- Plain expressions, because a statement costs as much again to begin as these take.
+    -- Plain expressions, because to start a statement would cost as much again as evaluating them.
     IF NOT p_waits THEN
-        -- For the few locks that cannot be passed over: a row that somebody is about to insert.
+        -- Bounds the wait for the few locks that cannot be skipped, such as for a row that another transaction is inserting.
         v_void := set_config('lock_timeout', '250ms', true);
         v_void := pg_advisory_xact_lock(@class, hashtext(p_mark::text));
         IF EXISTS (SELECT 1 FROM @.void WHERE mark = p_mark) THEN
@@ -88,7 +89,7 @@ BEGIN
             PERFORM @.make(p_keys, '{}');
             PERFORM 1 FROM @.key WHERE key = ANY (p_keys) ORDER BY key FOR UPDATE;
         ELSE
-            -- Mostly keys are either new, and there is nothing to lock, or there, and all are locked.
+            -- Usually either all keys are new and there is nothing to lock, or all have rows and none is locked by others.
             v_keys := p_keys;
             IF 0 = ANY (ek_version) THEN
                 v_fresh := ARRAY(SELECT DISTINCT e.key FROM unnest(ek_key, ek_version) AS e(key, version)
@@ -154,7 +155,7 @@ BEGIN
                 WHERE (d.kind, d.name) IN (SELECT unnest(ed_kind || d_kind), unnest(ed_name || d_name))
                 ORDER BY d.kind, d.name FOR UPDATE;
         ELSE
-            -- Kinds are single digits: the text names one document.
+            -- A kind is a single digit, so kind and name together identify one document.
             v_names := ARRAY(SELECT d.kind || d.name FROM @.document d
                 WHERE (d.kind, d.name) IN (SELECT unnest(ed_kind || d_kind), unnest(ed_name || d_name))
                 ORDER BY d.kind, d.name FOR UPDATE SKIP LOCKED);
@@ -181,7 +182,7 @@ BEGIN
     END IF;
     IF cardinality(ek_key) > 0 THEN
         IF cardinality(v_fresh) = cardinality(p_keys) THEN
-            -- Whoever makes one of them meanwhile is found out when they are made here.
+            -- No key has a row. If another transaction inserts one meanwhile, the insert below finds out.
             v_stale := v_stale || ARRAY(
                 SELECT e.g FROM unnest(ek_group, ek_more, ek_least, ek_version) AS e(g, more, least, version)
                 WHERE e.version <> greatest(e.more, e.least));
@@ -205,7 +206,7 @@ BEGIN
             WHERE e.version <> coalesce(d.version, 0));
     END IF;
     IF cardinality(c_group) > 0 THEN
-        -- Decided on before an earlier job with that id was gone, it would have that one's version.
+        -- A new job decided before an earlier one with its id was deleted could repeat a version of that one.
         v_stale := v_stale || ARRAY(
             SELECT e.g FROM unnest(c_group, c_version) AS e(g, version), @.fact f WHERE e.version <= f.gone);
     END IF;
@@ -223,7 +224,7 @@ BEGIN
         END IF;
     END IF;
 
-    -- The writes of heads, by their places, so that no statement has to look for what another one has found.
+    -- What applies to each write of a head, by its place, so that the statements below need not search for it again.
     IF cardinality(v_stale) = 0 AND (SELECT count(DISTINCT w.id) FROM unnest(h_id) AS w(id)) = v_n THEN
         v_live := array_fill(true, ARRAY[v_n]);
         v_last := v_live;
@@ -245,8 +246,8 @@ BEGIN
     END IF;
 
     IF v_n > 0 OR cardinality(v_fresh) > 0 THEN
-        -- Keys: every write of a holder moves the version, in the order of the writes. A key without a row gets one in any case:
-        -- what was decided relies on there being none.
+        -- Keys: every write of a holder moves the key's version, in the order of the writes. A key without a row gets one in
+        -- any case, which proves that there was none, as the decision relied on.
         WITH w AS MATERIALIZED (
             SELECT x.key, count(*) FILTER (WHERE x.keyed) AS n, max(x.version + x.later) FILTER (WHERE x.keyed) AS least,
                 coalesce(array_agg(x.id ORDER BY x.id) FILTER (WHERE x.last), '{}') AS ids,
@@ -279,8 +280,8 @@ BEGIN
                 version = greatest(k.version + greatest(w.n, 1), w.least),
                 live = CASE WHEN k.live = '{}' OR k.live = w.ids THEN w.live
                     ELSE ARRAY(SELECT u.id FROM unnest(k.live) AS u(id) WHERE u.id <> ALL (w.ids)) || w.live END,
-                -- Ended holders that were left out in favour of a later one are released with the key, and do not come
-                -- back by being written.
+                -- Ended holders that were left out because a later one outlives them are released when the key is, and are
+                -- not added again when they are written.
                 done = CASE WHEN w.is_released OR k.done = '{}' THEN '{}'
                         ELSE ARRAY(SELECT u.id FROM unnest(k.done) AS u(id) WHERE u.id <> ALL (w.ids)) END
                     || CASE WHEN w.done = '{}' OR w.done = k.live THEN w.done
@@ -290,7 +291,7 @@ BEGIN
             WHERE NOT w.is_fresh AND k.key = w.key
             RETURNING k.key, cardinality(k.done) AS n, w.done <> '{}' AS is_end
         )
-        -- Looked over when they have doubled, by whoever has added one.
+        -- The commit whose write doubles a key's ended holders returns the key, to have them thinned out.
         SELECT (SELECT count(*) FROM fresh),
             ARRAY(SELECT written.key FROM written WHERE written.is_end AND @written.is_crowded)
         INTO v_count, v_crowded;
@@ -300,7 +301,7 @@ BEGIN
     END IF;
 
     IF v_n > 0 THEN
-        -- The counters, while the old states are still there.
+        -- The counters come first, while the heads still have their old states.
         INSERT INTO @.tally (queue, what, n)
         SELECT c.queue, c.what, sum(c.n)::int8 FROM (
             SELECT h_queue[w.i], c.what, 1 FROM generate_series(1, v_n) AS w(i), LATERAL (VALUES (@w.state), (@what_created::int2)) AS c(what)
@@ -318,8 +319,8 @@ BEGIN
                 ON CONFLICT DO NOTHING;
             GET DIAGNOSTICS v_count = ROW_COUNT;
             IF v_count <> cardinality(v_inserted) THEN
-                -- Somebody else stored a job with that id at this moment: to be decided again, seeing it. Inside a caller's
-                -- transaction an error would be the end of that; whoever is told so there rolls back to its savepoint.
+                -- Another transaction stored a job with that id at this moment: decide again, with that job in view. An error would
+                -- abort a caller's transaction; there all groups are returned as stale, and the program rolls back to its savepoint.
                 IF p_waits THEN
                     RETURN QUERY SELECT v_now, ARRAY(SELECT generate_series(0, p_groups - 1)), v_crowded, v_busy;
                     RETURN;
@@ -337,7 +338,7 @@ BEGIN
                 WHERE v_last[w.i] AND NOT v_made[w.i] AND h.id = h_id[w.i] AND h.slot <> @slot_kept;
             GET DIAGNOSTICS v_done = ROW_COUNT;
             IF v_done < v_count THEN
-                -- Heads that are kept for their keys alone are filed by the end of that, or not at all.
+                -- A head that is kept only for its key is filed by when that ends, or deleted if it need not be kept.
                 v_doomed := ARRAY(
                     SELECT CASE WHEN h_key[w.i] IS NULL OR h_until[w.i] IS NULL THEN h.id END
                     FROM generate_series(1, v_n) AS w(i) JOIN @.head h ON h.id = h_id[w.i]
@@ -384,7 +385,7 @@ BEGIN
         )
         SELECT (SELECT count(*) FROM wanted) - (SELECT count(*) FROM put) INTO v_count;
         IF v_count > 0 THEN
-            -- As where a job's id was taken meanwhile.
+            -- Handled like a job's id that was taken meanwhile, above.
             IF p_waits THEN
                 RETURN QUERY SELECT v_now, ARRAY(SELECT generate_series(0, p_groups - 1)), v_crowded, v_busy;
                 RETURN;
@@ -402,7 +403,7 @@ BEGIN
                 SELECT h.queue, @what_purged::int2, 1 FROM @.head h WHERE h.id = ANY (v_ids) AND h.slot <> @slot_kept
             ) AS c(queue, what, n) GROUP BY c.queue, c.what;
         IF v_n > 0 THEN
-            -- Of a head that a later group has written, that write says until when it is kept for its key alone, or that it is not.
+            -- If a later group has written the head, that write decides until when it is kept only for its key, if at all.
             f_until := ARRAY(
                 SELECT CASE WHEN w.until IS NULL OR l.i IS NULL THEN w.until WHEN h_key[l.i] IS NOT NULL THEN h_until[l.i] END
                 FROM unnest(f_group, f_id, f_until) WITH ORDINALITY AS w(g, id, until, place)
@@ -447,7 +448,7 @@ BEGIN
             ON CONFLICT (kind, name) DO UPDATE SET version = excluded.version, due = excluded.due, text = excluded.text;
     END IF;
 
-    -- Also when there is nothing to tell: it says when the last commit was.
+    -- Inserted even without events: the newest record tells when the last commit was.
     IF cardinality(v_stale) = 0 THEN
         INSERT INTO @.event (tx, first, at, kinds, jobs, types, queues, attempts, amounts, mark, stale)
             VALUES (pg_current_xact_id(), @events_before, v_now, coalesce(v_kind, '{}'), coalesce(v_job, '{}'), coalesce(v_type, '{}'),

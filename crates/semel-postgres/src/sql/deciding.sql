@@ -1,8 +1,8 @@
--- Of a key's live holders, which are more than any decision may touch, at least one more than that: all that may decide whether any
--- of them blocks, then others. One does not decide for another in its state that was created, renewed and expires no earlier, and
--- has the same hold; of those that expire, only one that has begun for one that has. A renewal comes after the creation: of one that
--- was never renewed only the expiry is compared. Those that may decide are few as long as callers have few policies for the key, and
--- most jobs expire in the order in which they came; else they are at most all of its live holders.
+-- Picks from a key's live holders, which are more than a decision may touch, at least one more than that number: first all that can
+-- decide whether the key blocks, then others. A holder is covered, and cannot decide, if another in the same state with the same hold
+-- was created and renewed no earlier and expires no earlier; one that expires and has begun is covered only by another such. A
+-- renewal comes after the creation, so for a holder that was never renewed only the expiry is compared. Those that can decide are few
+-- as long as callers use few policies for the key and most jobs expire in the order in which they were created; at worst they are all.
 CREATE OR REPLACE FUNCTION @.deciding(p_live uuid[]) RETURNS uuid[]
 LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_column

@@ -1,5 +1,5 @@
--- Heads that are deleted for good: their bodies, notes and absorbed ids with them, and their places among their keys'
--- holders. The caller holds the locks of the keys, then of the heads.
+-- Deletes heads for good, with their bodies, notes and absorbed ids, and removes them from the holders of their keys. The caller
+-- has locked first the keys, then the heads.
 CREATE OR REPLACE FUNCTION @.forget(p_ids uuid[], p_now int8) RETURNS void
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -20,7 +20,7 @@ BEGIN
 END
 $$;
 
--- Heads that were kept for their keys alone and are needed no longer: at most `p_limit`. Says how many.
+-- Deletes heads that were kept only for their keys and are no longer needed, at most `p_limit`. Returns how many.
 CREATE OR REPLACE FUNCTION @.forget_due(p_now int8, p_limit int4) RETURNS int4
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -33,8 +33,8 @@ BEGIN
     END IF;
     v_keys := ARRAY(SELECT key FROM @.key WHERE key = ANY (ARRAY(SELECT h.key FROM @.head h WHERE h.id = ANY (v_ids)))
         ORDER BY key FOR UPDATE SKIP LOCKED);
-    -- What somebody has locked, or has renewed meanwhile, is left for a later look: nobody waits here while others wait for
-    -- what is locked already. A key of which nothing is left knows nothing of them.
+    -- What another transaction has locked, or has renewed meanwhile, is left for a later call: this one must not wait while
+    -- others wait for what it has locked. A key without a row lists no holders, so there is nothing to lock.
     v_ids := ARRAY(SELECT h.id FROM @.head h WHERE h.id = ANY (v_ids) AND h.slot = @slot_kept AND h.slot_at <= p_now
         AND (h.key IS NULL OR h.key = ANY (v_keys) OR NOT EXISTS (SELECT FROM @.key k WHERE k.key = h.key))
         ORDER BY h.id FOR UPDATE SKIP LOCKED);
@@ -43,25 +43,32 @@ BEGIN
 END
 $$;
 
--- Carries what commits counted over to the counters: a bounded piece. Says how many rows it folded.
-CREATE OR REPLACE FUNCTION @.fold(p_limit int4) RETURNS int4
+-- Moves what commits counted from `tally` to the counters in `total`: at most `p_limit` rows, from page `p_page` of `tally` on. Returns
+-- how many rows it folded, and the page of the first of them.
+CREATE OR REPLACE FUNCTION @.fold(p_limit int4, p_page int8, OUT folded int4, OUT page int8)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    v_rows int4;
+    v_rows tid[];
 BEGIN
-    -- One folds at a time: two would wait for each other's counters.
+    folded := 0;
+    page := p_page;
+    -- One call at a time: two would wait for each other's counters.
     IF NOT pg_try_advisory_xact_lock(@class, -1) THEN
-        RETURN 0;
+        RETURN;
     END IF;
+    v_rows := ARRAY(SELECT ctid FROM @.tally WHERE ctid >= ('(' || p_page || ',0)')::tid LIMIT p_limit);
+    IF cardinality(v_rows) = 0 THEN
+        RETURN;
+    END IF;
+    page := split_part(ltrim(v_rows[1]::text, '('), ',', 1);
     WITH gone AS (
-        DELETE FROM @.tally WHERE ctid = ANY (ARRAY(SELECT ctid FROM @.tally LIMIT p_limit)) RETURNING queue, what, n
+        DELETE FROM @.tally WHERE ctid = ANY (v_rows) RETURNING queue, what, n
     ), added AS (
         INSERT INTO @.total AS t (queue, what, n)
         SELECT queue, what, sum(n)::int8 FROM gone GROUP BY queue, what
         ON CONFLICT (queue, what) DO UPDATE SET n = t.n + excluded.n
     )
-    SELECT count(*) INTO v_rows FROM gone;
-    RETURN v_rows;
+    SELECT count(*) INTO folded FROM gone;
 END
 $$;

@@ -1,6 +1,6 @@
--- What a grant writes to a head `h`, in `lease` and in `take`: what the core's own grant would (`semel_core::lease::grant`). Where a job
--- says 0 for one of its times it has the template's; its place among leases is where the first of the two ends. `@worker` is who gets it.
--- These comments are for the reader alone: no function's text has them.
+-- What a grant writes to a head `h`, in `lease` and in `take`: the same as the core's grant (`semel_core::lease::grant`). A job with 0
+-- for one of its two times gets the template's; it is filed among leases by the earlier of the two ends. `@worker` gets the job.
+-- These comments are for readers of this file only: they are left out of the functions' text.
 state = p_state, slot = p_slot, attempt = h.attempt + 1,
 version = greatest(h.version + 1, v_now), fence = greatest(h.fence + 1, v_now),
 started_at = v_now, worker = @worker,

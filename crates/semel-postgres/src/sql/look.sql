@@ -1,12 +1,12 @@
--- Everything a decision reads, of one snapshot: STABLE, so that every query in here sees what the caller's statement sees.
--- part 0: the time and the raw clock (code: 1 when commits wait for a standby, 2 more when the database takes no writes, 4 more when
--- transactions begin as stricter ones than the store's own must be, 8 more when commits do not wait for the disk, 16 more when nothing
--- does; name: since when this server runs);
--- 1: a head (n: 1 when it is kept for its key alone, m: until when); 2: a body; 3: a note (n: its kind);
--- 4: an absorbed id (ref: by which job, data: the digest); 5: a key (n: its version), once for each of its holders, with the holder's
--- head (code: 1 when it is kept for its key alone, m: until when), or once without; 7: a queue's settings (n: its version, code: 1
--- when paused, data: what the core keeps with it); 8: one of a queue's counters (n: the number, code: of what); 9: a document (n: its
--- version, m: when it is due, code: its kind). A list without anything in it may be NULL.
+-- Returns everything a decision reads, from one snapshot: STABLE, so that every query in here sees what the caller's statement sees.
+-- Rows by `part`: 0: the time (n) and the raw clock (m); `code` is a sum: 1 if commits wait for a standby, 2 if the database takes no
+-- writes, 4 if the default isolation level is stricter than the store's transactions may have, 8 if commits do not wait for the disk,
+-- 16 if nothing does; `name` is when this database server started;
+-- 1: a head (n: 1 if it is kept only for its key, m: until when); 2: a body; 3: a note (n: its kind);
+-- 4: an absorbed id (ref: the job that absorbed it, data: the digest); 5: a key (n: its version), once per holder with the holder's
+-- head (code: 1 if it is kept only for its key, m: until when), or once without a head; 7: a queue's settings (n: its version, code: 1
+-- if paused, data: what the core keeps with it); 8: one of a queue's counters (n: its value, code: what it counts); 9: a document (n:
+-- its version, m: when it is due, code: its kind). An empty list may be NULL.
 CREATE OR REPLACE FUNCTION @.look(
     p_clock int8, p_ahead int8, p_floor int8,
     p_heads uuid[], p_fulls uuid[], p_keys bytea[], p_ended boolean[], p_queues text[],
@@ -15,7 +15,7 @@ CREATE OR REPLACE FUNCTION @.look(
 LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_column
 BEGIN
-    -- Read once: what is answered of the clock is what the time is made of.
+    -- Read once, so that the clock that is returned is the one that the time is computed from.
     p_clock := coalesce(p_clock, (extract(epoch FROM clock_timestamp()) * 1000000)::int8);
     RETURN QUERY SELECT 0::int2, NULL::uuid, @now, p_clock,
         (CASE WHEN current_setting('synchronous_standby_names') <> ''

@@ -1,10 +1,10 @@
--- Makes the rows of keys that nobody holds and of queues without settings, so that there is something to lock. What is there already
--- is not touched: an insert would wait for whoever has it locked.
+-- Inserts missing rows of keys that no job holds and of queues without settings, so that there is something to lock. Rows that exist
+-- are left out: an insert would wait for a transaction that is writing one.
 CREATE OR REPLACE FUNCTION @.make(p_keys bytea[], p_queues text[]) RETURNS void
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
-    -- Queues first, as a commit makes them.
+    -- Queues before keys, as `commit` inserts them.
     IF cardinality(p_queues) > 0 THEN
         INSERT INTO @.queue (name, paused, version)
             SELECT w.name, false, 0 FROM (SELECT DISTINCT unnest(p_queues)) AS w(name)
@@ -20,7 +20,7 @@ BEGIN
 END
 $$;
 
--- Inside a caller's transaction: waits for the keys, in one order for everybody.
+-- Locks keys inside a caller's transaction: waits for each, in the same order for every caller. Returns how many of them have rows.
 CREATE OR REPLACE FUNCTION @.hold(p_keys bytea[]) RETURNS int8
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column

@@ -1,5 +1,5 @@
--- All queues: a row for each counter, and one without `what` for the settings and the job that has waited longest. Rows of workers and
--- limits, whose names begin as no queue's does, are left out: there may be far more of them.
+-- Lists all queues: a row for each counter, and for each queue one without `what`, with its settings, its version (n) and since when its
+-- oldest ready job has waited. Rows of workers and limits, whose names begin as no queue's can, are left out: there may be far more.
 CREATE OR REPLACE FUNCTION @.queues() RETURNS TABLE (name text, what int2, n int8, paused boolean, oldest int8, settings text)
 LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_column
@@ -10,7 +10,7 @@ BEGIN
         GROUP BY c.queue, c.what;
     RETURN QUERY
         SELECT u.name, NULL::int2, coalesce(q.version, 0), coalesce(q.paused, false), least((
-            -- The first of each priority is the oldest of it.
+            -- The first job of each priority is the oldest of that priority.
             WITH RECURSIVE firsts AS (
                 (SELECT h.priority, h.slot_at FROM @.head h WHERE h.slot = @slot_ready AND h.lane IS NULL AND h.queue = u.name
                     ORDER BY h.priority DESC, h.slot_at LIMIT 1)

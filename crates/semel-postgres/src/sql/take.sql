@@ -1,18 +1,19 @@
--- What `lease` does, in three statements where nothing keeps the first jobs of one queue from being granted, which is most of the time;
--- else it is `lease` that is asked. It takes what that takes and answers the same, a head in few columns.
+-- Does what `lease` does, but in three statements, if nothing keeps the first jobs of a single queue from being granted, which is usual;
+-- otherwise it calls `lease`. Its parameters and rows are those of `lease`, except that a head has few columns, numbers in one list.
 CREATE OR REPLACE FUNCTION @.take(
     p_clock int8, p_ahead int8, p_floor int8,
     p_queues text[], p_workers text[], p_limits int4[], p_looks int4, p_visibility_ms int8, p_timeout_ms int8,
-    p_state int2, p_slot int2, p_event int2, p_closed int8[], p_lane_looks int4
+    p_state int2, p_slot int2, p_event int2, p_closed int8[], p_lane_looks int4, p_front_priority int4[], p_front_at int8[]
 ) RETURNS TABLE (part int2, n int8, whose int4, data bytea, @short_declared)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     v_now int8;
+    v_walked int8 := @walked;
     v_limit int4 := p_limits[1];
     v_whose int4[];
     v_queue text := p_queues[1];
-    v_is_long boolean := cardinality(p_queues) <> 1;
+    v_is_long boolean := cardinality(p_queues) <> 1 OR p_front_priority IS NOT NULL;
     v_round uuid[];
 BEGIN
     IF cardinality(p_workers) > 1 THEN
@@ -30,7 +31,7 @@ BEGIN
         INTO v_now, v_is_long;
     END IF;
     IF NOT v_is_long THEN
-        -- Others lock keys before heads; who has the heads must not wait for a key.
+        -- Commits lock keys before heads: with heads locked, waiting for a key could deadlock.
         WITH r AS MATERIALIZED (
             SELECT h.id, h.key, @h.is_special AS is_special FROM @.head h
             WHERE h.slot = @slot_ready AND h.lane IS NULL AND h.queue = v_queue
@@ -42,16 +43,22 @@ BEGIN
     END IF;
     IF v_is_long THEN
         RETURN QUERY SELECT l.part, l.n, l.whose, l.data, @l.short FROM @.lease(p_clock, p_ahead, p_floor, p_queues, p_workers, p_limits,
-            p_looks, p_visibility_ms, p_timeout_ms, p_state, p_slot, p_event, p_closed, p_lane_looks) AS l;
+            p_looks, p_visibility_ms, p_timeout_ms, p_state, p_slot, p_event, p_closed, p_lane_looks, p_front_priority, p_front_at) AS l;
         RETURN;
     END IF;
     part := 0;
     n := v_now;
     RETURN NEXT;
+    v_walked := @walked - v_walked;
+    IF v_walked > @walk_max + v_limit THEN
+        part := 4;
+        n := v_walked;
+        RETURN NEXT;
+    END IF;
     IF v_round IS NULL THEN
         RETURN;
     END IF;
-    -- Each write of a holder moves its key's version. Rows as they were are answered.
+    -- Each write of a holder moves its key's version. Returns the jobs as they were before the grant.
     RETURN QUERY WITH w AS (
         UPDATE @.head h SET
             @h.granted_to(p_workers[o.whose])
@@ -77,7 +84,7 @@ BEGIN
             array_agg(w.id ORDER BY w.place), array_agg(w.type ORDER BY w.place), array_fill(v_queue, ARRAY[count(*)::int4]),
             array_agg(w.new_attempt ORDER BY w.place), array_fill(0::int8, ARRAY[count(*)::int4]) FROM w
     )
-    -- One whose body is gone is granted to nobody, and so is in nobody's way.
+    -- A job whose body is missing is leased but not returned to its worker, so that it does not hold up the others.
     SELECT 1::int2, w.place::int8, w.whose, w.body, @w_short FROM w WHERE w.body IS NOT NULL
     UNION ALL
     SELECT 2::int2, x.kind::int8, NULL::int4, x.text, x.id, @short_nulls_rest FROM w JOIN @.note x ON x.id = w.id

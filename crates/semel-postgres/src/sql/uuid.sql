@@ -1,4 +1,5 @@
--- An id for who names none: to the microsecond, as ids minted by a server (RFC 9562, method 3), so that those of one session ascend.
+-- Draws an id for an entry inserted without one: precise to the microsecond, like the ids that a server mints (RFC 9562, method 3),
+-- so that ids drawn in one session ascend.
 CREATE OR REPLACE FUNCTION @.uuid_v7() RETURNS uuid
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
     SELECT encode(

@@ -22,6 +22,7 @@ mod duplicates;
 mod elsewhere;
 #[cfg(unix)]
 mod failover;
+mod front;
 #[cfg(unix)]
 mod hardship;
 mod inside;

@@ -1,0 +1,490 @@
+//! Where queues begin whose index is full of jobs that are no longer ready.
+//!
+//! PostgreSQL keeps the index entries of claimed jobs until no transaction can see them as ready: a dump or a
+//! forgotten transaction keeps them for as long as it lasts, and every claim would go over all of them. So a
+//! claim that went over many says so. From then on this server looks every now and then where the jobs of the
+//! queue's lowest priority begin, and its claims pass over what comes before; they see all jobs of other
+//! priorities. Most looks begin at the last such place, and move it on. Beside them, some look at everything,
+//! and move it back if they find a job there.
+//!
+//! Jobs that this server's commits put before that place move it back. Those that another server, the outbox,
+//! or a caller's own transaction puts there are seen by the next look at everything. So nothing is left
+//! behind. Queues whose claims are short are not looked at, and their claims see everything.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use semel_core::draft::Write;
+use semel_core::ident::QueueName;
+use semel_core::job::Head;
+use semel_core::slot::{Filing, Slot};
+use semel_core::time::Timestamp;
+use semel_store::News;
+use semel_store::backend::Batch;
+use semel_store::hints::Hints;
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use tokio_postgres::types::Type;
+
+use crate::error::PostgresError;
+use crate::sql::WALK_MAX;
+use crate::store::Shared;
+use crate::values::Params;
+
+/// The time between two looks.
+const PAUSE: Duration = Duration::from_millis(250);
+/// How many times as long as the last look at everything took the next one waits: they take a tenth of the
+/// time at most.
+const REST: u32 = 9;
+/// The longest wait for it, from the end of the last one.
+const REST_MAX: Duration = Duration::from_secs(60);
+/// How long before the time of a look claims begin at the latest, in microseconds: what others commit at that
+/// moment has an earlier time, as have jobs that fall due and are made ready by others.
+const RECENT: i64 = 300_000;
+
+/// Where the jobs of one priority begin: claims pass over those of this priority that became ready earlier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub priority: i8,
+    pub at: Timestamp,
+}
+
+impl Place {
+    /// The place of a job, if it is ready and under no limit: others are in another index.
+    fn of(head: &Head) -> Option<Self> {
+        let filing = Filing::of(head);
+        (filing.slot == Slot::Ready && head.lane.is_none())
+            .then_some(Self { priority: head.priority, at: filing.at })
+    }
+}
+
+/// A front as two parameters.
+pub(crate) fn split(front: Option<Place>) -> (Option<i32>, Option<i64>) {
+    front.map(|place| (i32::from(place.priority), place.at.as_micros())).unzip()
+}
+
+/// A look at a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Look {
+    /// Whose look it is: a queue that is followed anew is another one.
+    number: u64,
+    priority: i8,
+    /// Where it begins; `None` for everything.
+    from: Option<Timestamp>,
+}
+
+/// What a look found.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    now: Timestamp,
+    first: Option<Timestamp>,
+    /// How many entries it went over.
+    walked: i64,
+    took: Duration,
+}
+
+/// A queue that is looked at.
+#[derive(Debug)]
+struct Front {
+    number: u64,
+    /// The lowest priority known in it.
+    priority: i8,
+    /// Whether no job of it is known.
+    is_guess: bool,
+    /// Where claims begin. `None` before the first look.
+    from: Option<Timestamp>,
+    /// Where they began after the last look, whatever was written since.
+    seen: Option<Timestamp>,
+    /// The first place written here since the look under way began.
+    written: Option<Timestamp>,
+    /// When everything is looked at. `None` while it is.
+    all_at: Option<Instant>,
+}
+
+/// The queues that are looked at.
+#[derive(Default)]
+pub(crate) struct Fronts {
+    known: Mutex<BTreeMap<QueueName, Front>>,
+    /// How many there have been.
+    number: AtomicU64,
+    /// Whether there are any: mostly there are none, and then nothing else is asked.
+    has_any: AtomicBool,
+    woken: Notify,
+    hints: Mutex<Vec<Weak<Hints>>>,
+}
+
+impl Fronts {
+    fn known(&self) -> MutexGuard<'_, BTreeMap<QueueName, Front>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where claims of these queues begin; `None` if all of them begin at their queue's start.
+    pub(crate) fn of(&self, queues: &[QueueName]) -> Option<Vec<Option<Place>>> {
+        if !self.has_any.load(Ordering::Acquire) {
+            return None;
+        }
+        let known = self.known();
+        let fronts: Vec<Option<Place>> = queues
+            .iter()
+            .map(|queue| {
+                known.get(queue).and_then(|front| front.from.map(|at| Place { priority: front.priority, at }))
+            })
+            .collect();
+        fronts.iter().any(Option::is_some).then_some(fronts)
+    }
+
+    /// Looks at these queues from now on: a claim that was granted `granted` went over many entries.
+    pub(crate) fn follow<'a>(
+        &self,
+        queues: impl Iterator<Item = &'a QueueName>,
+        granted: impl Iterator<Item = &'a Head>,
+    ) {
+        let mut lowest: BTreeMap<&QueueName, i8> = BTreeMap::new();
+        for head in granted {
+            lowest
+                .entry(&head.queue)
+                .and_modify(|lowest| *lowest = head.priority.min(*lowest))
+                .or_insert(head.priority);
+        }
+        let mut known = self.known();
+        let mut saw_less = false;
+        for queue in queues {
+            let lowest = lowest.get(queue).copied();
+            if let Some(front) = known.get(queue) {
+                let is_lower =
+                    |lowest: i8| lowest < front.priority || front.is_guess && lowest != front.priority;
+                if !lowest.is_some_and(is_lower) {
+                    continue;
+                }
+                saw_less |= front.from.is_some();
+            }
+            let front = Front {
+                number: self.number.fetch_add(1, Ordering::Relaxed),
+                priority: lowest.unwrap_or(0),
+                is_guess: lowest.is_none(),
+                from: None,
+                seen: None,
+                written: None,
+                all_at: Some(Instant::now()),
+            };
+            known.insert(queue.clone(), front);
+        }
+        self.has_any.store(!known.is_empty(), Ordering::Release);
+        drop(known);
+        if saw_less {
+            self.wake();
+        }
+        self.woken.notify_one();
+    }
+
+    /// Lets claims begin no later than at the jobs that a commit makes ready. Called when it is sent, for the
+    /// claims that go with it, and when it is done, for a look that did not see it.
+    pub(crate) fn note(&self, batch: &Batch) {
+        if !self.has_any.load(Ordering::Acquire) {
+            return;
+        }
+        for write in batch.groups.iter().flat_map(|group| &group.writes) {
+            if let Write::Insert { head, .. } | Write::Update { head } = write
+                && let Some(place) = Place::of(head)
+            {
+                self.wrote(&head.queue, place);
+            }
+        }
+    }
+
+    /// A job of this queue becomes ready at `place`.
+    fn wrote(&self, queue: &QueueName, place: Place) {
+        let mut known = self.known();
+        if let Some(front) = known.get_mut(queue).filter(|front| front.priority == place.priority) {
+            front.written = front.written.into_iter().chain([place.at]).min();
+            front.from = front.from.map(|from| from.min(place.at));
+        }
+    }
+
+    /// Wakes those who wait for ready jobs, whenever a look finds some that claims did not see.
+    pub(crate) fn tell(&self, hints: Weak<Hints>) {
+        self.hints.lock().unwrap_or_else(PoisonError::into_inner).push(hints);
+    }
+
+    /// Wakes the task, so that it notices that the store is gone.
+    pub(crate) fn end(&self) {
+        self.woken.notify_one();
+    }
+
+    fn queues(&self) -> Vec<QueueName> {
+        self.known().keys().cloned().collect()
+    }
+
+    /// The looks at this queue that are to be made now. The last may be one at everything, if such a one may be
+    /// made.
+    fn begin(&self, queue: &QueueName, may_see_all: bool) -> Vec<Look> {
+        let mut known = self.known();
+        let Some(front) = known.get_mut(queue) else { return Vec::new() };
+        let sees_all = may_see_all && front.all_at.is_some_and(|at| at <= Instant::now());
+        let look = |from| Look { number: front.number, priority: front.priority, from };
+        let mut looks = Vec::new();
+        if front.from.is_some() {
+            looks.push(look(front.from));
+        }
+        if sees_all {
+            looks.push(look(None));
+        }
+        if front.from.is_some() || sees_all {
+            front.written = None;
+        }
+        if sees_all {
+            front.all_at = None;
+        }
+        looks
+    }
+
+    /// Applies what a look found. Returns whether claims may now see jobs that they did not see before.
+    fn apply(&self, queue: &QueueName, look: Look, seen: Seen) -> bool {
+        let mut known = self.known();
+        let Some(front) = known.get_mut(queue).filter(|front| front.number == look.number) else {
+            return false;
+        };
+        let is_all = look.from.is_none();
+        if is_all && seen.walked <= WALK_MAX / 2 {
+            let saw_less = front.from.is_some();
+            self.drop(&mut known, queue);
+            return saw_less;
+        }
+        let recent = Timestamp::from_micros(seen.now.as_micros().saturating_sub(RECENT));
+        let mut place = seen.first.map_or(recent, |first| first.min(recent));
+        if is_all {
+            front.all_at = Some(Instant::now() + PAUSE.max(seen.took * REST).min(REST_MAX));
+            // Others have moved on meanwhile.
+            place = front.seen.map_or(place, |seen| seen.min(place));
+        }
+        let places = [Some(place), front.written, front.from.filter(|_| is_all)];
+        front.from = places.into_iter().flatten().min();
+        front.seen.replace(place).is_some_and(|before| place < before)
+    }
+
+    /// Lets the claims of this queue see everything again.
+    fn forget(&self, queue: &QueueName) {
+        self.drop(&mut self.known(), queue);
+    }
+
+    fn drop(&self, known: &mut BTreeMap<QueueName, Front>, queue: &QueueName) {
+        known.remove(queue);
+        self.has_any.store(!known.is_empty(), Ordering::Release);
+    }
+
+    fn wake(&self) {
+        let mut hints = self.hints.lock().unwrap_or_else(PoisonError::into_inner);
+        hints.retain(|hints| {
+            hints.upgrade().map(|hints| hints.hear(&News { ready: true, ..News::default() })).is_some()
+        });
+    }
+}
+
+/// Looks where the followed queues begin, until the store is gone.
+pub(crate) async fn run(store: Weak<Shared>, fronts: Arc<Fronts>) {
+    // One look at everything at a time, beside the others: it may take long.
+    let mut all: Option<JoinHandle<()>> = None;
+    loop {
+        fronts.woken.notified().await;
+        while fronts.has_any.load(Ordering::Acquire) {
+            for queue in fronts.queues() {
+                let may_see_all = all.as_ref().is_none_or(JoinHandle::is_finished);
+                for look in fronts.begin(&queue, may_see_all) {
+                    let Some(shared) = store.upgrade() else { return };
+                    let (fronts, queue) = (Arc::clone(&fronts), queue.clone());
+                    let looking = async move { shared.look_for_front(&fronts, &queue, look).await };
+                    if look.from.is_some() {
+                        looking.await;
+                    } else {
+                        all = Some(tokio::spawn(looking));
+                    }
+                }
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+        if store.strong_count() == 0 {
+            return;
+        }
+    }
+}
+
+impl Shared {
+    async fn look_for_front(&self, fronts: &Fronts, queue: &QueueName, look: Look) {
+        let has_more = match self.front(queue, look).await {
+            Ok(seen) => fronts.apply(queue, look, seen),
+            Err(error) => {
+                tracing::debug!(%error, %queue, "it could not be found out where a queue begins");
+                fronts.forget(queue);
+                true
+            }
+        };
+        if has_more {
+            fronts.wake();
+        }
+    }
+
+    /// Looks where the jobs of a priority begin.
+    async fn front(&self, queue: &QueueName, look: Look) -> Result<Seen, PostgresError> {
+        let mut params = Params::default();
+        self.push_time(&mut params);
+        params.push(queue.as_str(), Type::TEXT);
+        params.push(i32::from(look.priority), Type::INT4);
+        params.number(look.from.map_or(i64::MIN, Timestamp::as_micros));
+        let sql =
+            format!("SELECT now_at, slot_at, walked, took FROM {}({})", self.name("front"), params.marks());
+        let _turn = self.turn_aside().await?;
+        let rows = self.current(&sql, &params).await?;
+        let row = rows.first().ok_or(PostgresError::Answer("front"))?;
+        let first: Option<i64> = row.try_get(1)?;
+        Ok(Seen {
+            now: self.saw(row.try_get(0)?),
+            first: first.map(Timestamp::from_micros),
+            walked: row.try_get(2)?,
+            took: Duration::from_micros(u64::try_from(row.try_get::<_, i64>(3)?).unwrap_or(0)),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use semel_core::ident::QueueName;
+    use semel_core::time::Timestamp;
+    use tokio::time::Instant;
+
+    use super::{Fronts, Look, Place, RECENT, Seen};
+    use crate::sql::WALK_MAX;
+
+    const FAR: i64 = 10 * WALK_MAX;
+    /// The time of the looks.
+    const NOW: i64 = 10 * RECENT;
+
+    fn place(priority: i8, at: i64) -> Place {
+        Place { priority, at: Timestamp::from_micros(at) }
+    }
+
+    fn queue() -> QueueName {
+        QueueName::default()
+    }
+
+    fn begins(fronts: &Fronts) -> Option<Place> {
+        fronts.of(&[queue()]).and_then(|fronts| fronts[0])
+    }
+
+    /// A queue that is looked at.
+    fn followed() -> Fronts {
+        let fronts = Fronts::default();
+        fronts.follow([&queue()].into_iter(), std::iter::empty());
+        fronts
+    }
+
+    /// The first of the looks to be made.
+    fn begun(fronts: &Fronts) -> Look {
+        fronts.begin(&queue(), true)[0]
+    }
+
+    fn seen(first: Option<i64>, walked: i64) -> Seen {
+        let now = Timestamp::from_micros(NOW);
+        Seen { now, first: first.map(Timestamp::from_micros), walked, took: Duration::from_secs(1) }
+    }
+
+    fn found(fronts: &Fronts, look: Look, first: i64) -> bool {
+        fronts.apply(&queue(), look, seen(Some(first), FAR))
+    }
+
+    fn all(fronts: &Fronts) -> Look {
+        Look { from: None, ..begun(fronts) }
+    }
+
+    #[test]
+    fn claims_begin_at_what_a_look_found() {
+        let fronts = followed();
+        assert_eq!(begins(&fronts), None, "before the first look");
+        let look = begun(&fronts);
+        assert_eq!(look.from, None, "which is at everything");
+        assert!(fronts.begin(&queue(), true).is_empty(), "while it is under way");
+        fronts.wrote(&queue(), place(0, 3));
+        assert!(!found(&fronts, look, 7));
+        assert_eq!(begins(&fronts), Some(place(0, 3)), "written meanwhile");
+        assert!(!found(&fronts, begun(&fronts), 7));
+        assert_eq!(begins(&fronts), Some(place(0, 7)));
+        assert!(!found(&fronts, begun(&fronts), 9), "they see no more than before");
+        assert_eq!(begins(&fronts), Some(place(0, 9)));
+        assert!(found(&fronts, all(&fronts), 8));
+        assert_eq!(begins(&fronts), Some(place(0, 8)));
+        assert!(fronts.apply(&queue(), all(&fronts), seen(Some(8), WALK_MAX / 2)), "they see everything");
+        assert_eq!(begins(&fronts), None);
+        assert!(fronts.queues().is_empty());
+    }
+
+    /// What others commit at this moment has an earlier time than what a look finds.
+    #[test]
+    fn claims_begin_some_time_ago_at_the_latest() {
+        for first in [None, Some(NOW - 1), Some(NOW - RECENT)] {
+            let fronts = followed();
+            fronts.apply(&queue(), begun(&fronts), seen(first, FAR));
+            assert_eq!(begins(&fronts), Some(place(0, NOW - RECENT)), "{first:?}");
+        }
+    }
+
+    /// A look sees what was committed before it began, and a job that is written later must not be behind.
+    #[test]
+    fn what_is_written_during_a_look_is_not_left_behind() {
+        let fronts = followed();
+        found(&fronts, begun(&fronts), 50);
+        let look = begun(&fronts);
+        fronts.wrote(&queue(), place(0, 20));
+        fronts.wrote(&queue(), place(0, 30));
+        fronts.wrote(&queue(), place(1, 10));
+        assert_eq!(begins(&fronts), Some(place(0, 20)), "at once; others of its priority alone");
+        found(&fronts, look, 60);
+        assert_eq!(begins(&fronts), Some(place(0, 20)));
+        found(&fronts, begun(&fronts), 60);
+        assert_eq!(begins(&fronts), Some(place(0, 60)), "the next look has seen it");
+    }
+
+    #[test]
+    fn a_look_at_everything_is_made_beside_the_others_and_moves_nothing_on() {
+        let fronts = followed();
+        found(&fronts, begun(&fronts), 50);
+        let due = |at: Instant| fronts.known().get_mut(&queue()).unwrap().all_at = Some(at);
+        assert_eq!(fronts.begin(&queue(), true).len(), 1, "soon after one that took a second");
+        due(Instant::now());
+        assert_eq!(fronts.begin(&queue(), false).len(), 1, "while another queue is looked at so");
+        let looks = fronts.begin(&queue(), true);
+        assert_eq!(looks.iter().map(|look| look.from.is_some()).collect::<Vec<_>>(), [true, false]);
+        assert_eq!(fronts.begin(&queue(), true).len(), 1, "while it is under way");
+        assert!(!fronts.apply(&queue(), looks[0], seen(Some(60), 3)), "and does not say that all is short");
+        assert_eq!(begins(&fronts), Some(place(0, 60)));
+        fronts.wrote(&queue(), place(0, 55));
+        assert!(!found(&fronts, looks[1], 70));
+        assert_eq!(begins(&fronts), Some(place(0, 55)));
+        due(Instant::now());
+        let all = fronts.begin(&queue(), true)[1];
+        assert!(found(&fronts, all, 40));
+        assert_eq!(begins(&fronts), Some(place(0, 40)));
+    }
+
+    /// What was written may never be committed, and wakes nobody then.
+    #[test]
+    fn a_look_wakes_for_what_claims_did_not_see_whatever_was_written_before_it() {
+        let fronts = followed();
+        found(&fronts, begun(&fronts), 50);
+        fronts.wrote(&queue(), place(0, 10));
+        assert!(found(&fronts, all(&fronts), 20));
+    }
+
+    #[test]
+    fn a_look_at_a_queue_that_is_followed_anew_says_nothing() {
+        let fronts = followed();
+        let look = begun(&fronts);
+        fronts.forget(&queue());
+        fronts.follow([&queue()].into_iter(), std::iter::empty());
+        assert!(!found(&fronts, look, 5));
+        assert_eq!(begins(&fronts), None);
+    }
+}
