@@ -4,7 +4,7 @@
 //! long as any transaction can see them there, and every look would go over all of them. So after a look that
 //! went over many, the next ones are limited to what falls due about now, and to what this server's commits
 //! file before. Now and then one looks at everything nevertheless, for what others file there, or was filed
-//! while the first such look was under way.
+//! while the first such look, or a commit of more than five seconds, was under way.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -36,10 +36,9 @@ use crate::values::Params;
 
 /// The time between two looks.
 const PAUSE: Duration = Duration::from_millis(250);
-/// How many times as long as the last look at everything took the next one waits: they take a tenth of the
-/// time at most.
+/// How many times as long as the last look at everything took the queue's next one waits.
 const REST: u32 = 9;
-/// The longest wait for it, from the end of the last one.
+/// The longest such wait.
 const REST_MAX: Duration = Duration::from_secs(60);
 /// How long before the time of a look claims begin at the latest, in microseconds: what others commit at that
 /// moment has an earlier time, as have jobs that fall due and are made ready by others.
@@ -218,6 +217,13 @@ impl Fronts {
         self.known().keys().cloned().collect()
     }
 
+    /// The queue that has been due for a look at everything for longest.
+    fn first_due(&self) -> Option<QueueName> {
+        let known = self.known();
+        let due = known.iter().filter_map(|(queue, front)| front.all_at.map(|at| (at, queue)));
+        due.min().map(|(_, queue)| queue.clone())
+    }
+
     /// The looks at this queue that are to be made now. The last may be one at everything, if such a one may be
     /// made.
     fn begin(&self, queue: &QueueName, may_see_all: bool) -> Vec<Look> {
@@ -260,14 +266,19 @@ impl Fronts {
             // Others have moved on meanwhile.
             place = front.seen.map_or(place, |seen| seen.min(place));
         }
-        let places = [Some(place), front.written, front.from.filter(|_| is_all)];
+        // Moved back since this look began, by what it did not go over.
+        let has_moved = |from: &Timestamp| is_all || Some(*from) < look.from;
+        let places = [Some(place), front.written, front.from.filter(has_moved)];
         front.from = places.into_iter().flatten().min();
         front.seen.replace(place).is_some_and(|before| place < before)
     }
 
     /// Lets the claims of this queue see everything again.
-    fn forget(&self, queue: &QueueName) {
-        self.drop(&mut self.known(), queue);
+    fn forget(&self, queue: &QueueName, number: u64) {
+        let mut known = self.known();
+        if known.get(queue).is_some_and(|front| front.number == number) {
+            self.drop(&mut known, queue);
+        }
     }
 
     fn drop(&self, known: &mut BTreeMap<QueueName, Front>, queue: &QueueName) {
@@ -291,7 +302,8 @@ pub(crate) async fn run(store: Weak<Shared>, fronts: Arc<Fronts>) {
         fronts.woken.notified().await;
         while fronts.has_any.load(Ordering::Acquire) {
             for queue in fronts.queues() {
-                let may_see_all = all.as_ref().is_none_or(JoinHandle::is_finished);
+                let may_see_all = all.as_ref().is_none_or(JoinHandle::is_finished)
+                    && fronts.first_due().as_ref() == Some(&queue);
                 for look in fronts.begin(&queue, may_see_all) {
                     let Some(shared) = store.upgrade() else { return };
                     let (fronts, queue) = (Arc::clone(&fronts), queue.clone());
@@ -317,7 +329,7 @@ impl Shared {
             Ok(seen) => fronts.apply(queue, look, seen),
             Err(error) => {
                 tracing::debug!(%error, %queue, "it could not be found out where a queue begins");
-                fronts.forget(queue);
+                fronts.forget(queue, look.number);
                 true
             }
         };
@@ -469,6 +481,40 @@ mod tests {
         assert_eq!(begins(&fronts), Some(place(0, 40)));
     }
 
+    #[test]
+    fn a_look_that_began_before_does_not_undo_what_one_at_everything_found() {
+        let fronts = followed();
+        found(&fronts, begun(&fronts), 50);
+        let (quick, all) = (begun(&fronts), all(&fronts));
+        assert!(found(&fronts, all, 20));
+        found(&fronts, quick, 60);
+        assert_eq!(begins(&fronts), Some(place(0, 20)));
+        found(&fronts, begun(&fronts), 60);
+        assert_eq!(begins(&fronts), Some(place(0, 60)));
+    }
+
+    /// However many queues are looked at, and however short the looks are.
+    #[test]
+    fn every_queue_has_its_turn() {
+        let fronts = Fronts::default();
+        let queues = ["a", "b", "c"].map(|name| QueueName::parse(name, "").unwrap());
+        fronts.follow(queues.iter(), std::iter::empty());
+        let mut turns = Vec::new();
+        for _ in 0..6 {
+            let queue = fronts.first_due().unwrap();
+            let all = fronts.begin(&queue, true).pop().unwrap();
+            assert_eq!(all.from, None);
+            let quick = Seen { took: Duration::ZERO, ..seen(Some(5), FAR) };
+            fronts.apply(&queue, all, quick);
+            // Each is due again at once.
+            let mut known = fronts.known();
+            known.get_mut(&queue).unwrap().all_at = Some(Instant::now());
+            drop(known);
+            turns.push(queue);
+        }
+        assert_eq!(turns, [&queues[..], &queues[..]].concat());
+    }
+
     /// What was written may never be committed, and wakes nobody then.
     #[test]
     fn a_look_wakes_for_what_claims_did_not_see_whatever_was_written_before_it() {
@@ -482,7 +528,7 @@ mod tests {
     fn a_look_at_a_queue_that_is_followed_anew_says_nothing() {
         let fronts = followed();
         let look = begun(&fronts);
-        fronts.forget(&queue());
+        fronts.forget(&queue(), look.number);
         fronts.follow([&queue()].into_iter(), std::iter::empty());
         assert!(!found(&fronts, look, 5));
         assert_eq!(begins(&fronts), None);
