@@ -22,6 +22,8 @@ pub const TAGS_MAX: usize = 64;
 pub const PRIORITY_MIN: i64 = -100;
 /// Highest priority.
 pub const PRIORITY_MAX: i64 = 100;
+/// The priority of a job that names none (OJS core 5.2).
+pub const PRIORITY_DEFAULT: i8 = 0;
 /// The largest integer that every JSON reader holds exactly: 2^53 - 1.
 pub const INTEGER_MAX: i64 = 9_007_199_254_740_991;
 /// Most attempts a retry policy may ask for.

@@ -8,14 +8,14 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
-use semel_core::draft::Write;
+use semel_core::draft::Group;
 use semel_core::slot::{Due, Filing, Slot};
 use semel_core::time::Timestamp;
 use semel_store::backend::{Batch, DueIds};
 use tokio::time::Instant;
 
+use crate::begin::Begin;
 use crate::error::PostgresError;
 use crate::sql::{WALK_MAX, walked};
 use crate::store::Shared;
@@ -25,37 +25,6 @@ use crate::values::{Id, Params};
 const RECENT: i64 = 5_000_000;
 /// How long after the present it ends, in microseconds: duties look again sooner.
 const SOON: i64 = 2_000_000;
-/// The least time between two looks at everything.
-const PAUSE: Duration = Duration::from_secs(10);
-/// How many times as long as such a look took the next one waits.
-const REST: u32 = 9;
-/// The longest wait for it.
-const REST_MAX: Duration = Duration::from_secs(60);
-
-/// Where something that is gone through again and again begins.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Begin {
-    /// The place before which nothing is expected, and until when that is relied on.
-    from: Option<(i64, Instant)>,
-}
-
-impl Begin {
-    /// Where to begin now; `None` for everything.
-    pub(crate) fn from(self) -> Option<i64> {
-        self.from.filter(|(_, until)| Instant::now() < *until).map(|(from, _)| from)
-    }
-
-    /// To begin at `from` for some time, after having gone through everything in `took`.
-    pub(crate) fn at(from: i64, took: Duration) -> Self {
-        Self { from: Some((from, Instant::now() + PAUSE.max(took * REST).min(REST_MAX))) }
-    }
-
-    /// To begin at `from` instead, for as long as before.
-    pub(crate) fn moved_to(self, from: i64) -> Self {
-        Self { from: self.from.map(|(_, until)| (from, until)) }
-    }
-}
-
 /// Where looks begin, of each kind.
 #[derive(Default)]
 pub(crate) struct Dues {
@@ -73,11 +42,11 @@ impl Dues {
     /// was filed while it was under way.
     fn set(&self, due: Due, before: Begin, begin: Begin) {
         let mut begins = self.begins();
-        if begins[due as usize].from != before.from {
+        if begins[due as usize] != before {
             return;
         }
         begins[due as usize] = begin;
-        self.has_any.store(begins.iter().any(|begin| begin.from.is_some()), Ordering::Release);
+        self.has_any.store(begins.iter().any(|begin| *begin != Begin::default()), Ordering::Release);
     }
 
     /// Lets looks begin no later than where a commit files its jobs. Called when it is done.
@@ -88,22 +57,20 @@ impl Dues {
         let mut begins = self.begins();
         let mut lower = |due: Due, at: Timestamp| {
             let begin = &mut begins[due as usize];
-            if begin.from.is_some_and(|(from, _)| at.as_micros() < from) {
+            if begin.is_after(at.as_micros()) {
                 *begin = begin.moved_to(at.as_micros());
             }
         };
-        for write in batch.groups.iter().flat_map(|group| &group.writes) {
-            if let Write::Insert { head, .. } | Write::Update { head } = write {
-                let filing = Filing::of(head);
-                match filing.slot {
-                    Slot::Timer => lower(Due::Timer, filing.at),
-                    Slot::Lease => lower(Due::Lease, filing.at),
-                    Slot::Done => lower(Due::Purge, filing.at),
-                    Slot::Ready | Slot::Held => {}
-                }
-                if let Some(expires) = filing.expires {
-                    lower(Due::Expiry, expires);
-                }
+        for head in batch.groups.iter().flat_map(Group::heads) {
+            let filing = Filing::of(head);
+            match filing.slot {
+                Slot::Timer => lower(Due::Timer, filing.at),
+                Slot::Lease => lower(Due::Lease, filing.at),
+                Slot::Done => lower(Due::Purge, filing.at),
+                Slot::Ready | Slot::Held => {}
+            }
+            if let Some(expires) = filing.expires {
+                lower(Due::Expiry, expires);
             }
         }
     }

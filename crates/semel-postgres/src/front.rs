@@ -2,23 +2,24 @@
 //!
 //! PostgreSQL keeps the index entries of claimed jobs until no transaction can see them as ready: a dump or a
 //! forgotten transaction keeps them for as long as it lasts, and every claim would go over all of them. So a
-//! claim that went over many says so. From then on this server looks every now and then where the jobs of the
-//! queue's lowest priority begin, and its claims pass over what comes before; they see all jobs of other
-//! priorities. Most looks begin at the last such place, and move it on. Beside them, some look at everything,
-//! and move it back if they find a job there.
+//! claim that went over many reports it. From then on this server follows the queue: it regularly looks for the
+//! first ready job of the queue's lowest priority, and its claims skip the index entries before that job, which
+//! is the queue's front. Claims still see all jobs of other priorities. Most looks start at the front and move
+//! it forward. Beside them, looks at everything move it back if they find a job before it.
 //!
-//! Jobs that this server's commits put before that place move it back. Those that another server, the outbox,
-//! or a caller's own transaction puts there are seen by the next look at everything. So nothing is left
-//! behind. Queues whose claims are short are not looked at, and their claims see everything.
+//! A commit of this server that makes a job ready before the front moves the front back. A job that another
+//! server, the outbox or a caller's own transaction makes ready there is found by the next look at everything,
+//! so no job is left behind. Queues whose claims are short are not followed, and their claims see everything.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use semel_core::draft::Write;
+use semel_core::draft::Group;
 use semel_core::ident::QueueName;
 use semel_core::job::Head;
+use semel_core::limits::PRIORITY_DEFAULT;
 use semel_core::slot::{Filing, Slot};
 use semel_core::time::Timestamp;
 use semel_store::News;
@@ -29,6 +30,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_postgres::types::Type;
 
+use crate::begin::rest;
 use crate::error::PostgresError;
 use crate::sql::WALK_MAX;
 use crate::store::Shared;
@@ -36,15 +38,11 @@ use crate::values::Params;
 
 /// The time between two looks.
 const PAUSE: Duration = Duration::from_millis(250);
-/// How many times as long as the last look at everything took the queue's next one waits.
-const REST: u32 = 9;
-/// The longest such wait.
-const REST_MAX: Duration = Duration::from_secs(60);
-/// How long before the time of a look claims begin at the latest, in microseconds: what others commit at that
-/// moment has an earlier time, as have jobs that fall due and are made ready by others.
+/// How far behind the present a front stays, in microseconds: jobs that other servers are committing during a
+/// look have an earlier time, and so have due jobs that other servers make ready.
 const RECENT: i64 = 300_000;
 
-/// Where the jobs of one priority begin: claims pass over those of this priority that became ready earlier.
+/// A queue's front: claims skip jobs of this priority that became ready before `at`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub priority: i8,
@@ -65,10 +63,10 @@ pub(crate) fn split(front: Option<Place>) -> (Option<i32>, Option<i64>) {
     front.map(|place| (i32::from(place.priority), place.at.as_micros())).unzip()
 }
 
-/// A look at a queue.
+/// A search for the first ready job of a queue's priority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Look {
-    /// Whose look it is: a queue that is followed anew is another one.
+    /// The number of the [`Front`] that the look is for.
     number: u64,
     priority: i8,
     /// Where it begins; `None` for everything.
@@ -85,31 +83,42 @@ struct Seen {
     took: Duration,
 }
 
-/// A queue that is looked at.
+/// A followed queue.
 #[derive(Debug)]
 struct Front {
+    /// Differs each time a queue is followed anew, so that a look for an earlier front is not applied to it.
     number: u64,
     /// The lowest priority known in it.
     priority: i8,
-    /// Whether no job of it is known.
+    /// Whether `priority` is a guess, because no claim has been granted a job of the queue yet.
     is_guess: bool,
-    /// Where claims begin. `None` before the first look.
+    /// The time at which claims start. `None` before the first look has ended.
     from: Option<Timestamp>,
-    /// Where they began after the last look, whatever was written since.
+    /// `from` as the last look set it, without the writes since.
     seen: Option<Timestamp>,
-    /// The first place written here since the look under way began.
+    /// The earliest time at which a commit of this server made a job ready since the current look began.
     written: Option<Timestamp>,
-    /// When everything is looked at. `None` while it is.
+    /// When the next look at everything is due. `None` while one is under way.
     all_at: Option<Instant>,
 }
 
-/// The queues that are looked at.
+impl Front {
+    /// A job becomes ready at `place`.
+    fn write(&mut self, place: Place) {
+        if place.priority == self.priority {
+            self.written = self.written.into_iter().chain([place.at]).min();
+            self.from = self.from.map(|from| from.min(place.at));
+        }
+    }
+}
+
+/// The followed queues.
 #[derive(Default)]
 pub(crate) struct Fronts {
     known: Mutex<BTreeMap<QueueName, Front>>,
-    /// How many there have been.
+    /// The number of the next front.
     number: AtomicU64,
-    /// Whether there are any: mostly there are none, and then nothing else is asked.
+    /// Whether any queue is followed. Usually none is, and then commits and claims check nothing else.
     has_any: AtomicBool,
     woken: Notify,
     hints: Mutex<Vec<Weak<Hints>>>,
@@ -120,7 +129,7 @@ impl Fronts {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where claims of these queues begin; `None` if all of them begin at their queue's start.
+    /// The fronts of these queues; `None` if none of them has one.
     pub(crate) fn of(&self, queues: &[QueueName]) -> Option<Vec<Option<Place>>> {
         if !self.has_any.load(Ordering::Acquire) {
             return None;
@@ -135,7 +144,8 @@ impl Fronts {
         fronts.iter().any(Option::is_some).then_some(fronts)
     }
 
-    /// Looks at these queues from now on: a claim that was granted `granted` went over many entries.
+    /// Follows these queues from now on, because a claim on them went over many entries. `granted` are the jobs
+    /// that it was granted.
     pub(crate) fn follow<'a>(
         &self,
         queues: impl Iterator<Item = &'a QueueName>,
@@ -162,7 +172,7 @@ impl Fronts {
             }
             let front = Front {
                 number: self.number.fetch_add(1, Ordering::Relaxed),
-                priority: lowest.unwrap_or(0),
+                priority: lowest.unwrap_or(PRIORITY_DEFAULT),
                 is_guess: lowest.is_none(),
                 from: None,
                 seen: None,
@@ -179,31 +189,21 @@ impl Fronts {
         self.woken.notify_one();
     }
 
-    /// Lets claims begin no later than at the jobs that a commit makes ready. Called when it is sent, for the
-    /// claims that go with it, and when it is done, for a look that did not see it.
+    /// Moves fronts back to the jobs that a commit makes ready. Called when the commit is sent, for the claims
+    /// sent with it, and when it is done, for a look that did not see it.
     pub(crate) fn note(&self, batch: &Batch) {
         if !self.has_any.load(Ordering::Acquire) {
             return;
         }
-        for write in batch.groups.iter().flat_map(|group| &group.writes) {
-            if let Write::Insert { head, .. } | Write::Update { head } = write
-                && let Some(place) = Place::of(head)
-            {
-                self.wrote(&head.queue, place);
+        let mut known = self.known();
+        for head in batch.groups.iter().flat_map(Group::heads) {
+            if let (Some(front), Some(place)) = (known.get_mut(&head.queue), Place::of(head)) {
+                front.write(place);
             }
         }
     }
 
-    /// A job of this queue becomes ready at `place`.
-    fn wrote(&self, queue: &QueueName, place: Place) {
-        let mut known = self.known();
-        if let Some(front) = known.get_mut(queue).filter(|front| front.priority == place.priority) {
-            front.written = front.written.into_iter().chain([place.at]).min();
-            front.from = front.from.map(|from| from.min(place.at));
-        }
-    }
-
-    /// Wakes those who wait for ready jobs, whenever a look finds some that claims did not see.
+    /// Registers the waiters to wake whenever a look finds jobs that claims did not see.
     pub(crate) fn tell(&self, hints: Weak<Hints>) {
         self.hints.lock().unwrap_or_else(PoisonError::into_inner).push(hints);
     }
@@ -217,15 +217,15 @@ impl Fronts {
         self.known().keys().cloned().collect()
     }
 
-    /// The queue that has been due for a look at everything for longest.
+    /// The queue whose look at everything is due first.
     fn first_due(&self) -> Option<QueueName> {
         let known = self.known();
         let due = known.iter().filter_map(|(queue, front)| front.all_at.map(|at| (at, queue)));
         due.min().map(|(_, queue)| queue.clone())
     }
 
-    /// The looks at this queue that are to be made now. The last may be one at everything, if such a one may be
-    /// made.
+    /// Returns the looks at this queue to make now. Only if `may_see_all`, one of them may be a look at
+    /// everything.
     fn begin(&self, queue: &QueueName, may_see_all: bool) -> Vec<Look> {
         let mut known = self.known();
         let Some(front) = known.get_mut(queue) else { return Vec::new() };
@@ -262,18 +262,18 @@ impl Fronts {
         let recent = Timestamp::from_micros(seen.now.as_micros().saturating_sub(RECENT));
         let mut place = seen.first.map_or(recent, |first| first.min(recent));
         if is_all {
-            front.all_at = Some(Instant::now() + PAUSE.max(seen.took * REST).min(REST_MAX));
-            // Others have moved on meanwhile.
+            front.all_at = Some(Instant::now() + rest(seen.took, PAUSE));
+            // Looks that started at the front may have moved it forward meanwhile.
             place = front.seen.map_or(place, |seen| seen.min(place));
         }
-        // Moved back since this look began, by what it did not go over.
+        // The front may have moved back to a job that this look did not go over.
         let has_moved = |from: &Timestamp| is_all || Some(*from) < look.from;
         let places = [Some(place), front.written, front.from.filter(has_moved)];
         front.from = places.into_iter().flatten().min();
         front.seen.replace(place).is_some_and(|before| place < before)
     }
 
-    /// Lets the claims of this queue see everything again.
+    /// Stops following a queue, if this is still its front: claims see everything again.
     fn forget(&self, queue: &QueueName, number: u64) {
         let mut known = self.known();
         if known.get(queue).is_some_and(|front| front.number == number) {
@@ -294,9 +294,9 @@ impl Fronts {
     }
 }
 
-/// Looks where the followed queues begin, until the store is gone.
+/// Keeps the fronts of the followed queues up to date, until the store is gone.
 pub(crate) async fn run(store: Weak<Shared>, fronts: Arc<Fronts>) {
-    // One look at everything at a time, beside the others: it may take long.
+    // Looks at everything may take long: they run beside the others, one at a time.
     let mut all: Option<JoinHandle<()>> = None;
     loop {
         fronts.woken.notified().await;
@@ -338,7 +338,7 @@ impl Shared {
         }
     }
 
-    /// Looks where the jobs of a priority begin.
+    /// Searches for the first ready job of a queue's priority.
     async fn front(&self, queue: &QueueName, look: Look) -> Result<Seen, PostgresError> {
         let mut params = Params::default();
         self.push_time(&mut params);

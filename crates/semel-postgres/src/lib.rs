@@ -23,6 +23,7 @@
 
 pub mod address;
 mod batch;
+mod begin;
 mod brief;
 mod claim;
 mod commit;

@@ -24,8 +24,9 @@ use tokio::time::Instant;
 use tokio_postgres::Row;
 
 use crate::address::Address;
+use crate::begin::Begin;
 use crate::connect;
-use crate::due::{Begin, Dues};
+use crate::due::Dues;
 use crate::durability::Durability;
 use crate::error::PostgresError;
 use crate::front::{self, Fronts};

@@ -10,8 +10,8 @@ use semel_core::limits::RETENTION_DEFAULT_S;
 use tokio::time::Instant;
 use tokio_postgres::types::Type;
 
+use crate::begin::Begin;
 use crate::connect::ask;
-use crate::due::Begin;
 use crate::error::PostgresError;
 use crate::server::given_back;
 use crate::store::Shared;

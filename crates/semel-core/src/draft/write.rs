@@ -152,6 +152,14 @@ impl Group {
         self.writes.is_empty()
     }
 
+    /// The heads that are inserted or updated, in order.
+    pub fn heads(&self) -> impl Iterator<Item = &Head> {
+        self.writes.iter().filter_map(|write| match write {
+            Write::Insert { head, .. } | Write::Update { head } => Some(head),
+            _ => None,
+        })
+    }
+
     /// Approximate bytes of text it adds to a commit.
     pub fn text_bytes(&self) -> usize {
         self.writes.iter().map(Write::text_bytes).sum()

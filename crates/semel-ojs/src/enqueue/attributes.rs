@@ -3,7 +3,7 @@
 use semel_core::canon::digest;
 use semel_core::enqueue::Start;
 use semel_core::error::Invalid;
-use semel_core::limits::{PRIORITY_MAX, PRIORITY_MIN, TIMEOUT_MS_MAX};
+use semel_core::limits::{PRIORITY_DEFAULT, PRIORITY_MAX, PRIORITY_MIN, TIMEOUT_MS_MAX};
 
 use super::read_when;
 use crate::duration;
@@ -140,7 +140,7 @@ impl<'m> Slots<'m> {
     }
 
     pub(super) fn priority(&self) -> Result<i8, Invalid> {
-        let Some(value) = self.get(Attribute::Priority) else { return Ok(0) };
+        let Some(value) = self.get(Attribute::Priority) else { return Ok(PRIORITY_DEFAULT) };
         let priority = value.within(PRIORITY_MIN, PRIORITY_MAX)?;
         i8::try_from(priority).map_err(|_| value.refuse("is out of range"))
     }

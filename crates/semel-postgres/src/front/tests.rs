@@ -6,7 +6,8 @@ use semel_core::ident::QueueName;
 use semel_core::time::Timestamp;
 use tokio::time::Instant;
 
-use super::{Fronts, Look, Place, RECENT, Seen};
+use super::{Fronts, Look, PAUSE, Place, RECENT, Seen};
+use crate::begin::REST_MAX;
 use crate::sql::WALK_MAX;
 
 const FAR: i64 = 10 * WALK_MAX;
@@ -30,6 +31,10 @@ fn followed() -> Fronts {
     let fronts = Fronts::default();
     fronts.follow([&queue()].into_iter(), std::iter::empty());
     fronts
+}
+
+fn wrote(fronts: &Fronts, place: Place) {
+    fronts.known().get_mut(&queue()).unwrap().write(place);
 }
 
 /// The first of the looks to be made.
@@ -57,7 +62,7 @@ fn claims_begin_at_what_a_look_found() {
     let look = begun(&fronts);
     assert_eq!(look.from, None, "which is at everything");
     assert!(fronts.begin(&queue(), true).is_empty(), "while it is under way");
-    fronts.wrote(&queue(), place(0, 3));
+    wrote(&fronts, place(0, 3));
     assert!(!found(&fronts, look, 7));
     assert_eq!(begins(&fronts), Some(place(0, 3)), "written meanwhile");
     assert!(!found(&fronts, begun(&fronts), 7));
@@ -87,9 +92,9 @@ fn what_is_written_during_a_look_is_not_left_behind() {
     let fronts = followed();
     found(&fronts, begun(&fronts), 50);
     let look = begun(&fronts);
-    fronts.wrote(&queue(), place(0, 20));
-    fronts.wrote(&queue(), place(0, 30));
-    fronts.wrote(&queue(), place(1, 10));
+    wrote(&fronts, place(0, 20));
+    wrote(&fronts, place(0, 30));
+    wrote(&fronts, place(1, 10));
     assert_eq!(begins(&fronts), Some(place(0, 20)), "at once; others of its priority alone");
     found(&fronts, look, 60);
     assert_eq!(begins(&fronts), Some(place(0, 20)));
@@ -110,7 +115,7 @@ fn a_look_at_everything_is_made_beside_the_others_and_moves_nothing_on() {
     assert_eq!(fronts.begin(&queue(), true).len(), 1, "while it is under way");
     assert!(!fronts.apply(&queue(), looks[0], seen(Some(60), 3)), "and does not say that all is short");
     assert_eq!(begins(&fronts), Some(place(0, 60)));
-    fronts.wrote(&queue(), place(0, 55));
+    wrote(&fronts, place(0, 55));
     assert!(!found(&fronts, looks[1], 70));
     assert_eq!(begins(&fronts), Some(place(0, 55)));
     due(Instant::now());
@@ -158,7 +163,7 @@ fn every_queue_has_its_turn() {
 fn a_look_wakes_for_what_claims_did_not_see_whatever_was_written_before_it() {
     let fronts = followed();
     found(&fronts, begun(&fronts), 50);
-    fronts.wrote(&queue(), place(0, 10));
+    wrote(&fronts, place(0, 10));
     assert!(found(&fronts, all(&fronts), 20));
 }
 
@@ -170,4 +175,19 @@ fn a_look_at_a_queue_that_is_followed_anew_says_nothing() {
     fronts.follow([&queue()].into_iter(), std::iter::empty());
     assert!(!found(&fronts, look, 5));
     assert_eq!(begins(&fronts), None);
+}
+
+#[test]
+fn the_guide_says_when_a_queue_is_looked_at_and_how_often() {
+    let page = include_str!("../../../../docs/guide/postgresql.md");
+    let page = page.split_whitespace().collect::<Vec<_>>().join(" ");
+    for said in [
+        "After one that met about 5,000, its server looks four times a second",
+        "then pauses nine times as long as that took, up to a minute",
+        "or more than 0.3 s ago, is seen at the next look at everything",
+    ] {
+        assert!(page.contains(said), "{said}");
+    }
+    assert_eq!((WALK_MAX, RECENT, PAUSE * 4), (5_000, 300_000, Duration::from_secs(1)));
+    assert_eq!(REST_MAX, Duration::from_secs(60));
 }

@@ -202,3 +202,28 @@ async fn a_claim_takes_what_comes_at_its_front_or_behind() {
         }
     }
 }
+
+/// Rows before the page at which folding begins stay for a later fold, and none is folded twice.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn counters_are_folded_from_a_page_on() {
+    let place = Place::new();
+    let engine = Engine::without_duties(Arc::new(Postgres::open(place.address()).await.unwrap())).unwrap();
+    enqueue(&engine, 3).await;
+    let (watcher, schema) = (client(&url()).await, place.schema());
+    let fold = async |from: i64| {
+        let sql = format!("SELECT folded, page FROM {schema}.fold(1000, $1::int8)");
+        let row = watcher.query_one(&sql, &[&from]).await.unwrap();
+        (row.get::<_, i32>(0), row.get::<_, i64>(1))
+    };
+    let created = async || {
+        let sql = format!("SELECT coalesce(sum(n), 0)::int8 FROM {schema}.total WHERE what = 100");
+        watcher.query_one(&sql, &[]).await.unwrap().get::<_, i64>(0)
+    };
+    assert_eq!(fold(7).await, (0, 7), "there is nothing so far behind");
+    assert_eq!(created().await, 0);
+    let (folded, page) = fold(0).await;
+    assert!(folded > 0);
+    assert_eq!((page, created().await), (0, 3));
+    assert_eq!(fold(0).await, (0, 0));
+    assert_eq!(created().await, 3);
+}
